@@ -1,31 +1,35 @@
-"""The defaults that commands, playbook modules and checks share.
+"""Default values that commands, playbook modules, models of files and checks share.
 
-vLLM's own are in engines/vllm/prediction.py; those of a recipe or host are in its model, project/*/models.py.
+Fields that take a default from here refer to it by name, such as `defaults.READY_S`. Defaults that only one kind of file has are
+in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
 """
 
-#: `health.install`: a check, at most one restart that heals, a measurement of the decode rate
+#: intervals of `health.install`: between checks, at least between two healing restarts, and between decode rate measurements
 HEALTH_EVERY, HEAL_EVERY, SMOKE_EVERY = "5m", "1h", "6h"
-#: tokens of each run of the throughput test
+#: number of tokens in each run of the throughput test
 SMOKE_TOKENS = 128
-#: how long a start of the engine may take, seconds; `expect.ready_s` of a recipe
+#: how long an engine may take to start, in seconds; `expect.ready_s` of a recipe
 READY_S = 900
-#: how long a server may take to answer a check with a token, seconds
+#: how long a server may take to answer a check with a token, in seconds
 TOKEN_S = 30
-#: how long requests may take to end before a server is stopped, and a stop before it kills, seconds
+#: how long requests may take to finish before a server is stopped, and how long a stop may take before it is killed, in seconds
 DRAIN_S, STOP_S = 30, 60
-#: how long a server on demand that is awake keeps its turn against requests for another one
+#: how long an awake server on demand keeps its turn against requests for another one
 STAY_AWAKE = "10m"
-#: memory that must stay free in addition to the engine's, GiB
+#: memory that must stay free in addition to the engine's, in GiB
 RESERVE_GIB = 4
-#: the limit of all compile caches of a host together, GiB
+#: limit on all compile caches of a host together, in GiB
 CACHES_GIB = 20
+#: GPU temperature from which a host counts as too hot, in degrees C, for `doctor`, health checks and alerts
+HOT_C = 90.0
 #: number of hosts that are handled at once
 FORKS = 16
-#: `cluster:` of a group: the port where the runs on its members meet
+#: port where the runs on a cluster's members meet; `cluster:` of a group
 BARRIER_PORT = 29499
-#: `gateway:` of a group: the image, of the HAProxy that the tests use; connections at a time; how long a request may wait for a
-#: server, and a server that answers may be silent; between two checks, seconds
+#: image of a gateway, whose HAProxy the tests use; `gateway:` of a group
 GATEWAY_IMAGE = "haproxy:2.6"
+#: limits of a gateway: the number of connections, and in seconds how long a request may wait for a server, how long an answering
+#: server may be silent, and the interval of checks
 GATEWAY_CLIENTS, GATEWAY_QUEUE_S, GATEWAY_ANSWER_S, GATEWAY_CHECK_S = 256, 60, 120, 10
-#: a single step of an engine takes less, except where it reads a long prompt in one piece
+#: time without progress after which a server is stuck, in seconds; an engine's step takes less unless a long prompt is unchunked
 GATEWAY_STUCK_S = 12

@@ -176,7 +176,7 @@ def test_an_answer_without_end_and_a_packed_one_are_cut_off(liar: Liar) -> None:
         registry(liar).entry("linux/amd64")
     bomb = gzip.compress(b" " * 2**28)
     liar.answers = {"/v2/a/b/manifests/": (200, {"Content-Encoding": "gzip"}, bomb)}
-    with pytest.raises(Failed, match="compresses its answer, which was not asked for"):
+    with pytest.raises(Failed, match="compresses its answer, which was not requested"):
         registry(liar).entry("linux/amd64")
     liar.says("/v2/a/b/manifests/", 500, without_end())
     with pytest.raises(Failed, match="exceeds 64 KiB"):

@@ -1,4 +1,4 @@
-"""`Fleet`, the hosts of a project for a program. It calls the same code as the commands, and prints nothing."""
+"""`Fleet`, a project's hosts for use by programs. It calls the same code as the commands and prints nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class Options(TypedDict, total=False):
-    """Options of a run, as the command has them."""
+    """Options of a run, as for the command."""
 
     #: change nothing
     check: bool
@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
     wait: bool
     #: number of hosts to deploy to before the others
     canary: int
-    #: hosts at a time: "2", "50%" or "1,4"
+    #: size of the batches: "2", "50%" or "1,4"
     serial: str
     max_fail_percentage: str
     resume: bool
@@ -69,20 +69,20 @@ class Fleet:
 
     @classmethod
     def open(cls, path: str | Path = ".") -> Fleet:
-        """Open the project in a folder, or in one above it. Raises Refused if there is none."""
+        """Open the project in a folder or in one of its parents. Raises Refused if there is none."""
         with here.opened(Path(path).expanduser().resolve()):
             return cls(Project.here().root)
 
     @_in_project
     def hosts(self, hosts: str = "all") -> tuple[HostInfo, ...]:
-        """Return the hosts of the inventory. No host is asked."""
+        """Return the hosts of the inventory, without contacting any."""
         from sparkwright.app.questions.host_records import inventory_row
 
         return tuple(map(inventory_row, choose(hosts).hosts))
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
-        """Return the state of every host, from its last scheduled check.
+        """Return the state of every host, from the last scheduled check or from now.
 
         Args:
             hosts: a pattern; empty for all hosts except sandboxes.
@@ -97,7 +97,7 @@ class Fleet:
 
     @_in_project
     def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
-        """Find out why hosts are slow or down. An idle server is measured, which takes up to a minute.
+        """Find out why hosts are slow or down. Idle servers are measured, which takes up to a minute.
 
         Args:
             token_s: how long a token may take, in seconds.
@@ -112,7 +112,7 @@ class Fleet:
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
-        """Return the last lines of the servers' logs, and the engine's state as the last start logged it."""
+        """Return the last lines of the servers' logs, and the engines' state as logged by the last start."""
         from sparkwright.app.questions import log_source
 
         return tuple(
@@ -125,7 +125,7 @@ class Fleet:
         """Return the history of each server, newest entry first.
 
         Args:
-            last: how many entries to return.
+            last: number of entries to return.
         """
         from sparkwright.app.questions import host_records
 
@@ -140,10 +140,10 @@ class Fleet:
 
     @_in_project
     def incident(self, hosts: str, *, run: str = "") -> tuple[Incident, ...]:
-        """Return the diagnostics of a failure, in memory: no file is written.
+        """Return the diagnostics of a failure, without writing any file.
 
         Args:
-            run: id of the failed run; empty for the newest.
+            run: id of the failed run; empty for the newest incident.
         """
         from sparkwright.app.questions import host_records
 
@@ -197,7 +197,7 @@ class Fleet:
         return self._play("restart", hosts, options, keep=keep, anyway=anyway)
 
     def switch(self, hosts: str, to: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
-        """Wake the server of a recipe that takes turns with others in its host's memory.
+        """Wake the server of a recipe that takes turns in its host's memory.
 
         Args:
             to: the recipe.
@@ -226,10 +226,10 @@ class Fleet:
         return self._play(playbook, hosts, options)
 
     def _play(self, playbook: str, hosts: str, options: Options, **own: Any) -> Run:
-        """Run a playbook of a command. Raises TypeError for an unknown option.
+        """Run a command's playbook. Raises TypeError for an unknown option.
 
         Args:
-            own: options of this command alone.
+            own: options that only this command has.
         """
         if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")

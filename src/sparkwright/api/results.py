@@ -1,6 +1,6 @@
-"""Results of the API. They are frozen, and nothing in them has to be closed.
+"""Results of the API, which are frozen and don't have to be closed.
 
-Texts that come from a host are bounded, and their control characters are made visible.
+Texts from hosts are limited in length, and their control characters are made visible.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _ERRORS: Mapping[Exit, type[SparkwrightError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a run, as it came."""
+    """An event of a run, as received."""
 
-    #: for example `task_finished`
+    #: kind of the event, for example `task_finished`
     kind: str
-    #: empty for an event of the whole fleet
+    #: name of the host; empty for an event of the whole fleet
     host: str
-    #: seconds since the epoch
+    #: time in seconds since the epoch
     time: float
-    #: the remaining fields; docs/schemas/events.json lists them for each kind
+    #: the other fields, which docs/schemas/events.json lists for each kind
     fields: Mapping[str, Any]
 
 
@@ -60,11 +60,11 @@ class Change:
     """A field that differs."""
 
     field: str
-    #: a plain JSON value; None if there is none
+    #: previous value as plain JSON; None if there is none
     before: Any = None
-    #: a plain JSON value; None if there is none
+    #: new value as plain JSON; None if there is none
     after: Any = None
-    #: reason, if it is not obvious
+    #: reason for the change, if it is not obvious
     why: str = ""
 
 
@@ -106,7 +106,7 @@ class RunResult:
 
     #: the worst exit code of its hosts, which is the command's exit code
     exit: Exit
-    #: by host name
+    #: results of the hosts, by name
     hosts: Mapping[str, HostResult] = field(default_factory=dict)
     #: in the order in which they finished
     tasks: tuple[TaskResult, ...] = ()
@@ -115,12 +115,12 @@ class RunResult:
 
     @property
     def changes(self) -> tuple[TaskResult, ...]:
-        """The tasks that changed something, or in a plan, that would change something."""
+        """The tasks that changed something, or would change something in a plan."""
         return tuple(task for task in self.tasks if task.status == "changed")
 
     @property
     def budgets(self) -> dict[str, MemoryBudget]:
-        """The memory budget of each host's server, by host name, if the run checked the memory; see docs/memory.md."""
+        """The memory budgets of the hosts' servers, by host name, if the run checked the memory; see docs/memory.md."""
         found: dict[str, MemoryBudget] = {}
         for task in self.tasks:
             if "budget" in task.data:
@@ -150,9 +150,9 @@ class Log:
     host: str
     text: str
     state: Mapping[str, Any]
-    #: True if the log holds the start of an engine
+    #: True if the log contains an engine's start
     known: bool
-    #: reason for a missing log; `exit` is its exit code
+    #: reason why there is no log, with the exit code in `exit`
     error: str = ""
     exit: Exit = Exit.OK
 
@@ -162,7 +162,7 @@ class History:
     """The history of a host's server."""
 
     host: str
-    #: newest first, in the form of `history --json`
+    #: entries in the form of `history --json`, newest first
     acts: tuple[Mapping[str, Any], ...] = ()
     #: reason for a missing answer
     error: str = ""

@@ -79,8 +79,6 @@ LOW_POWER = Known(
 )
 BUSY_PERCENT, LOW_CLOCK_MHZ, LOW_POWER_W = 90.0, 1400.0, 40.0
 
-#: temperature of the GPU from which it counts as too hot, also for the health check
-HOT_C = 90.0
 #: tolerance for a clock above its cap, because clocks have steps of 15 MHz and are read with a delay
 CAP_SLACK_MHZ = 50.0
 HEAT = Known("it lowers its clock, and the server is slower", "MiaAI-Lab DSpark-2x issue 146; rwlove/home-ops PR 13053")

@@ -1,6 +1,6 @@
 """Run `python -I -S .../sparkwright/guard start RING` under a runner, or `service FOLDER` under systemd or cron.
 
-It imports only built-in modules, and not the package above: everything that is imported stays in memory.
+It imports only built-in modules and not the parent package, because everything that is imported stays in memory.
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 
 
 def _package() -> None:
-    """Make `sparkwright.guard` importable without the imports of `sparkwright` itself."""
+    """Make `sparkwright.guard` importable without importing `sparkwright` itself."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is 2 MB
     package = type(sys)("sparkwright")
     package.__path__ = [os.path.dirname(here)]  # noqa: PTH120
@@ -16,7 +16,7 @@ def _package() -> None:
 
 
 def main(words: list[str]) -> int:
-    """Guard a start, or run the service. Return the exit code."""
+    """Guard a start or run the service, and return the exit code."""
     if words[:1] == ["start"] and len(words) == 2:
         from sparkwright.guard import start
 

@@ -1,34 +1,34 @@
-"""Decide from memory samples whether the host is about to be lost. Pure.
+"""Deciding from memory samples whether the host is about to be lost, without side effects.
 
 Facts (public issues of GB10 hosts, 2026; see docs/decisions/0042-the-guard-of-a-start.md):
 
-* 29 GiB available fell to 2.5 in nine seconds, and the host was gone: the remaining time counts, not the level.
-* Servers ran for weeks with 1.5 to 1.9 GiB available, so a level alone is no danger. Bounds are shares of MemTotal, of what
+* Available memory fell from 29 GiB to 2.5 in nine seconds, and the host was lost: the remaining time counts, not the level.
+* Servers ran for weeks with 1.5 to 1.9 GiB available, so a level alone is not a danger. Bounds are shares of MemTotal, of what
   this server left when it was verified, or what the host's own `guard_gib` says.
-* MemFree near zero is healthy while files are read: it counts only together with MemAvailable and with stalled processes.
+* MemFree near zero is healthy while files are read: it counts only in combination with MemAvailable and with stalled processes.
 """
 
 from __future__ import annotations
 
 GIB = 2**30
 
-#: below this share of MemTotal nothing is left to act with: 0.5 GiB of 121.7
+#: share of MemTotal below which there is no room left to act: 0.5 GiB of 121.7
 LAST_SHARE = 0.004
-#: the level that a falling host must not reach: 1.2 GiB of 121.7
+#: share of MemTotal that falling memory must not reach: 1.2 GiB of 121.7
 FLOOR_SHARE = 0.01
-#: the driver of a GB10 fails to allocate below both: 9.7 GiB available and 2 GiB free of 121.7
+#: shares of MemTotal for available and free memory, below both of which a GB10's driver fails to allocate: 9.7 and 2 GiB of 121.7
 LOW_SHARE, LOW_FREE_SHARE = 0.08, 0.0165
-#: share of the time in which every process waits for memory that means a host which no longer works
+#: share of the time that all processes wait for memory, from which the host no longer works
 STALLED = 0.25
-#: how far ahead a fall is judged, seconds; shorter where the fall is expected, as the last moment in which a kill still helps
+#: how far ahead a fall is judged, in seconds; less for an expected fall, down to the last moment at which a kill still helps
 AHEAD_S, LEAST_S = 1.0, 0.4
-#: how far ahead a slow fall is judged, seconds: long enough to stop a server gracefully
+#: how far ahead a slow fall is judged, in seconds, which is long enough to stop a server gracefully
 GRACE_S = 20.0
-#: time over which the rate of a fall, and of a slow one, is averaged, seconds
+#: time over which the rate of a fall, and of a slow fall, is averaged, in seconds
 SHORT_S, LONG_S = 0.5, 10.0
-#: share of an expected level below which the fall has passed it
+#: share of an expected level below which the fall has gone past it
 PASSED = 0.9
-#: rates below these are noise, bytes per second
+#: rates below which a fall and a slow fall count as noise, in bytes per second
 FALLING, LEAKING = GIB // 10, 8 * 2**20
 KEPT = 256
 
@@ -38,10 +38,10 @@ class Floors:
 
     Args:
         total: MemTotal.
-        floor: level that the host must not fall below; 0: a share of MemTotal.
-        expected: level at which the memory is known to settle: measured at the last verified start of this configuration, or
-            the lowest since a server was verified. 0: not known.
-        left: available memory when the server was verified; 0: it starts.
+        floor: level that the host must not fall below; 0 for a share of MemTotal.
+        expected: level at which the memory is known to settle, measured at the last verified start of this configuration, or the
+            lowest since a server was verified; 0 if unknown.
+        left: available memory when the server was verified; 0 during a start.
     """
 
     __slots__ = ("ahead_s", "expected", "floor", "last", "left", "total")
@@ -78,7 +78,7 @@ class Danger:
 
 
 class Judge:
-    """Judge each sample by the previous ones. Its lists are allocated once and overwritten."""
+    """Judges each sample by the previous ones. Its lists are allocated once and overwritten."""
 
     __slots__ = ("_available", "_count", "_free", "_stall_s", "_time_s", "floors", "lowest", "lowest_s")
 
@@ -90,13 +90,13 @@ class Judge:
         self.lowest, self.lowest_s = floors.total, 0.0
 
     def push(self, time_s: float, available: int, free: int, stall_s: float) -> Danger | None:
-        """Add a sample and return the danger it shows, or None.
+        """Add a sample, and return the danger that it shows, or None.
 
         Args:
-            time_s: time by a monotonic clock, seconds.
+            time_s: time of a monotonic clock, in seconds.
             available: MemAvailable without pages that must be written first, bytes.
             free: MemFree, bytes.
-            stall_s: seconds since the boot in which every process waited for memory.
+            stall_s: seconds since the boot in which all processes waited for memory.
         """
         at = self._count % KEPT
         self._time_s[at], self._available[at], self._free[at], self._stall_s[at] = time_s, available, free, stall_s
@@ -125,9 +125,9 @@ class Judge:
         return ""
 
     def rate(self, over_s: float) -> float:
-        """Return the rate at which the available memory falls, bytes per second: a linear fit over the last seconds.
+        """Return the rate at which the available memory falls, in bytes per second, from a linear fit over the last seconds.
 
-        It is 0 with fewer than three samples: two prove no fall.
+        It is 0 for fewer than three samples, because two do not prove a fall.
         """
         newest = self._count - 1
         n = 0
@@ -147,12 +147,12 @@ class Judge:
     def _still_falls(self, rate: float) -> bool:
         """Return True if both of the newest steps continue the fall.
 
-        One sample that stays level ends it. Memory that is taken at one moment, as by a single allocation, is no fall.
+        A single level sample ends it. A step at one moment, as from a single allocation, is not a fall.
         """
         return self._count >= 3 and all(self._falls(step, rate) for step in (1, 2))
 
     def _falls(self, step: int, rate: float) -> bool:
-        """Return True if the step that ends this many samples before the newest falls at a quarter of the rate or more."""
+        """Return True if the step that ends this many samples before the newest falls at a quarter of the rate or faster."""
         newest, before = (self._count - step) % KEPT, (self._count - step - 1) % KEPT
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
@@ -162,7 +162,7 @@ class Judge:
         return self._available[(self._count - 1 - steps) % KEPT] if self._count > steps else self.floors.total
 
     def _stalled(self, time_s: float) -> float:
-        """Return the share of the last two seconds in which every process waited for memory."""
+        """Return the share of the last two seconds in which all processes waited for memory."""
         at = newest = self._count - 1
         while at > max(0, self._count - KEPT) and time_s - self._time_s[at % KEPT] < 2:
             at -= 1
@@ -170,12 +170,12 @@ class Judge:
         return (self._stall_s[newest % KEPT] - self._stall_s[at % KEPT]) / seconds if seconds >= 1 else 0.0
 
     def _spans(self, seconds: float) -> bool:
-        """Return True if there are samples of at least this time."""
+        """Return True if the samples cover at least this time."""
         oldest = max(0, self._count - KEPT)
         return self._time_s[(self._count - 1) % KEPT] - self._time_s[oldest % KEPT] >= seconds
 
     def pause_s(self, most_s: float) -> float:
-        """Return the seconds until the next sample.
+        """Return the number of seconds until the next sample.
 
         A fall of 12 GiB/s must not reach the floor between two samples, and an idle host must cost little.
         """

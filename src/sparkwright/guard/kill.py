@@ -1,7 +1,7 @@
-"""End one container without waiting for anything: through the engine's socket, and through the processes themselves.
+"""Killing a container without waiting for anything, through the Docker Engine's socket and directly through its processes.
 
-The request is prepared and the connection opened beforehand. Processes are held by a pidfd, which never refers to another process
-that got the same number. A container is identified only by its full id.
+The request is prepared and the connection opened beforehand. Processes are held by a pidfd, which never refers to another
+process with the same number. A container is identified only by its full id.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import _socket
 import os
 
 KILL = int(_signal.SIGKILL)
-#: file of a cgroup of version 2: writing "1" kills all of its processes
+#: file of a version 2 cgroup; writing "1" kills all of its processes
 CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
 
 
@@ -19,8 +19,8 @@ class Target:
     """A container that may be killed.
 
     Args:
-        container_id: its full id.
-        address: path of the engine's unix socket, or "HOST:PORT"; empty if unknown.
+        container_id: full id of the container.
+        address: path of the Docker Engine's unix socket, or "HOST:PORT"; empty if unknown.
     """
 
     __slots__ = ("_address", "_cgroup", "_connection", "_named", "_pidfd", "_stop", "id", "pid", "request")
@@ -35,8 +35,8 @@ class Target:
     def runs_as(self, pid: int) -> bool:
         """Hold the container's first process, whose end is the end of all processes in its namespace.
 
-        Returns False, and holds nothing, for a process in no cgroup of this container: the number may refer to another process by
-        now. 0 means that it has ended.
+        Returns False and holds nothing if the process is not in a cgroup of this container, because the number may refer to
+        another process by now. 0 means that it has ended.
         """
         self.release()
         self.pid, self._named = 0, True
@@ -52,7 +52,7 @@ class Target:
             path = next((row[3:] for row in rows if row.startswith("0::") and self.id in row), "")
             if path:
                 self._cgroup = os.open(CGROUP_KILL.format(path), os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:  # it has ended, or only root may kill a cgroup
+        except OSError:  # the process has ended, or only root may kill a cgroup
             pass
         return self.pid > 0
 
@@ -65,7 +65,7 @@ class Target:
 
     @property
     def gone(self) -> bool:
-        """True if its first process has ended, or if no process of its container was there to hold."""
+        """True if the first process has ended, or if there was none to hold."""
         if self._pidfd < 0:
             return self._named
         try:
@@ -77,15 +77,15 @@ class Target:
         return _zombie(self.pid)
 
     def kill_by_engine(self) -> str:
-        """Ask the engine to kill the container, without waiting for the answer. Return the error, or an empty string."""
+        """Ask the Docker Engine to kill the container without waiting for the answer. Return the error; empty for none."""
         return self._send(self.request)
 
     def stop_by_engine(self) -> str:
-        """Ask the engine for a graceful stop, in the same way."""
+        """Ask the Docker Engine for a graceful stop, in the same way."""
         return self._send(self._stop)
 
     def kill_processes(self) -> str:
-        """Kill the container's processes directly. Return the error, or an empty string."""
+        """Kill the container's processes directly. Return the error; empty for none."""
         try:
             if self._cgroup >= 0:
                 os.write(self._cgroup, b"1")
@@ -99,7 +99,7 @@ class Target:
         return ""
 
     def _send(self, request: bytes) -> str:
-        for _ in range(2):  # the engine may have been restarted since: then the first connection is dead
+        for _ in range(2):  # if the engine was restarted in the meantime, the first connection is dead
             try:
                 if self._connection is None:
                     self._connection = self._connected()
@@ -127,19 +127,19 @@ class Target:
         return made
 
 
-#: how long a graceful stop may take, seconds
+#: how long a graceful stop may take, in seconds
 GRACE_S = 10
 
 
 def _request(container_id: str, verb: str) -> bytes:
-    """Return an HTTP request to the engine about one container."""
+    """Return an HTTP request to the Docker Engine about a container."""
     if not (len(container_id) == 64 and container_id.isalnum()):
         raise ValueError("no container id")
     return f"POST /containers/{container_id}/{verb} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 def _cgroups_of(pid: int) -> list[str]:
-    """Return the cgroups of a process. Docker names them after the container."""
+    """Return the cgroups of a process, which Docker names after the container."""
     with open(f"/proc/{pid}/cgroup") as file:
         return file.read().splitlines()
 

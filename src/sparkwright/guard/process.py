@@ -1,4 +1,4 @@
-"""Locked pages, priority and a writer thread, for a process that must act while the host is short of memory."""
+"""Locked memory, priority and a writer thread, for a process that has to act while the host is short of memory."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 import time
 
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
-#: stack of the writer thread: the default of 8 MB would count against the limit of locked memory
+#: stack size of the writer thread; the default of 8 MB would count against the limit of locked memory
 STACK_BYTES = 128 * 1024
 WRITE_EVERY_S, WRITE_NEAR_S = 1.0, 0.2
 
 
 def stay_in_memory() -> str:
-    """Lock this process in memory and raise its priority, if allowed. Return why it is not locked, or an empty string."""
+    """Lock this process in memory and raise its priority, if allowed. Return the reason if it is not locked; otherwise empty."""
     why = _lock()
     for prefer in (_realtime, _nice, _spare):
         try:
             prefer()
-        except OSError:  # only root may
+        except OSError:  # only root is allowed to
             continue
     return why
 
@@ -44,7 +44,7 @@ def _nice() -> None:
 
 
 def _spare() -> None:
-    """Make this process the last choice of the kernel's OOM killer."""
+    """Make this process the OOM killer's last choice."""
     file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(file, b"-999")
@@ -53,11 +53,11 @@ def _spare() -> None:
 
 
 class Writer:
-    """A thread that calls `flush` periodically, so that no disk delays the thread that samples.
+    """A thread that calls `flush` periodically, so that the sampling thread never waits for a disk.
 
     Args:
-        flush: writes what is new.
-        every_s: seconds between two calls.
+        flush: writes new samples.
+        every_s: interval of the calls in seconds.
     """
 
     def __init__(self, flush, every_s: float = WRITE_EVERY_S) -> None:  # type: ignore[no-untyped-def]
@@ -81,11 +81,11 @@ class Writer:
     def _write(self) -> None:
         try:
             self._flush()
-        except OSError:  # a full or lost disk: the samples stay in memory
+        except OSError:  # the disk is full or lost, so the samples stay in memory
             pass
 
     def stop(self) -> None:
-        """Write the rest and stop. Waits for the disk for two seconds at most."""
+        """Write the rest and stop, waiting at most two seconds for the disk."""
         self._stopped = True
         if self._ended.acquire(True, 2.0):
             self._write()

@@ -1,7 +1,7 @@
-"""Samples of the memory: read from /proc into buffers that are allocated beforehand, and the last ones in a file.
+"""Memory samples, which are read from /proc into preallocated buffers, and of which the last ones are kept in a file.
 
-The file has a fixed size and survives the host: a header, then a ring of lines. It is written once before there is any danger.
-Later writes change its bytes in place (O_DSYNC), so they need no new block of the file system.
+The file has a fixed size and survives the loss of the host. It has a header and a ring of lines, and is written once before there
+is any danger. Later writes change its bytes in place (O_DSYNC), so that they need no new blocks of the file system.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 
 BUFFER_BYTES = 8192
-#: rows that a sample needs, in the kernel's order
+#: rows of /proc/meminfo that a sample needs, in the kernel's order
 TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
-#: pages that must be written before they can be reused; MemAvailable includes them
+#: rows for pages that must be written before they can be reused, which MemAvailable includes
 UNWRITTEN = (b"Dirty:", b"Writeback:")
 STALL = b"full "
 
 
 class Meter:
-    """A reader of the host's memory. Files stay open and the buffer is reused; a sample allocates only numbers.
+    """Reads the host's memory. Files stay open and the buffer is reused, so that a sample allocates only numbers.
 
     Args:
-        root: prefix of /proc; empty on a real host. A simulated host replaces its files, so they are opened for each sample.
+        root: prefix of /proc; empty on a real host. A simulated host replaces its files, so they are reopened for each sample.
     """
 
     __slots__ = ("_buffer", "_meminfo", "_path", "_pressure", "available", "free", "stall_s", "total")
@@ -54,7 +54,7 @@ class Meter:
             self.stall_s = _stall_s(self._buffer, size)
 
     def _filled(self, file: int) -> int:
-        """Read /proc/meminfo into the buffer. Return its size."""
+        """Read /proc/meminfo into the buffer and return its size."""
         opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if file < 0 else file
         try:
             return os.preadv(opened, [self._buffer], 0)
@@ -64,9 +64,9 @@ class Meter:
 
 
 def boot(root: str = "") -> str:
-    """Return an id of this boot: the kernel's boot id and the start of the first process.
+    """Return an id of this boot, made of the kernel's boot id and the start time of the first process.
 
-    The latter differs where a container stands for the host.
+    The latter distinguishes boots if a container takes the role of the host.
     """
     found = []
     for path in (f"{root}/proc/sys/kernel/random/boot_id", f"{root}/proc/1/stat"):
@@ -80,7 +80,7 @@ def boot(root: str = "") -> str:
 
 
 def _bytes(text: bytearray, name: bytes, size: int) -> int:
-    """Return a row of /proc/meminfo in bytes, or 0 if it is missing."""
+    """Return a value of /proc/meminfo in bytes, or 0 if it is missing."""
     at = text.find(name, 0, size)
     if at < 0:
         return 0
@@ -89,7 +89,7 @@ def _bytes(text: bytearray, name: bytes, size: int) -> int:
 
 
 def _stall_s(text: bytearray, size: int) -> float:
-    """Return `total` of the line "full" in /proc/pressure/memory, in seconds."""
+    """Return `total` of the "full" line in /proc/pressure/memory, in seconds."""
     at = text.find(STALL, 0, size)
     at = text.find(b"total=", at, size) if at >= 0 else -1
     return int(text[at + 6 : size].split()[0]) / 1e6 if at >= 0 else 0.0
@@ -97,15 +97,15 @@ def _stall_s(text: bytearray, size: int) -> float:
 
 HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
 FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
-#: the ring's samples: seconds since the epoch, available, free (KiB), stall (ms since boot)
+#: format of a sample in the ring: seconds since the epoch, available and free KiB, milliseconds of stalls since the boot
 FORM = "%.3f %d %d %d"
 
 
 class Ring:
-    """A ring file of samples. `add` is for the thread that samples and touches no file; `flush` is for another thread.
+    """A ring file of samples. `add` is for the sampling thread and touches no file; `flush` is for another thread.
 
     Args:
-        path: of the file, which is truncated.
+        path: path of the file, which is truncated.
         about: initial values of the header, by name.
     """
 
@@ -121,7 +121,7 @@ class Ring:
         os.fsync(self._file)
 
     def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
-        """Add a sample in memory; `flush` writes it. The time is in seconds since the epoch."""
+        """Add a sample in memory, to be written by `flush`. The time is in seconds since the epoch."""
         line = (FORM % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
         at = self._count % LINES * LINE_BYTES
         self._body[at : at + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
@@ -152,7 +152,7 @@ class Ring:
 def read(path: str) -> tuple[dict[str, str], list[tuple[float, int, int, float]]]:
     """Return the header and the samples of a ring, oldest first.
 
-    A sample is (seconds since the epoch, available bytes, free bytes, stall seconds). Damaged lines are left out. Raises OSError.
+    A sample is (seconds since the epoch, available bytes, free bytes, stall seconds). Damaged lines are skipped. Raises OSError.
     """
     with open(path, "rb") as file:
         data = file.read(FILE_BYTES)

@@ -1,9 +1,9 @@
-"""The guard service: watch available memory while verified servers run, and stop a server that grows before the host is lost.
+"""The guard service, which watches available memory while verified servers run and stops a growing server in time.
 
     python -I -S .../sparkwright/guard service FOLDER
 
-FOLDER contains `service.conf`, rows of words written by checks and deploys, and the service's own files: `service.ring` (its
-samples), `service.events` (its actions, one per line) and a lock held while it runs. A second instance exits immediately.
+FOLDER contains `service.conf`, whose rows are written by checks and deploys, and the service's own files: `service.ring` with the
+samples, `service.events` with one action per line, and a lock that is held while it runs. A second instance exits immediately.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sparkwright.guard.process import Writer, stay_in_memory
 from sparkwright.guard.samples import Meter
 
 CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
-#: the longest pause between two samples, seconds: less than 0.1 % of a core
+#: longest pause between two samples in seconds, which takes less than 0.1 % of a core
 PAUSE_S = 1.0
-#: how often samples are written, seconds: normally, and when available memory is below `NEAR` times the floor
+#: intervals of writing samples in seconds: normally, and when available memory is below `NEAR` times the floor
 WRITE_S, WRITE_NEAR_S, NEAR = 30.0, 0.5, 4
 #: the healthy level is the lowest one until this many seconds ago
 SETTLES_S = 60.0
-#: how long the engine may take to kill a container before its processes are killed directly, seconds. The engine goes first,
-#: because its restart policy would start killed processes again
+#: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine goes
+#: first, because its restart policy would start killed processes again
 ENGINE_S = 0.5
-#: pause after an action, seconds
+#: pause after an action, in seconds
 QUIET_S = 15.0
-#: how long memory may take to be released after the guard of a start has killed a server, seconds
+#: how long memory may take to be released after a start's guard has killed a server, in seconds
 RELEASE_S = 3.0
-#: size of the events file, bytes
+#: size limit of the events file in bytes
 EVENTS_BYTES = 64 * 1024
 
 
@@ -42,7 +42,7 @@ class Server:
     """A verified server, from a row of the conf.
 
     Attributes:
-        held: bytes of memory that it held when it was verified.
+        held: memory in bytes that it held when it was verified.
     """
 
     __slots__ = ("anon", "cgroup", "held", "name", "target")
@@ -57,7 +57,7 @@ class Server:
         self.anon = taken(self.cgroup)
 
     def grown(self) -> int:
-        """Return the growth of its cgroup in bytes since it was first seen. Cgroups do not include CUDA memory."""
+        """Return the growth of its cgroup in bytes since it was first seen. Cgroups don't include CUDA memory."""
         return taken(self.cgroup) - self.anon
 
 
@@ -65,7 +65,7 @@ class Conf:
     """The servers that the guard watches, and its floors.
 
     Rows: `server NAME ID PID HELD`, `left BYTES`, `floor BYTES`, `address PATH`, `root FOLDER`, `key KEY`, `of SERVER`,
-    `tell WORD` (one for each word of the command that is started after an action).
+    `tell WORD` (one for each argument of the command that is started after an action).
     """
 
     def __init__(self, folder: str) -> None:
@@ -107,7 +107,7 @@ class Service:
         self._reload()
 
     def _reload(self) -> None:
-        """Read the conf again if it changed."""
+        """Reread the conf if it has changed."""
         changed_ns = _changed_ns(f"{self.folder}/{CONF}")
         if changed_ns == self.changed_ns:
             return
@@ -117,7 +117,9 @@ class Service:
             return
         self.changed_ns = changed_ns
         left = self.conf.number("left")
-        if self.ring.about.get("left") != str(left):  # verified again: the previous lowest level is void
+        if self.ring.about.get("left") != str(
+            left
+        ):  # it was verified again, which invalidates the previous lowest level
             self.settled = self.minute = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)
@@ -180,14 +182,14 @@ class Service:
         self._event(server, how, danger)
 
     def _grown(self) -> Server:
-        """Return the server whose cgroup grew most, or the largest if none shows growth, as CUDA memory is not counted."""
+        """Return the server whose cgroup grew most, or the largest if none has grown, because CUDA memory is not counted."""
         most = max(self.conf.servers, key=Server.grown)
         if most.grown() > self.judge.floors.total // 200:
             return most
         return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish(self) -> None:
-        """Kill what the engine did not kill, and start the check that reports it."""
+        """Kill the processes that the Docker Engine did not kill, and start the check that reports it."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
         if target.gone or (target.pid == 0 and now_s > self.acted_s + QUIET_S):
@@ -218,8 +220,8 @@ class Service:
 def starting(folder: str) -> bool:
     """Return True if the guard of a start is active.
 
-    It still counts as active for `RELEASE_S` after a kill: the memory of a CUDA context outlives its process, and no other
-    server must be stopped because of it.
+    It still counts as active for `RELEASE_S` after a kill, because the memory of a CUDA context outlives its process and must not
+    cause another server to be stopped.
     """
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING:
@@ -239,7 +241,7 @@ def starting(folder: str) -> bool:
 
 
 def memory_of(pid: int) -> str:
-    """Return the file that counts the anonymous memory of a process's cgroup, or an empty string if there is none."""
+    """Return the path of the file with the anonymous memory of a process's cgroup; empty if there is none."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
             rows = file.read().splitlines()
@@ -303,7 +305,7 @@ def _start(words: list[str]) -> None:
 
 
 def main(folder: str) -> int:
-    """Guard until SIGTERM. Return 0, also if another instance is already running, or 1 if the guard cannot work."""
+    """Guard until SIGTERM. Return 0, even if another instance is already running, or 1 if the guard can't work."""
     lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

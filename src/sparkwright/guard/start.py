@@ -1,7 +1,8 @@
-"""The guard of a start: take samples until the server is verified, and kill its container before the host is lost.
+"""The guard of a start, which takes samples until the server is verified and kills its container before the host is lost.
 
-Reads lines from standard input: `pid N`, `stage TEXT`, `end`. Writes one line to standard output when it is ready and one after a
-kill. If the runner disappears it stays until the container's process has ended, an hour at most: no one has verified that server.
+It reads the lines `pid N`, `stage TEXT` and `end` from standard input, and writes a line to standard output when it is ready and
+another after a kill. If the runner disappears, it stays until the container's process has ended, but for an hour at most, because
+the server has not been verified.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from sparkwright.guard.kill import Target
 from sparkwright.guard.process import WRITE_EVERY_S, WRITE_NEAR_S, Writer, stay_in_memory
 from sparkwright.guard.samples import Meter
 
-#: the longest pause between two samples, seconds: at least ten times a second
+#: longest pause between two samples in seconds, for at least ten samples per second
 PAUSE_S = 0.1
-#: seconds after a kill in which the release of the memory is watched
+#: how long the release of memory is watched after a kill, in seconds
 AFTER_S = 3.0
-#: rows of the order that the ring's header holds
+#: rows of the order that are copied to the ring's header
 SHOWN = ("name", "id", "run", "boot", "key", "server", "what", "expected")
 ORPHAN_S = 3600.0
-#: samples are written more often below this multiple of the floor
+#: multiple of the floor below which samples are written more often
 NEAR = 4
 
 
@@ -30,7 +31,7 @@ class Guard:
     """The guard of one start.
 
     Args:
-        about: the rows of the order (see `main`).
+        about: rows of the order, see `main`.
     """
 
     def __init__(self, path: str, about: dict[str, str]) -> None:
@@ -71,7 +72,7 @@ class Guard:
         writer.stop()
 
     def _watch_the_end(self) -> None:
-        """Sample while the memory is released, and kill again what has not ended."""
+        """Sample while the memory is released, and kill again if anything has not ended."""
         until_s = again_s = time.monotonic() + AFTER_S
         while not self.ended and (time.monotonic() < until_s or self._stuck()):
             self._sample()
@@ -87,7 +88,7 @@ class Guard:
         return self.target is not None and self.target.pid > 0 and not self.target.gone
 
     def _sample(self) -> Danger | None:
-        """Take, store and judge a sample. A file that can't be read skips the sample."""
+        """Take, store and judge a sample. The sample is skipped if a file can't be read."""
         try:
             self.meter.read()
         except (OSError, ValueError):
@@ -115,7 +116,7 @@ class Guard:
         _say("killed " + words)
 
     def _commands(self) -> None:
-        """Read the commands of the runner."""
+        """Read the runner's commands."""
         try:
             data = os.read(0, 4096)
         except BlockingIOError:
@@ -134,7 +135,7 @@ class Guard:
                 self.ended = True
 
     def _left_alone(self) -> bool:
-        """Return True if the runner is gone, and either the container is too or more than an hour has passed."""
+        """Return True if the runner is gone, and either the container is gone too or an hour has passed."""
         if not self.orphan_s:
             return False
         gone = self.target is None or self.target.gone
@@ -149,10 +150,10 @@ def _say(line: str) -> None:
 
 
 def main(path: str) -> int:
-    """Guard a start. Read the rows of its order from standard input, up to an empty line.
+    """Guard a start, whose order is read from standard input, up to an empty line.
 
-    `id`, `name`: of the container. `address`: of the engine. `floor`, `expected`: bytes. `root`: of a simulated host. `key`:
-    names the configuration. `run`, `boot`, `what`: for the header of the ring.
+    The rows are `id` and `name` of the container, the Docker Engine's `address`, `floor` and `expected` in bytes, the `root` of a
+    simulated host, the `key` of the configuration, and `run`, `boot` and `what` for the ring's header.
     """
     text = b""
     while b"\n\n" not in text:

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}%?")
 class RolloutPolicy:
     """The batches of a rolling run, and the failures that stop it."""
 
-    #: number of hosts that go first, alone; 0 for none
+    #: number of hosts that go first, alone, as set by `--canary`; even at 0 a play has a canary with `serial: [1, ...]`
     canary: int = 0
     #: sizes of the batches after the canary, numbers or "25%"; empty: all hosts at once
     serial: tuple[Size, ...] = ()

@@ -1,8 +1,8 @@
-"""`become: true`: a second process of the same runtime as root by way of sudo, for the tasks that require it.
+"""`become: true`: a second process of the same runtime, which runs as root through sudo for the tasks that require it.
 
-The password is verified on a pipe of its own. Requests and answers are JSON lines over the process's pipes; secrets are sent
-there and nowhere else, and only after root's side has answered. Programs that run as root get a fixed PATH and a small
-environment: nothing in the user's folders or settings becomes a program, a library or a module of root's.
+The password is verified on a separate pipe. Requests and answers are JSON lines over the process's pipes. Secrets are sent only
+there, and only after root's side has answered. Programs that run as root get a fixed PATH and a small environment, so that
+nothing in the user's folders or settings becomes a program, library or module of root's.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
 PASSWORD = "BECOME_PASSWORD"
-#: PAM waits 2 s after a wrong password, a directory server longer
+#: time limit for sudo in seconds; PAM waits for 2 s after a wrong password, a directory server longer
 ANSWER_S = 60.0
-#: kept of the output of sudo and its modules, which has the reason
+#: limit on the output of sudo and its modules, which contains the reason for a failure
 OUTPUT_BYTES = 64 * 2**10
 #: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
 _WRONG = ("incorrect password", "incorrect authentication", "sorry, try again", "no password was provided")
@@ -46,12 +46,12 @@ Root = subprocess.Popen[bytes]
 
 
 class Sudo:
-    """Starts programs as root by way of sudo.
+    """Starts programs as root through sudo.
 
     Args:
-        host: its name, for messages.
-        path: root's PATH (the sandbox's has programs of its own).
-        answer_s: how long it may take, seconds.
+        host: name of the host for messages.
+        path: root's PATH, which differs in the sandbox.
+        answer_s: how long sudo may take, in seconds.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Sudo:
         self._answer_s = answer_s
 
     def start(self, argv: Sequence[str], ready: bytes) -> Root:
-        """Start a program as root, with pipes, and return when it has written the line READY.
+        """Start a program as root, with pipes, and return once it has written the line READY.
 
-        If sudo did not need the password, the program finds its line on standard input first.
+        If sudo did not need the password, the program first finds the password's line on standard input.
 
         Raises:
             Refused: with sudo's message.
@@ -84,14 +84,14 @@ class Sudo:
             raise Refused(f"the secret {PASSWORD} has more than one line.")
         asking = [program, "-S", "-p", ""]
         try:
-            # on a pipe that ends with the password: sudo can neither wait for another, nor read anything else as one
+            # on a pipe that ends after the password, so that sudo can neither wait for another one nor read anything else as one
             self._expect(self._open([*asking, "-v"], [], f"{self._password}\n"), b"")
             return self._expect(self._open(asking, argv, f"{self._password}\n"), ready)
         except _Refusal as refusal:
             raise self._refused(refusal) from None
 
     def _open(self, sudo: Sequence[str], argv: Sequence[str], first: str = "") -> _Opened:
-        answer = tempfile.TemporaryFile()  # noqa: SIM115 - a file never fills up, as a pipe that nobody reads would
+        answer = tempfile.TemporaryFile()  # noqa: SIM115 - unlike a pipe that is not read, a file does not fill up
         env = {"PATH": self._path, "LC_ALL": "C", "LANG": "C"}
         process = subprocess.Popen(
             [*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=answer, env=env
@@ -105,7 +105,7 @@ class Sudo:
         return process, answer
 
     def _expect(self, opened: _Opened, ready: bytes) -> Root:
-        """Wait for the line READY or, if it is empty, for the end. Raises _Refusal if it exited otherwise, Refused on silence."""
+        """Wait for the line READY, or for the end if it is empty. Raises _Refusal for another exit, and Refused on silence."""
         process, answer = opened
         assert process.stdout is not None
         seen, ends_s = b"", time.monotonic() + self._answer_s
@@ -114,7 +114,7 @@ class Sudo:
             if left_s <= 0 or not readable([process.stdout], left_s):
                 _close(process)
                 raise Refused(f"sudo on {self._host} did not answer within {self._answer_s:g} s.")
-            data = os.read(process.stdout.fileno(), 1)  # no byte beyond the line: the rest is for the caller
+            data = os.read(process.stdout.fileno(), 1)  # byte by byte, because the rest is for the caller
             if not data:
                 break
             seen += data
@@ -141,7 +141,7 @@ class Sudo:
 
 
 class _Refusal(Exception):
-    """The standard error of sudo, when it exited early."""
+    """Raised if sudo exited early, with its error output."""
 
     def has(self, words: Sequence[str]) -> bool:
         text = str(self).lower()
@@ -157,7 +157,7 @@ _Opened = tuple[Root, IO[bytes]]
 
 
 def _close(process: Root) -> None:
-    """Close its pipes, at which it exits: a user may not kill a process of root's."""
+    """Close the pipes, upon which the process exits, because a user may not kill root's processes."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):
@@ -170,13 +170,13 @@ def _close(process: Root) -> None:
 
 
 READY = "sparkwright-root-ready"
-#: variables of the user's environment for root's side: folders, and the network
+#: variables of the user's environment that are passed to root's side, for folders and the network
 PASSED_ON = (
     *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-#: it imports from beside this very package, or from root's own runtime of it, and what that Python finds by itself: never from
-#: a folder of the user's choice
+#: program of root's side, which imports from the folder of this package or of root's own runtime, and from Python's own folders,
+#: but never from a folder of the user's choice
 SERVE = (
     "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
 )
@@ -191,7 +191,7 @@ class Become:
     run_id: str
     secrets: Mapping[str, Secret]
     emit: Callable[[Event], None]
-    #: its name, for messages
+    #: name of the host for messages
     host: str = "the host"
     _process: Root | None = None
 
@@ -206,7 +206,7 @@ class Become:
                 self._process.wait(timeout=30)
 
     def run(self, module: str, values: dict[str, Any], context: RunContext) -> Result:
-        """Run one module as root. Its progress and notes are events of this run."""
+        """Run a module as root, with its progress and notes as events of this run."""
         process = self._process = self._process or self._launch()
         assert process.stdout is not None
         about = {"check": context.check, "facts": context.facts, "task": context.task}

@@ -1,4 +1,4 @@
-"""The root side of `become`: runs modules one after the other, as requested on standard input."""
+"""The root side of `become`, which runs modules one by one as requested on standard input."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def serve() -> None:
 
 
 def _pipes() -> tuple[IO[bytes], IO[str]]:
-    """Return requests and answers, on descriptors that no module's program inherits, so that none can read or write them."""
+    """Return the streams of requests and answers, with descriptors that the modules' programs don't inherit."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -68,7 +68,7 @@ def _pipes() -> tuple[IO[bytes], IO[str]]:
 
 
 def _caller() -> tuple[int, int] | None:
-    """Return the ids of the user who called sudo; None if root logged in."""
+    """Return the ids of the user who called sudo, or None if root logged in."""
     try:
         return int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
     except (KeyError, ValueError):
@@ -76,7 +76,7 @@ def _caller() -> tuple[int, int] | None:
 
 
 def _begin(requests: IO[bytes]) -> dict[str, Any]:
-    """Return the first message. A line before it is the password that sudo did not need."""
+    """Return the first message. It may be preceded by the password's line if sudo did not need it."""
     for line in requests:
         try:
             start = json.loads(line)
@@ -101,8 +101,8 @@ def _run(request: dict[str, Any], context: RunContext) -> Result:
 
 # The owner of files that root wrote into a user's folder.
 #
-# The user may rename, link and replace things there at any moment, so nothing is decided by a path: folders are opened without
-# following links, and the owner of an opened file is changed, never that of a name.
+# The user may rename, link and replace files there at any moment, so nothing is decided by a path: folders are opened without
+# following links, and the owner is changed through an open file, never by name.
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -111,8 +111,8 @@ _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 def give_back(folder: Path, uid: int, gid: int) -> None:
     """Change the owner of root's files and folders below a user's folder to that user.
 
-    Not changed: links, and their targets; a file with a second name, which may be one of the system's; files of other owners than
-    root; other file systems; everything if the folder is not the user's.
+    Links and their targets, files with a second name, which may be the system's, files of other owners than root, and other file
+    systems are left unchanged, and so is everything if the folder does not belong to the user.
     """
     with contextlib.suppress(OSError), _opened(folder) as top:
         found = os.fstat(top)
@@ -125,7 +125,7 @@ def _give_back(folder: int, device: int, uid: int, gid: int) -> None:
         with (
             contextlib.suppress(OSError),
             _opened(name, _THING, folder) as thing,
-        ):  # it may be gone, or another one by now
+        ):  # it may be gone or replaced by now
             found = os.fstat(thing)
             if found.st_dev != device:
                 continue

@@ -1,11 +1,11 @@
-"""The first file of a shipped runtime: puts its own folder on the path and answers one request.
+"""The entry point of a shipped runtime, which puts its own folder on the path and answers one request.
 
-The imports for the request are done before it is read, while the laptop still plans ("light": `status`, "plan": a plan,
-"engine": one that uses Docker); in this thread, because a runner forks, and a fork while another thread imports would inherit
-its locks forever.
+The modules for the request are imported before it is read, while the laptop is still planning ("light" for `status`, "plan" for a
+plan, "engine" for one that uses Docker). This is done in the main thread, because a runner forks, and a fork while another thread
+imports would inherit its locks forever.
 
-It sends `ready` before it reads: a process that exits without that did not start, and the laptop ships the runtime again. Only
-then does the laptop send its request, so a login shell that starts something else instead never sees it.
+It sends `ready` before it reads. If a process exits without that, it did not start, and the laptop ships the runtime again. The
+laptop sends its request only after `ready`, so that a login shell that starts something else never sees it.
 """
 
 import gc
@@ -14,10 +14,10 @@ import os
 import sys
 from pathlib import Path
 
-gc.set_threshold(100_000)  # objects of imports are no garbage
-#: the exit code of a runtime that did start, whatever followed. An empty file exits with 0
+gc.set_threshold(100_000)  # imports create no garbage
+#: exit code of a runtime that has started, regardless of what followed; an empty file would exit with 0
 GOOD_START = 76
-#: the modules of a deploy without changes
+#: modules that a deploy without changes uses
 MODULES = (
     *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
     *("model.hf_model", "proof.liveness", "server.records"),
@@ -40,7 +40,7 @@ from sparkwright.runner.main import main
 
 for name in AHEAD[sys.argv[2]]:
     importlib.import_module(name)
-sys.stdout.write('\n{"event": "ready"}\n')  # a line of its own, whatever the login shell printed before
+sys.stdout.write('\n{"event": "ready"}\n')  # on its own line, whatever the login shell has printed before
 sys.stdout.flush()
 try:
     if sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
@@ -51,4 +51,4 @@ except BaseException:
 
     traceback.print_exc()
     os._exit(GOOD_START + 1)
-os._exit(GOOD_START)  # the answer is sent; the shutdown of the interpreter would take a quarter of its time
+os._exit(GOOD_START)  # the answer was sent, and the interpreter's shutdown would take a quarter of the time

@@ -1,4 +1,4 @@
-"""A health check with its dependencies, and the check on demand, which keeps no run."""
+"""A health check with its dependencies, and the check on demand, which is not recorded as a run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sparkwright.secret import Secret
 
 def composed(context: Context, settings: Settings, **given: Any) -> Check:
     """Return the check of this host. given: arguments of `Check`."""
-    if settings.host and context.state.server:  # notifications name one of several servers
+    if settings.host and context.state.server:  # notifications name the server if there are several
         settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")
     return Check(context, settings, measure_speed, run_plan, **given)
 
 
 def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Event:
-    """Run a plan in this process, as a run that is kept. Returns its recap."""
+    """Run a plan in this process, as a recorded run, and return its recap."""
     hidden = tuple(secret.reveal() for secret in secrets.values())
     book = journal.Journal.begin(context.state, plan.run_id, plan.to_json(), hidden)
     play(plan, context.machine, context.state, secrets, book)
@@ -42,7 +42,7 @@ def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Eve
 
 
 def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
-    """Run one `smoke_test` against the baseline of the last good state. It never creates a baseline."""
+    """Run a `smoke_test` against the baseline of the last good state, without ever creating a baseline."""
     from sparkwright.host.containers import container_labels
     from sparkwright.host.records.baselines import Baselines, key_of
     from sparkwright.modules.proof.smoke_test import SmokeTest
@@ -81,9 +81,9 @@ CURES = {
 
 
 def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Check the server's health now: yield one task, and a recap with the state's exit code.
+    """Check the server's health now, and yield one task and a recap with the state's exit code.
 
-    token_s: how long the token may take, seconds; 0 or none: as the installed check has it.
+    In the request, `token_s` is how long the token may take in seconds, where 0 means the installed check's limit.
     """
     settings = Settings.of(state)
     if request["token_s"]:
@@ -105,7 +105,7 @@ def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def sentence(record: Record) -> str:
-    """Return the finding of this check in one line, and the state of the scheduled checks if it differs."""
+    """Return this check's finding in one line, with the state of the scheduled checks if it differs."""
     so_far = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
     return f"{record.seen}: {record.why}{so_far}"
 

@@ -1,6 +1,7 @@
-"""The runner's entry point: a request from the laptop on standard input, events on standard output. request.py has the table.
+"""The runner's entry point, with a request from the laptop on standard input and events on standard output.
 
-It imports what the request needs and no more: `status` is asked of many hosts at once, and costs half the imports of a run.
+The requests are listed in request.py. Only the modules that a request needs are imported: `status` is sent to many hosts at once,
+and needs half the imports of a run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sparkwright.trust.redact import Redactor
 
 
 def main() -> int:
-    """Answer one request. The exit code is only that of the exchange; the recap has the outcome of the request."""
+    """Answer a request. The exit code is only about the exchange; the outcome of the request is in the recap."""
     try:
         request = requests.read(sys.stdin.buffer)
     except Refused as refusal:
@@ -55,7 +56,7 @@ def _answer(request: dict[str, Any]) -> Iterator[Event]:
     state = StateFolder.of(machine.home)
     state.tighten()
     state.refuse_newer()
-    private.close(machine.home / ".local/share/sparkwright")  # the runtime of this very process
+    private.close(machine.home / ".local/share/sparkwright")  # the runtime of this process
     module, _, name = requests.KINDS[request["verb"]].function.rpartition(".")
     answer: Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
     answer = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
@@ -63,7 +64,7 @@ def _answer(request: dict[str, Any]) -> Iterator[Event]:
 
 
 def _say(events: Iterable[Event], request: dict[str, Any]) -> None:
-    """Write events to the laptop, secrets as dots. If it does not listen any more, the run continues without it."""
+    """Write events to the laptop, with secrets as dots. The run continues if the laptop is gone."""
     out, hidden = sys.stdout.buffer, Redactor(request["secrets"].values())
     try:
         for row in events:
@@ -74,12 +75,12 @@ def _say(events: Iterable[Event], request: dict[str, Any]) -> None:
 
 
 def _refuse(request: dict[str, Any], error: SparkwrightError) -> None:
-    """Answer with the recap of a request that was not carried out."""
+    """Answer with a recap for a request that was not carried out."""
     host = str(request.get("plan", {}).get("host", ""))
     _say([recap_of_error(host, error, msg=f"{error.message} {error.fix}".strip())], request)
 
 
 if __name__ == "__main__":
-    # docker's SDK imports it if installed, for addresses with ssh://: half of its time. A host's runtime does not have it either
+    # Docker's SDK imports it if it is installed, for ssh:// addresses, which takes half of its time
     sys.modules["paramiko"] = None  # type: ignore[assignment]
     sys.exit(main())

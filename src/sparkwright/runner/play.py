@@ -1,4 +1,4 @@
-"""One play on this host: its tasks in order, blocks with rescue and always, handlers at the end."""
+"""Running a play on this host: tasks in order, blocks with rescue and always, and handlers at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_RETRIES = 3
 
 @dataclass
 class PlayRun:
-    """Runs a Plan. `run()` returns the recap event; everything else goes through `emit`."""
+    """Runs a plan. `run()` returns the recap event, and all other events go through `emit`."""
 
     plan: Plan
     machine: Machine
@@ -61,12 +61,12 @@ class PlayRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The result of the `facts` module, in this play or an earlier one."""
+        """The result of the `facts` module in this play or an earlier one."""
         found: dict[str, Any] = self.registered.setdefault("facts", {})
         return found
 
     def run(self) -> Event:
-        """Run all steps, then the handlers that were notified. Never raises."""
+        """Run all steps and then the notified handlers. Never raises."""
         started_s = time.monotonic()
         try:
             with self.root:
@@ -108,7 +108,7 @@ class PlayRun:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
-        """Run steps until one fails. Returns the failure, or None."""
+        """Run steps until one fails, and return the failure or None."""
         for step in steps:
             if self.ended is not None:
                 return None
@@ -121,9 +121,9 @@ class PlayRun:
         return None
 
     def _block(self, block: Block, stoppable: bool) -> Result | None:
-        """Run a block: its tasks, its rescue, its always.
+        """Run a block with its rescue and always.
 
-        A condition that can't be evaluated is a failure inside the block, as of its first task.
+        A condition that can't be evaluated is a failure inside the block, as if its first task had failed.
         """
         failed_before, outer = self.counts["failed"], self.registered["failed_result"]
         try:
@@ -148,7 +148,7 @@ class PlayRun:
         return failure
 
     def _tell_members(self, failure: Result | None) -> None:
-        """Report a failure to the cluster: a run that fails, or begins a rescue, fails for all. Each failure is reported once."""
+        """Report a failure to the cluster once: a run that fails or begins a rescue fails for all members."""
         if failure is not None and failure is not self.known_to_members and self.cluster is not None:
             self.known_to_members = failure
             at, msg = ("", failure.msg) if failure is self.stopped else self.failed_as
@@ -162,7 +162,7 @@ class PlayRun:
                 self._finish(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
 
     def _reported(self, task: Task, result: Result) -> Result | None:
-        """Report a step that never began, as a task that starts and ends at once."""
+        """Report a step that never started, as a task that starts and ends immediately."""
         self.emit(event("task_started", **_about(task)))
         return self._finish(task, result, 0.0)
 
@@ -191,7 +191,7 @@ class PlayRun:
         return self._finish(task, result, time.monotonic() - started_s)
 
     def _guarded(self, result: Result) -> Result:
-        """Return the result of a task, or the guard's own failure if it killed the server meanwhile."""
+        """Return the result of a task, or a failure if the memory guard killed the server in the meantime."""
         guards = self.context.guards
         guards.heard(result.data)
         return guards.outcome(result)
@@ -206,9 +206,9 @@ class PlayRun:
                 self._judge(task, result)
                 done = self._holds(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
-                done = not result.failed  # after a failed attempt they may use names that it never set
+                done = not result.failed  # after a failed attempt the conditions may use names that were never set
                 if done and not self._known_after(error):
-                    result.failed, result.msg = True, str(error)  # its changes and data stay
+                    result.failed, result.msg = True, str(error)  # the changes and data are kept
                 elif done:
                     raise
             if done or self.context.check:
@@ -234,7 +234,7 @@ class PlayRun:
             return self._went_wrong(error, task.module)
 
     def _went_wrong(self, error: BaseException, module: str) -> Result:
-        """Return the result of a task that raised an error. In check mode "known after", if nothing else is wrong."""
+        """Return the result of a task that raised an error, which in check mode is "known after" if nothing else is wrong."""
         if isinstance(error, expressions.ExpressionError):
             known_after = self._known_after(error)
             return Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
@@ -244,7 +244,7 @@ class PlayRun:
             return Result(failed=True, msg=error.message, fix=error.fix, exit=code, data=data)
         print("".join(traceback.format_exception(error)), flush=True)
         if isinstance(error, Exception) and engine_went_away(error):
-            fix = "On the host: `systemctl status docker` says why."
+            fix = "On the host: `systemctl status docker` shows why."
             return Result(failed=True, msg="lost the connection to the Docker Engine.", fix=fix)
         sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
         return Result(failed=True, msg=f"{module}: {type(error).__name__}: {sentence}")
@@ -256,12 +256,12 @@ class PlayRun:
         return sound(kind().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
-        """Return the run's context; for a task about another server of this host, with the state of that server."""
+        """Return the run's context, with the other server's state for a task about another server on this host."""
         if not task.server:
             return self.context
         names = self._names(expressions.names_in_value(task.server))
         server = expressions.render(task.server, names) if expressions.is_open(task.server) else task.server
-        self.context.docker()  # one client for both
+        self.context.docker()  # so that both use the same client
         return dataclasses.replace(self.context, state=self.state.of_server(str(server)))
 
     def _judge(self, task: Task, result: Result) -> None:
@@ -272,7 +272,7 @@ class PlayRun:
             result.failed = self._holds(task.failed_when, task, result)
 
     def _finish(self, task: Task, result: Result, seconds: float) -> Result | None:
-        """Count and report a result. Returns it if the play must stop here."""
+        """Count and report a result. Return it if the play has to stop."""
         ignored = result.failed and task.ignore_errors
         if result.failed:
             self.counts["ignored" if ignored else "failed"] += 1
@@ -312,15 +312,15 @@ class PlayRun:
         return expressions.holds(conditions, names)
 
     def _names(self, wanted: frozenset[str]) -> dict[str, Any]:
-        """Return the names for expressions: variables, facts and results; an open variable is rendered on first use."""
+        """Return the names for expressions: variables, facts and results. An open variable is rendered on first use."""
         return self._scope(wanted, {}, ())
 
     def _scope(self, wanted: frozenset[str], opened: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
         """Return the names for expressions.
 
         Args:
-            opened: the open variables that are rendered already.
-            inside: those that are being rendered now, outermost first.
+            opened: the open variables that have been rendered.
+            inside: the variables that are currently being rendered, outermost first.
         """
         for name in sorted(wanted & self.plan.open_vars.keys() - opened.keys()):
             if name in inside:
@@ -332,11 +332,11 @@ class PlayRun:
         return {**self.plan.vars, **self.registered, **opened_vars}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
-        """Return the message for a result that is "known after" an earlier change in check mode; empty if it is an error."""
+        """Return the message for a result that is only known after an earlier change in check mode; empty for an error."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
         return KNOWN_AFTER + self.touched_by if expected else ""
 
 
 def _about(task: Task) -> dict[str, str]:
-    """Return the fields that all events of a task have."""
+    """Return the fields that all events of a task share."""
     return {"task": task.id, "name": task.name, "module": task.module, "where": task.where, "stage": task.stage}

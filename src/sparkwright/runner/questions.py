@@ -1,4 +1,4 @@
-"""Questions: one module in check mode, without a run, a journal or the lock, so they work during a run and on a full disk."""
+"""Running a module in check mode without a run, journal or lock, so that it works during a run and on a full disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwright.trust.redact import Redactor
 
 
 def ask(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield the events of a module that answers a question, as a run of it would have them.
+    """Run a module as a question, and yield the same events as a run would.
 
     The keys of this host's servers are masked, as in a journal.
     """
@@ -32,13 +32,13 @@ def ask(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterat
     hidden = Redactor(server_keys.kept(state))
     about = {"host": "", "play": plan.play, "playbook": "", "check": False, "who": "", "schema": SCHEMA}
     yield event("run_started", run=plan.run_id, **about, sandbox=machine.sandbox)
-    with contextlib.redirect_stdout(sys.stderr):  # standard output is the answer
+    with contextlib.redirect_stdout(sys.stderr):  # standard output carries the answer
         for row in streamed(lambda emit: emit(PlayRun(plan, machine, state, secrets, emit).run())):
             yield hidden.event(row)
 
 
 def streamed(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
-    """Yield the events that a function emits in a thread, as they come, and `alive` after every 2 s of silence."""
+    """Yield the events that a function emits in a thread as they arrive, and `alive` after every 2 s of silence."""
     events: SimpleQueue[Event | BaseException | None] = SimpleQueue()
 
     def run() -> None:

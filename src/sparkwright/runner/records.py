@@ -1,4 +1,4 @@
-"""Requests for the host's records, for its lock, and the last step of `host.clean`."""
+"""Requests for the host's records and its lock, and the last step of `host.clean`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sparkwright.trust import names, private
 
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `history` event for each act, newest first."""
+    """Yield a `history` event for each entry, newest first."""
     for row in history.read(state):
         yield {**row, **event("history"), "at": row.get("time", 0)}
 
 
 def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `file` event for each file of a bundle: the newest, or the requested one."""
+    """Yield a `file` event for each file of the newest or the requested bundle."""
     from sparkwright.host.records import incidents
 
     kept = incidents.of_server(state)
@@ -41,16 +41,16 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `lock` event: owner (null for none), alive, and the history of one that was cut off."""
+    """Yield a `lock` event with the owner (null for none), whether it is alive, and the history of an interrupted one."""
     owner, alive = lock.inspect(state)
     reported = journal.story(state, owner) if owner is not None and not alive else ""
     yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else reported)
 
 
 def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Free the lock.
+    """Release the lock.
 
-    how: stop (ask the run to stop at the next safe point), kill (now), forget (an owner that was cut off).
+    In the request, `how` is stop (at the next safe point), kill (immediately) or forget (an interrupted owner).
     """
     owner, alive = lock.inspect(state)
     if owner is None:
@@ -69,14 +69,14 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
         raise SparkwrightError(f"another run now holds the lock: {owner}.", fix="Check again.")
 
 
-#: the previous step has sent its recap, but its process may take a moment longer, seconds
+#: how long the process of the previous step may take to exit after sending its recap, in seconds
 END_S = 5.0
 
 
 def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Remove sparkwright's own folders, and with them the runtime that runs this: the last step of `host.clean`.
+    """Remove sparkwright's own folders, including the current runtime, as the last step of `host.clean`. Yields a `recap`.
 
-    It is not a run: its journal would be among the removed files. Yields one `recap` event. name: the host's, for messages.
+    It is not a run, because its journal would be among the removed files. In the request, `name` is the host's name for messages.
     Raises Refused during another run.
     """
     started_s, host = time.monotonic(), request["name"]

@@ -1,4 +1,4 @@
-"""The rendezvous of the runs of a cluster's members: the head's listener, and each member's channel to it.
+"""The rendezvous of the runs on a cluster's members, with the head's listener and each member's channel to it.
 
 It lasts as long as the run.
 """
@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """The rendezvous of one plan's run; it does nothing for a plan without a cluster, or in check mode."""
+    """The rendezvous for a plan's run, which does nothing in check mode or for a plan without a cluster."""
 
     plan: Plan
     secrets: Mapping[str, Secret]
@@ -41,12 +41,12 @@ class Rendezvous:
 
     @property
     def lock_wait_s(self) -> float:
-        """The longest wait for the host's lock, seconds: no longer than the other members wait for this run."""
+        """How long to wait for the host's lock in seconds, which is no longer than the other members wait for this run."""
         return min(self.plan.wait_s, self.cluster.join_s) if self.cluster is not None else self.plan.wait_s
 
     @contextlib.contextmanager
     def having(self, held: AbstractContextManager[T]) -> Iterator[T]:
-        """Hold a context manager, such as the host's lock. If it is refused, the other members get the reason at once."""
+        """Hold a context manager, such as the host's lock. If it is refused, the other members get the reason immediately."""
         with contextlib.ExitStack() as stack:
             try:
                 got = stack.enter_context(held)
@@ -59,10 +59,10 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel | None]:
-        """Yield the channel, once the runs of all members have joined; None without a cluster.
+        """Yield the channel once the runs of all members have joined, or None if there is no cluster.
 
-        At the end of the block the others are informed in any case; the head stays until they have left. Raises what
-        `Channel.join` and `Coordinator` raise.
+        At the end of the block the others are informed in any case, and the head stays until they have left. Raises the errors of
+        `Channel.join` and `Coordinator`.
         """
         if self.cluster is None:
             yield None
@@ -115,7 +115,7 @@ class Rendezvous:
 
     @property
     def _token(self) -> Secret:
-        """The deploy's token. Raises Refused if it is not valid."""
+        """Return the deploy's token. Raises Refused if it is invalid."""
         token = self.secrets.get(TOKEN, Secret(""))
         if not _TOKEN.fullmatch(token.reveal()):
             raise Refused(f"invalid request: the secret {TOKEN} of a cluster's plan is not 64 hexadecimal digits.")

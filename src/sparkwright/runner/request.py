@@ -1,7 +1,7 @@
-"""Requests of the laptop: their table, and the reader of one. An invalid request is refused before anything is done.
+"""The table of the laptop's requests, and their parser. Invalid requests are refused before anything is done.
 
-A request is one JSON line on standard input: {"verb": name in KINDS, ..., "env": {...}, "secrets": {...}, "server": container}.
-Its answer is events on standard output. `server`: the container of the server that is meant, on a host that serves several.
+A request is a JSON line on standard input: {"verb": name in KINDS, ..., "env": {...}, "secrets": {...}, "server": container}.
+`server` is the container of the requested server, on a host with several. The answer consists of events on standard output.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from sparkwright.trust import bounds, shapes
 from sparkwright.trust.shapes import Shape, Usual
 from sparkwright.visible import one_line
 
-#: a plan with every file of a big model is far below it
+#: size limit of a request, far above a plan with all files of a big model
 LINE_BYTES = 64 * 2**20
-#: for answers from a host's files, and from its Docker Engine, its server or its disks, seconds; several times the need of a
-#: loaded host
+#: time limits in seconds for answers from a host's files, and from its Docker Engine, server or disks, several times as long as
+#: a loaded host needs
 QUICK_S, LONG_S = 120.0, 600.0
-#: for a measurement on a server that serves others meanwhile
+#: time limit in seconds for a measurement on a server that also serves others
 MEASURED_S = 1800.0
 
 
 def _text(value: Any) -> str:
-    """Shape of a text that a file name, a variable or an argument of a program can hold."""
+    """Check a text that can be used in a file name, a variable or an argument."""
     if "\0" in shapes.text(value):
         raise ValueError("has a NUL")
     return str(value)
 
 
 def _texts(value: Any) -> dict[str, str]:
-    """Shape of an object of texts."""
+    """Check an object of texts."""
     return {_text(name): text for name, text in shapes.fitted(value, {str: _text}, "").items()}
 
 
 def _environment(value: Any) -> dict[str, str]:
-    """Shape of variables for the environment of programs."""
+    """Check environment variables."""
     if not all(map(_VARIABLE.fullmatch, found := _texts(value))):
         raise ValueError("has a name that is not a variable's")
     return found
@@ -47,7 +47,7 @@ def _environment(value: Any) -> dict[str, str]:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT, _FLAG, _OBJECT = Usual(_text, ""), Usual(bool, False), {str: object}
 _SECONDS = Usual((None, shapes.within(-(10**12), 10**12)), None)
-#: the fields that every request may have
+#: fields that all requests may have
 COMMON: dict[str, Shape] = {"env": Usual(_environment, {}), "secrets": Usual(_texts, {}), "server": _TEXT}
 
 
@@ -55,19 +55,19 @@ COMMON: dict[str, Shape] = {"env": Usual(_environment, {}), "secrets": Usual(_te
 class Kind:
     """A kind of request."""
 
-    #: the function below this folder that answers it, imported on use
+    #: function in this package that answers it, which is imported on use
     function: str
-    #: the shapes of its fields
+    #: shapes of the fields
     fields: Mapping[str, Shape] = field(default_factory=dict)
-    #: for the host's whole answer; None for no limit. Silence is detected, as a runner writes every two seconds, but a host that
-    #: never stops writing would hold up a command, and with it the rows of every other host
+    #: time limit for the host's whole answer in seconds; None for no limit. Silence is detected anyway, as a runner writes every
+    #: two seconds, but a host that never stops writing would hold up a command and the rows of all other hosts
     limit_s: float | None = None
-    #: the answer ends with a recap; without one the outcome is unknown
+    #: True if the answer ends with a recap, without which the outcome is unknown
     recap: bool = False
 
 
 KINDS: Mapping[str, Kind] = {
-    # runs: a deploy takes as long as its download, so they have no limit
+    # runs, which have no limit because a deploy takes as long as its download
     "run": Kind("run.start", {"plan": _OBJECT, "restart": Usual(_OBJECT)}, recap=True),
     "attach": Kind("run.attach", {"run": _TEXT}, recap=True),
     "stop": Kind("run.stop", {"run": _TEXT}, QUICK_S),
@@ -80,11 +80,11 @@ KINDS: Mapping[str, Kind] = {
     "history": Kind("records.read_history", {}, QUICK_S),
     "incident": Kind("records.read_incident", {"run": _TEXT}, LONG_S),
     "lock": Kind("records.read_lock", {}, QUICK_S),
-    # acts that keep no run
+    # actions that are not recorded as runs
     "unlock": Kind("records.unlock", {"how": _TEXT, "run": _TEXT}, LONG_S),
     "clean": Kind("records.clean", {"name": _TEXT}, recap=True),
 }
-#: the modules that `ask` runs, in check mode: they change nothing then, and those that remove something say what they would
+#: modules that `ask` runs in check mode, in which they change nothing, and report what they would remove
 QUESTIONS = frozenset(
     {
         *("bench_cells", "clean_host", "container_settings", "diagnose", "doctor", "engine_log", "fabric"),
@@ -92,12 +92,12 @@ QUESTIONS = frozenset(
         *("prune_caches", "prune_images", "serving", "survey"),
     }
 )
-#: the limit of a run whose only task is one of these modules, seconds
+#: time limit in seconds for a run whose only task is one of these modules
 SHORT_RUNS: Mapping[str, float] = {"gateway_own_key": QUICK_S, "copy_key": QUICK_S, "undo_load": LONG_S}
 
 
 def limit_s(request: Mapping[str, Any]) -> float | None:
-    """Return the time limit of a host's whole answer, seconds; None for no limit."""
+    """Return the time limit for a host's whole answer in seconds, or None for no limit."""
     steps: Sequence[Any] = request["plan"].get("steps") or () if request["verb"] == "run" else ()
     if len(steps) == 1:
         return SHORT_RUNS.get(steps[0].get("module", ""))
@@ -105,7 +105,7 @@ def limit_s(request: Mapping[str, Any]) -> float | None:
 
 
 def read(source: IO[bytes]) -> dict[str, Any]:
-    """Read a request. Raises Refused with the reason if it is not valid."""
+    """Read a request. Raises Refused with the reason if it is invalid."""
     line = source.readline(LINE_BYTES + 1)
     if len(line) > LINE_BYTES:
         raise _refused(f"it is longer than {LINE_BYTES} bytes")
@@ -113,7 +113,7 @@ def read(source: IO[bytes]) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Return the request of a line, with every field of its kind. Raises Refused."""
+    """Parse a request, filling in all fields of its kind. Raises Refused."""
     try:
         request = bounds.parsed(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The run of one plan in this process, its events in its journal; and the requests that start, follow, stop and list runs."""
+"""Running a plan in this process with a journal of its events, and the requests that start, follow, stop and list runs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def play(
     book: Journal,
     restart: dict[str, Any] | None = None,
 ) -> None:
-    """Run a plan in this process, its events into its journal, the recap last. Never raises.
+    """Run a plan in this process, writing its events to the journal, recap last. Never raises.
 
-    restart: the restart plan that came with it; empty: none could be made.
+    Args:
+        restart: the restart plan that came with it; empty if none could be made.
     """
     from sparkwright.host.memory import host_lost
     from sparkwright.host.runs.context import RunContext
@@ -90,14 +91,14 @@ def play(
 
 
 def _alone(plan: Plan) -> str:
-    """Return the container's name in a plan of a host's only server; empty if it has none."""
+    """Return the container's name in the plan of a host's only server; empty if there is none."""
     name = (restart_plans.restarted_by(plan).get("spec") or {}).get("name")
     return name if isinstance(name, str) and STEP.fullmatch(name) else ""
 
 
 @contextlib.contextmanager
 def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
-    """For a plan that measures: wait until no run works on the host, and let no other run measure meanwhile."""
+    """For a plan that measures, wait until no run is in progress on the host, and keep other runs from measuring."""
     if not plan.measures:
         yield
         return
@@ -107,7 +108,7 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
 
 
 def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
-    """Return the recap of a run that measures: if another run began on the host meanwhile, its failure is inconclusive."""
+    """Return the recap of a measuring run, whose failure is inconclusive if another run has started on the host since."""
     owner, alive = lock.inspect(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
     if not alive:
         return recap
@@ -116,12 +117,12 @@ def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
 
 
 def recap_of(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
-    """Return the recap of a run that an error ended."""
+    """Return the recap for a run that ended with an error."""
     return recap_of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
 
 
 def keep_restart_plan(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Callable[[str], None]) -> None:
-    """Keep the restart plan. An error is noted and never fails the run; so is a reason why an installed check can't use it."""
+    """Save the restart plan. Errors, and reasons why an installed check can't use it, are noted and never fail the run."""
     try:
         if given:
             restart_plans.keep(state, given, hidden)
@@ -136,7 +137,7 @@ def keep_restart_plan(given: dict[str, Any], state: StateFolder, hidden: Redacto
 
 
 def _runtime_of_checks() -> str:
-    """Return the hash of the host's side that the installed checks run, if it is this one; else empty."""
+    """Return the hash of the runtime that the installed checks use, if it is this one; otherwise empty."""
     from sparkwright import host_side
     from sparkwright.health import schedule
 
@@ -145,7 +146,7 @@ def _runtime_of_checks() -> str:
 
 
 def _heals(state: StateFolder) -> bool:
-    """Return True if a check that restarts is installed: `Settings.heal`, whose import costs every deploy 10 ms."""
+    """Return True if a check that restarts is installed, without importing `Settings`, which would take 10 ms."""
     return (state.read("health-settings") or {}).get("heal") == "restart"
 
 
@@ -153,9 +154,10 @@ def _heals(state: StateFolder) -> bool:
 
 
 def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Start a run, detached, and return its events.
+    """Start a detached run and return its events.
 
-    restart: the restart plan to keep if the run succeeds, see host/records/restart_plans.py; empty: none could be made.
+    In the request, `restart` is the restart plan to save if the run succeeds, see host/records/restart_plans.py; it is empty if
+    none could be made.
     """
     try:
         plan = Plan.from_json(request["plan"])
@@ -179,7 +181,7 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def _detach(book: Journal) -> None:
-    """Start a session of its own, without the laptop's pipes, so that the run outlives the connection."""
+    """Start a new session without the laptop's pipes, so that the run outlives the connection."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(book.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
@@ -189,9 +191,9 @@ def _detach(book: Journal) -> None:
 
 
 class _Log(io.TextIOBase):
-    """The standard output of a run: goes to runner.log, secrets as dots.
+    """The standard output of a run, which is written to runner.log with secrets as dots.
 
-    What a full disk refuses is lost, and the run continues.
+    If the disk is full, output is lost and the run continues.
     """
 
     def __init__(self, hidden: Redactor) -> None:
@@ -204,7 +206,7 @@ class _Log(io.TextIOBase):
 
 
 def attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Return the events of a run from its first: of the newest, or the requested one."""
+    """Return the events of the newest or the requested run, from the first one on."""
     return journal.follow(_find(state, request["run"]))
 
 
@@ -219,7 +221,7 @@ def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
 
 
 def _at_work(state: StateFolder) -> Path:
-    """Return the run for a "stop" without an id: the one that holds the lock, or the only one in progress."""
+    """Return the run to stop if no id is given: the one that holds the lock, or the only one in progress."""
     owner, alive = lock.inspect(state)
     living = journal.living(state)
     holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
@@ -232,7 +234,7 @@ def _at_work(state: StateFolder) -> Path:
 
 
 def kept(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `run` event for each kept run that may change something, or for all of them, newest first."""
+    """Yield a `run` event for each recorded run that may change something, or for all of them, newest first."""
     for folder in state.runs():
         plan, recap = journal.plan_of(folder), journal.recap_of(folder)
         if journal.reads(plan) and not request["all"]:

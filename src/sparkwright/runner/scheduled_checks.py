@@ -1,9 +1,9 @@
-"""The program that the host's scheduler runs, without a laptop: one check of each server, or the service that wakes servers.
+"""The program that the host's scheduler runs without a laptop: a check of each server, or the service that wakes servers.
 
     python -I .../sparkwright/runner/scheduled_checks.py [wake] TAG-FILE (a shipped runtime; the tag says which Python it is for)
     python -I .../sparkwright/runner/scheduled_checks.py [wake]          (an installed sparkwright)
 
-A check exits with 0 if it could check, whatever the server's state: a failed systemd unit means that the check itself failed. The
+A check exits with 0 regardless of the server's state, so that a failed systemd unit means that the check itself failed. The
 service exits immediately if it is already running.
 """
 
@@ -114,7 +114,7 @@ def _wake() -> int:
         pause_s = 0.0
         while not ended.wait(pause_s):
             try:
-                state.refuse_newer()  # a laptop with a newer version may write to it meanwhile
+                state.refuse_newer()  # a laptop with a newer version may have written to it in the meantime
                 pause_s = POLL_S if waker.poll() else IDLE_S
             except (SparkwrightError, OSError) as error:
                 print(error, flush=True)

@@ -1,6 +1,6 @@
-"""The status of a host in one short answer: its last check if that is still valid for the present, else a snapshot.
+"""The status of a host in a short answer, which is the last check if that is still valid, and otherwise a snapshot.
 
-The container and /health are read each time; no token is requested, and nothing is written.
+The container and /health are read each time, but no token is requested and nothing is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 
-#: folder of a gateway's files in the state folder: most hosts have none, and import nothing for it
+#: folder of a gateway's files in the state folder; hosts without one, which are most, import nothing for it
 GATEWAY = "gateway"
 #: folder of the samples of guarded starts
 GUARD = "guard"
@@ -69,15 +69,15 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
 
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `checks` event: fields, and rows of the checks since `since_s` (seconds since the epoch), oldest first.
+    """Yield a `checks` event with fields, and the rows of checks since `since_s` (seconds since the epoch), oldest first.
 
-    Only the fields of the report: at the usual interval a week is some 2,000 rows.
+    It has only the fields that the report needs, because at the usual interval a week has some 2,000 rows.
     """
     rows = [row_of(record) for record in store.history(state.memory, request["since_s"] or 0.0)]
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 
-#: fields of a row of `read_checks`, in this order
+#: fields of a row in `read_checks`, in order
 FIELDS = (
     *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
     *("temperature_c", "power_w", "healed", "every_s"),
@@ -85,7 +85,7 @@ FIELDS = (
 
 
 def row_of(record: Record) -> list[Any]:
-    """Return a check as a row. tok_per_s: only of a check that measured it, as others repeat the last measurement."""
+    """Return a check as a row, with `tok_per_s` only if it was measured by this check, as others repeat the last one."""
     fresh = record.speed.measured_s is not None and abs(record.speed.measured_s - record.time_s) < max(
         record.every_s, 60.0
     )
@@ -102,7 +102,7 @@ def row_of(record: Record) -> list[Any]:
 
 
 def _gateway(state: StateFolder) -> dict[str, Any]:
-    """Return the state of this host's gateway; empty if it never had one."""
+    """Return the state of this host's gateway; empty if there never was one."""
     if not (state.path / GATEWAY).is_dir():
         return {}
     from sparkwright.host.gateway import haproxy_sockets
@@ -111,7 +111,7 @@ def _gateway(state: StateFolder) -> dict[str, Any]:
 
 
 def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
-    """Return why a check is not valid for the present: the gateway was well then and is not now, or the reverse."""
+    """Return the reason why a check is no longer valid if the gateway was healthy then and is not now, or the reverse."""
     levels = [evidence.level for evidence in record.evidence if evidence.check == "gateway"]
     if not gateway or not levels:
         return ""
@@ -121,13 +121,13 @@ def _gateway_outdated(record: Record, gateway: dict[str, Any]) -> str:
 
 
 def _load(good: Mapping[str, Any], now: snapshot.Now) -> dict[str, float]:
-    """Return the stages of the start, seconds; empty for another container, or one that was started since."""
+    """Return the seconds of each stage of the start; empty if the container was replaced or started again since."""
     found = (good.get("measured") or {}).get("load_s") if snapshot.ready_since(now.container, good) else None
     return found if isinstance(found, dict) else {}
 
 
 def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
-    """Return (the run that works here; how the host went down, and which run was cut off), in words."""
+    """Describe the run in progress, and how the host went down along with the interrupted run."""
     owner, alive = lock.inspect(state)
     if owner is not None and alive:
         return str(owner), ""
@@ -140,7 +140,7 @@ def _runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
 
 
 def _lost(machine: Machine, state: StateFolder) -> str:
-    """Describe how this host went down; empty if no guard saw it go down."""
+    """Describe how this host went down; empty if no memory guard recorded it."""
     if not (state.path / GUARD).is_dir():
         return ""
     from sparkwright.host.memory import host_lost
@@ -149,7 +149,7 @@ def _lost(machine: Machine, state: StateFolder) -> str:
 
 
 def _rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], now: snapshot.Now) -> Rank:
-    """Return the observed state of a worker's rank; an empty one for a server that answers requests itself."""
+    """Return the observed state of a worker's rank; an empty one for a server that answers requests."""
     if now.error or not container_labels.membership_of_labels((good.get("spec") or {}).get("labels")).rank:
         return Rank()
     from sparkwright.health import probe

@@ -1,5 +1,5 @@
-"""Exchanges with other programs over sockets: within S seconds, at most B bytes, and a small family of errors.
+"""Exchanges with other programs over sockets, limited in time and bytes, with a small family of errors.
 
-`http` sends one request and returns its response; `connection` is the byte stream below it, and for protocols other than HTTP.
-Both sides of the package use it; it needs only the standard library, and imports ssl only for TLS.
+`http` sends a request and returns the response; `connection` is the underlying byte stream, also for other protocols than HTTP.
+Both the laptop's and the host's side use it. It needs only the standard library, and imports ssl only for TLS.
 """

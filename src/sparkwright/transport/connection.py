@@ -1,7 +1,7 @@
-"""A byte stream to a server over TCP, TLS or a unix socket, with one deadline for all of its waits.
+"""A byte stream to a server over TCP, TLS or a unix socket, with a single deadline for all waits.
 
-Python's own timeouts are for each wait: a server that sends a byte now and then keeps a client forever. Here the time is one
-budget over name lookup, connect, handshake, sending and receiving.
+Python's own timeouts apply to each wait, so that a server that sends a byte now and then can hold a client forever. Here a single
+time budget covers name lookup, connecting, handshake, sending and receiving.
 """
 
 from __future__ import annotations
@@ -20,96 +20,96 @@ if TYPE_CHECKING:
     import ssl
 
 PIECE_BYTES = 1 << 16
-#: addresses of a name that are tried
+#: limit on the addresses of a name that are tried
 ADDRESSES = 8
-#: the kernel probes a silent connection: after IDLE_S without a byte, every PROBE_S, PROBES times
+#: the kernel's probes of a silent connection: after IDLE_S seconds without a byte, every PROBE_S seconds, PROBES times
 IDLE_S, PROBE_S, PROBES = 10, 5, 4
 
 
 class TransportError(Exception):
-    """An exchange without a usable answer.
+    """Raised for an exchange without a usable answer.
 
-    The message is the end of a sentence, "does not answer within 5 s", in this package's own words: it repeats no URL, no header
-    and nothing that the other side sent.
+    The message is the end of a sentence, such as "does not answer within 5 s". It is this package's own and repeats no URL, no
+    header and nothing that the other side sent.
     """
 
 
 class TimedOut(TransportError):
-    """The deadline passed, or a stream was slower than its minimum rate."""
+    """Raised if the deadline passed, or if a stream was slower than its minimum rate."""
 
 
 class ConnectFailed(TransportError):
-    """No connection: the name is unknown, nothing listens, no route, no permission."""
+    """Raised if there is no connection: the name is unknown, nothing listens, or there is no route or permission."""
 
     def __init__(self, message: str, error: OSError | None = None) -> None:
         super().__init__(message)
-        self.error = error  #: the operating system's own, where there is one
+        self.error = error  #: the operating system's error, if there is one
 
     @property
     def refused(self) -> bool:
-        """True if nothing listens at that address."""
+        """True if nothing listens at the address."""
         return isinstance(self.error, ConnectionRefusedError | FileNotFoundError)
 
 
 class Untrusted(TransportError):
-    """The server presented another certificate than the expected one, or one without a trusted issuer. Nothing was sent to it."""
+    """Raised if the server's certificate is not the expected one or has no trusted issuer. Nothing was sent to it."""
 
 
 class Interrupted(TransportError):
-    """The connection broke off before the answer was complete."""
+    """Raised if the connection broke off before the answer was complete."""
 
 
 class InvalidAnswer(TransportError):
-    """The answer is not what the protocol allows."""
+    """Raised if the answer violates the protocol."""
 
 
 class TooLarge(InvalidAnswer):
-    """The answer has more bytes than the limit."""
+    """Raised if the answer has more bytes than the limit."""
 
     def __init__(self, message: str, most_bytes: int = 0) -> None:
         super().__init__(message)
-        self.most_bytes = most_bytes  #: the bound that was passed; 0 where it was that of a header
+        self.most_bytes = most_bytes  #: the limit that was exceeded; 0 for the limit on headers
 
 
 class InvalidRequest(TransportError):
-    """The request can't be sent: its URL or a header violates the protocol."""
+    """Raised if the request can't be sent because its URL or a header violates the protocol."""
 
 
 class InvalidHeader(InvalidRequest):
-    """A header field of the request, such as one with a key, violates HTTP."""
+    """Raised if a header field of the request, such as one with a key, violates HTTP."""
 
 
 class Clock(Protocol):
     """The time limit of the waits."""
 
     def left_s(self) -> float:
-        """Return the seconds left for the next wait, more than 0. Raises TimedOut if there are none."""
+        """Return the number of seconds for the next wait, which is more than 0. Raises TimedOut if there are none left."""
 
     def waited(self, seconds: float, received: int) -> None:
-        """Record a wait, with its seconds and received bytes."""
+        """Record a wait with its duration and the number of received bytes."""
 
 
 class Deadline:
-    """A time limit for everything together."""
+    """A time limit for a whole exchange."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end_s = time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Return the seconds until the end. Raises TimedOut after it."""
+        """Return the number of seconds until the deadline. Raises TimedOut after it."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimedOut(f"does not answer within {self.seconds:g} s")
         return left_s
 
     def waited(self, seconds: float, received: int) -> None:
-        """Do nothing: the time passes by itself."""
+        """Do nothing, because the time passes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinimumRate:
-    """The minimum rate of a long transfer: this many bytes in these seconds of waiting for them."""
+    """The minimum rate of a long transfer, as a number of bytes per number of seconds spent waiting for them."""
 
     bytes: int
     seconds: float
@@ -118,7 +118,7 @@ class MinimumRate:
 class Progress:
     """A deadline that advances with each part of a transfer.
 
-    Only the time spent waiting for the other side counts: the reader may take any time with the bytes.
+    Only the time spent waiting for the other side counts, so the reader may take any amount of time.
     """
 
     def __init__(self, rate: MinimumRate) -> None:
@@ -127,13 +127,13 @@ class Progress:
         self._received = 0
 
     def left_s(self) -> float:
-        """Return the seconds until the next part is due. Raises TimedOut after that."""
+        """Return the number of seconds until the next part is due. Raises TimedOut after that."""
         if self._waited_s >= self.rate.seconds:
             raise TimedOut(f"sends less than {self.rate.bytes} bytes in {self.rate.seconds:g} s")
         return self.rate.seconds - self._waited_s
 
     def waited(self, seconds: float, received: int) -> None:
-        """Count a wait, and restart if enough bytes were received."""
+        """Add a wait, and restart the deadline if enough bytes were received."""
         self._waited_s += seconds
         self._received += received
         if self._received >= self.rate.bytes:
@@ -144,14 +144,14 @@ class Progress:
 class Tls:
     """The certificate that a server must present before anything is sent to it."""
 
-    #: False: any certificate will do; for a server whose identity does not matter, never where a secret is sent
+    #: False to accept any certificate, for a server whose identity does not matter and to which no secret is sent
     verify: bool = True
-    #: the SHA-256 of the one certificate that is accepted, in hexadecimal; then neither issuer nor name matters
+    #: SHA-256 in hexadecimal of the only certificate to accept, regardless of issuer and name; empty for none
     sha256: str = ""
 
 
 class Connection:
-    """An open stream. clock: the limit of all its waits; may be replaced on the way."""
+    """An open stream. clock: the limit for all waits, which may be replaced in between."""
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
         self._socket = sock
@@ -162,7 +162,7 @@ class Connection:
         """Connect to the first address of a host that answers.
 
         Args:
-            keep_alive: the kernel probes a silent connection, to tell an unplugged cable from a slow peer.
+            keep_alive: let the kernel probe a silent connection, to distinguish an unplugged cable from a slow peer.
 
         Raises:
             TimedOut, ConnectFailed, or InvalidRequest for an invalid host name.
@@ -171,7 +171,9 @@ class Connection:
         for n, (family, address) in enumerate(addresses):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
-                sock.settimeout(clock.left_s() / (len(addresses) - n))  # a silent address leaves time for the others
+                sock.settimeout(
+                    clock.left_s() / (len(addresses) - n)
+                )  # leave time for the other addresses if one is silent
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if keep_alive:
@@ -189,7 +191,7 @@ class Connection:
 
     @classmethod
     def unix(cls, path: str, clock: Clock) -> Connection:
-        """Connect to a unix socket. If its queue is full, wait as TCP does: Python's own timeouts refuse it.
+        """Connect to a unix socket, waiting if its queue is full as with TCP, which Python's own timeouts do not.
 
         Raises:
             TimedOut or ConnectFailed.
@@ -211,7 +213,7 @@ class Connection:
             raise
 
     def secure(self, host: str, tls: Tls) -> None:
-        """Use TLS from here on, once the server has presented the right certificate.
+        """Switch to TLS, and verify the server's certificate.
 
         Raises:
             Untrusted, TimedOut, Interrupted.
@@ -233,7 +235,7 @@ class Connection:
             raise Untrusted("shows another certificate than the expected one")
 
     def send(self, data: bytes) -> None:
-        """Send all of it.
+        """Send all of the data.
 
         Raises:
             TimedOut or Interrupted.
@@ -250,7 +252,7 @@ class Connection:
             raise Interrupted("broke off the connection") from None
 
     def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
-        """Return what arrives next; b"" at the end.
+        """Return the next bytes that arrive, or b"" at the end.
 
         Raises:
             TimedOut or Interrupted.
@@ -270,7 +272,7 @@ class Connection:
         raise TimedOut("stopped sending")
 
     def detach(self) -> socket.socket:
-        """Return the socket, for code that keeps its own time from here on."""
+        """Return the socket, for code that enforces its own time limits from then on."""
         return self._socket
 
     def close(self) -> None:
@@ -302,13 +304,13 @@ def converse(path: str, data: bytes, *, timeout_s: float, most_bytes: int) -> by
 
 
 def dial(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Return a connected socket, for code that keeps its own time from here on.
+    """Return a connected socket, for code that enforces its own time limits from then on.
 
     Args:
-        timeout_s: of the name lookup and the connecting together; the socket's own timeout afterwards.
+        timeout_s: time limit for the name lookup and connecting together, and the socket's timeout afterwards.
 
     Raises:
-        OSError: as `socket.create_connection` does, gaierror and TimeoutError among them.
+        OSError: as in `socket.create_connection`, including gaierror and TimeoutError.
     """
     try:
         opened = Connection.tcp(host, port, Deadline(timeout_s)).detach()
@@ -323,7 +325,7 @@ def dial(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def lookup(host: str, timeout_s: float) -> set[str]:
-    """Return the addresses of a host's name; none if it has none or the resolver does not answer within timeout_s."""
+    """Return the addresses of a host name; none if there are none or the resolver does not answer within timeout_s."""
     try:
         return {str(address[0]) for _, address in _addresses(host, 0, Deadline(timeout_s))}
     except TransportError:
@@ -331,7 +333,7 @@ def lookup(host: str, timeout_s: float) -> set[str]:
 
 
 def _addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
-    """Return the families and addresses of a host. The resolver has no deadline of its own: a late one is abandoned."""
+    """Return the families and addresses of a host. The resolver has no deadline of its own, so a late one is abandoned."""
     found: list[Any] = []
     failure: list[Exception] = []
 
@@ -372,7 +374,7 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    """Return the context that checks a certificate against the system's authorities, or not at all if its hash decides."""
+    """Return a context that verifies certificates with the system's authorities, or not at all if the hash decides."""
     import ssl
 
     if not tls.verify or tls.sha256:
@@ -380,9 +382,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
     context = ssl.create_default_context()
-    if bundle := os.environ.get(
-        "REQUESTS_CA_BUNDLE"
-    ):  # honoured by huggingface_hub and docker's SDK, which ask beside us
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # also honoured by huggingface_hub and Docker's SDK
         with contextlib.suppress(OSError):
             context.load_verify_locations(bundle)
     return context

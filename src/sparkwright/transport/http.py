@@ -1,11 +1,11 @@
-"""One HTTP request and its response: within S seconds, at most B bytes, on a connection of its own.
+"""A single HTTP request and its response, limited in time and bytes, on its own connection.
 
-`request` reads the response into memory; its deadline covers everything from the name lookup to the last byte. `open_stream` is
-for longer ones: the head has a deadline, the body a minimum rate and, if the reader knows one, a size. Redirects are followed,
-and the environment's proxies used, only if the caller says so.
+`request` reads the response into memory, with a deadline for everything from the name lookup to the last byte. `open_stream` is
+for longer responses: the head has a deadline, and the body a minimum rate and possibly a size. Redirects are followed, and the
+environment's proxies used, only if the caller requests it.
 
-http.client is not used: its limits are for each read, and importing it takes 25 ms of the 120 that `status` may cost. Source: RFC
-9110 and 9112; the request is HTTP/1.1 with `Connection: close`.
+http.client is not used, because its limits apply to each read, and importing it takes 25 ms of the 120 that `status` may take.
+Source: RFC 9110 and 9112. Requests are HTTP/1.1 with `Connection: close`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from sparkwright.transport.connection import (
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: limits of the status line and the header fields, with those of interim responses; and of a line between two chunks
+#: limits for the status line and header fields, including those of interim responses, and for a line between two chunks
 HEAD_BYTES, LINE_BYTES = 64 * 1024, 4096
-#: a piece of a body, which is passed on as it was received
+#: size limit of a piece of a body, which is passed on as received
 BODY_BYTES = 1 << 20
 REDIRECTED = (301, 302, 303, 307, 308)
-#: never sent to another origin than their own
+#: headers that are only sent to their own origin
 PRIVATE = ("authorization", "cookie", "proxy-authorization")
 PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
@@ -48,7 +48,7 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 
 
 class Headers(Mapping[str, str]):
-    """The header fields of a response; names are case-insensitive, a repeated field is joined by commas."""
+    """The header fields of a response. Names are case-insensitive, and repeated fields are joined with commas."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = dict(fields)
@@ -70,10 +70,10 @@ class Response:
     status: int
     headers: Headers
     body: bytes
-    url: str  #: that answered, after redirects
+    url: str  #: the URL that answered, after redirects
 
     def json(self) -> Any:
-        """Return the body's value. Raises InvalidAnswer if it is not JSON, or nested too deep."""
+        """Return the body's JSON value. Raises InvalidAnswer if it is not JSON or is nested too deeply."""
         try:
             return bounds.json_of(self.body, most_bytes=max(len(self.body), 1))
         except bounds.TooMuch as error:
@@ -83,7 +83,7 @@ class Response:
 
     @property
     def text(self) -> str:
-        """Return the body as text; bytes that are not UTF-8 are replaced."""
+        """Return the body as text, replacing bytes that are not UTF-8."""
         return self.body.decode(errors="replace")
 
 
@@ -91,10 +91,10 @@ class Response:
 class Route:
     """The way to a server, besides its URL."""
 
-    #: the path of a unix socket; the URL's host is then only a name
+    #: path of a unix socket, in which case the URL's host is only a name; empty for none
     unix: str = ""
     tls: Tls = field(default_factory=Tls)
-    #: use the proxies of the environment (HTTPS_PROXY, NO_PROXY ...): for the hub and registries, never for this host or a peer
+    #: use the environment's proxies (HTTPS_PROXY, NO_PROXY ...), for the hub and registries but never for a host or peer
     proxies: bool = False
     #: probe a silent connection
     keep_alive: bool = False
@@ -115,16 +115,16 @@ def request(
     redirects: int = 0,
     route: Route = DIRECT,
 ) -> Response:
-    """Send one request and return the response, all within timeout_s.
+    """Send a request and return the response, all within timeout_s.
 
     Args:
-        url: http:// or https://, without user and password.
-        timeout_s: for everything together, redirects too.
-        headers: Host, Content-Length and Connection are set here.
-        most_bytes: of the body; a larger one is refused, if possible by its Content-Length before it is read.
-        most_error_bytes: of the body of a response with a status other than 2xx, if that limit differs.
-        redirects: how many are followed, of a GET or HEAD; beyond that the redirect itself is returned. None leads from https to
-            http, and credentials are sent to their own origin only.
+        url: an http:// or https:// URL without user and password.
+        timeout_s: time limit for everything, including redirects.
+        headers: headers other than Host, Content-Length and Connection.
+        most_bytes: size limit of the body; a larger one is refused, if possible by its Content-Length before it is read.
+        most_error_bytes: size limit of the body for a status other than 2xx, if it differs.
+        redirects: number of redirects to follow, for GET and HEAD; after that the redirect itself is returned. Redirects from
+            https to http are not followed, and credentials are only sent to their own origin.
 
     Raises:
         TransportError: one of its kinds (connection.py).
@@ -151,11 +151,11 @@ def open_stream(
     redirects: int = 0,
     route: Route = DIRECT,
 ) -> Stream:
-    """Send one request and return the response as soon as its head is there; see `request`.
+    """Send a request and return the response as soon as its head has arrived; see `request`.
 
     Args:
-        timeout_s: up to the end of the head, redirects too.
-        rate: of the body from there on.
+        timeout_s: time limit up to the end of the head, including redirects.
+        rate: minimum rate of the body.
 
     Raises:
         TransportError: one of its kinds. Reading the stream raises them too.
@@ -177,7 +177,7 @@ def open_stream(
 
 
 class Stream:
-    """A response whose body is read piece by piece; close it, or use it in a `with` statement."""
+    """A response whose body is read piece by piece. It has to be closed, or used in a `with` statement."""
 
     def __init__(self, connection: Connection, method: str) -> None:
         self.connection = connection
@@ -186,15 +186,15 @@ class Stream:
         empty = method == "HEAD" or self.status in (204, 304)
         coding = self.headers.get("transfer-encoding", "").strip().lower()
         if coding not in ("", "chunked"):
-            raise InvalidAnswer("encodes its answer in a way that was not asked for")
+            raise InvalidAnswer("encodes its answer in a way that was not requested")
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            raise InvalidAnswer("compresses its answer, which was not asked for")
-        #: the number of bytes of the body; None if it ends with its chunks or its connection
+            raise InvalidAnswer("compresses its answer, which was not requested")
+        #: size of the body in bytes; None if it ends with its chunks or the connection
         self.size = 0 if empty else None if coding else _length(self.headers)
         self._chunked = bool(coding) and not empty
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the body's pieces as they come. Raises Interrupted if it ends early."""
+        """Yield the pieces of the body as they arrive. Raises Interrupted if it ends early."""
         if self._chunked:
             yield from self._chunks()
         elif self.size is not None:
@@ -229,13 +229,13 @@ class Stream:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _more(self) -> bool:
-        """Receive some bytes; False at the end."""
+        """Receive more bytes, and return False at the end."""
         piece = self.connection.receive(PIECE_BYTES)
         self._buffer += piece
         return bool(piece)
 
     def _line(self, most_bytes: int) -> bytes:
-        """Return the next line, without its end. Raises TooLarge for a longer one."""
+        """Return the next line without its end. Raises TooLarge if it is longer."""
         seen = 0
         while (end := self._buffer.find(b"\n", seen, most_bytes + 1)) < 0:
             seen = len(self._buffer)
@@ -248,7 +248,7 @@ class Stream:
         return line
 
     def _head(self) -> tuple[int, Headers]:
-        """Return status and fields of the final response; interim ones (100, 103) are skipped."""
+        """Return the status and header fields of the final response, skipping interim ones (100, 103)."""
         left = HEAD_BYTES
         while True:
             status, fields, size = self._one_head(left)
@@ -290,7 +290,7 @@ class Stream:
                 raise InvalidAnswer("sends a chunk without its size")
             size = int(found[1], 16)
             if not size:
-                return  # the rest are trailers, which are ignored
+                return  # the rest is trailers, which are ignored
             yield from self._exactly(size)
             if self._line(LINE_BYTES):
                 raise InvalidAnswer("sends a chunk of another size than it says")
@@ -338,7 +338,7 @@ def _sent(
         try:
             connection.send(data)
         except Interrupted:
-            pass  # a server may answer, and close, before it has read everything
+            pass  # a server may answer and close before it has read everything
         return Stream(connection, method)
     except BaseException:
         connection.close()
@@ -349,7 +349,7 @@ def split(url: str) -> SplitResult:
     """Return the parts of an http(s) URL.
 
     Raises:
-        InvalidRequest: for anything else, and for one with a user, a password, spaces or control characters.
+        InvalidRequest: it is not one, or has a user, a password, spaces or control characters.
     """
     try:
         where = urlsplit(url)
@@ -364,7 +364,7 @@ def split(url: str) -> SplitResult:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port of a URL, to which its credentials are limited. Raises InvalidRequest."""
+    """Return the scheme, host and port of a URL, which are the scope of its credentials. Raises InvalidRequest."""
     where = split(url)
     return where.scheme, where.hostname or "", where.port or PORTS[where.scheme]
 
@@ -372,7 +372,7 @@ def origin(url: str) -> tuple[str, str, int]:
 def _request_bytes(
     method: str, where: SplitResult, headers: Mapping[str, str], body: bytes | None, *, absolute: bool
 ) -> bytes:
-    """Return the request as bytes. absolute: its target is the whole URL, as a proxy requires it."""
+    """Return the request as bytes. absolute: use the whole URL as the target, which proxies require."""
     path = (where.path or "/") + (f"?{where.query}" if where.query else "")
     fields = {"Host": where.netloc, "Accept-Encoding": "identity", **headers, "Connection": "close"}
     if body is not None or method == "POST":
@@ -410,7 +410,7 @@ def _opened(end: SplitResult, deadline: Deadline, route: Route) -> Connection:
 
 
 def _redirect(method: str, url: str, stream: Stream) -> str:
-    """Return the URL that a response redirects to; empty if it is not followed."""
+    """Return the URL to which a response redirects; empty if it is not followed."""
     location = stream.headers.get("location", "")
     if stream.status not in REDIRECTED or method not in ("GET", "HEAD") or not location:
         return ""
@@ -431,7 +431,7 @@ def _kept(headers: Mapping[str, str], url: str, further: str) -> dict[str, str]:
 
 
 def _proxy(where: SplitResult) -> SplitResult | None:
-    """Return the environment's proxy for a URL; None if there is none. Raises InvalidRequest for one that is not http://."""
+    """Return the environment's proxy for a URL, or None. Raises InvalidRequest for a proxy that is not http://."""
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     found = getproxies_environment()

@@ -25,7 +25,7 @@ class Limits:
     available_bytes: int = 2 * GIB
     swap_used: float = 0.9
     disk_free_bytes: int = 5 * GIB
-    temperature_c: float = 90.0
+    temperature_c: float = defaults.HOT_C
     #: with `low_w` and `low_mhz`, the sign of a power supply that negotiated too little power
     busy_percent: float = 90.0
     low_w: float = 40.0
