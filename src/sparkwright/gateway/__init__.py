@@ -1,1 +1,1 @@
-"""Generate HAProxy's configuration from the servers and their models. Pure: data in, text out."""
+"""Generating HAProxy's configuration from the servers and their models, without side effects."""

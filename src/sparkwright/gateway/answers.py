@@ -1,4 +1,4 @@
-"""The gateway's own answers: errors as OpenAI's and Anthropic's APIs have them, and the directives and script that hold them."""
+"""The gateway's own answers: errors in the format of OpenAI's and Anthropic's APIs, and the directives and script for them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from sparkwright.engines.api_paths import MESSAGES, RESPONSES
 
-#: Retry-After of an answer, seconds
+#: value of Retry-After in answers, in seconds
 RETRY_S = 5
 JSON = "content-type application/json"
 
-#: kinds of errors by status, as OpenAI's API names them
+#: OpenAI's kinds of errors, by status
 KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -27,7 +27,7 @@ KINDS = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-#: headers of an answer in addition to Content-Type
+#: headers of answers in addition to Content-Type, by status
 HEADERS = {
     401: "hdr WWW-Authenticate Bearer",
     405: "hdr Allow POST",
@@ -46,7 +46,7 @@ def unknown_path(paths: Iterable[str]) -> str:
     """Return the error message for a path that is not routed.
 
     Args:
-        paths: the paths that are routed.
+        paths: paths that are routed.
     """
     return f"The gateway has no such path; it routes {', '.join(paths)}."
 
@@ -57,14 +57,14 @@ def too_large(most_bytes: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text quoted as one word of the configuration."""
+    """Quote a text as one word of the configuration."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def body(status: int, message: str, code: str) -> str:
-    """Return an error that clients of OpenAI's API and of Anthropic's can both read.
+    """Return an error that clients of both OpenAI's and Anthropic's API can read.
 
-    Anthropic's API has `"type": "error"` around the same `error`, and its clients read `type` and `message` in it.
+    Anthropic's API has `"type": "error"` next to the same `error`, whose `type` and `message` its clients read.
     """
     about = {"message": message, "type": KINDS[status], "param": None, "code": code}
     return json.dumps({"type": "error", "error": about}, separators=(",", ":"))
@@ -77,14 +77,14 @@ def words(status: int, message: str, code: str, *, allow: str = "POST") -> str:
         status: HTTP status.
         message: the error message.
         code: the error code.
-        allow: for a wrong method, the allowed one.
+        allow: the allowed method, for a wrong method.
     """
     headers = f" {HEADERS[status]}" if status in HEADERS else ""
     headers = headers.replace("Allow POST", f"Allow {allow}")
     return f"status {status} {JSON} string {quoted(body(status, message, code))}{headers}"
 
 
-#: what HAProxy answers by itself, and which of them stand for what
+#: messages and codes for the errors that HAProxy returns by itself, by status
 OWN = {
     400: ("The request is not valid HTTP.", "bad_request"),
     408: ("The request did not arrive in time.", "request_timeout"),
@@ -94,13 +94,13 @@ OWN = {
     504: ("The server did not answer in time.", "server_timeout"),
 }
 
-#: the filter that adds an error to a stream whose server is gone or silent, and the first HAProxy that calls filters then (2.6.12
-#: and 3.0.11 were tried; in the source of 2.8 and newer `http_response_forward_body` no longer returns before them)
+#: the filter that adds an error to a stream whose server is gone or silent, and the first HAProxy that calls filters in that case
+#: (2.6.12 and 3.0.11 were tested; from 2.8 on, `http_response_forward_body` no longer returns before them)
 SCRIPT, SINCE = "cut.lua", "2.8"
 BROKEN = "The server ended, or was silent for too long, in the middle of this answer."
-#: APIs whose streams name each event
+#: APIs whose streams have named events
 NAMED_EVENTS = (MESSAGES, RESPONSES)
-#: The connection still breaks off after the error, so that no client takes the answer for a whole one.
+#: The connection still breaks off after the error, so that no client considers the answer complete.
 _SCRIPT = """-- Written by sparkwright. It adds an error to a stream whose server is gone.
 local named = { %(named)s }
 local error = '\\n\\ndata: %(error)s\\n\\n'
@@ -139,7 +139,7 @@ end)
 
 
 def files() -> dict[str, str]:
-    """Return the script of the filter."""
+    """Return the filter's script."""
     message = BROKEN.replace("'", "")
     more = {"code": "server_gone", "message": message, "sequence_number": 0}
     event = json.dumps({**json.loads(body(502, message, "server_gone")), **more}, separators=(",", ":"))
@@ -148,7 +148,7 @@ def files() -> dict[str, str]:
 
 
 def since(lines: Iterable[str]) -> Iterator[str]:
-    """Yield these lines for a HAProxy that has the filter called when a server is gone."""
+    """Yield the lines, restricted to versions of HAProxy that call the filter when a server is gone."""
     yield f".if version_atleast({SINCE})"
     yield from lines
     yield ".endif"

@@ -1,7 +1,7 @@
-"""HAProxy rules for clients with keys and limits of their own. Maps hold the keys and limits, a table the counts.
+"""HAProxy rules for clients with their own keys and limits. The keys and limits are in maps, the counts in a table.
 
-A key is known only by its SHA-256 and looked up by that, so that response times reveal nothing about it. Requests that are
-refused for a limit do not count towards it. A reload resets the counts.
+Keys are known only by their SHA-256, by which they are looked up, so that response times reveal nothing about them. Requests that
+are refused because of a limit do not count towards it. A reload resets the counts.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from sparkwright.gateway import answers, usage
 from sparkwright.gateway.model import Gateway
 
-#: the files: names by the SHA-256 of their keys (written on the host, with the other secrets), and what each may
+#: files with the clients' names by the SHA-256 of their keys (written on the host, with the other secrets), and their permissions
 KEYS, MODELS, RATES = "clients.map", "client_models.map", "client_rates.map"
 CONCURRENT, TOKENS, UNTIL = "client_concurrent.map", "client_tokens.map", "client_until.map"
 FILES = (KEYS, MODELS, RATES, CONCURRENT, TOKENS, UNTIL)
-#: backend of the table that counts their requests; no model can have this name
+#: backend with the table that counts their requests, which is a name that no model can have
 TABLE = "-clients"
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 NAME_RULE = "small letters, digits and . _ -, at most 40, the first a letter or a digit"
 MOST_CLIENTS, MINUTE_S = 1000, 60
-#: of an answer about the table: a row has 150 characters or so
+#: a row of the table, which has about 150 characters
 _ROW = re.compile(r"key=(\S{1,40}) (.{0,400})")
 _FIELD = re.compile(r"([a-z0-9_]{1,40})(?:\([0-9]{1,12}\))?=([0-9]{1,18})")
 _LIMIT = re.compile(r"(?m)^(\S{1,40}) ([0-9]{1,13})$")
@@ -35,7 +35,7 @@ TOO_MANY_TOKENS = "This key has used as many tokens today as it may. A new day b
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the files with the permissions of each client; none if there are no clients."""
+    """Return the files with the clients' permissions; none if there are no clients."""
     if not gateway.named:
         return {}
     backends = {name: model.backend for model in gateway.models for name in model.names}
@@ -65,12 +65,12 @@ def keys(hashes: Mapping[str, str]) -> str:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names of the clients in a file of keys."""
+    """Return the names of the clients in a key file."""
     return sorted(name for _, _, name in (line.partition(" ") for line in text.splitlines()) if NAME.fullmatch(name))
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the section of the table that counts the clients' requests."""
+    """Yield the section with the table that counts the clients' requests."""
     if gateway.named:
         counted = f"gpc0,gpc0_rate({MINUTE_S}s),conn_cur"
         yield (
@@ -84,14 +84,14 @@ def known(gateway: Gateway, given: Sequence[str]) -> Iterator[str]:
 
     Args:
         gateway: the gateway.
-        given: HAProxy samples of the keys that a request may have.
+        given: HAProxy samples for the keys that a request may have.
     """
     if not gateway.named:
         return
     for n, key in enumerate(given):
         unset = "" if n == 0 else " if !{ var(txn.client) -m found }"
         yield f"http-request set-var(txn.client) {key},sha2(256),hex,lower,map_str({KEYS}){unset}"
-    # the client's name is logged
+    # for the log
     yield "http-request capture var(txn.client) len 40 if { var(txn.client) -m found }"
 
 
@@ -104,9 +104,9 @@ def expired(gateway: Gateway) -> Iterator[str]:
 
 
 def limits(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules for a client's limits, for requests whose model is known.
+    """Yield the rules that enforce clients' limits, for requests whose model is known.
 
-    They refuse a request that the client may not make, and count all others.
+    They refuse requests that a client may not make, and count all others.
     """
     if not gateway.named:
         return
@@ -114,7 +114,7 @@ def limits(gateway: Gateway) -> Iterator[str]:
     adapters = _adapters(gateway)
     of_model = f" if !{{ var(txn.model) -m str {' '.join(adapters)} }}" if adapters else ""
     yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.backend,),map_str({MODELS}){of_model}"
-    if adapters:  # which may be allowed without the model, and the model without them
+    if adapters:  # adapters may be allowed without the model, and the model without adapters
         own = f" if {{ var(txn.model) -m str {' '.join(adapters)} }}"
         yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.model,),map_str({MODELS}){own}"
     other = answers.words(403, OTHER_MODEL, "model_not_allowed")
@@ -132,7 +132,7 @@ def limits(gateway: Gateway) -> Iterator[str]:
     for word, sentence in (("rate", TOO_MANY), ("now", TOO_MANY_NOW)):
         refused = answers.words(429, sentence, "rate_limit_exceeded")
         yield f"http-request return {refused} if {{ var(txn.over) -m str {word} }}"
-    # agents repeat a request after 429, and wait for the rest of the day if Retry-After says so (Codex 0.171, OpenCode 1.18)
+    # agents repeat a request after 429, and would wait for the rest of the day with Retry-After (Codex 0.171, OpenCode 1.18)
     spent_all = answers.words(403, TOO_MANY_TOKENS, "insufficient_quota")
     yield f"http-request return {spent_all} if {{ var(txn.over) -m str tokens }}"
     yield f"http-request sc-inc-gpc0(2) if {named}"
@@ -144,13 +144,13 @@ def _adapters(gateway: Gateway) -> list[str]:
 
 
 def used(table: str, day: str, most: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the usage of each client: today's counts (`usage.FIELDS`), running requests, and the limit of tokens, 0 for none.
+    """Return the clients' usage: today's counts (`usage.FIELDS`), running requests, and the token limit, 0 for none.
 
     Args:
         table: HAProxy's answer to `show table`.
-        day: today's file of the counts.
-        most: the file of the limits of tokens.
-        names: of all clients; other rows are ignored.
+        day: content of today's file of counts.
+        most: content of the file of token limits.
+        names: names of all clients; other rows are ignored.
     """
     rows = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(table)}
     limits = dict(_LIMIT.findall(most))

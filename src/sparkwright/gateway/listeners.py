@@ -1,8 +1,8 @@
-"""The listeners of a gateway: addresses, and limits on connections, in total and for each client address.
+"""The listeners of a gateway, with limits on connections, in total and per client address.
 
-An address that has sent a valid key within KNOWN_MIN minutes is known. Others share a part of the connections only, and have
-seconds to send the head of a request, so that clients without a key can't lock out those with one. The gateway's own hosts have a
-port of their own, and the check of a deploy a socket of its own, which clients cannot fill.
+An address is known if it has sent a valid key within the last KNOWN_MIN minutes. Unknown addresses share only a part of the
+connections and have seconds to send the head of a request, so that clients without a key can't lock out those with one. The
+gateway's own hosts have a separate port, and the check of a deploy has a separate socket, which clients can't fill.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from sparkwright.gateway.model import Gateway
 
 #: folder of the sockets, relative to HAProxy's working directory
 SOCKETS = "../sockets"
-#: sockets for its operator: of the process that serves, of the one that starts those, and for requests like a client's
+#: sockets for the operator: of the serving process, of the master process, and for requests like a client's
 SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
 CERTIFICATE = "tls.pem"
 
-#: seconds for the head of a request, and for a connection between two requests (clients of aiohttp keep one for 15 s)
+#: time limits in seconds for the head of a request, and for an idle connection between requests (aiohttp keeps one for 15 s)
 HEAD_S, IDLE_S = 10, 20
 KNOWN_MIN = 60
-#: number of addresses in the table; an IPv6 network of 64 bits counts as one
+#: size of the table of addresses, in which an IPv6 network of 64 bits counts as one
 ADDRESSES = 65536
-#: maximum connections of a deploy's check, and of the gateway's hosts
+#: maximum number of connections of a deploy's check, and of the gateway's hosts
 PROOFS, HOSTS = 8, 64
-#: new connections of an unknown address in RATE_S seconds
+#: limit on new connections from an unknown address in RATE_S seconds
 RATE, RATE_S = 300, 10
 
 
 def frontend(gateway: Gateway) -> Iterator[str]:
-    """Yield the lines of the clients' frontend that decide who may connect."""
+    """Yield the lines of the clients' frontend that decide which clients may connect."""
     yield f"bind {gateway.address}:{gateway.port} maxconn {gateway.clients}{_tls(gateway)}"
     yield f"bind unix@{SOCKETS}/{PROOF_SOCKET} mode 600{_tls(gateway)}"
     yield f"maxconn {gateway.clients + PROOFS}"
@@ -55,7 +55,7 @@ def known() -> str:
 
 
 def of_known(most: int) -> int:
-    """Return the number of a frontend's connections that one address may have, so that others find some free."""
+    """Return the number of a frontend's connections that one address may have, so that some remain for others."""
     return max(1, most * 7 // 8)
 
 
@@ -74,9 +74,9 @@ def _tls(gateway: Gateway) -> str:
 
 
 def _admission(most: int) -> Iterator[str]:
-    """Yield the rules that run before the first byte is read.
+    """Yield the rules that apply before the first byte is read.
 
-    HTTP/2 is disabled: one connection would count as a hundred, each with buffers of its own.
+    HTTP/2 is disabled, because a connection could carry a hundred requests, each with its own buffers.
     """
     unknown = "{ sc0_get_gpt0 eq 0 }"
     yield "option disable-h2-upgrade"

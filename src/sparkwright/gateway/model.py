@@ -12,33 +12,33 @@ from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
 
-#: names of models that can be written into the configuration without quotes
+#: names of models that need no quotes in the configuration
 NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
-#: bytes of a request for each token of the longest context: a token is some 4 bytes, and JSON escapes what is not ASCII
+#: size of a request in bytes per token of the longest context, because a token has some 4 bytes and JSON escapes non-ASCII
 BYTES_PER_TOKEN = 8
-#: placeholder server of a backend, for which requests wait; no host can have this name
+#: placeholder server of a backend that requests wait for, which is a name that no host can have
 WAITING = ":waiting"
-#: suffix of the interim server that takes a server's requests while it is replaced; no host's server can have this name
+#: suffix for the interim server that takes a server's requests while it is replaced, which no host's server can have
 INTERIM = "::interim"
 
 
 def why_not_a_name(model: str) -> str:
-    """Return the reason that a gateway can't route a model of this name, or an empty string if it can."""
+    """Return the reason why a gateway can't route a model with this name; empty if it can."""
     return "" if NAME.fullmatch(model) and "::" not in model else f"needs {NAME_RULE}"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The metrics that show that a server's engine works on its requests."""
+    """The metrics that show that a server's engine makes progress with its requests."""
 
     #: path of the metrics
     path: str
-    #: counters and gauges; at least one changes at every step
+    #: counters and gauges, at least one of which changes at every step
     moves: tuple[Sample, ...]
-    #: its running and waiting requests; empty if it reports none
+    #: samples of the running and waiting requests; empty if it reports none
     requests: tuple[Sample, ...] = ()
-    #: seconds without a change that are normal while it works
+    #: number of seconds without a change that is normal while it works
     still_s: int = 0
 
 
@@ -46,24 +46,24 @@ class Progress:
 class Upstream:
     """A server behind a gateway."""
 
-    #: name of its host; with the recipe's name if the host has several servers
+    #: name of the host, with the recipe's name if the host has several servers
     name: str
     address: str
     port: int
-    #: requests that it serves at a time; 0 if unknown, and then not limited
+    #: number of requests that it serves at once; 0 if unknown, in which case they are not limited
     slots: int
-    #: host that may drain it; empty if that is `name`
+    #: name of the host that may drain it; empty if that is `name`
     machine: str = ""
     #: port for an interim server that takes its requests while it is replaced; 0 for none
     interim_port: int = 0
-    #: None if its engine reports no progress
+    #: its metrics; None if the engine reports no progress
     progress: Progress | None = None
-    #: a request for its model may wake it
+    #: True if a request for its model may wake it
     wakes: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that HAProxy has for it and, if it may have one, for its interim server."""
+        """HAProxy's names for it and for its interim server, if it may have one."""
         return (self.name, self.name + INTERIM) if self.interim_port else (self.name,)
 
 
@@ -74,7 +74,7 @@ class Model:
     #: name in requests
     name: str
     upstreams: tuple[Upstream, ...]
-    #: longest sequence, tokens; 0 if unknown
+    #: context length in tokens; 0 if unknown
     context: int
     #: body of the health check's request
     check: str
@@ -82,13 +82,13 @@ class Model:
     key: str = ""
     #: task that the health check tests
     task: Task = GENERATE
-    #: all its servers share memory in turns with others, and may be asleep
+    #: True if all its servers take turns in memory with others, and may be asleep
     on_demand: bool = False
-    #: the other names that requests may use for it
+    #: other names that requests may use for it
     aliases: tuple[str, ...] = ()
-    #: those of its names that are adapters: other answers than the model's own
+    #: names of it that are adapters, whose answers differ from the model's
     adapters: tuple[str, ...] = ()
-    #: further APIs that its recipe promises, by the names of their probes
+    #: additional APIs that its recipe promises, by the names of their probes
     dialects: tuple[str, ...] = ()
 
     @property
@@ -112,26 +112,26 @@ class Client:
     """A client with a key of its own. A limit of 0 stands for none."""
 
     name: str
-    #: names of models; empty for all
+    #: names of the allowed models; empty for all
     models: tuple[str, ...] = ()
     requests_per_minute: int = 0
     concurrent: int = 0
-    #: of prompts and answers together
+    #: limit on the tokens of prompts and answers together
     tokens_per_day: int = 0
-    #: expiry of its key, seconds since the epoch
+    #: expiry of its key, in seconds since the epoch
     until_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway; see GatewayFile for what is not explained here."""
+    """A gateway. The fields without a comment are explained in `GatewayFile`."""
 
-    name: str  #: of its group
+    name: str  #: name of its group
     address: str  #: listening address
-    port: int  #: for clients
-    control_port: int  #: for its own hosts
+    port: int  #: port for clients
+    control_port: int  #: port for its own hosts
     tls: bool
-    keyed: bool  #: requires an API key
+    keyed: bool  #: True if it requires an API key
     affinity: Affinity
     clients: int
     body_bytes: int
@@ -140,12 +140,12 @@ class Gateway:
     check_s: int
     models: tuple[Model, ...]
     paths: tuple[ApiPath, ...]  #: API paths of its servers that clients may use
-    stuck_s: int = 0  #: seconds without progress after which a server with requests is down; 0: never
-    waits: bool = False  #: requests wait if no server of a model is up
+    stuck_s: int = 0  #: seconds without progress after which a server with requests counts as down; 0 for never
+    waits: bool = False  #: True if requests wait while no server of a model is up
     named: tuple[Client, ...] = ()  #: clients with their own keys, in addition to the one key for all
-    usages: tuple[Usage, ...] = USAGES  #: keys that tell the tokens of its servers' answers
+    usages: tuple[Usage, ...] = USAGES  #: keys for the number of tokens in its servers' answers
 
 
 def body_bytes(contexts: list[int]) -> int:
-    """Return the size of the largest request for the longest of these contexts, bytes."""
+    """Return the size in bytes of the largest request for the longest of these contexts."""
     return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

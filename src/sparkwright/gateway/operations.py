@@ -1,8 +1,8 @@
-"""Gateway operations for hosts: each reads, drains and returns its own servers, over HTTP on a port of the gateway's own.
+"""Gateway operations for hosts, which read, drain and return their own servers over HTTP on a separate port.
 
-A request consists of method, URL and key, without a body. Each host has a key of its own, of which a gateway knows only the
-SHA-256. HAProxy looks up host, method and URL together in a map of all allowed operations, and its script executes the operation
-found there: it reads nothing that the client sent. `haproxy -c` and a reload need no special handling for this.
+A request consists of a method, a URL and a key, without a body. Each host has its own key, of which a gateway knows only the
+SHA-256. HAProxy looks up the host, method and URL in a map of all allowed operations, and its script executes the operation found
+there without reading anything that the client sent. `haproxy -c` and reloads need no special handling for this.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from sparkwright.gateway.model import Gateway
 
 #: URL prefix on the control port
 PATH = "/gateway/servers"
-#: the files: hosts by the SHA-256 of their keys, their allowed operations, and the script that executes them
+#: files with the hosts by the SHA-256 of their keys, their allowed operations, and the script that executes these
 OPERATORS, OPERATIONS, SCRIPT = "operators.map", "operations.map", "operate.lua"
-#: server states that HAProxy reads on a reload, so that drained servers stay drained
+#: file of server states that HAProxy reads on a reload, so that drained servers stay drained
 STATES = "servers.state"
-#: no new requests; nor checks, whose tokens would disturb a measurement; all of it again
+#: actions: stop new requests; stop also checks, whose tokens would disturb a measurement; resume everything
 DRAIN, REST, READY = "drain", "maint", "ready"
 METHODS = {DRAIN: "set_drain", REST: "set_maint", READY: "set_ready"}
 READ = "read"
 
-#: operations are lines of OPERATIONS, "drain BACKEND/SERVER" or "read BACKEND/SERVER BACKEND/SERVER ..."
+#: executes lines of OPERATIONS, "drain BACKEND/SERVER" or "read BACKEND/SERVER BACKEND/SERVER ..."
 _SCRIPT = """-- Written by sparkwright. It does what operations.map names, and reads nothing of a request.
 local methods = { %s }
 
@@ -55,7 +55,7 @@ def url(action: str, backend: str, server: str) -> str:
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the files with the allowed operations of each host, and the script that executes them."""
+    """Return the files with the hosts' allowed operations and the script that executes them."""
     methods = ", ".join(f'{action} = "{method}"' for action, method in METHODS.items())
     return {OPERATIONS: "".join(_allowed(gateway)), SCRIPT: _SCRIPT % methods}
 
@@ -76,7 +76,7 @@ def _allowed(gateway: Gateway) -> Iterator[str]:
 
 
 def hashes_in(text: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the hashes of these hosts' keys in a file of keys."""
+    """Return the hashes of these hosts' keys from a key file."""
     rows = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
     return {name: rows[name] for name in names if name in rows}
 

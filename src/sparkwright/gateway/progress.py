@@ -1,9 +1,10 @@
-"""Progress checks of the servers behind a gateway: a server whose engine stalls while it has requests gets no more of them.
+"""Progress checks of the servers behind a gateway, which stop requests to a server whose engine stalls.
 
-A check that asks for a token waits for its turn on a full server. Its time limit is therefore long, and a server that answered
-everything but requests counted as up for minutes. The engine's own counters show it in seconds: they move at every step, also
-during a long prompt. A Lua script reads them outside the path of requests, and only while clients wait for an answer. vLLM counts
-a request when its engine takes it: one that stopped while idle counts none, and is asked for a token.
+A check that requests a token has to wait on a full server. Its time limit is therefore long, and a server that answered
+everything except requests would count as up for minutes. The engine's own counters show a stall within seconds, because they
+move at every step, even during a long prompt. A Lua script reads them outside the path of requests, and only while clients wait
+for an answer. vLLM counts a request when its engine takes it, so an engine that stopped while idle counts none and is asked for
+a token.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from collections.abc import Iterator
 from sparkwright.engines import tasks
 from sparkwright.gateway.model import Gateway, Progress
 
-#: the files: the metrics to read of each server, and the script that reads them
+#: files with the metrics to read from each server, and the script that reads them
 LIST, SCRIPT = "progress.list", "progress.lua"
-#: seconds between two readings, and the timeout of one; a server's /metrics has 300 kB at most
+#: interval and timeout of a reading in seconds, and its size limit in bytes; a server's /metrics has at most 300 kB
 EVERY_S, READ_S, MOST_BYTES = 2, 3, 2**20
-#: of a server that answers nothing at all: how many times as long. llama.cpp answers /metrics between two pieces of a prompt only
+#: factor for the time limit of a server that does not answer at all; llama.cpp answers /metrics only between pieces of a prompt
 SILENT = 3
-#: names of metrics that can be written into the list; a recipe may name its own
+#: names of metrics that are allowed in the list, as a recipe may name its own
 NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
 LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 
 #: Lines of LIST are "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL" and "... check PATH BODY".
-#: A server that is stuck is down for HAProxy until a check of it generates a token. Its requests are ended where another server
-#: is up: those without a first byte are then sent to that one (`retry-on empty-response`).
+#: A stuck server is down for HAProxy until a check generates a token. Its requests are ended if another server is up, and those
+#: without a first byte are then sent to that one (`retry-on empty-response`).
 _SCRIPT = """-- Written by sparkwright. It reads the counters of servers that have requests, and takes those out that stand still.
 local STUCK_S, EVERY_S, READ_S, MOST_BYTES, SILENT = %(stuck_s)d, %(every_s)d, %(read_s)d, %(most_bytes)d, %(silent)d
 local keys = %(keys)s
@@ -154,11 +155,11 @@ end
 
 
 def files(gateway: Gateway, server_keys: str) -> dict[str, str]:
-    """Return the files that watch the servers; none if there is nothing to watch.
+    """Return the files for watching the servers; none if there is nothing to watch.
 
     Args:
         gateway: the gateway.
-        server_keys: file with the keys of the models' servers.
+        server_keys: name of the file with the keys of the models' servers.
     """
     rows = "".join(_rows(gateway))
     if not rows or not gateway.stuck_s:

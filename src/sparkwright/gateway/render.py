@@ -1,7 +1,7 @@
-"""Render a gateway as HAProxy's configuration, for 2.6 and newer.
+"""Rendering a gateway as HAProxy's configuration, for version 2.6 and newer.
 
-`option http-no-delay` decides the latency: without it the first token is 200 ms late. A request is checked in this order: key,
-path, method, announced length, headers. Only then is the body read.
+`option http-no-delay` is essential for the latency: without it the first token is 200 ms late. A request's key, path, method,
+announced length and headers are checked, in this order, before its body is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SO
 from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
 
 CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS = "haproxy.cfg", "models.map", "keys", "server_keys.map"
-#: every file that a gateway may have
+#: names of all files that a gateway may have
 NAMES = (
     *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
     *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
@@ -25,10 +25,11 @@ NAMES = (
 )
 #: command-line arguments of HAProxy
 COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
-#: placeholder for the digest of all files, which shows the configuration that a running HAProxy was started with
+#: placeholder for the digest of all files, which identifies the configuration of a running HAProxy
 DIGEST = "@DIGEST@"
-#: environment. By default glibc returns a buffer of a megabyte to the kernel after each request and allocates it again:
-#: 414 page faults and 1.4 ms of system time a request, against 9 and 0.5 ms with these (2.6.12, x86-64, a buffer of 1 MiB)
+#: environment. By default glibc returns a buffer of a megabyte to the kernel after each request and allocates it again, which
+#: takes 414 page faults and 1.4 ms of system time per request, instead of 9 and 0.5 ms with these (2.6.12, x86-64, 1 MiB
+#: buffers)
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(128 * 2**20),
@@ -40,52 +41,52 @@ MODELS, METRICS, HEALTH = "/v1/models", "/metrics", "/health"
 #: the header in which clients of Anthropic's API send their key
 API_KEY = "x-api-key"
 HEADERS_BYTES = 16384
-#: bytes of a buffer in addition to headers and body: HAProxy's own `tune.maxrewrite`, and its index of the parts
+#: bytes of a buffer in addition to headers and body, for HAProxy's own `tune.maxrewrite` and its index of the parts
 REST_BYTES, REWRITE_BYTES = 65536, 1024
 BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
-#: First HAProxy whose threads share the state of Lua well. With two threads 2.6.12 mixed up the calls of the filter in `usage`
-#: after some thousand streams, which hung or were cut, and crashed (3.0.11 did not)
+#: first HAProxy whose threads can share Lua's state. With two threads, 2.6.12 mixed up the calls of the filter in `usage` after
+#: some thousand streams, which hung or were cut off, and crashed (3.0.11 did not)
 THREADS_SINCE = "3.0"
-#: address of the placeholder server. Nothing listens there: HAProxy retries after a second, on a server that is up by then
+#: address of the placeholder server, where nothing listens, so that HAProxy retries after a second on a server that is up by then
 NOBODY = "127.0.0.1:1"
-#: interval of the checks of a server that failed one, or is down
+#: interval in seconds of the checks of a server that has failed one or is down
 FAST_CHECK_S = 2
-#: seconds that the process before a reload may finish its requests, which may be long streams
+#: how long the previous process may take to finish its requests after a reload, in seconds, which may be long streams
 STREAM_S = 1800
-#: seconds that a client may not read a pending answer
+#: how long a client may leave a pending answer unread, in seconds
 STALL_S = 60
-#: buffers that a connection may hold at most: the request, the next one behind it, the copy to send again, and of the answer one
-#: at each end (seen with 2.6.12: 5.1 in use by clients that send four requests at once and read nothing)
+#: maximum number of buffers of a connection: the request, the next request, the copy for a retry, and one at each end for the
+#: answer (with 2.6.12, clients that send four requests at once and read nothing used 5.1)
 BUFFERS = 5
-#: largest memory that can be configured
+#: limit on the configured memory
 MOST_MEMORY_BYTES = 8 * 2**30
-#: memory of a process without its buffers
+#: memory of a process without buffers
 PROCESS_BYTES = 128 * 2**20
 
 
 def buffer_bytes(gateway: Gateway) -> int:
     """Return the size of HAProxy's buffer.
 
-    A request must fit into it whole: only then can its model be read, and only then can it be retried.
+    A request must fit into it completely, because otherwise its model can't be read and it can't be retried.
     """
     return gateway.body_bytes + HEADERS_BYTES + REST_BYTES
 
 
 def memory_bytes(gateway: Gateway) -> int:
-    """Return the maximum memory of its buffers, bytes."""
+    """Return the maximum memory of the gateway's buffers in bytes."""
     return BUFFERS * gateway.clients * buffer_bytes(gateway)
 
 
 def container_bytes(gateway: Gateway) -> int:
-    """Return the memory limit of its container, bytes.
+    """Return the memory limit of the gateway's container in bytes.
 
-    It holds two processes: after a reload the previous one finishes its requests.
+    It has to hold two processes, because after a reload the previous one finishes its requests.
     """
     return 2 * (memory_bytes(gateway) + PROCESS_BYTES)
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the files of the gateway's folder that hold no secret, by name."""
+    """Return the files of the gateway's folder that contain no secrets, by name."""
     own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
     watched = {**clients.files(gateway), **usage.files(gateway), **progress.files(gateway, SERVER_KEYS)}
     return {**own, **operations.files(gateway), **requests.files(gateway), **answers.files(), **watched}
@@ -182,7 +183,7 @@ def _frontend(gateway: Gateway) -> Iterator[str]:
 
 
 def _refusals(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that refuse a request before its body is read. The last one waits for the body."""
+    """Yield the rules that refuse requests before the body is read. The last one waits for the body."""
     yield from requests.refusals(gateway)
     large = answers.words(413, answers.too_large(gateway.body_bytes), "request_too_large")
     yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
@@ -204,9 +205,9 @@ def _listed(gateway: Gateway) -> Iterator[str]:
 
 
 def _up(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Yield the conditions of which one holds if a server of the model is up.
+    """Yield conditions, one of which holds if a server of the model is up.
 
-    `nbsrv` alone would count the server that makes requests wait.
+    `nbsrv` alone would count the placeholder server.
     """
     if not gateway.waits:
         yield f"nbsrv({model.backend}) gt 0"
@@ -221,7 +222,7 @@ def _row(model: Model, name: str) -> dict[str, object]:
 
 
 def _prefix() -> Iterator[str]:
-    """Yield the rules that identify a conversation by its first two messages, or by the beginning of the prompt."""
+    """Yield the rules that identify a conversation by its first two messages or by the beginning of the prompt."""
     for n in (0, 1):
         yield f"http-request set-var(txn.first{n}) req.body,json_query('$.messages[{n}].content'),xxh64"
         unset = f"!{{ var(txn.first{n}) -m found }}"
@@ -234,7 +235,7 @@ def _prefix() -> Iterator[str]:
 def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
     yield from wake.requested(gateway, model)
     if gateway.waits:
-        # each try is a second; a request on which a server exited is not tried again at all
+        # each try takes a second; a request that made a server exit is not retried at all
         yield f"retries {gateway.queue_s}"
         yield "option redispatch 1"
     else:
@@ -242,7 +243,8 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
         # a process that is stopping after a reload counts no server as usable
         yield f"http-request return {nothing} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
-            # HAProxy keeps a copy of the whole buffer for it, 0.2 ms a request with 1 MiB; a single server has no other to try
+            # HAProxy copies the whole buffer for it, 0.2 ms per request with 1 MiB; with a single server there is no other one
+            # to try
             yield "retry-on conn-failure empty-response"
     key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS})]"
     if model.key:
@@ -270,7 +272,7 @@ def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _balance(gateway: Gateway, servers: int) -> Iterator[str]:
-    """Yield the directives that select a server. With prefix affinity, no server takes more than 3/4 of all requests."""
+    """Yield the directives that select a server. With prefix affinity, no server gets more than 3/4 of all requests."""
     if gateway.affinity == "none" or servers == 1:
         yield "balance leastconn"
         return

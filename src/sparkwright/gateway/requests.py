@@ -1,8 +1,8 @@
-"""HAProxy rules that find the model a request names, or the response it refers to, for each path.
+"""HAProxy rules that find the model that a request names, or the response that it refers to, for each path.
 
-A model is named in a JSON body or in a field of a multipart form. A request about an earlier response names none: it goes to the
-server that made the response, which a table holds by the response's id. A reload clears the table: HAProxy transfers one only
-through a TCP port (a unix socket was tried, 2.6.12).
+A model is named in a JSON body or in a field of a multipart form. A request about an earlier response names no model and goes to
+the server that made the response, which is stored in a table by the response's id. A reload clears the table, because HAProxy
+transfers tables only through a TCP port (a unix socket was tested with 2.6.12).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from sparkwright.engines.api_paths import ID, RESPONSES, ApiPath, Names
 from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 
-#: the file of the backends by their servers' numbers, and the script that reads forms
+#: file with the backends by their servers' numbers, and the script that reads forms
 MAKERS, SCRIPT = "makers.map", "forms.lua"
-#: backend of the table of responses; no model can have this name
+#: backend with the table of responses, which is a name that no model can have
 TABLE = "-responses"
-#: number of responses in the table, and hours that they stay
+#: maximum number of responses in the table, and how long they are kept in hours
 MOST_RESPONSES, KEPT_H = 20_000, 24
-#: maximum length of a response's id, and bytes of an answer that contain it
+#: maximum length of a response's id, and the number of bytes at the beginning of an answer that contain it
 ID_CHARS, BEGIN_BYTES = 64, 4096
-#: seconds until an answer begins; number of first bytes that contain its id
+#: how long to wait for an answer to begin, in seconds, and the least number of bytes that contain its id
 BEGIN_S, LEAST_BYTES = 60, 60
 NAME = "[A-Za-z0-9_-]"
 UNKNOWN_RESPONSE = (
     "The gateway knows no server that made a response of this name; it forgets them when it reloads its files."
 )
-#: a body is bytes: HAProxy's own regular expressions end at the first zero
+#: reads forms, whose bodies are binary, because HAProxy's own regular expressions end at the first zero byte
 _SCRIPT = """-- Written by sparkwright. It returns the field `model` of a multipart form, or nothing.
 core.register_fetches("form_model", function(txn)
     local body = txn.f:req_body() or ""
@@ -56,12 +56,12 @@ def files(gateway: Gateway) -> dict[str, str]:
 
 
 def number(model: Model, server: str) -> int:
-    """Return the number of a server, which is the same in all configurations, whatever else they contain."""
+    """Return the number of a server, which is the same in all configurations regardless of their other content."""
     return 1 + zlib.crc32(f"{model.backend}/{server}".encode()) % (2**31 - 2)
 
 
 def of(gateway: Gateway, names: Names) -> tuple[ApiPath, ...]:
-    """Return the paths whose requests name their model in one way."""
+    """Return the paths whose requests name their model in the given way."""
     return tuple(path for path in gateway.paths if path.model == names)
 
 
@@ -72,14 +72,14 @@ def in_global(gateway: Gateway) -> Iterator[str]:
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the section of the table of responses."""
+    """Yield the section with the table of responses."""
     if _keeps(gateway):
         table = f"stick-table type string len {ID_CHARS} size {MOST_RESPONSES} expire {KEPT_H}h store gpt0"
         yield f"backend {TABLE}", iter([table])
 
 
 def refusals(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that refuse a request by its path and method, before its body is read."""
+    """Yield the rules that refuse requests by path and method, before the body is read."""
     paths = gateway.paths
     named = [path.path for path in paths if path.model != "response"]
     kept = [_pattern(path) for path in of(gateway, "response")]
@@ -99,7 +99,7 @@ def routes(gateway: Gateway, routes_file: str) -> Iterator[str]:
 
     Args:
         gateway: the gateway.
-        routes_file: file of the backends by model.
+        routes_file: name of the file with the backends by model.
     """
     if form := of(gateway, "form"):
         yield f"acl form path -m str {' '.join(path.path for path in form)}"
@@ -121,7 +121,7 @@ def routes(gateway: Gateway, routes_file: str) -> Iterator[str]:
 
 
 def _makers(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that find the server of a response, and record the server of a new one."""
+    """Yield the rules that find the server of a response, and that record the server of a new response."""
     patterns = " ".join(_pattern(path) for path in of(gateway, "response"))
     depth = RESPONSES.count("/") + 2
     yield f"acl kept path -m reg {patterns}"
@@ -143,7 +143,7 @@ def _makers(gateway: Gateway) -> Iterator[str]:
 
 
 def servers(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Yield the rules of a backend that send a request about a response to the server that made it, if it is up."""
+    """Yield the rules of a backend that send requests about a response to the server that made it, if it is up."""
     if not _keeps(gateway) or sum(len(upstream.names) for upstream in model.upstreams) == 1:
         return
     for upstream in model.upstreams:

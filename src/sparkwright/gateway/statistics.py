@@ -1,4 +1,4 @@
-"""Gateway statistics by model, from HAProxy's: requests, queue and errors. Pure."""
+"""Gateway statistics by model, computed from HAProxy's: requests, queue and errors. There are no side effects."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from sparkwright.gateway.model import INTERIM, WAITING, model_of
 
-#: limits on `show stat`: a gateway of hundreds of servers has fewer rows; HAProxy 3 has 100 columns
+#: limits on `show stat`, where a gateway with hundreds of servers has fewer rows and HAProxy 3 has 100 columns
 MOST_ROWS, LONGEST_HEAD = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
-#: prefix of backends that hold a table and no model
+#: prefix of backends that hold a table instead of a model
 TABLES = "-"
 #: beginnings of a server's state in `show stat`
 UP, DRAIN = "UP", "DRAIN"
@@ -19,7 +19,7 @@ STATES = ("up", "draining", "maintenance", "down", "unknown")
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """Return the rows of `show stat` by column, without a truncated row, and without all rows after one that csv can't read."""
+    """Return the rows of `show stat` by column, without truncated rows and without rows after one that csv can't read."""
     lines = text.removeprefix("# ").splitlines()
     names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < LONGEST_HEAD else []
     found: list[dict[str, str]] = []
@@ -39,7 +39,7 @@ def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     servers.
 
     Args:
-        rows: of `show stat`.
+        rows: rows of `show stat`.
     """
     own = (row for row in rows if not row.get("pxname", "").startswith(TABLES))
     return [_model(row, rows) for row in own if row.get("svname") == BACKEND]
@@ -73,7 +73,7 @@ def server(row: Mapping[str, str]) -> dict[str, Any]:
     """Return a server's state and its running and total requests.
 
     Args:
-        row: of `show stat`.
+        row: a row of `show stat`.
     """
     return {"state": state(row.get("status", "")), "running": _count(row, "scur"), "requests": _count(row, "stot")}
 

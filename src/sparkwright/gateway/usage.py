@@ -1,9 +1,9 @@
-"""Token counts of clients with keys of their own, from the usage in the answers of their servers.
+"""Token counts of clients with their own keys, from the usage in the servers' answers.
 
-Usage is at the end of an answer's body, which HAProxy's rules cannot read. A filter in Lua keeps the first and the last bytes of
-each answer to such a client, and of no other. A request whose answer has no usage is counted by an estimate: its bytes, and the
-events of the stream. Every WRITE_S seconds the counts are appended to the file of the day, so that a reload or a restart forgets
-none of them, and a process that a reload left to its streams counts too.
+Usage is at the end of an answer's body, which HAProxy's rules can't read. A Lua filter keeps the first and last bytes of each
+answer to such a client, and only to such a client. If an answer has no usage, the tokens are estimated from the request's size
+and the number of events in the stream. Every WRITE_S seconds the counts are appended to the day's file, so that none are lost
+in a reload or restart, and so that the streams of a process from before a reload count too.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from sparkwright.engines import dialects
 from sparkwright.gateway.listeners import SOCKETS
 from sparkwright.gateway.model import Gateway
 
-#: the script, and the beginning of the names of its files, which the day follows
+#: the script, and the prefix of the names of its files, which is followed by the day
 SCRIPT, FILE = "usage.lua", "usage."
-#: path of its metrics for Prometheus; for the gateway's own key
+#: path of the metrics for Prometheus, which require the gateway's own key
 PATH = "/metrics/clients"
-#: its counters of a client, in the order of a file's columns
+#: counters of a client, in the order of a file's columns
 FIELDS = ("requests", "prompt_tokens", "generated_tokens", "estimated", "errors", "refused", "queue_ms")
-#: seconds between two writes, days that files are kept, and the size beyond which a file is summed up
+#: interval of writes in seconds, how long files are kept in days, and the size in bytes beyond which a file is summed up
 WRITE_S, KEPT_DAYS, MOST_BYTES = 5, 31, 2**18
-#: bytes of an answer's beginning and end that are kept, and of a usage that are read
+#: number of bytes kept from an answer's beginning and end, and read from a usage
 KEPT_BYTES, USAGE_BYTES = 4096, 600
-#: bytes of a request for each token, in an estimate
+#: number of bytes per token of a request, for estimates
 BYTES_PER_TOKEN = 4
-#: paths whose answers are text, with usage, or streams of it: estimated if they have none
+#: paths whose answers are text or streams of text, which are estimated if they have no usage
 TEXTS = (*dialects.BY_PATH, "/v1/completions")
 _ROW = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
 
@@ -287,7 +287,7 @@ end)
 
 
 def files(gateway: Gateway) -> dict[str, str]:
-    """Return the script; none if no client has a key of its own."""
+    """Return the script; no files if no client has its own key."""
     if not gateway.named:
         return {}
     usages = (
@@ -321,22 +321,22 @@ def in_global(gateway: Gateway) -> Iterator[str]:
 
 
 def filtered(gateway: Gateway) -> Iterator[str]:
-    """Yield the frontend's line that counts the usage of requests."""
+    """Yield the frontend's line for the filter that counts usage."""
     if gateway.named:
         yield "filter lua.usage"
 
 
 def shown(gateway: Gateway) -> Iterator[str]:
-    """Yield the rule that shows the counts to the gateway's own key; a client does not see the others."""
+    """Yield the rule that shows the counts to the gateway's own key. Clients can't see each other's counts."""
     if gateway.named:
         yield f"http-request use-service lua.client_metrics if {{ path {PATH} }} !{{ var(txn.client) -m found }}"
 
 
 def totals(text: str) -> dict[str, dict[str, int]]:
-    """Return the counts of a day by client.
+    """Return a day's counts by client.
 
     Args:
-        text: the day's file. Lines of another form are left out.
+        text: content of the day's file, whose invalid lines are ignored.
     """
     found: dict[str, dict[str, int]] = {}
     for line in text.splitlines():

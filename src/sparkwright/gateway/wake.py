@@ -1,8 +1,8 @@
-"""Waking a model on request: the gateway records the last request for a sleeping model, and the model's host reads that.
+"""Waking models on request: the gateway records the last request for a sleeping model, which the model's host reads.
 
-The gateway starts nothing. A host reports its own sleeping server over the control port, with the number of seconds that waking
-it takes, and the answer says how long ago that model was requested. A report expires: without a current one, a model that is
-down is refused like any other.
+The gateway starts nothing itself. A host reports its own sleeping server over the control port, with the number of seconds that
+waking it takes, and is told how long ago that model was requested. Reports expire: without a current one, requests for a model
+that is down are refused like for any other.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: the operation on the control port, and the header with the seconds that waking takes
+#: operation on the control port, and the header with the number of seconds that waking takes
 ASLEEP, SECONDS = "asleep", "x-wake-seconds"
-#: field of the answer: seconds since the last request for the model; much more than a day if there was none
+#: field of the answer with the seconds since the last request for the model, much more than a day if there was none
 ASKED = "asked_s"
-#: process-wide variables in HAProxy per model: time of the last request, time of the last report, reported seconds
+#: HAProxy's process-wide variables per model: time of the last request, time of the last report, reported seconds
 VARIABLES = ("asked", "heard", "needs")
-#: largest number of seconds that a host may report
+#: maximum number of seconds that a host may report
 MOST_S = 99_999
-#: seconds for which a report is valid
+#: how long a report is valid, in seconds
 HEARD_S = 30
-#: Retry-After if it has not been measured how long waking takes, seconds
+#: value of Retry-After in seconds, if it has not been measured how long waking takes
 UNKNOWN_S = 60
 CODE = "model_asleep"
 _ASKED_FOR = "This model is asleep and was asked for: its host wakes it as soon as it may."
@@ -32,7 +32,7 @@ LATE = "All servers of this model are busy, asleep or gone. Try again in %[var(t
 
 
 def sleeper(model: Model) -> Upstream | None:
-    """Return the model's server that requests may wake; None if there is none."""
+    """Return the model's server that requests may wake, or None."""
     return next((upstream for upstream in model.upstreams if upstream.wakes), None)
 
 
@@ -44,7 +44,7 @@ def _sleepers(gateway: Gateway) -> Iterator[tuple[Model, Upstream]]:
 
 
 def _variable(model: Model, upstream: Upstream, name: str) -> str:
-    """Return the name of a process-wide variable in HAProxy, see VARIABLES."""
+    """Return the name of a process-wide variable in HAProxy, see `VARIABLES`."""
     return f"proc.{name}_{requests.number(model, upstream.name)}"
 
 
@@ -68,7 +68,7 @@ def reports(gateway: Gateway) -> Iterator[str]:
 
 
 def requested(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Yield a backend's rules that record a request for its sleeping model, and refuse one that cannot wait long enough."""
+    """Yield a backend's rules that record requests for its sleeping model, and refuse those that can't wait long enough."""
     upstream = sleeper(model)
     if upstream is None:
         return

@@ -1,5 +1,5 @@
-"""Validation of untrusted input: everything from a host, hub, registry, image, log or file.
+"""Validation of untrusted input, which is everything from hosts, hubs, registries, images, logs and files.
 
-It is matched, bounded and made visible here, before use. docs/security.md documents the trust model. Standard library only: both
-sides import it.
+It is matched against patterns, limited in size and made visible here before it is used. The trust model is documented in
+docs/security.md. The package uses only the standard library, because both sides import it.
 """

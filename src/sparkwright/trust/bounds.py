@@ -1,6 +1,6 @@
-"""Limits on how much is read from outside: bytes, depth, seconds and numbers, and the readers that enforce them.
+"""Limits on input in bytes, depth, seconds and numbers, and the readers that enforce them.
 
-`json_of` reads JSON, `clean` makes control characters visible, `parsed` reads what this tool wrote itself.
+`json_of` reads JSON, `clean` makes control characters visible, and `parsed` reads JSON that this tool wrote itself.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any
 from sparkwright.units import MIB
 from sparkwright.visible import visible
 
-#: a model's config.json has 2 kB; quantized ones that list every layer 300
+#: limits for a model's config.json, which has 2 kB, or 300 kB for quantized models that list every layer
 CONFIG_BYTES, CONFIG_DEPTH = 4 * MIB, 32
-#: an index of weights names every tensor: 10 MB of the largest models
+#: size limit for an index of weights, which names every tensor and has 10 MB for the largest models
 INDEX_BYTES = 64 * MIB
-#: the answer of a server under test, of Ollama, of a hub: the largest is /metrics with 300 kB
+#: size limit for answers of a server under test, Ollama or a hub, the largest of which is /metrics with 300 kB
 ANSWER_BYTES = 8 * MIB
 JSON_DEPTH = 100
-#: depth of what is shown; docker's own inspect is 8 deep
+#: limit on the depth of shown values; Docker's own inspect is 8 deep
 SHOWN_DEPTH = 32
-#: values in one document of a host; some 100 MiB as Python objects
+#: limit on the values in a document from a host, which take some 100 MiB as Python objects
 PARTS = 1_000_000
-#: above any size in bytes and any count of tokens
+#: limit on sizes in bytes and token counts
 MOST_NUMBER = 2**53
-#: above any number of a host, nanoseconds included; every format, and a sum of two, can hold it
+#: limit on all numbers from a host, including nanoseconds, which every format and a sum of two can represent
 LARGEST = 2**63
 
 
 class TooMuch(ValueError):
-    """More than the limit; the message is the end of a sentence: "has more than 4 MiB"."""
+    """Raised if a limit is exceeded. The message is the end of a sentence, such as "has more than 4 MiB"."""
 
 
 def parsed(raw: bytes | str) -> Any:
-    """Parse a JSON text whose length is bounded already. Raises ValueError if it is invalid or nested too deep."""
+    """Parse a JSON text whose length is already limited. Raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(raw)
     except RecursionError:
@@ -52,7 +52,7 @@ def parsed(raw: bytes | str) -> Any:
 def json_of(
     raw: bytes | str, *, most_bytes: int = ANSWER_BYTES, depth: int = JSON_DEPTH, most_parts: float = math.inf
 ) -> Any:
-    """Parse a JSON text. Raises ValueError if it is invalid, TooMuch if it is too large or nested too deep."""
+    """Parse a JSON text. Raises ValueError if it is invalid, and TooMuch if it is too large or nested too deeply."""
     if len(raw) > most_bytes:
         raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
     marks = (",", "[", "{") if isinstance(raw, str) else (b",", b"[", b"{")
@@ -69,9 +69,10 @@ def json_of(
 
 
 def clean(value: Any, depth: int = SHOWN_DEPTH) -> Any:
-    """Return a JSON value with every text visible, keys too.
+    """Return a JSON value in which all texts, including keys, are made visible.
 
-    A number that is NaN or beyond LARGEST becomes null: unknown. What JSON does not have (a path) becomes its text.
+    Numbers that are NaN or beyond LARGEST become null, which means unknown. Values that JSON does not have, such as paths,
+    become text.
     """
     if isinstance(value, str):
         return visible(value)
@@ -105,7 +106,7 @@ def is_deeper(value: Any, depth: int) -> bool:
 
 
 def bytes_of(path: Path, most_bytes: int) -> bytes:
-    """Read a file. Raises OSError, or TooMuch for a larger one, and for a pipe or a device, which may have no end."""
+    """Read a file. Raises OSError, or TooMuch if it is larger, or is a pipe or device, which may be endless."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise TooMuch("is not a regular file")
@@ -116,7 +117,7 @@ def bytes_of(path: Path, most_bytes: int) -> bytes:
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """Read a model's config.json. Raises OSError, or ValueError if it is not a JSON object within the limits."""
+    """Read a model's config.json. Raises OSError, and ValueError if it is not a JSON object within the limits."""
     found = json_of(bytes_of(path, CONFIG_BYTES), most_bytes=CONFIG_BYTES, depth=CONFIG_DEPTH)
     if not isinstance(found, dict):
         raise ValueError("is not a JSON object")
@@ -124,12 +125,12 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def count_of(value: Any, most: int = MOST_NUMBER) -> int | None:
-    """Return a whole number from 0 to MOST; None for anything else, which means unknown."""
+    """Return a whole number from 0 to MOST, or None, which means unknown, for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
 def number_of(text: str, most: float = MOST_NUMBER) -> float | None:
-    """Parse a finite number between -MOST and MOST; None for anything else, which means unknown."""
+    """Parse a finite number between -MOST and MOST, or return None, which means unknown, for anything else."""
     try:
         found = float(text) if len(text) <= 64 else math.nan
     except ValueError:
@@ -137,14 +138,14 @@ def number_of(text: str, most: float = MOST_NUMBER) -> float | None:
     return found if abs(found) <= most else None
 
 
-#: a disk with less free space than this, a line of a log, is full
+#: free space below which a disk counts as full, which is enough for a line of a log
 ROOM_BYTES = 4096
 
 
 def sentence(error: BaseException) -> str:
-    """Return where and why it failed; empty for an error that is not the system's.
+    """Return the place and reason of an operating system error; empty for other errors.
 
-    A failed write names no file: then the full disk is looked up.
+    A failed write does not name the file, so the full disk is looked up.
     """
     if not isinstance(error, OSError) or not error.strerror:
         return ""
@@ -157,7 +158,7 @@ def sentence(error: BaseException) -> str:
 
 
 def full(places: Iterable[Path]) -> Path | None:
-    """Return the first of some folders (or their existing parents) whose disk is full; None if none is."""
+    """Return the first folder, or existing parent, whose disk is full, or None."""
     for place in places:
         there = next((parent for parent in (place, *place.parents) if parent.exists()), None)
         if there is None:
@@ -169,12 +170,12 @@ def full(places: Iterable[Path]) -> Path | None:
 
 
 PATTERN_CHARS = 1000
-#: a repeat with a larger maximum counts as one without
+#: maximum from which a repeat in a pattern counts as unbounded
 ENDLESS = 100
 
 
 def why_not(pattern: str) -> str:
-    """Return what is wrong with a pattern for searching logs, as "is not a regular expression: ..."; empty if nothing is."""
+    """Return the problem of a pattern for searching logs, such as "is not a regular expression: ..."; empty for none."""
     if len(pattern) > PATTERN_CHARS:
         return f"has more than {PATTERN_CHARS} characters"
     try:

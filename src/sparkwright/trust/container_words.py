@@ -1,9 +1,8 @@
-"""Validation of the container options of a recipe, in docker's spelling, before they reach an engine.
+"""Validation of a recipe's container options, in Docker's spelling, before they reach an engine.
 
-Each check is named after what a text should be, and returns why it is not; empty if it is.
-
-What docker refuses is refused here before the running server is touched. A few spellings that docker accepts are refused too, if
-they would leave a port to chance or would be read back differently; tests/project/docker_words.py has all.
+Each check is named after the kind of value, and returns the reason why a text is invalid; empty if it is valid. Everything that
+Docker refuses is refused here, before the running server is touched. A few spellings that Docker accepts are refused too, because
+they would leave a port to chance or be read back differently; tests/project/docker_words.py lists them all.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.visible import quoted
 
-#: as docker reads a size (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
+#: a size as parsed by Docker (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
 LARGEST = 2**63 - 1
 _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 _GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
 _LIMIT = re.compile(r"-1|[0-9]{1,19}")
 IPC = ("", "host", "private", "shareable", "none")
-#: the limits that an engine supports (go-units); an address space (`as`) is not among them
+#: limits that an engine supports (go-units), which do not include the address space (`as`)
 LIMITS = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
     "sigpending", "stack",
 )  # fmt: skip
 VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
-#: a mount has at most one option of each row; the last two rows are for folders of the host and for named volumes only
+#: options of a mount, at most one per row; the last two rows are only for the host's folders and for named volumes
 MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
 PROPAGATION = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
 COPY = ("nocopy",)
@@ -40,7 +39,7 @@ PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def size(text: str) -> str:
-    """Return why a text is not a size; an empty one is valid and means none."""
+    """Return the reason why a text is not a size; an empty text is valid and means none."""
     if not text:
         return ""
     try:
@@ -50,7 +49,7 @@ def size(text: str) -> str:
 
 
 def size_bytes(text: str) -> int:
-    """Parse docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
+    """Parse a size in Docker's spelling, with binary units, to bytes. Raises Refused for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise Refused(f"{quoted(text)} is not a size: write 64gb, 512m or 1024.")
@@ -77,7 +76,7 @@ def port(text: str) -> str:
 
 
 def published_twice(ports: Sequence[str]) -> str:
-    """Return the first of some published ports that conflicts with an earlier one; empty if none does."""
+    """Return the first published port that conflicts with an earlier one; empty if there is none."""
     seen: list[tuple[str, str, str]] = []
     for item in ports:
         plain, _, protocol = item.partition("/")
@@ -96,9 +95,9 @@ def gpus(text: str) -> str:
 
 
 def ipc(text: str) -> str:
-    """Return why a text is not a valid IPC mode; empty if it is.
+    """Return the reason why a text is not a valid IPC mode; empty if it is valid.
 
-    `container:NAME` is not: docker keeps it by id, and it would differ at every deploy.
+    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
     """
     message = f'{quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
     return "" if text in IPC else message
@@ -132,7 +131,7 @@ def volume(text: str) -> str:
 
 
 def source(text: str) -> str:
-    """Return why this is neither a folder of the host nor a volume's name; empty if it is."""
+    """Return the reason why a text is neither a folder of the host nor a volume's name; empty if it is one."""
     if ":" in text:
         return f"{quoted(text)} has a colon, which docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
@@ -141,7 +140,7 @@ def source(text: str) -> str:
 
 
 def target(text: str) -> str:
-    """Return why a container can't have this as a mount point; empty if it can."""
+    """Return the reason why a text is not a valid mount point; empty if it is valid."""
     if ":" in text or "\0" in text:
         return f"{quoted(text)} has a colon, which docker can't mount."
     if not text.startswith("/"):
@@ -150,7 +149,7 @@ def target(text: str) -> str:
 
 
 def mount_point(text: str) -> str:
-    """Return a mount point in its shortest form, as docker compares them."""
+    """Return a mount point in its shortest form, in which Docker compares them."""
     steps: list[str] = []
     for step in PurePosixPath(text).parts[1:]:
         steps = steps[:-1] if step == ".." else [*steps, step]
@@ -158,7 +157,7 @@ def mount_point(text: str) -> str:
 
 
 def lies_in(folder: str, outer: str) -> bool:
-    """Return True if a folder of the host is below another, judged by their names. The home is below the root folder."""
+    """Return True if a folder of the host is below another, by their names. The home folder is below the root folder."""
     inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
     if above == "/":
         return inside != "/"
@@ -166,7 +165,7 @@ def lies_in(folder: str, outer: str) -> bool:
 
 
 def variable(name: str, value: str) -> str:
-    """Return why no process can have this environment variable; empty if one can."""
+    """Return the reason why an environment variable is impossible; empty if it is possible."""
     if name and "=" not in name and "\0" not in name + value:
         return ""
     return f"{quoted(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."
@@ -190,7 +189,7 @@ def is_address(text: str) -> bool:
 
 
 def gpu_request(gpus: str) -> list[dict[str, Any]]:
-    """Return "all" or "device=0,1" as the engine's device requests; "" is none."""
+    """Convert "all" or "device=0,1" to the engine's device requests; "" means none."""
     if not gpus:
         return []
     ids = sorted(gpus[7:].split(",")) if gpus.startswith("device=") else None
@@ -206,7 +205,7 @@ def gpus_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def port_bindings(ports: Iterable[str]) -> dict[str, list[dict[str, str]]]:
-    """Return ports such as "127.0.0.1:8000:8000/tcp" in the engine's format."""
+    """Convert ports such as "127.0.0.1:8000:8000/tcp" to the engine's format."""
     bindings: dict[str, list[dict[str, str]]] = {}
     for port in ports:
         *address, host, inside = port.rsplit(":", 2) if port.count(":") > 1 else ["", *port.split(":")]
@@ -224,7 +223,7 @@ def ports_alike(found: Mapping[str, Any] | None) -> dict[str, list[dict[str, str
 
 
 def volumes_alike(binds: list[str] | None) -> list[str]:
-    """Return mounts in one spelling: without a trailing slash, and without `rw`, which is the default."""
+    """Normalize mounts: without a trailing slash, and without `rw`, which is the default."""
     found = []
     for bind in binds or ():
         parts = bind.split(":")
@@ -235,7 +234,7 @@ def volumes_alike(binds: list[str] | None) -> list[str]:
 
 
 def ulimit_rows(limits: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return limits such as "memlock": "-1" or "soft:hard" in the engine's format."""
+    """Convert limits such as "memlock": "-1" or "soft:hard" to the engine's format."""
     bounds = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
     return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
 

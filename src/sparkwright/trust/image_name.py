@@ -1,4 +1,4 @@
-"""The name of an image, REPOSITORY[:TAG][@DIGEST]: the only place that parses and builds it."""
+"""Parsing and building of image references, REPOSITORY[:TAG][@DIGEST]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.visible import one_line
 AT = "@"
 DOCKER_HUB = "docker.io"
 
-#: an image's repository and tag, as distribution/reference has them: HOST[:PORT]/path/of/it, tag
+#: an image's repository and tag as in distribution/reference: HOST[:PORT]/path/of/it, tag
 _LABEL = r"[A-Za-z0-9](?:-*+[A-Za-z0-9])*+"
 _HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?"
 _PART = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
@@ -22,7 +22,7 @@ REPOSITORY_BYTES = 255
 
 
 def pinned(ref: str, digest: str) -> str:
-    """Return a reference with this digest; unchanged without one."""
+    """Return a reference with a digest added; unchanged if the digest is empty."""
     return f"{ref}{AT}{digest}" if digest else ref
 
 
@@ -32,19 +32,19 @@ def tagged(ref: str) -> str:
 
 
 def digest_of(ref: str) -> str:
-    """Return the digest of a reference; empty for one that is not pinned."""
+    """Return the digest of a reference; empty if it is not pinned."""
     return ref.partition(AT)[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An image reference in its parts."""
+    """The parts of an image reference."""
 
-    #: as the user wrote it, with its registry
+    #: repository as the user wrote it, including the registry
     repository: str
-    #: empty if absent
+    #: tag; empty if absent
     tag: str = ""
-    #: empty if absent
+    #: digest; empty if absent
     digest: str = ""
 
     @classmethod
@@ -76,17 +76,17 @@ class Name:
 
     @property
     def asked(self) -> str:
-        """Return the reference for a registry or an engine: by digest if there is one; a tag beside it is only for people."""
+        """Return the reference for a registry or engine: by digest if there is one, in which case the tag is informational."""
         return pinned(self.repository, self.digest) if self.digest else self.by_tag
 
     @property
     def by_tag(self) -> str:
-        """REPOSITORY:TAG, as spark.lock has it."""
+        """REPOSITORY:TAG, as in spark.lock."""
         return f"{self.repository}:{self.tag or 'latest'}"
 
     @property
     def proved(self) -> str:
-        """The tag of an image that was verified to be this digest; the tag itself proves nothing."""
+        """The tag for an image that was verified to have this digest. The tag itself proves nothing."""
         return f"{self.repository}:{self.digest.replace(':', '-')}"
 
     def at(self, mirror: str) -> Name:
@@ -95,7 +95,10 @@ class Name:
 
 
 def why_not_an_image(ref: str) -> str:
-    """Return why this is not REPOSITORY[:TAG][@DIGEST]; empty if it is. A valid one is safe in a URL's path and as one word."""
+    """Return the reason why a text is not REPOSITORY[:TAG][@DIGEST]; empty if it is.
+
+    A valid reference is safe in a URL's path and as a single argument.
+    """
     name, at, digest = ref.partition(AT)
     head, colon, tail = name.rpartition(":")
     repository, tag = (head, tail) if colon and "/" not in tail else (name, None)

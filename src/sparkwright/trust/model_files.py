@@ -14,37 +14,37 @@ from sparkwright.errors import Failed
 from sparkwright.trust.names import COMMIT, why_not_a_file
 from sparkwright.visible import one_line
 
-#: as the hub names them: OWNER/NAME, or NAME alone for the oldest
+#: a model's id on the hub: OWNER/NAME, or only NAME for the oldest
 _ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
-#: what git refuses in the name of a branch or tag (git-check-ref-format)
+#: parts that git refuses in the names of branches and tags (git-check-ref-format)
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$")
 REVISION_CHARACTERS = 255
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
-#: far above the largest repositories, which are below 2,000 files and 2 TB
+#: limits far above the largest repositories, which have less than 2,000 files and 2 TB
 FILES_AT_MOST, BYTES_AT_MOST = 20_000, 2**60
-#: Hugging Face's client writes NAME.metadata beside its partial files, and a step of a path has 255 bytes
+#: limit on a file name, because Hugging Face's client writes NAME.metadata next to partial files and names have 255 bytes
 STEP_BYTES = 255 - len(".metadata")
-#: what sparkwright and Hugging Face's client keep in a model's folder
+#: folders that sparkwright and Hugging Face's client keep in a model's folder
 OWN = (".before", ".cache/huggingface", ".cache/sparkwright")
 
 
 def why_not_an_id(text: str) -> str:
-    """Return why this is not the name of a model on a hub; empty if it is."""
+    """Return the reason why a text is not a model's name on a hub; empty if it is."""
     if ".." in text or "--" in text or not _ID.fullmatch(text):
         return "is not a model's name on the hub, as OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
 def why_not_a_revision(text: str) -> str:
-    """Return why this is not a branch, a tag or a commit; empty if it is."""
+    """Return the reason why a text is not a branch, tag or commit; empty if it is."""
     if not text or len(text) > REVISION_CHARACTERS or text != one_line(text) or _NO_REF.search(text):
         return "is not a branch, tag or commit, as git allows them"
     return ""
 
 
 def why_not_a_model_file(name: str) -> str:
-    """Return why no file of a model can have this name; empty if one can."""
+    """Return the reason why no file of a model can have this name; empty if one can."""
     reason = why_not_a_file(name)
     if reason:
         return reason
@@ -54,9 +54,9 @@ def why_not_a_model_file(name: str) -> str:
 
 
 def why_not_together(names: Iterable[str]) -> str:
-    """Return why these can't be the files of one folder; empty if they can.
+    """Return the reason why these can't be the files of a folder; empty if they can.
 
-    Too many, a duplicate, or one that is the folder of another.
+    There are too many, a duplicate, or one that is the folder of another.
     """
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
     if len(ordered) > FILES_AT_MOST:
@@ -70,7 +70,7 @@ def why_not_together(names: Iterable[str]) -> str:
 
 
 def why_not_a_row(row: Mapping[str, Any]) -> str:
-    """Return why this can't be a file's size and hash; empty if it can. A row: path, size_bytes, and sha256 or blob_id."""
+    """Return the reason why a row (path, size_bytes, and sha256 or blob_id) is invalid; empty if it is valid."""
     size, sha256, blob_id = (row.get(key) for key in ("size_bytes", "sha256", "blob_id"))
     if type(size) is not int or not 0 <= size <= BYTES_AT_MOST:
         return f"a size of {_shown(size)} bytes"
@@ -82,7 +82,7 @@ def why_not_a_row(row: Mapping[str, Any]) -> str:
 
 
 def checked(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
-    """Return the rows of a model's files if all are valid. Raises Failed that names WHAT and the first invalid one."""
+    """Return the rows of a model's files if all are valid. Raises Failed, naming WHAT and the first invalid file."""
     for row in rows:
         name = row.get("path") if isinstance(row, Mapping) else None
         reason = why_not_a_model_file(name) if isinstance(name, str) else "is not text"
@@ -105,9 +105,9 @@ def _shown(value: object) -> str:
     return one_line(str(value) if not isinstance(value, int) or abs(value) < 10**40 else "more than 10**40", at_most=80)
 
 
-#: in the state folder of a host: the files of recipes, each named by the SHA-256 of its content
+#: folder in a host's state folder with the files of recipes, each named by the SHA-256 of its content
 FOLDER = "recipe_files"
-#: used by the kernel, Docker, the loader and the login: a file there changes more than a server's settings
+#: folders used by the kernel, Docker, the loader and the login, where a file changes more than a server's settings
 SENSITIVE = (
     *(
         "/dev",
@@ -131,7 +131,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
 
 
 def why_not_a_place(path: str) -> str:
-    """Return why no file can be put there, as "must ..."; empty if one can."""
+    """Return the reason why no file can be put at a path, as "must ..."; empty if one can."""
     if not _PATH.fullmatch(path):
         return "must be a path in the container, as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
     if {"..", "."} & {*path.split("/")}:

@@ -1,4 +1,4 @@
-"""Names that become a path or a command: each kind has a pattern, and a path made of one stays inside its folder."""
+"""Patterns for names that become part of a path or command, and paths that stay inside their folder."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from sparkwright.errors import Failed
 from sparkwright.visible import one_line
 
-#: one step of a path that sparkwright chooses: a run, an incident, a runtime
+#: a path component that sparkwright chooses, for a run, incident or runtime
 STEP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: as uname prints it
+#: a processor as printed by uname
 MACHINE = re.compile(r"[a-z0-9_]{1,32}")
 PYTHON_VERSION = re.compile(r"3\.[0-9]{1,3}")
-#: an absolute path as sys.executable has it
+#: an absolute path as in sys.executable
 PYTHON_PATH = re.compile(r"(?:/[\w.+@~ -]{1,128}){1,24}")
-#: version of a program, as it prints it: "0.32.0", "0.11.0rc2+cu130"
+#: a program's version as it prints it: "0.32.0", "0.11.0rc2+cu130"
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-#: a git commit, as Hugging Face names a revision
+#: a git commit, which Hugging Face calls a revision
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
-#: the address at which a host serves a model to peers: its IPv4 address and a port
+#: URL at which a host serves a model to peers, with its IPv4 address and a port
 PEER_URL = re.compile(r"http://[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5}")
-#: the platform of an image, as linux/arm64
+#: platform of an image, such as linux/arm64
 PLATFORM = re.compile(r"[a-z0-9]{1,32}/[a-z0-9_]{1,32}")
 
-#: Linux allows 255 bytes a step and 4096 a path (limits.h); the folder before it needs room too
+#: limits on a path component and a path; Linux allows 255 and 4096 bytes (limits.h), including the folder before it
 STEP_BYTES, PATH_BYTES = 255, 1024
 
 
 def matched(pattern: re.Pattern[str], text: object, what: str) -> str:
-    """Return a text that matches the whole pattern. Raises Failed that names WHAT and shows the text."""
+    """Return a text that matches the whole pattern. Raises Failed, naming WHAT and showing the text."""
     if isinstance(text, str) and pattern.fullmatch(text):
         return text
     raise Failed(f"{what} is not valid: '{one_line(str(text), at_most=80)}'.")
@@ -47,9 +47,10 @@ def below_home(written: str) -> Path:
 
 
 def why_not_a_file(name: str) -> str:
-    """Return why this is not the name of a file inside a folder, as a model repository lists it; empty if it is.
+    """Return the reason why a text is not a file's name inside a folder, as listed by a model repository; empty if it is.
 
-    Odd names are legal: spaces, commas, brackets, letters of any script. A name that leaves the folder or can't be shown is not.
+    Odd names with spaces, commas, brackets or letters of any script are valid. Names that leave the folder or can't be shown
+    are not.
     """
     if not name:
         return "is empty"
@@ -76,9 +77,10 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def place(folder: Path, name: str) -> Path:
-    """Return FOLDER/NAME, to rename onto or to remove: its parent is inside the folder, and a link with its name is not followed.
+    """Return FOLDER/NAME, for renaming a file to it or removing it.
 
-    Raises Failed if a symbolic link leads out of the folder.
+    The parent is inside the folder, and a link with this name is not followed. Raises Failed if a symbolic link leads out of
+    the folder.
     """
     path = folder / name
     if leads_out(folder, path.parent):
@@ -88,6 +90,6 @@ def place(folder: Path, name: str) -> Path:
 
 
 def leads_out(folder: Path, path: Path) -> bool:
-    """Return True if a path, with its symbolic links followed, is outside a folder, which may be a link itself."""
+    """Return True if a path, after following symbolic links, is outside a folder, which may itself be a link."""
     root = os.path.realpath(folder)
     return os.path.commonpath([root, os.path.realpath(path)]) != root

@@ -1,6 +1,6 @@
-"""Folders and files that only their user may enter, read or write, whatever the umask: 0700 and 0600.
+"""Folders and files that only their user can access, with modes 0700 and 0600 regardless of the umask.
 
-They hold the records of runs, why a server failed, the host's lock, and what is sent to hosts.
+They hold records of runs, diagnostics, the host's lock, and data sent to hosts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OTHERS = 0o077
 
 
 def folder(path: Path) -> Path:
-    """Create a folder with its missing parents, close it to other users, and return it. Raises OSError."""
+    """Create a folder and its missing parents, close it to other users, and return it. Raises OSError."""
     made(path)
     close(path)
     return path
@@ -28,7 +28,7 @@ def folder(path: Path) -> Path:
 def made(path: Path) -> None:
     """Create the missing parts of a folder's path, each closed to other users; existing ones are unchanged. Raises OSError."""
     for parent in reversed([parent for parent in (path, *path.parents) if not parent.exists()]):
-        parent.mkdir(mode=FOLDER, exist_ok=True)  # another command may make it at the same time
+        parent.mkdir(mode=FOLDER, exist_ok=True)  # another command may create it at the same time
 
 
 def close(path: Path) -> None:
@@ -42,9 +42,9 @@ def close(path: Path) -> None:
 
 
 def _close(path: Path) -> None:
-    """Close the opened file itself: in a folder of another user, the name may lead elsewhere a moment later.
+    """Close the opened file itself, because in another user's folder the name may lead elsewhere a moment later.
 
-    Root does not change a file with a second name: it may be one of the system's.
+    Root does not change a file with a second name, which may be one of the system's.
     """
     on_linux = hasattr(os, "O_PATH")
     handle = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -72,7 +72,7 @@ def tighten(top: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open(..., opener=opener)`: create files that only the user may access."""
+    """Create files that only the user can access, for `open(..., opener=opener)`."""
     return os.open(path, flags, FILE)
 
 
@@ -82,7 +82,7 @@ def touch(path: Path) -> None:
 
 
 def held(path: Path) -> bool:
-    """Return True if a living process holds the lock of a file. Neither a clock nor a pid is consulted."""
+    """Return True if a running process holds a file's lock, regardless of clocks and pids."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -93,15 +93,15 @@ def held(path: Path) -> bool:
     return False
 
 
-# Storage of the files that a host sends: in a folder made for them, each name from a list, nothing followed or replaced.
+# Storage of files that a host sends, in a new folder, with validated names, and without following links or replacing files.
 #
-# Accessible to this user alone: logs and inspects hold what was sent to a server.
+# They are accessible only to this user, because logs and inspections may contain what was sent to a server.
 
 
 def keep_evidence(folder: Path, files: Mapping[str, str]) -> None:
-    """Create the folder and write the files into it. An existing empty folder is used.
+    """Create a folder, unless it exists and is empty, and write the files to it.
 
-    Raises Refused if something is there already, Failed if it can't be created or written.
+    Raises Refused if it is not empty, and Failed if it can't be created or written to.
     """
     for name in files:
         matched(STEP, name, "the name of a file")

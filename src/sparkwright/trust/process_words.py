@@ -1,4 +1,4 @@
-"""A recipe's process, network and name options and limits of a container, in docker's spelling: validated and normalized."""
+"""Validation and normalization of a recipe's process, network and name options and limits, in Docker's spelling."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sparkwright.trust.container_words import is_address
 from sparkwright.units import MIB
 from sparkwright.visible import quoted
 
-#: the engine's own limit
+#: the engine's minimum for a memory limit
 LEAST_MEMORY = 6 * MIB
 _UNLIMITED = "-1"
-#: Linux's signals by their numbers
+#: Linux's signals, by number
 _SIGNALS = (
     "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
     "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH",
     "IO", "PWR", "SYS",
 )  # fmt: skip
 TERM = "SIGTERM"
-#: nanoseconds by the units of a duration as Go writes it
+#: nanoseconds by the units of Go's durations
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _STEP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
-#: the parts of a health check by the engine's names for them
+#: the engine's names for the parts of a health check
 _HEALTH = {
     "test": "Test",
     "interval": "Interval",
@@ -57,7 +57,7 @@ def memory_swap(text: str) -> str:
 
 
 def swap_bytes(text: str) -> int:
-    """Parse memory and swap together; -1: as much swap as there is. Raises Refused if it is not a size."""
+    """Parse a size for memory and swap together, where -1 means unlimited swap. Raises Refused if it is not a size."""
     return -1 if text == _UNLIMITED else container_words.size_bytes(text)
 
 
@@ -74,7 +74,7 @@ def cpuset(text: str) -> str:
 
 
 def cpuset_alike(text: str | None) -> list[int]:
-    """Return the CPUs one by one; empty if none is named."""
+    """Return the numbers of the CPUs; empty if there are none."""
     if not text or not _CPUS.fullmatch(text):
         return []
     ends = [word.partition("-") for word in text.split(",")]
@@ -86,15 +86,15 @@ def oom_score_adj(number: int) -> str:
 
 
 def pid(text: str) -> str:
-    """Return why a text is not a valid PID mode; empty if it is.
+    """Return the reason why a text is not a valid PID mode; empty if it is valid.
 
-    `container:NAME` is not: docker keeps it by id, and it would differ at every deploy.
+    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
     """
     return "" if text in ("", "host") else f'{quoted(text)} is not a PID mode: write host, or "" for the default.'
 
 
 def working_dir(text: str) -> str:
-    """Return why a text is not a working directory; an empty one is valid and means none."""
+    """Return the reason why a text is not a working directory; an empty text is valid and means none."""
     absolute = text.startswith("/") and "\0" not in text
     return "" if not text or absolute else f"{quoted(text)} is not a folder of the container: begin with /."
 
@@ -114,7 +114,7 @@ def stop_signal_alike(text: str | None) -> str:
 
 
 def _signal(text: str) -> str:
-    """Return a signal by its full name, from any of its spellings; empty if it is not one."""
+    """Return a signal's full name from any of its spellings; empty if it is not a signal."""
     name = text.upper().removeprefix("SIG")
     if name.isdecimal() and 0 < int(name) < len(_SIGNALS):
         name = _SIGNALS[int(name)]
@@ -125,7 +125,7 @@ def _signal(text: str) -> str:
 
 
 def duration_ns(text: str) -> int:
-    """Parse a duration as Go writes it, 1m30s. Raises Refused for anything else."""
+    """Parse a duration in Go's format, such as 1m30s. Raises Refused for anything else."""
     steps = _STEP.findall(text)
     if not steps or "".join(map("".join, steps)) != text:
         raise Refused(f"{quoted(text)} is not a duration: write 30s or 1m30s.")
@@ -164,7 +164,7 @@ def health_config(check: Mapping[str, str]) -> dict[str, Any]:
 
 
 def health_alike(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Normalize a health check as the engine keeps it, without its defaults."""
+    """Normalize a health check as stored by the engine, without defaults."""
     found = {name: config[name] for name in _HEALTH.values() if config and config.get(name)}
     return {"Test": [OFF]} if found.get("Test") == [OFF] else found
 
@@ -184,7 +184,7 @@ def tmpfs(text: str) -> str:
 
 
 def tmpfs_rows(texts: Iterable[str]) -> dict[str, str]:
-    """Return folders with their options, as the engine keeps them."""
+    """Return folders with their options, in the engine's format."""
     return {folder: rest for folder, _, rest in (text.partition(":") for text in texts)}
 
 
@@ -213,7 +213,7 @@ _HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A
 
 
 def parts(text: str) -> tuple[str, list[str]]:
-    """Return a network's name and the container's aliases there, from NAME or docker's longer form, name=NAME,alias=ALIAS."""
+    """Parse NAME, or Docker's longer form name=NAME,alias=ALIAS, to a network's name and the container's aliases in it."""
     if "=" not in text:
         return text, []
     pairs = [word.partition("=")[::2] for word in text.split(",")]
@@ -227,9 +227,9 @@ def spelled(name: str, aliases: Iterable[str]) -> str:
 
 
 def network(text: str) -> str:
-    """Return why a text is not a valid network; empty if it is.
+    """Return the reason why a text is not a valid network; empty if it is valid.
 
-    `container:NAME` is not: docker keeps it by id, and it would differ at every deploy.
+    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
     """
     if not text:
         return ""
@@ -250,7 +250,7 @@ def further_network(text: str) -> str:
 
 
 def own_names(texts: Iterable[str]) -> list[str]:
-    """Return the networks that are not built in, which the user has to create."""
+    """Return the networks that are not built in and that the user has to create."""
     return [name for name in dict.fromkeys(parts(text)[0] for text in texts if text) if name not in BUILT_IN]
 
 
@@ -260,7 +260,7 @@ def hostname(text: str) -> str:
 
 
 def _host_and_address(text: str) -> tuple[str, str]:
-    """Split NAME:ADDRESS, or NAME=ADDRESS, which docker takes since 25."""
+    """Split NAME:ADDRESS, or NAME=ADDRESS, which Docker accepts since version 25."""
     split = min((at for at in (text.find(":"), text.find("=")) if at >= 0), default=len(text))
     return text[:split], text[split + 1 :].removeprefix("[").removesuffix("]")
 
@@ -285,5 +285,5 @@ def dns(text: str) -> str:
 
 
 def dns_alike(texts: Iterable[str] | None) -> list[str]:
-    """Normalize DNS servers, in their order: the first one is asked first."""
+    """Normalize DNS servers, keeping their order, in which they are queried."""
     return [str(ipaddress.ip_address(text)) if is_address(text) else text for text in texts or ()]

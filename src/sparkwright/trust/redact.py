@@ -1,6 +1,6 @@
-"""Redaction of a run's secrets in what is written down or sent: as plain values, and as programs encode them.
+"""Redaction of a run's secrets in written and sent data, as plain values and as programs encode them.
 
-For secrets whose values are known; secret_patterns.py finds others by name and form.
+This is for secrets whose values are known; secret_patterns.py finds others by their names and formats.
 """
 
 from __future__ import annotations
@@ -12,36 +12,37 @@ from urllib.parse import quote as percent
 from urllib.parse import quote_plus, unquote
 
 DOTS = "••••"
-#: a shorter one would occur in words that are no secret, so the laptop refuses it
+#: minimum length of a secret; shorter ones would occur in ordinary words, so the laptop refuses them
 SHORTEST = 8
-#: the fields that identify an event and its task
+#: fields that identify an event and its task
 STRUCTURE = frozenset({"event", "time", "task", "module", "status", "exit", "host", "run", "register", "schema"})
 
 
 class Redactor:
-    """Replaces secrets by dots.
+    """Replaces secrets with dots.
 
-    secrets: the values to hide; empty ones are ignored.
+    Args:
+        secrets: values to hide; empty ones are ignored.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         found = {form for secret in secrets if secret for form in _forms(secret)}
-        self._forms = sorted(found, key=len, reverse=True)  # a longer form before its own parts
+        self._forms = sorted(found, key=len, reverse=True)  # longer forms before their parts
         self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
     def text(self, text: str) -> str:
-        """Return a text with each secret in it as dots."""
+        """Return a text in which secrets are replaced with dots."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, DOTS)
         return text
 
     def hides(self, line: bytes) -> bool:
-        """Return True if a secret is in this JSON, whose letters are not escaped."""
+        """Return True if JSON without escaped letters contains a secret."""
         return any(form in line for form in self._in_json)
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value with every text in it redacted, names of fields too."""
+        """Return a JSON value in which all texts, including field names, are redacted."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -53,14 +54,14 @@ class Redactor:
         return self.text(str(value))
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an event, redacted; the fields that identify it are unchanged."""
+        """Return a redacted event, in which the fields that identify it are unchanged."""
         return {key: value if key in STRUCTURE else self.value(value) for key, value in event.items()}
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield a secret as it is, and as JSON, Python, a shell, a URL and base64 write it.
+    """Yield a secret as it is, and as written in JSON, Python, shells, URLs and base64.
 
-    Of several lines each counts by itself too, of a URL its password.
+    The lines of a multi-line secret and the password of a URL are included as separate secrets.
     """
     from shlex import quote
 
@@ -77,8 +78,10 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield the part of a secret that is in any base64 text with it, at each offset in a group of three bytes
-    (`user:password`)."""
+    """Yield the part of a secret that any base64 text with it contains, for each offset in a group of three bytes.
+
+    An example is `user:password`.
+    """
     from base64 import b64encode
 
     for before in range(3):

@@ -1,6 +1,6 @@
-"""Names of variables that hold a secret, and names that merely resemble one, as data.
+"""Names of variables that hold secrets, and names that only resemble them, as data.
 
-Used by the checks that refuse a secret in the wrong place, and by secret_patterns.py, which redacts secrets.
+They are used by the checks that refuse secrets in the wrong place, and by secret_patterns.py, which redacts secrets.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-#: the last word, or the last two, of a name that holds a secret itself
+#: names that hold a secret, recognized by their last one or two words
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
-#: further names that may hold a secret in the output of other programs: it is better to hide too much than too little
+#: other names that may hold secrets in the output of other programs, where it is better to hide too much than too little
 _MAYBE = re.compile(
     r"(^|_)(PASS|PWD|AUTH|APIKEY|SECRETS|BEARER|JWT|COOKIE|SIGNATURE|SAS|DSN|WEBHOOK(_URL)?|REQUIREPASS|MASTERAUTH|BASICAUTH(_USERS)?|"
     r"(API|ACCESS|AUTH|SECRET|PRIVATE|MASTER)_?(KEYS?|TOKENS?))$|PASSWORD|PASSWD"
@@ -23,10 +23,10 @@ _OPEN = re.compile(
     r"(^|_)(PUBLIC|CACHE|SORT|PRIMARY|FOREIGN|PARTITION|GROUP|INDEX|BASELINE|HOST|PAD|EOS|BOS|UNK|MASK|SEP|STOP|START|END|"
     r"IMPLICIT)_(KEY|TOKEN)$"
 )
-#: values that are settings whatever their name: numbers, switches, empty
+#: values that are settings regardless of their name: numbers, switches, empty
 _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|none|null|auto", re.I)
-#: tokens with a recognizable format, documented by their issuers: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab,
-#: Slack, NVIDIA, AWS, Google, Stripe, SendGrid, npm, PyPI, Replicate; a JSON web token; the address of a Slack or Discord webhook
+#: tokens in formats that their issuers document: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab, Slack, NVIDIA, AWS,
+#: Google, Stripe, SendGrid, npm, PyPI, Replicate; JSON web tokens; URLs of Slack and Discord webhooks
 TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_|sk-|sk_live_|sk_test_|rk_live_|gsk_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|nvapi-|AKIA|ASIA|AIza|"
     r"ya29\.|SG\.|npm_|pypi-|r8_|eyJ[A-Za-z0-9_-]{8,500}\.|(?<=hooks\.slack\.com/services/)T|(?<=discord\.com/api/webhooks/)\d)"
@@ -37,25 +37,25 @@ _ASSIGNED = re.compile(
     r"""^\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
     r"""["']?([^\s"',#{}\[\]()]{8,500})["']?\s*(?:,\s*)?(?:#.*)?$"""
 )
-#: a URL that contains a user's password, such as a proxy's
+#: a URL with a password, such as a proxy's
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
-#: an expression or a shell variable, which refers to a secret and holds none
+#: an expression or shell variable, which refers to a secret but does not contain it
 _REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
-#: proxy variables; a proxy URL with a password is a secret, and is set in the environment of the host side
+#: proxy variables, in which a URL with a password is a secret and is set in the environment of the host's side
 PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 
 def names_a_secret(name: str) -> bool:
-    """Return True if a variable of this name holds a secret.
+    """Return True if a variable with this name holds a secret.
 
-    HF_TOKEN does; MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM don't.
+    HF_TOKEN does, while MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM don't.
     """
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
     return bool(_SECRET.search(plain)) and not _ABOUT.search(plain) and not _OPEN.search(plain)
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return True if a value with this name is itself a secret, and neither a setting nor a reference to a secret."""
+    """Return True if a value with this name is a secret, as opposed to a setting or a reference to a secret."""
     if not isinstance(value, str):
         return False
     text = value.strip()
@@ -67,14 +67,14 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def may_name_a_secret(name: str) -> bool:
-    """Return True if a value with this name is hidden in another program's output. Broader than `names_a_secret`."""
+    """Return True if a value with this name is hidden in other programs' output. It is broader than `names_a_secret`."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
     maybe = bool(_MAYBE.search(plain)) and not _OPEN.search(plain) and plain not in ("PWD", "OLDPWD")
     return names_a_secret(name) or (maybe and (plain.endswith("WEBHOOK_URL") or not _ABOUT.search(plain)))
 
 
 def is_setting(value: str) -> bool:
-    """Return True if a value is never a secret: a number, a switch, a reference or a variable's name."""
+    """Return True if a value can't be a secret: a number, a switch, a reference or a variable's name."""
     text = value.strip()
     return bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
 
@@ -86,7 +86,7 @@ def password_of(url: str) -> str:
 
 
 def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the path of each secret in a YAML value, as keys and indexes. A list item is judged by the list's name."""
+    """Yield the paths of the secrets in a YAML value, as keys and indexes. List items are judged by the list's name."""
     if isinstance(values, dict):
         for name, value in values.items():
             yield from plain_secrets(value, (*at, name))
@@ -98,7 +98,7 @@ def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple
 
 
 def token_line(line: str) -> bool:
-    """Return True if a line holds a secret: a token of a known format anywhere, or a value assigned to a secret's name."""
+    """Return True if a line contains a secret: a token in a known format, or a value assigned to a secret's name."""
     if TOKEN.search(line):
         return True
     found = _ASSIGNED.match(line)
@@ -106,5 +106,5 @@ def token_line(line: str) -> bool:
 
 
 def _is_variable(text: str) -> bool:
-    """Return True if a text is the name of a secret, as in `token_secret: HF_TOKEN`."""
+    """Return True if a text is a secret's name, as in `token_secret: HF_TOKEN`."""
     return re.fullmatch(r"[A-Z]+(_[A-Z]+)+", text) is not None and names_a_secret(text)

@@ -1,7 +1,7 @@
-"""Redaction of secrets whose values are not known: found by name and by form, and replaced by dots.
+"""Redaction of secrets whose values are unknown, which are found by their names and formats and replaced with dots.
 
-One redactor for everything that is shown of other people's containers, commands and logs: words, shell text, JSON, YAML, URLs and
-headers, nested and quoted at any depth. It hides too much rather than too little. redact.py hides the values that are known.
+It is used for everything that is shown of other people's containers, commands and logs: arguments, shell text, JSON, YAML, URLs
+and headers, nested and quoted at any depth. It hides too much rather than too little. redact.py hides known values.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sparkwright.trust.redact import DOTS
 from sparkwright.trust.secret_names import TOKEN, is_secret, is_setting, may_name_a_secret
 
 _PEM = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL)
-#: a URL's password, or all that stands before its @
+#: a URL's password, or everything before its @
 _IN_URL = re.compile(
     r"(://(?:[^/?#\s:@\"'\\]{0,200}:(?=[^/?#\s:@\"'\\])|(?=[^/?#\s:@\"'\\]{16})))([^/?#\s:@\"'\\]{1,500})(?=@)"
 )
-#: a header, with any quotes and assignment; the rest of its line is the secret
+#: a header with any quotes and assignment, where the rest of the line is the secret
 _HEADER = re.compile(
     r"((?:authorization|cookie)\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?(?:(?:bearer|basic|token|digest|apikey)\s{1,8})?)"
     r"([^\s\"'\\][^\"'\\\r\n]{0,4000})",
@@ -27,25 +27,25 @@ _HEADER = re.compile(
 _BEARER = re.compile(
     r"(\b[Bb](?:earer|EARER)\s{1,8})(?=[a-z]{0,40}[A-Z0-9._~+/=-]|[a-z]{20})([A-Za-z0-9._~+/=:-]{6,4000})"
 )
-#: the password of programs that take it as an option of one letter
+#: the password of programs that take it as a one-letter option
 _LOGIN = re.compile(
     r"(?<![\w-])(sshpass\s{1,8}-p\s{0,8}[\"']?|(?:mysql|mysqldump|mysqladmin|mariadb|mariadb-dump)\s[^|;&\n]{0,200}?\s-p[\"']?|"
     r"redis-cli\s[^|;&\n]{0,200}?-a\s{1,8}[\"']?|login\s[^|;&\n]{0,200}?(?<!\S)-p\s{1,8}[\"']?)([^\s\"']{1,500})"
 )
-#: the option of curl and others with USER:PASSWORD, up to the colon: in the same word, in the next one, or in a list's next item
+#: the option with USER:PASSWORD of curl and others, up to the colon, in the same word, the next word or the next item of a list
 _USER = re.compile(
     r"(?<![\w-])(?:-[uU]|--(?:proxy-)?user)"
     r"(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|\s{1,8}(?:\\\n\s{0,40})?|(?<![a-z]{2})|=)"
     r"(?:(?P<slashes>\\{0,8})(?P<mark>[\"'])[^:\"'/\r\n]{1,200}|[^\s:\"'/\\]{1,200}):"
 )
 _PLAIN = re.compile(r"[^\s\"']{0,500}")
-#: options of one letter that are a password with these programs, and those that are USER:PASSWORD
+#: one-letter options that take a password, with the programs where they do
 _PROGRAMS = {"-p": frozenset(("login", "sshpass")), "-a": frozenset(("redis-cli",))}
 _USERS = ("-u", "--user", "--proxy-user", "-U")
 _PASSWORD_OF = re.compile(r"([^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
 _PASSWORD_IN = re.compile(r"((?:-[uU]=?|--(?:proxy-)?user=)[^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
-#: a name, and the text between it and its value: an assignment in any quotes, the next word of a command or of a list, the
-#: `value` of an object that has a `name`. "no token: the server hangs" names none.
+#: a name and the text before its value: an assignment in any quotes, the next word of a command or list, or the `value` of an
+#: object with a `name`. "no token: the server hangs" is excluded.
 _NAMED = re.compile(
     r"(?<![A-Za-z0-9_.-])(?<!no )(?P<dashes>-{0,2})(?P<name>[A-Za-z_][A-Za-z0-9_.-]{1,100})"
     r"(?P<between>\\{0,8}[\"']?\s{0,8}(?:=|:(?!//))\s{0,8}\[?\s{0,8}"
@@ -53,13 +53,13 @@ _NAMED = re.compile(
     r"|(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|[ \t]{1,8}(?:\\\n\s{0,40})?))"
 )
 _PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}=")
-#: how far quotes are searched, back to their start and forward to their end
+#: how far to search for quotes, back to their start and forward to their end
 BACK_CHARS, ON_CHARS = 4096, 16384
 _ENDS = frozenset(";&|<>)}]\r\n\t ")
 
 
 def text(given: str, mask: str = DOTS) -> str:
-    """Return a text (a log, a message, a script, a file) with each secret in it masked."""
+    """Return a text (a log, a message, a script, a file) with secrets masked."""
     given = _PEM.sub(rf"\1{mask}\2", given)
     given = _IN_URL.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
     given = _HEADER.sub(lambda found: found[0] if is_setting(found[2]) else found[1] + mask, given)
@@ -70,11 +70,11 @@ def text(given: str, mask: str = DOTS) -> str:
 
 
 def shown(given: Any, name: str = "", mask: str = DOTS) -> Any:
-    """Return a JSON value with each secret in it masked, by the names of its fields and by form.
+    """Return a JSON value with secrets masked, by the names of its fields and by format.
 
     Args:
-        given: an inspect of a container, its settings, labels, a command.
-        name: the name of the value.
+        given: for example an inspection of a container, its settings, labels, or a command.
+        name: name of the value.
     """
     if isinstance(given, Mapping):
         return _fields(given, mask)
@@ -86,7 +86,7 @@ def shown(given: Any, name: str = "", mask: str = DOTS) -> Any:
 
 
 def leaves(given: Any, mask: str = DOTS) -> Any:
-    """Return a value of our own, such as an event, with each text in it masked by `text`; its field names need no check."""
+    """Return a value of our own, such as an event, with its texts masked by `text`. Field names need no check."""
     if isinstance(given, Mapping):
         return {key: leaves(value, mask) for key, value in given.items()}
     if isinstance(given, list | tuple):
@@ -100,17 +100,17 @@ def variables(env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(env: Sequence[str]) -> list[str]:
-    """Return an environment as NAME=VALUE, as Docker writes it, with secrets masked."""
+    """Return an environment in Docker's format, NAME=VALUE, with secrets masked."""
     return [_pair(item, DOTS) if _PAIR.match(item) else text(item) for item in env]
 
 
 def words(command: Sequence[str]) -> list[str]:
-    """Return a command line with secrets masked: --flag=VALUE, --flag VALUE VALUE, a script in one word."""
+    """Return a command line with secrets masked, in --flag=VALUE, --flag VALUE VALUE, and a script in one argument."""
     return mask_words(command, DOTS)
 
 
 def mask_words(command: Sequence[Any], mask: str, name: str = "") -> list[Any]:
-    """Return the words of a command, or the items of a list, with secrets masked. name: the name of the list."""
+    """Return the arguments of a command or the items of a list with secrets masked. name: name of the list."""
     found: list[Any] = []
     hide = False
     for n, word in enumerate(command):
@@ -138,7 +138,7 @@ def mask_words(command: Sequence[Any], mask: str, name: str = "") -> list[Any]:
 
 
 def value(name: str, reported: Any) -> Any:
-    """Return a field of a container, or a flag by its --name, with secrets masked, for a diff."""
+    """Return the value of a container's field or of a flag (--name) with secrets masked, for a diff."""
     if reported is None or reported == "":
         return reported
     if isinstance(reported, Mapping):
@@ -149,7 +149,7 @@ def value(name: str, reported: Any) -> Any:
 
 
 def _fields(given: Mapping[Any, Any], mask: str) -> dict[Any, Any]:
-    """Return the fields of an object, masked; in a variable like {"name": ..., "value": ...} the value goes by that name."""
+    """Return an object with its fields masked. In a variable such as {"name": ..., "value": ...}, the name decides."""
     lower = {str(key).lower(): value for key, value in given.items()}
     named = next((str(lower[key]) for key in ("name", "key") if isinstance(lower.get(key), str)), "")
     named = named if "value" in lower else ""
@@ -174,7 +174,7 @@ def _is_secret(name: str, given: str) -> bool:
 
 
 def _logins(given: str, mask: str) -> str:
-    """Mask the password of each USER:PASSWORD, up to the end of its quotes."""
+    """Mask the passwords in USER:PASSWORD, up to the end of the quotes."""
     done: list[str] = []
     at = 0
     for found in _USER.finditer(given):
@@ -193,7 +193,7 @@ def _logins(given: str, mask: str) -> str:
 
 
 def _named(given: str, mask: str) -> str:
-    """Mask the values with the name of a secret."""
+    """Mask values that have a secret's name."""
     done: list[str] = []
     at = 0
     for found in _NAMED.finditer(given):
@@ -216,7 +216,7 @@ def _named(given: str, mask: str) -> str:
 
 
 def _end(given: str, begin: int, *, multiline: bool) -> int:
-    """Return where the value that begins here ends. multiline: the words that follow belong to it, up to the next option."""
+    """Return the end of the value that begins here. multiline: include the following words, up to the next option."""
     at, size = begin, len(given)
     inside = max(given.rfind("\n", max(begin - BACK_CHARS, 0), begin) + 1, begin - BACK_CHARS, 0)
     while at < size:
@@ -225,7 +225,7 @@ def _end(given: str, begin: int, *, multiline: bool) -> int:
         if quoted < size and given[quoted] in "\"'":
             mark, depth = given[quoted], quoted - at
             if at > begin and _odd(given[inside:begin], mark):
-                return at  # the end of the enclosing quotes
+                return at  # end of the enclosing quotes
             at = _closed(given, quoted + 1, mark, depth)
         elif letter == "," and (at + 1 == size or given[at + 1] in " \t\r\n\"'\\"):
             return at
@@ -239,7 +239,7 @@ def _end(given: str, begin: int, *, multiline: bool) -> int:
 
 
 def _closed(given: str, at: int, mark: str, depth: int) -> int:
-    """Return where quotes of this depth of escaping end, or the text does."""
+    """Return the end of quotes with this depth of escaping, or the end of the text."""
     limit = min(at + ON_CHARS, len(given))
     while (at := given.find(mark, at, limit)) >= 0:
         if _slashes_before(given, at) == depth or (mark == "'" and not depth):
@@ -263,5 +263,5 @@ def _slashes_before(given: str, at: int) -> int:
 
 
 def _odd(given: str, mark: str) -> bool:
-    """Return True if a quote is open at the end of this beginning of a line."""
+    """Return True if a quote is still open at the end of this part of a line."""
     return len(re.findall(rf"(?<!\\){mark}", given)) % 2 == 1

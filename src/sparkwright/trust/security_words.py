@@ -1,4 +1,4 @@
-"""A recipe's security options of a container, in docker's spelling: validated and normalized."""
+"""Validation and normalization of a recipe's security options, in Docker's spelling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.visible import quoted
 
-#: the kernel's, without CAP_
+#: the kernel's capabilities, without the prefix CAP_
 CAPABILITIES = (
     "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE",
     "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN",
@@ -20,7 +20,7 @@ ALL = "ALL"
 _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _USER = re.compile(rf"{_ACCOUNT}(:{_ACCOUNT})?")
 _GROUP = re.compile(_ACCOUNT)
-#: kernel settings that belong to a container (docker's own list); those of a named interface are options of its network
+#: kernel settings that a container can have (Docker's own list); those for an interface are options of its network
 _OF_IPC = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\.[\w.-]+")
 _OF_NETWORK = re.compile(r"net\.[\w./-]+")
 _OF_INTERFACE = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|default\.)")
@@ -40,7 +40,7 @@ def capabilities(names: Iterable[str] | None) -> list[str]:
 
 
 def capabilities_kept(names: Iterable[str]) -> list[str]:
-    """Return capabilities as docker's own client sends them."""
+    """Return capabilities in the format of Docker's own client."""
     return [capability if capability == ALL else f"CAP_{capability}" for capability in capabilities(names)]
 
 
@@ -61,13 +61,13 @@ def security_opt(text: str) -> str:
 
 
 def security_opts(texts: Iterable[str] | None) -> list[str]:
-    """Normalize security options: NAME=VALUE, without the defaults."""
+    """Normalize security options to NAME=VALUE, without defaults."""
     found = {"=".join(_parts(text)) for text in texts or ()}
     return sorted(found - {"no-new-privileges=false", "seccomp=builtin"})
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE, or docker's old NAME:VALUE."""
+    """Split NAME=VALUE, or Docker's old form NAME:VALUE."""
     name, _, value = text.partition("=") if "=" in text else text.partition(":")
     return name, value if value or name != "no-new-privileges" else "true"
 
@@ -83,12 +83,12 @@ def device(text: str) -> str:
 
 
 def _is_access(text: str) -> bool:
-    """Return True if a text is a device's access: read, write, make, each at most once."""
+    """Return True if a text is a device's access: read, write and make, each at most once."""
     return 0 < len(text) <= len({*text} & {*"rwm"})
 
 
 def device_row(text: str) -> dict[str, str]:
-    """Return a device as the engine keeps it."""
+    """Return a device in the engine's format."""
     outside, *rest = text.split(":")
     mode = rest.pop() if rest and not rest[-1].startswith("/") else "rwm"
     return {"PathOnHost": outside, "PathInContainer": rest[0] if rest else outside, "CgroupPermissions": mode}
@@ -99,7 +99,7 @@ def device_rows(texts: Iterable[str]) -> list[dict[str, str]]:
 
 
 def devices_alike(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
-    """Normalize devices, in a fixed order: HOST:CONTAINER:ACCESS."""
+    """Normalize devices to HOST:CONTAINER:ACCESS, in a fixed order."""
     found = []
     for row in rows or ():
         mode = "".join(item for item in "rwm" if item in str(row.get("CgroupPermissions") or "rwm"))
@@ -130,7 +130,7 @@ def sysctls(settings: Mapping[str, str]) -> str:
 
 
 def is_of_network(sysctl: str) -> bool:
-    """Return True if a kernel setting belongs to the network, False if to shared memory and message queues."""
+    """Return True if a kernel setting belongs to the network, or False if to shared memory and message queues."""
     return _OF_NETWORK.fullmatch(sysctl) is not None
 
 

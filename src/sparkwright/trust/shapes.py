@@ -11,7 +11,7 @@ A shape is one of these:
     a compiled pattern               a text that matches it from end to end
     a function                       whatever it returns; it raises ValueError for what does not fit
 
-`fitted` and `checked` refuse the whole value if one part does not fit. A `Partial` object, a shape too, drops that part.
+`fitted` and `checked` refuse the whole value if a part does not fit. A `Partial` object, which is also a shape, drops that part.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Shape = Any
 Built = TypeVar("Built")
 ABSENT = object()
 NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
-#: seconds since the epoch that every calendar shows: to the end of the year 9998
+#: largest time in seconds since the epoch that every calendar can represent, at the end of the year 9998
 LAST_MOMENT_S = 253_370_764_800
 
 
 class Misfit(ValueError):
-    """A value that is not of its shape.
+    """Raised for a value that does not match its shape.
 
     Args:
-        why: as "is not text".
-        at: where in the value, as `.Config.Env[2]`.
-        missing: the missing field.
-        place: the steps of `at`.
+        why: the reason, such as "is not text".
+        at: place in the value, such as `.Config.Env[2]`.
+        missing: name of a missing field; empty for none.
+        place: the components of `at`.
     """
 
     def __init__(self, why: str, at: str = "", missing: str = "", place: tuple[str | int, ...] = ()) -> None:
@@ -53,7 +53,7 @@ class Misfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """A field that may be missing, with its default; without one it stays missing."""
+    """A field that may be missing, with its default. If there is no default, it stays missing."""
 
     shape: Shape
     value: Any = ABSENT
@@ -66,12 +66,12 @@ def optional(shape: Shape) -> Usual:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A shape: an object that drops fields that do not fit, for a file that is old, damaged, or of another version."""
+    """The shape of an object whose invalid fields are dropped, for files that are old, damaged or of another version."""
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
     #: required fields
     needs: tuple[str, ...] = ()
-    #: a field that is unknown or does not fit makes the whole object invalid
+    #: True if an unknown or invalid field makes the whole object invalid
     strict: bool = False
 
     def __call__(self, value: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Partial:
         return kept
 
     def of(self, value: Any) -> dict[str, Any] | None:
-        """Return the valid part of the object; None if it is not valid."""
+        """Return the valid part of an object, or None if it is invalid."""
         try:
             return self(value)
         except ValueError:
@@ -100,7 +100,7 @@ class Partial:
 
 
 def fitted(value: Any, shape: Shape, where: str) -> Any:
-    """Return a value that fits its shape, missing fields filled in. Raises ValueError that names the place below WHERE."""
+    """Return a value that matches its shape, with defaults filled in. Raises ValueError, naming the place below WHERE."""
     try:
         return _fitted(value, shape)
     except ValueError as error:
@@ -108,7 +108,7 @@ def fitted(value: Any, shape: Shape, where: str) -> Any:
 
 
 def checked(value: Any, shape: Shape, what: str) -> Any:
-    """Return the value like `fitted`. Raises Failed that names WHAT and the part of it that does not fit."""
+    """Return the value like `fitted`. Raises Failed, naming WHAT and the part that does not match."""
     try:
         return _fitted(value, shape)
     except ValueError as error:
@@ -120,31 +120,31 @@ def checked(value: Any, shape: Shape, what: str) -> Any:
 
 
 def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list that have this shape."""
+    """Return the objects in a list that have this shape."""
     found = map(shape.of, values) if isinstance(values, list) else ()
     return [row for row in found if row is not None]
 
 
 def built(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
-    """Return a dataclass from a JSON object, without the fields that the dataclass does not have (a newer version may send them).
+    """Construct a dataclass from a JSON object, ignoring fields that it does not have, which a newer version may send.
 
     Args:
-        data: already validated against a shape.
-        fields: override those of data.
+        data: an object that was validated against a shape.
+        fields: values that override those of data.
     """
     known = {field.name for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in {**data, **fields}.items() if name in known})
 
 
 def line(value: Any) -> str:
-    """Shape of a text for one line; its newlines become visible."""
+    """Check a text for one line, making its newlines visible."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value)
 
 
 def text(value: Any) -> str:
-    """Shape of a text that can be written to a file again."""
+    """Check a text that can be written to a file again."""
     if not isinstance(value, str) or any("\ud800" <= item <= "\udfff" for item in value):
         raise ValueError("is not text")
     return value
@@ -161,21 +161,21 @@ def within(low: float, high: float) -> Callable[[Any], Any]:
     return check
 
 
-#: shape of seconds since the epoch
+#: shape of a time in seconds since the epoch
 moment = within(0, LAST_MOMENT_S)
-#: shape of a number of a host
+#: shape of a number from a host
 number = within(-LARGEST, LARGEST)
 
 
 def integer(value: Any) -> int:
-    """Shape of a count."""
+    """Check a count."""
     if not isinstance(value, int):
         raise ValueError("is not a whole number")
     return int(number(value))
 
 
 def row(*shapes: Shape) -> Callable[[Any], Any]:
-    """Return the shape of a list with a fixed number of values, each of its own shape."""
+    """Return the shape of a list with a fixed number of values, each with its own shape."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(shapes):
@@ -186,7 +186,7 @@ def row(*shapes: Shape) -> Callable[[Any], Any]:
 
 
 def writable(value: Any) -> Any:
-    """Shape of any JSON value that can be written again."""
+    """Check a JSON value of any kind that can be written again."""
     try:
         json.dumps(value, allow_nan=False).encode()
     except (ValueError, RecursionError):
@@ -215,7 +215,7 @@ def _fitted(value: Any, shape: Shape) -> Any:
 
 
 def _below(error: ValueError, step: str, *place: str | int) -> Misfit:
-    """Return the error of a part as the error of the whole value."""
+    """Convert the error of a part to an error of the whole value."""
     found = error if isinstance(error, Misfit) else Misfit(str(error))
     return Misfit(found.why, step + found.at, found.missing, place + found.place)
 
@@ -279,7 +279,7 @@ def _typed(value: Any, kind: type[Any] | None) -> Any:
     raise Misfit(f"is not {NAMES[kind]}")
 
 
-#: vLLM 0.32.0 has 320 options, and the longest list of choices has 900 characters
+#: limits on the number of options and the length of a shape; vLLM 0.32.0 has 320 options with up to 900 characters of choices
 MOST, SHAPE_CHARS = 2000, 8000
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}")
@@ -287,7 +287,7 @@ _SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
 
 
 def engine_options(value: Any) -> dict[str, Any] | None:
-    """Return a valid {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for anything else."""
+    """Check {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for anything else."""
     if value is None:
         return None
     if not isinstance(value, dict) or set(value) != {"like", "differ"} or not isinstance(value["differ"], dict):
