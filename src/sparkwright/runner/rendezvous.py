@@ -41,7 +41,7 @@ class Rendezvous:
 
     @property
     def lock_wait_s(self) -> float:
-        """How long to wait for the host's lock in seconds, which is no longer than the other members wait for this run."""
+        """The longest wait for the host's lock in seconds, which is no longer than the other members wait for this run."""
         return min(self.plan.wait_s, self.cluster.join_s) if self.cluster is not None else self.plan.wait_s
 
     @contextlib.contextmanager
