@@ -141,8 +141,8 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
 }  # fmt: skip
 HEAD = """# What lint covers, by engine
 
-Each row is a concept; each cell the rules of that engine about it (`sparkwright explain RULE`), or why there is none. Written by
-`python -m tests.docs.engine_rules`; a test holds it against the rules that exist, so that no rule is missing here.
+Each row is a concept; each cell has the engine's rules for it (`sparkwright explain RULE`), or the reason why there is none. Written by
+`python -m tests.docs.engine_rules`; a test compares the table with the existing rules, so that none is missing here.
 
 """
 

@@ -89,27 +89,27 @@ def text() -> str:
 
 HEAD = """# Silent faults of served models
 
-[model-serving-minefield](https://github.com/Blackwellboy/model-serving-minefield) is a public registry of faults that health checks do not
-see: status 200, and the wrong service. Its {registered} entries are an outside measure for a tool that deploys, proves, watches and
-diagnoses. Each is told here in other words, with what happens to it under sparkwright:
+[model-serving-minefield](https://github.com/Blackwellboy/model-serving-minefield) is a public registry of faults that health checks miss:
+status 200, but wrong service. Its {registered} entries are an independent measure for a tool that deploys, verifies, monitors and
+diagnoses. Each is described here in our own words, with how sparkwright handles it:
 
 | | traps | |
 |---|---|---|
-| prevented | {prevented} | refused before anything is touched, or it can't happen here |
+| prevented | {prevented} | refused before anything is touched, or not possible here |
 | named | {named} | found, with its cause |
-| seen | {seen} | a check fails, and the cause is not named |
-| silent | {silent} | in reach, and nothing tells it yet |
+| seen | {seen} | a check fails, but does not name the cause |
+| silent | {silent} | in scope, but not detected |
 | out of reach | {out} | how benchmarks are written and scored, training data, other engines and other makers' GPUs, properties of a model |
 
-So {met} of the {reach} in reach are prevented or named. Both figures are this project's own judgement, as is what it counts as out of
-reach; of all {registered} they are {share:.0%}.
+So {met} of the {reach} in reach are prevented or named ({share:.0%} of all {registered}). The answers, and what counts as out of reach, are
+this project's own judgement.
 
-How it is counted: one answer to each number, given by reading the registry's entry (as of August 2026) and the tests in the last
-column. An answer of *prevented* or *named* needs a test that fails without it, or a rule of lint, each of which is tested by its own
-example; a test holds this page against the tests that exist. A trap with several forms counts by the form that a server on a GB10
-meets. What is told only where a recipe requests it (`expect.probes`, `expect.load`), or by a command that describes a model
-(`model.inspect`, `client`), counts too. Whether such a fault is found in a model that nobody here has served is more than tests can
-say.
+Each entry has one answer, based on the registry's entry (as of August 2026) and the tests in the last
+column. *Prevented* and *named* need a test that fails without the feature, or a rule of lint (each is tested by its own
+example); a test compares this page with the existing tests. A trap with several forms counts by the form that a server on a GB10
+meets. Checks that a recipe must request (`expect.probes`, `expect.load`), and commands that describe a model
+(`model.inspect`, `client`), count too. Whether such a fault is found in a model that was never served here is more than tests can
+show.
 
 The page is written by `python -m tests.docs.traps` from `tests/docs/traps.yml`.
 """
