@@ -155,7 +155,7 @@ def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPat
         assert "open-to-network" in desk.run("lint", "--recipe", "qwen3.5-35b").out
         done = desk.run("deploy", "--host", "sandbox")
         assert done.proved and sentence in done.out, done.out
-        assert 'apiKey: "none"' in done.out
+        assert 'apiKey: "none"' in desk.run("client", "--host", "sandbox").out
         desk.edit(RECIPE, "publish: lan", "publish: loopback")
         planned = desk.run("plan", "--host", "sandbox")
         assert sentence not in planned.out and "127.0.0.1" in planned.out
@@ -164,7 +164,8 @@ def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPat
         new_key(monkeypatch)
         done = desk.run("deploy", "--host", "sandbox")
         assert done.proved and sentence not in done.out
-        assert "$SPARK_KEY" in done.out and 'apiKey: "${SPARK_KEY}"' in done.out
+        told = desk.run("client", "--host", "sandbox").out
+        assert "key        $SPARK_KEY" in told and 'apiKey: "${SPARK_KEY}"' in told
 
 
 def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
