@@ -47,6 +47,11 @@ GROUPS = (
         ("sparkwright.host.gateway.*",),
     ),
     Group(
+        "a simulated vLLM in an image has nothing but Python",
+        ("engines/vllm/options.py",),
+        ("packaging.*", "sparkwright.engines.vllm.releases"),
+    ),
+    Group(
         "the guard's process is the modules that it imports: all of them are locked in memory (3 to 9 MB)",
         ("guard/*",),
         ("sparkwright.guard.*", "ctypes"),

@@ -147,12 +147,13 @@ def sandbox(target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     for part in ("sandbox", "trust", "engines/probes"):
         shutil.copytree(source / part, package / part, ignore=ignore)
-    engines = ("__init__", "api_paths", "flags", "http", "openai_api")
+    engines = ("__init__", "api_paths", "findings", "flags", "http", "openai_api", "option_table", "options")
     vllm = ("__init__", "options", "option_values", "speculation")
     (package / "engines" / "vllm").mkdir()
     parts = (*(f"engines/{name}" for name in engines), *(f"engines/vllm/{name}" for name in vllm))
     for name in ("__init__", "errors", "ready", "units", "version", "visible", *parts):
         shutil.copy(source / f"{name}.py", package / f"{name}.py")
+    shutil.copy(source / "engines/vllm/options.json", package / "engines/vllm/options.json")
 
 
 # -- registry ----------------------------------------------------------------------------------------------------------

@@ -470,9 +470,7 @@ def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gat
     own, named = shown("--for", "codex"), shown("--for", "codex", "--client", "alice")
     assert own.startswith("0 ") and 'env_key = "GATEWAY_KEY"' in own and 'model = "qwen3.5-35b"' in own
     assert named.startswith("0 ") and 'env_key = "ALICE_KEY"' in named and 'model = "fast"' in named
-    assert "# set GATEWAY_KEY to the key of bob, from the file ~/bob.key" in shown(
-        "--for", "curl", "--client", "bob"
-    )
+    assert "# set GATEWAY_KEY to the key of bob, from the file ~/bob.key" in shown("--for", "curl", "--client", "bob")
     assert "model      fast\nkey        $ALICE_KEY: the key of alice" in shown("--client", "alice")
     assert shown("--client", "carol").startswith("5 ") and "$CAROL_KEY" not in shown("--client", "carol")
     assert shown("--for", "codex", "--client", "carol").startswith("5 ")

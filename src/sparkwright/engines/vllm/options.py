@@ -13,13 +13,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
-
-from packaging.version import Version
+from typing import Any
 
 from sparkwright.engines.option_table import OptionTable
-from sparkwright.engines.vllm import releases
 
-TABLE = OptionTable(Path(__file__).parent, Version)
+
+def _order(release: str) -> Any:
+    from packaging.version import Version
+
+    return Version(release)
+
+
+TABLE = OptionTable(Path(__file__).parent, _order)
 #: release of the options in the table
 VERSION = TABLE.release
 #: the oldest release that the table was compared with
@@ -39,6 +44,8 @@ def switch_pair(name: str) -> str:
 @functools.cache
 def of_release(release: str) -> frozenset[str]:
     """Return the names of the options of a release that was read in full."""
+    from sparkwright.engines.vllm import releases
+
     at = releases.read().index(release)
     rows = releases.having("options").items()
     return frozenset(name for name, runs in rows if any(first <= at <= last for first, last in runs))

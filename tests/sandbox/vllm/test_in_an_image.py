@@ -1,0 +1,25 @@
+"""The simulated vLLM of an image: its files, as the bed copies them, with nothing but Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from molecule.bed import bed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--max-num-sequences", "8"], 2, "unrecognized arguments: --max-num-sequences"),
+        (["--help"], 0, "usage: vllm serve"),
+    ],
+)
+def test_it_reads_its_arguments(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+    bed.sandbox(tmp_path)
+    start = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_module('sparkwright.sandbox.vllm', run_name='__main__')"
+    program = [sys.executable, "-I", "-S", "-c", start, "serve", "--model", "/models/x", *arguments]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert said in ended.stdout + ended.stderr and ended.returncode == code, ended.stderr[-2000:]
