@@ -7,13 +7,17 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 TOP = Path(__file__).parent.parent
+#: kinds of tokens that hold sentences; an f-string is one of its own since Python 3.12
+PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 FOLDER = Path("src")
 #: variables whose name says nothing of the thing that they hold
 VAGUE = frozenset(
@@ -39,8 +43,24 @@ QUESTION = re.compile(r"(What|Who|Whom|Whose|Where|Whether|How|When|Why|Which|Fr
 PARTICIPLE = re.compile(r"(ed|en|ing|old|awake|asleep|live|together|present)$")
 #: two fields and their meaning in one paragraph
 FIELDS_IN_PROSE = re.compile(r"\b[a-z_]+(?:, [a-z_]+)*: [^.]+\. [a-z_]+(?:, [a-z_]+)*: ")
+#: a fragment without its subject, such as "Of its engine; None if unknown"
+BARE = re.compile(r"(As|Of)\b")
+#: phrases of a voice of our own, in docstrings, comments and messages
+PHRASES = {
+    "held against": re.compile(r"\bheld against\b"),
+    "by turns": re.compile(r"\b(?:by|in) turns\b"),
+    "anew": re.compile(r"\banew\b"),
+    "is no": re.compile(r"(?<![Tt]here )\b(?:is|are) no (?!longer\b|more\b)"),
+    "beside": re.compile(r"\bbeside\b"),
+}
 #: the most findings of each kind in src; a limit is only ever lowered
 LIMITS = {
+    "a docstring that begins with a bare preposition": 0,
+    'the phrase "held against"': 0,
+    'the phrase "by turns"': 0,
+    'the phrase "anew"': 5,
+    'the phrase "is no"': 23,
+    'the phrase "beside"': 58,
     "a variable with a vague name": 0,
     "a docstring that begins with a question word": 0,
     "fields explained in a run of prose": 0,
@@ -80,17 +100,33 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[ast.AST, int, str]]:
                 yield node, getattr(node, "lineno", 1), text
 
 
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments, docstrings and other strings of a file, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in PROSE:
+            yield token.start[0], token.string
+
+
 def findings(path: Path) -> Iterator[Finding]:
     """Yield the idioms of a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    for line, text in prose(source):
+        for phrase, pattern in PHRASES.items():
+            for match in pattern.finditer(text):
+                at = line + text.count("\n", 0, match.start())
+                yield Finding(f'the phrase "{phrase}"', path, at, source.splitlines()[at - 1].strip())
     if not path.stem.startswith("__") and PARTICIPLE.search(path.stem.split("_")[-1]):
         yield Finding("a module whose name is no noun", path, 1, path.stem)
     for name, line in bound(tree):
         if name in VAGUE:
             yield Finding("a variable with a vague name", path, line, name)
     for node, line, text in docstrings(tree):
-        if QUESTION.match(text):
-            yield Finding("a docstring that begins with a question word", path, line, text.splitlines()[0])
+        first = text.splitlines()[0]
+        if BARE.match(text):
+            yield Finding("a docstring that begins with a bare preposition", path, line, first)
+        elif QUESTION.match(text):
+            yield Finding("a docstring that begins with a question word", path, line, first)
         if isinstance(node, ast.ClassDef) and FIELDS_IN_PROSE.search(text.replace("\n", " ")):
             yield Finding("fields explained in a run of prose", path, line, node.name)
 

@@ -17,10 +17,10 @@ HERE = Path()
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (Order("ab"), "say what to compare"),
+        (Order("ab"), "nothing to compare was named"),
         (Order("ab", a="one"), "two arms take two recipes"),
         (Order("ab", a="one", b="two", flag="x"), "choose one"),
-        (Order("sweep"), "say the sizes"),
+        (Order("sweep"), "the sizes are missing"),
         (Order("sweep", sizes=(1,), axes=(Axis("x", (1,)),)), "choose one"),
         (Order("ab", axes=(Axis("x", (1, 2, 3)),)), "one flag and two values"),
         (Order("ab", a="one", b="two", axes=(Axis("x", (1, 2)),)), "choose one"),

@@ -97,7 +97,7 @@ VALUES = [
     ("bench.serve --host sandbox --repeat 0", "--repeat must be at least 1, got 0."),
     ("bench.hol --host sandbox --long-tokens -1", "--long-tokens must be at least 0, got -1."),
     ("bench.sweep --host sandbox --max-num-batched-tokens 0", "--max-num-batched-tokens must be above 0, got 0."),
-    ("bench.ab --host sandbox", "say what to compare: -a RECIPE -b RECIPE, or --flag chunked-prefill."),
+    ("bench.ab --host sandbox", "nothing to compare was named: pass -a RECIPE -b RECIPE, or --flag chunked-prefill."),
 ]
 
 

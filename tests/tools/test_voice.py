@@ -38,7 +38,9 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_plain_english_passes(tree: Path) -> None:
-    (tree / "src/hosts.py").write_text('"""The inventory."""\n\nnames = [host.name for host in ()]\n')
+    (tree / "src/hosts.py").write_text(
+        '"""The inventory."""\n\nnames = [host.name for host in ()]  # there is no other\n'
+    )
     assert lint(tree).returncode == 0
 
 
@@ -48,6 +50,9 @@ def test_plain_english_passes(tree: Path) -> None:
         ("hosts.py", IDIOMS, "src/hosts.py:1: a docstring that begins with a question word: Where things are."),
         ("hosts.py", IDIOMS, "src/hosts.py:3: fields explained in a run of prose: Host"),
         ("hosts.py", IDIOMS, "src/hosts.py:7: a variable with a vague name: one"),
+        ("host.py", '"""Of a host."""', "src/host.py:1: a docstring that begins with a bare preposition: Of a host."),
+        ("host.py", "x = 1  # it is no host", 'src/host.py:1: the phrase "is no": x = 1  # it is no host'),
+        ("host.py", '"""A host,\n\nmade anew."""', 'src/host.py:3: the phrase "anew": made anew."""'),
         ("asked.py", "", "src/asked.py:1: a module whose name is no noun: asked"),
     ],
 )

@@ -16,11 +16,11 @@ from sparkwright.project.documents import document
 from sparkwright.trust.secret_names import is_secret
 from sparkwright.visible import one_line
 
-#: the value that removes a flag from an arm
+#: value that removes a flag from an arm
 UNSET = "unset"
-#: maximum server starts of an experiment; a 35B model takes some five minutes for each
+#: maximum number of server starts in an experiment; a 35B model takes some five minutes each
 MOST_ARMS = 16
-#: maximum flags that an experiment changes: a table has two sides
+#: maximum number of flags that an experiment changes, because a table has two dimensions
 MOST_AXES = 2
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ARM_CHARS = 40
@@ -28,11 +28,11 @@ ARM_CHARS = 40
 
 @dataclass(frozen=True)
 class Axis:
-    """A swept flag of an engine, or a key inside a flag that takes JSON, with its values."""
+    """A swept flag of an engine, or a key in a flag that takes JSON, with its values."""
 
     #: `max-num-seqs`, or `speculative-config.num_speculative_tokens`
     name: str
-    #: one per arm; UNSET removes the whole flag
+    #: values, one per arm; UNSET removes the whole flag
     values: tuple[Any, ...]
 
     @property
@@ -45,14 +45,14 @@ class Axis:
 
         Args:
             value: one of `values`.
-            flags: the flags of the recipe under their own names.
-            spelling: the engine's own names of flags.
+            flags: the recipe's flags by their canonical names.
+            spelling: the engine's canonical names of flags.
 
         Returns:
             Values by flag; None removes a flag.
 
         Raises:
-            Refused: a key is given for a flag whose value is not a JSON object.
+            Refused: a key was given for a flag whose value is not a JSON object.
         """
         flag, dot, key = self.name.partition(".")
         own = spelling.canonical(flag)
@@ -83,19 +83,19 @@ def parsed(names: Sequence[str], texts: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def points(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
-    """Yield the value of each axis by its name, for every combination, the last axis fastest."""
+    """Yield all combinations of values by axis name, varying the last axis fastest."""
     for values in itertools.product(*(axis.values for axis in axes)):
         yield {axis.name: value for axis, value in zip(axes, values, strict=True)}
 
 
 def arm_names(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a short name for each combination: its values, without characters that are invalid in files and labels."""
+    """Return a short name for each combination, made of its values without characters that are invalid in files and labels."""
     names = ["-".join(map(_word, values.values()))[:ARM_CHARS] for values in found]
     return names if len(set(names)) == len(names) else [f"{n}-{name}" for n, name in enumerate(names, 1)]
 
 
 def canonical(name: str, spelling: Flags) -> str:
-    """Return an axis' name with the flag's own spelling."""
+    """Return an axis's name with the flag's canonical spelling."""
     flag, dot, key = name.partition(".")
     return spelling.canonical(flag) + dot + key
 
@@ -105,7 +105,7 @@ def _word(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as on the command line."""
+    """Return a value in command line syntax."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -144,7 +144,7 @@ def _object(flag: str, given: Any) -> dict[str, Any]:
 
 
 def _put(content: dict[str, Any], path: str, value: Any) -> None:
-    """Set a key, given as a path with dots, inside nested objects."""
+    """Set a key in nested objects, given as a dotted path."""
     *outer, last = path.split(".")
     for key in outer:
         inner = content.setdefault(key, {})

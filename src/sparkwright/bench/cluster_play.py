@@ -1,4 +1,4 @@
-"""The play of an experiment on a cluster. Every member runs it, and their runs meet at barriers.
+"""The play of an experiment on a cluster, which every member runs, with barriers between the runs.
 
 A member that fails also fails all later barriers (decision 18), so an arm that does not start ends the play: all members restore
 the previous server, and the caller starts another play for the remaining arms.
@@ -16,14 +16,14 @@ from sparkwright.bench.play import ARM, NAME, Task, measured, task, value, value
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.groups import Cluster
 
-#: maximum turns: the runs of a cluster can meet at 200 barriers, and a turn takes six
+#: maximum number of turns, because the runs of a cluster can meet at 200 barriers and a turn takes six
 MOST_TURNS = 30
-#: maximum wait of a worker for the head's figures of one turn, seconds
+#: how long a worker waits for the head's figures of a turn, in seconds
 MEASURED_S = 24 * 3600
-#: file of the part that fetches an arm
+#: file with the part that fetches an arm
 FETCH = "fetch_arm.yml"
-#: the arm that failed, as it is registered; the turns after it are skipped. A rescue that failed would end the rescue of all,
-#: so the run fails only when all have restored
+#: name under which a failed arm is registered, after which turns are skipped. A failed rescue would end the rescue of all
+#: members, so the run fails only after all have restored their servers
 FAILED = "failed_arm"
 SKIPPED = f"({FAILED} | default({{'arm': ''}}))"
 ENDED = "the experiment has ended"
@@ -45,13 +45,13 @@ OF_ARMS: Mapping[str, Any] = {
 
 
 def text(tasks: list[Task], cluster: Cluster, name: str) -> str:
-    """Return the playbook of these tasks."""
+    """Return a playbook with these tasks."""
     fetches = any(str(task.get("include", "")).endswith(FETCH) for task in tasks)
     return play.text(tasks, cluster.name, name, {**VARS, **(OF_ARMS if fetches else {})})
 
 
 def nothing_left(parts: str) -> list[Task]:
-    """Return the tasks for when everything is measured: restore the previous server if a run was interrupted before it did."""
+    """Return the tasks for a finished experiment, which restore the previous server if an interrupted run did not."""
     share = {"arm": "{{ cleared.changed }}"}
     return [
         task("Gather facts", "facts"),
@@ -75,7 +75,7 @@ def with_arms(
         experiment: the experiment.
         series: name of the series.
         parts: path from the playbook to playbooks/cluster/parts.
-        known: settings that were read before, by arm.
+        known: settings that were read earlier, by arm.
         changed: flags in which two arms differ.
     """
     taken = play.taken(experiment, known)
@@ -122,11 +122,11 @@ class _Lab:
     changed: Sequence[str]
 
     def refused(self, arm: str) -> str:
-        """Return the name under which a member shares that its image refuses an arm, or that the arm does not fit."""
+        """Return the name under which a member reports that its image refuses an arm or that the arm does not fit."""
         return f"refused_{self._place(arm)}"
 
     def prepared(self) -> Iterator[Task]:
-        """Yield the checks and downloads that run while the cluster still serves; then the members agree on refused arms."""
+        """Yield the checks and downloads that run while the cluster still serves, after which members agree on refused arms."""
         yield self._fabric()
         yield from play.fits(self.experiment, self.taken.names)
         for arm in play.distinct(self.experiment, self.taken.names):
@@ -144,7 +144,7 @@ class _Lab:
         yield _met("Wait until every member has passed its checks", "checked", share=share, register="checked")
 
     def turn(self, turn: Turn, number: int) -> Task:
-        """Return one arm's turn. The head measures; each worker waits for it and watches its own rank."""
+        """Return an arm's turn, in which the head measures while the workers wait and watch their own ranks."""
         arm, judged = turn.arm, self.taken.judged
         conditions, when = [f"{self.refused(arm)!r} not in checked.any", f"{SKIPPED}.arm == ''"], ["head"]
         if judged is not None and number > judged:

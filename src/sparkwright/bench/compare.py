@@ -1,4 +1,4 @@
-"""Compare two sides load by load and figure by figure: two files, or the two arms of one."""
+"""Comparing two results, or the two arms of one, load by load and figure by figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.bench.results_file import Figures, Results, Row, load_key, load_words, rows_rows, shown
 
-#: title, name in Figures or derived, digits, whether more is better
+#: compared figures: title, name in `Figures` or `derived`, digits, whether more is better
 COMPARED: tuple[tuple[str, str, int, bool], ...] = (
     ("output tok/s", "output_tok_per_s", 1, True),
     ("tok/s of a stream", "stream_tok_per_s", 1, True),
@@ -23,9 +23,9 @@ COMPARED: tuple[tuple[str, str, int, bool], ...] = (
     ("long prompt's TTFT ms", "long_ttft_ms", 0, False),
     ("shorts behind it, mean TTFT ms", "short_ttft_mean_ms", 0, False),
 )
-#: difference between two equal runs on a Spark (docs/measuring.md); a smaller one is noise
+#: difference below which two runs are equal within the noise on a Spark (docs/measuring.md)
 NOISE = 0.02
-#: figures that are meaningful for each kind of load; all those of Figures for other kinds
+#: meaningful figures by kind of load; all in `Figures` for other kinds
 OF_KIND: dict[str, tuple[str, ...]] = {
     "smoke": ("prefill_tok_per_s", "stream_tok_per_s", "ttft_p50_ms", "itl_p99_ms"),
     "hol1": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),
@@ -46,7 +46,7 @@ class Difference:
     more_is_better: bool
     #: the repetitions of the two do not overlap; None if a side has a single run
     sure: bool | None
-    #: a percentile that misses stalls: a side has too few of them for it
+    #: True for a percentile that hides stalls, because a side has too few of them
     blind: bool = False
 
     @property
@@ -55,14 +55,14 @@ class Difference:
 
     @property
     def better(self) -> bool | None:
-        """True if the second is better, None if they are equal."""
+        """True if the second is better; None if they are equal."""
         if self.first == self.second:
             return None
         return (self.second > self.first) == self.more_is_better
 
     @property
     def verdict(self) -> str:
-        """The verdict: better, worse, within noise, or what a single run each allows."""
+        """The verdict: better, worse, within noise, or one for single runs."""
         if self.blind:
             return "misses stalls"
         if self.better is None:
@@ -108,7 +108,7 @@ def _pairs(first: Sequence[Row], second: Sequence[Row], start: str = "") -> list
 
 
 def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
-    """Yield the rows with the same load.
+    """Yield pairs of rows with the same load.
 
     A load of another tool matches if it has the same concurrency or the same rate.
     """
@@ -137,12 +137,12 @@ def _values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, boo
 
 
 def _blind(*sides: Row) -> bool:
-    """Return True if a side has stalls, but in fewer than one of a hundred gaps."""
+    """Return True if a side has stalls, but in less than one percent of the gaps."""
     cells = [shown(cell) for row in sides for cell in row.cells]
     return any(figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in cells)
 
 
 def unmatched(results: Results, other: Results) -> list[str]:
-    """Return the loads that only one of two results has."""
+    """Return the loads that are in only one of two results."""
     words = [{load_words(row.load) for row in rows_rows(each)} for each in (results, other)]
     return sorted(words[0] ^ words[1])

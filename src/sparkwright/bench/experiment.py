@@ -1,4 +1,4 @@
-"""An experiment: its arms, which are recipes with changed flags, in the order in which they serve, and the cells of each turn."""
+"""Experiments: the arms, which are recipes with changed flags, in the order in which they serve, and the cells of each turn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkwright.trust.secret_names import is_secret
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of one load on one arm."""
+    """A run of a load on an arm."""
 
     key: str
     arm: str
@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Turn:
-    """One start of an arm, which measures its cells; without cells only its settings are read."""
+    """A start of an arm that measures its cells. If there are none, only the arm's settings are read."""
 
     arm: str
     cells: tuple[Cell, ...]
@@ -50,7 +50,7 @@ class Experiment:
     name: str
     arms: tuple[Arm, ...]
     turns: tuple[Turn, ...]
-    #: limits of its loads, sentences
+    #: sentences about limits of the loads
     notes: tuple[str, ...] = ()
 
     @property
@@ -63,7 +63,7 @@ class Experiment:
         return self.command != "sweep" and len(self.arms) == 2
 
     def without(self, finished: Mapping[str, Any]) -> Experiment:
-        """Return the experiment without its finished cells, and without the turns that have none left."""
+        """Return the experiment without finished cells and without turns that have no cells left."""
         left = [
             replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished)) for turn in self.turns
         ]
@@ -73,7 +73,7 @@ class Experiment:
 def order_of(names: Sequence[str], repeat: int, *, pair: bool) -> list[str]:
     """Return the order of the arms.
 
-    A pair is measured as A B B A, so that a drift of the host affects both equally. Other arms go forwards, then backwards.
+    A pair is measured as A B B A, so that a drift of the host affects both equally. Other arms go forwards and then backwards.
     """
     if pair:
         return [name for _ in range(repeat) for name in (*names, *reversed(names))]
@@ -85,8 +85,8 @@ def turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping[str, 
 
     Args:
         order: names of the arms, in the order of their turns.
-        loads: measured in each turn.
-        identities: by arm, everything that identifies it; a changed command makes another cell.
+        loads: loads to measure in each turn.
+        identities: everything that identifies an arm, by arm; a changed command results in a different cell.
     """
     seen: dict[str, int] = {}
     found = []
@@ -105,7 +105,7 @@ def _key(arm: str, load: Load, identity: Any, repetition: int) -> str:
 LOOPBACK = "127.0.0.1"
 #: usual name of chunked prefill on the command line
 SPOKEN = "chunked-prefill"
-#: name of each engine's rule about unknown flags
+#: name of the engines' rule about unknown flags
 UNKNOWN = "unknown-flag"
 
 
@@ -116,7 +116,7 @@ class Arm:
     #: the arm's name in cells
     name: str
     title: str
-    #: including the changes
+    #: the recipe, including the changes
     recipe: Recipe
     #: flags that differ from the written recipe; None removes a flag
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Arm:
             raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
 
     def serving(self, pinned: Mapping[str, Any]) -> Serving:
-        """Return the settings with which the arm's engine would serve, and the errors and warnings about them."""
+        """Return the settings that the arm's engine would serve with, and the errors and warnings about them."""
         return serving(self.recipe, pinned)
 
     def effective(self, pinned: Mapping[str, Any]) -> Effective:
@@ -141,7 +141,7 @@ class Arm:
 
 
 def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
-    """Return the reason that the engine would not start, or None if none is known."""
+    """Return the reason why the engine would not start, or None if none is known."""
     return next(iter(arm.serving(pinned).errors), None)
 
 
@@ -151,7 +151,7 @@ def as_it_runs(base: Recipe) -> Arm:
 
 
 def pair(recipe: Recipe, other: Recipe) -> list[Arm]:
-    """Return the arms of two recipes. Raises Refused if their images differ: two things would change at once."""
+    """Return the arms for two recipes. Raises Refused if their images differ, because two things would change at once."""
     if recipe.image != other.image:
         raise Refused(
             f"{recipe.name} runs {recipe.image} and {other.name} {other.image}: two things would change at once.",
@@ -165,7 +165,7 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
 
     Args:
         base: the recipe.
-        text: `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with this flag.
+        text: `chunked-prefill` for on and off, or NAME or NAME=VALUE for the recipe unchanged and with this flag.
         pinned: entries of spark.lock for the recipe's image and model.
     """
     written, equals, value = text.partition("=")
@@ -189,7 +189,7 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
 
 
 def sweep(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
-    """Return an arm for each number of tokens of one step. Raises Refused if the engine has no flag for it."""
+    """Return an arm for each token budget of a step. Raises Refused if the engine has no flag for it."""
     name = base.engine.flags.BUDGET
     if not name:
         raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
@@ -205,7 +205,7 @@ def grid(
         base: the recipe whose flags are changed.
         axes: one or two flags with their values.
         pinned: entries of spark.lock for the recipe's image and model.
-        names: of the arms; derived from the values if empty.
+        names: names of the arms; derived from the values if empty.
 
     Raises:
         Refused: a flag is unknown to the recipe's engine, is set by another key of a recipe, is changed twice, or there are more
@@ -261,7 +261,7 @@ def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
 
 
 def config_of(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the model's config.json as far as the lock holds it."""
+    """Return the part of the model's config.json that is in the lock."""
     found: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
     return found
 
@@ -281,9 +281,9 @@ def changed_flags(arm: Arm, other: Arm) -> list[str]:
 
 
 def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Mapping[str, Any] | None = None) -> Arm:
-    """Return an arm: the recipe with these flags, without an expected rate.
+    """Return an arm, which is the recipe with these flags and without an expected rate.
 
-    Unchanged, it serves as a deploy would. With changes, no particular chunked prefill is expected either.
+    Without changes it serves as in a deploy. With changes, no particular chunked prefill is expected either.
     """
     words = {name: message for name, message in base.file.flags.items() if name not in changes}
     words |= {flag: message for flag, message in changes.items() if message is not None}
@@ -298,9 +298,9 @@ def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Ma
 
 
 def named(arm: Arm, container: str) -> Arm:
-    """Return the arm under the name of the host's own server, so that an interrupted run never leaves two of them.
+    """Return the arm with the container name of the host's own server, so that an interrupted run never leaves two containers.
 
-    It listens on the loopback only: the server's clients are refused meanwhile, and not measured.
+    It listens only on the loopback, so that the server's clients are refused and not measured.
     """
     file = arm.recipe.file
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]

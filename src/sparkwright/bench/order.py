@@ -1,4 +1,4 @@
-"""Options of a bench command, and the loads derived from them, including prompts from a file."""
+"""The options of a bench command, and the loads derived from them, including prompts from a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.trust import bounds
 from sparkwright.trust.names import below_home
 from sparkwright.units import MIB
 
-#: the loads of each command, as --loads names them
+#: loads by command, as named in --loads
 LOADS: Mapping[str, tuple[str, ...]] = {
     "smoke": ("smoke",),
     "serve": ("serve",),
@@ -29,23 +29,23 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "mixed": ("mixed",),
     "context": ("depth",),
 }
-#: default concurrency of `serve`: a curve, or one stream and several
+#: default concurrency of `serve` by command: a curve, or one stream and several
 CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
-#: minimum number of prefill steps of a long prompt: with one step chunked prefill makes no difference
+#: minimum number of prefill steps of a long prompt, because with a single step chunked prefill makes no difference
 STEPS = 4
 LONG_TOKENS = 4096
 #: kinds of load with a long prompt
 LONG = frozenset(("hol1", "hol2", "itl", "mixed"))
-#: relative error in a long prompt's number of tokens, as its words are random
+#: relative error in a long prompt's number of tokens, which consists of random words
 SLACK = 0.03
-#: longest prompt of a ladder if the context is unknown, and shortest prompt of any ladder
+#: longest prompt of a ladder if the context is unknown, and the shortest prompt of all ladders
 DEPTH_TOKENS, SHORTEST_DEPTH_TOKENS = 32768, 1024
-#: margin for the chat template and for the estimated number of words
+#: margin for the chat template and the estimated number of words
 MARGIN_TOKENS = 256
-#: highest temperature, as in OpenAI's API
+#: maximum temperature, as in OpenAI's API
 HOTTEST = 2.0
 
-#: default load of each kind
+#: default loads by kind
 USUAL: Mapping[str, Load] = {
     "smoke": Load("smoke", requests=3, prompt_tokens=2048, output_tokens=128),
     "serve": Load("serve"),
@@ -59,13 +59,13 @@ USUAL: Mapping[str, Load] = {
 
 @dataclass(frozen=True)
 class Order:
-    """The options of a bench command. 0, empty strings and empty tuples stand for options that were not given.
+    """The options of a bench command, where 0, empty strings and empty tuples mean that an option was not given.
 
     The arms are `a` and `b`, or one recipe with different values of `flag`, `sizes` or `axes`. Without any of these the running
     server is measured.
     """
 
-    #: a key of LOADS
+    #: name of the command, a key of LOADS
     command: str
     #: recipe of the first arm
     a: str = ""
@@ -79,13 +79,13 @@ class Order:
     #: swept flags with their values
     axes: tuple[Axis, ...] = ()
     loads: tuple[str, ...] = ()
-    #: numbers of concurrent requests, with a load for each
+    #: numbers of concurrent requests, each of which is a load
     concurrency: tuple[int, ...] = ()
-    #: arrival rates per second, with a load for each; they replace the concurrency
+    #: arrivals per second, each of which is a load; they replace the concurrency
     rates: tuple[float, ...] = ()
-    #: sampling temperatures, each of which is used with each load; empty for greedy sampling
+    #: sampling temperatures to use with each load; empty for greedy sampling
     temperatures: tuple[float, ...] = ()
-    #: number of requests, and token counts, of each load
+    #: number of requests and token counts per load
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -95,7 +95,7 @@ class Order:
     streams: int = 0
     #: file of prompts
     dataset: str = ""
-    #: how often each arm is started
+    #: number of starts of each arm
     repeat: int = 1
     seed: int = 1
     name: str = ""
@@ -114,12 +114,12 @@ class Order:
         if self.a and (self.flag or self.axes):
             raise Refused("-a and -b name two recipes, --flag changes one: choose one.")
         if self.command == "ab" and not (self.a or self.flag or self.axes):
-            raise Refused("say what to compare: -a RECIPE -b RECIPE, or --flag chunked-prefill.")
+            raise Refused("nothing to compare was named: pass -a RECIPE -b RECIPE, or --flag chunked-prefill.")
         if self.command != "sweep" and self.axes and [len(axis.values) for axis in self.axes] != [2]:
             raise Refused("two arms take one flag and two values.", fix="invoke bench.sweep measures more of them.")
         if self.command == "sweep" and not (self.sizes or self.axes):
             raise Refused(
-                "say the sizes, or a flag and its values.",
+                "the sizes are missing, or a flag and its values.",
                 fix="--max-num-batched-tokens 512,1024,2048, or --flag max-num-seqs --values 4,8,16",
             )
         if self.sizes and self.axes:
@@ -150,7 +150,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Room:
-    """The limits on the loads, in tokens."""
+    """Limits on the loads, in tokens."""
 
     #: largest token budget of a step in the arms with chunked prefill; None if unknown
     budget: int | None = None
@@ -169,17 +169,17 @@ class Room:
 class Planned:
     """The loads of an experiment."""
 
-    #: in the order in which they run
+    #: loads in the order in which they run
     loads: tuple[Load, ...]
     #: sentences about limits of the loads
     notes: tuple[str, ...] = ()
 
 
 def planned(order: Order, room: Room, folder: Path) -> Planned:
-    """Return the loads for the options of a command.
+    """Return the loads for a command's options.
 
     Args:
-        order: options of the command.
+        order: the command's options.
         room: limits on the loads.
         folder: base of relative file names.
     """
@@ -219,7 +219,7 @@ def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
     """Return loads with prompts that double in length up to the context, shortest first.
 
     Raises:
-        Refused: The longest prompt does not fit the server's context.
+        Refused: the longest prompt does not fit into the server's context.
     """
     load = _sized(order, usual)
     most = int((room.length - load.output_tokens) * (1 - SLACK)) - MARGIN_TOKENS if room.length else None
@@ -250,7 +250,7 @@ def _sized(order: Order, usual: Load) -> Load:
 
 
 def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """Return the length of a long prompt, at least STEPS times the largest budget if the context allows it, and notes."""
+    """Return the length of a long prompt and notes. It is at least STEPS times the largest budget if the context allows it."""
     answers = max(load.output_tokens for load in loads)
     most = room.length - answers - MARGIN_TOKENS if room.length else None
     if order.long_tokens:
@@ -278,13 +278,13 @@ def _fitting(load: Load, room: Room) -> Load:
     return replace(load, prompt_tokens=max(64, room.length - load.output_tokens - MARGIN_TOKENS))
 
 
-# Prompts from a file: ShareGPT's published JSON, or JSON lines with a `prompt` each.
+# Prompts from a file: ShareGPT's published JSON, or JSON lines that each have a `prompt`.
 #
-# The laptop has no tokenizer, so an answer's tokens are estimated from its characters. The server counts the real number.
+# The laptop has no tokenizer, so the tokens of answers are estimated from their characters. The server counts the real number.
 
 CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
-#: ShareGPT is 650 MB, with about 4 million JSON values
+#: limits for a file; ShareGPT has 650 MB and about 4 million JSON values
 MOST_BYTES, MOST_PARTS = 2048 * MIB, 40_000_000
 #: names of the user and the assistant in published data sets
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
@@ -292,7 +292,7 @@ TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
 
 
 def prompts_of(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
-    """Return up to `count` random pairs of a prompt and its answer's number of tokens. Raises Refused.
+    """Return up to `count` random pairs of a prompt and the number of tokens of its answer. Raises Refused.
 
     As in vLLM's own benchmark, only the first turn of a conversation is used, if both sides have 4 to 1024 tokens.
     """
@@ -300,7 +300,7 @@ def prompts_of(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]
         text = bounds.bytes_of(path, MOST_BYTES).decode()
     except bounds.TooMuch as error:
         raise Refused(f"{path} {error}.") from None
-    except (OSError, ValueError) as error:  # not UTF-8, or a NUL in its name
+    except (OSError, ValueError) as error:  # the file is not UTF-8, or its name contains a NUL
         raise Refused(f"{path} can't be read: {error}.") from None
     rows = list(_share_gpt(text, path) if text.lstrip().startswith("[") else _lines(text, path))
     if not rows:

@@ -1,4 +1,4 @@
-"""The play of an experiment, written as a playbook beside its results, so that anyone can read what is done."""
+"""The play of an experiment, which is saved as a playbook with the results so that anyone can read what was done."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HEAD = (
 
 
 def text(tasks: list[Task], hosts: str, name: str, also: Mapping[str, Any] | None = None) -> str:
-    """Return the playbook of these tasks.
+    """Return a playbook with these tasks.
 
     Args:
-        tasks: of the play.
-        hosts: of the play.
-        name: of the play.
-        also: variables beside `to_serve`, the previous server.
+        tasks: tasks of the play.
+        hosts: hosts of the play.
+        name: name of the play.
+        also: variables in addition to `to_serve`, the previous server.
     """
     production = values({"spec": "container", "model": "pinned_model", "serve": "serve", "base_url": "base_url"})
     play = {"name": f"Bench {name}", "hosts": hosts, "vars": {"to_serve": production, **(also or {})}, "tasks": tasks}
@@ -34,7 +34,7 @@ def text(tasks: list[Task], hosts: str, name: str, also: Mapping[str, Any] | Non
 def on_the_server(experiment: Experiment, series: str, parts: str) -> list[Task]:
     """Return the tasks that measure the running server.
 
-    Nothing is restarted except a server that the memory guard had to stop.
+    Nothing is restarted, except a server that the memory guard had to stop.
 
     Args:
         experiment: the experiment.
@@ -57,7 +57,7 @@ def on_the_server(experiment: Experiment, series: str, parts: str) -> list[Task]
 
 
 def _started_again(parts: str) -> Iterator[Task]:
-    """Yield the tasks that restart the server after a failed measurement has ended it."""
+    """Yield the tasks that restart the server if a failed measurement made it exit."""
     left: Task = {"register": "left", "check_mode": True, "changed_when": False, "ignore_errors": True}
     failed = "failed_result.failed"
     yield task("Wait for the Docker Engine", "docker_ready", when=failed)
@@ -83,7 +83,7 @@ def _started_again(parts: str) -> Iterator[Task]:
 def with_arms(
     experiment: Experiment, series: str, parts: str, *, known: Mapping[str, Mapping[str, Any]], changed: Sequence[str]
 ) -> list[Task]:
-    """Return the tasks that start and measure each arm in its turn, and then restore the previous server.
+    """Return the tasks that start and measure the arms in turn, and then restore the previous server.
 
     Args:
         experiment: the experiment.
@@ -117,7 +117,7 @@ def with_arms(
 
 
 def nothing_left(parts: str) -> list[Task]:
-    """Return the tasks for when everything is measured: restore the previous server if a run was interrupted before it did."""
+    """Return the tasks for a finished experiment, which restore the previous server if an interrupted run did not."""
     again = {"include": f"{parts}/serve_again.yml", "vars": {"what": "restored after the lab"}}
     return [
         task("Gather facts", "facts"),
@@ -148,7 +148,7 @@ class _Lab:
         return f"lint_{place(self.experiment, arm)}"
 
     def may_start(self, arm: str) -> str:
-        """Return the condition that an arm's image accepts its flags and that it fits in memory."""
+        """Return the condition that an arm's image accepts its flags and that the arm fits in memory."""
         return f"not {self.lint(arm)}.failed and not {fits_register(self.experiment, arm)}.failed"
 
     def prepared(self) -> Iterator[Task]:
@@ -160,9 +160,10 @@ class _Lab:
         yield from fits(self.experiment, self.taken.names)
 
     def turn(self, turn: Turn, number: int) -> Task:
-        """Return one arm's turn.
+        """Return an arm's turn.
 
-        An arm of a sweep that does not start is skipped; of a pair, one arm alone is not a comparison.
+        An arm of a sweep that does not start is skipped. With an arm of a pair the comparison ends, as there is nothing to
+        compare.
         """
         arm, conditions, when = turn.arm, [self.may_start(turn.arm)], {}
         judged = self.taken.judged
@@ -215,17 +216,17 @@ Task = dict[str, Any]
 
 
 def task(name: str, module: str, args: Mapping[str, Any] | None = None, **how: Any) -> Task:
-    """Return a task of a playbook. Further keywords, such as `register` and `when`, are passed through."""
+    """Return a playbook task. Other keywords, such as `register` and `when`, are passed through."""
     return {"name": name, module: dict(args) if args else None, **how}
 
 
 def value(expression: str) -> str:
-    """Return an expression as a playbook has it, in double braces."""
+    """Return an expression in a playbook's syntax, in double braces."""
     return f"{{{{ {expression} }}}}"
 
 
 def values(expressions: Mapping[str, str]) -> dict[str, str]:
-    """Return expressions by name, as a playbook has them."""
+    """Return expressions by name, in a playbook's syntax."""
     return {name: value(expression) for name, expression in expressions.items()}
 
 
@@ -241,12 +242,12 @@ class Taken:
 
 
 def taken(experiment: Experiment, known: Mapping[str, Any]) -> Taken:
-    """Return the turns that are left.
+    """Return the remaining turns.
 
-    A comparison needs the settings of both arms first, so an arm without known settings is started for them.
+    A comparison first needs the settings of both arms, so an arm without known settings is started to read them.
 
     Args:
-        experiment: what is left of the experiment.
+        experiment: the rest of the experiment.
         known: settings that were read before, by arm.
     """
     turns = list(experiment.turns)
@@ -261,9 +262,9 @@ def taken(experiment: Experiment, known: Mapping[str, Any]) -> Taken:
 
 
 def fits(experiment: Experiment, names: Sequence[str]) -> Iterator[Task]:
-    """Yield a task for each arm that checks its memory budget while the server still serves; see `fits_register`.
+    """Yield a task per arm that checks its memory budget while the server still serves; see `fits_register`.
 
-    A pair is refused if one of the two does not fit. An arm of a sweep is skipped.
+    A pair is refused if either arm does not fit, while an arm of a sweep is skipped.
     """
     for name in names:
         how: dict[str, Any] = {} if experiment.compares else {"ignore_errors": True}
@@ -287,9 +288,9 @@ def _needs() -> dict[str, str]:
 
 
 def drained(**how: Any) -> Task:
-    """Return the task that drains requests: gateways send none until `after`.
+    """Return the task that drains requests, after which gateways send none until `after`.
 
-    No client is served by an arm, nor disturbs its measurement.
+    Clients are neither served by an arm nor disturb its measurement.
     """
     args = {**NAME, "drain_s": "{{ drain_s }}", "gateways": "{{ host.gateways }}"}
     return task("Drain requests", "drain", args, **how)
@@ -299,7 +300,7 @@ def after(when: str = "host.gateways") -> Iterator[Task]:
     """Yield the tasks that follow once the servers are back.
 
     Args:
-        when: condition under which they return to their gateways.
+        when: condition for returning them to their gateways.
     """
     yield task("Return it to its gateways", "gateway_return", NAME, when=when)
     models = {"models": "{{ ollama_had.models | default([]) }}", "stopped": "{{ [] }}"}
@@ -318,7 +319,7 @@ def title(experiment: Experiment, arm: str) -> str:
 
 
 def distinct(experiment: Experiment, names: Sequence[str]) -> Iterator[Arm]:
-    """Yield one arm for each combination of image and model."""
+    """Yield an arm for each combination of image and model."""
     seen: set[str] = set()
     for arm in (arm for arm in experiment.arms if arm.name in names):
         file = arm.recipe.file
@@ -339,7 +340,7 @@ def linted(name: str, register: str) -> Task:
 
 
 def config_args(turn: Turn, number: int, series: str, taken: Taken, changed: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments that read and store an arm's settings, and compare them with the other arm's in the turn for that."""
+    """Return the arguments for reading and storing an arm's settings, and in one turn for comparing them with the other arm's."""
     config: dict[str, Any] = {"name": "{{ to_serve.spec.name }}", "series": series}
     config |= {"key": config_key(turn.arm), "arm": turn.arm}
     if number == taken.judged:
@@ -357,7 +358,7 @@ def measured(cell: Cell, series: str, server: Mapping[str, str]) -> Task:
 
 
 def verdict(cell: Cell) -> str:
-    """Return a cell's load in a few words."""
+    """Describe a cell's load in a few words."""
     load = cell.load
     how = f"{load.rate:g} requests/s" if load.rate else f"{load.concurrency} at a time" if load.concurrency else ""
     words = {

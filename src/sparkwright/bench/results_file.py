@@ -1,4 +1,4 @@
-"""A results file: its models, of which schemas/results.json is made, and its forms on the disk. Units are in the names."""
+"""Results files: the models, from which schemas/results.json is generated, and the files. Units are in the names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = 1
 
 
 class Part(BaseModel):
-    """A part of a results file; a key that is none of its own is refused."""
+    """A part of a results file, which refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -153,16 +153,16 @@ class Results(Part):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     def arm(self, name: str) -> Arm:
-        """Return the arm of this name, or an empty one if there is none."""
+        """Return the arm with this name, or an empty one if there is none."""
         return next((arm for arm in self.arms if arm.name == name), Arm.model_validate({"name": name}))
 
     @property
     def sides(self) -> list[str]:
-        """The names of the measured arms, in their order."""
+        """The names of the measured arms, in order."""
         return list(dict.fromkeys(cell.arm for cell in self.cells))
 
 
-#: group of a load's streams that tables show; all streams for other loads
+#: group of streams that tables show, by kind of load; all streams for other kinds
 SHOWN = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
 
 
@@ -175,7 +175,7 @@ class Row:
     cells: tuple[Cell, ...]
 
     def values(self, name: str) -> list[float]:
-        """Return a figure of each cell that has it: of the group that this load measures, or a derived one."""
+        """Return a figure of each cell that has it, from the group that this load measures or from the derived figures."""
         found = (
             getattr(shown(cell), name) if name in Figures.model_fields else cell.derived.get(name)
             for cell in self.cells
@@ -183,7 +183,7 @@ class Row:
         return [float(value) for value in found if value is not None]
 
     def figure(self, name: str) -> float | None:
-        """Return the worst of all repetitions for the largest gap, which a median would hide, and the median for all else."""
+        """Return the median of the repetitions, or for the largest gap the worst, which a median would hide."""
         values = self.values(name)
         middle = max if name == "largest_gap_ms" else statistics.median
         return middle(values) if values else None
@@ -194,7 +194,7 @@ class Row:
 
 
 def rows_rows(results: Results) -> list[Row]:
-    """Return the rows, ordered by load, then arm, without failed cells."""
+    """Return the rows without failed cells, ordered by load and then by arm."""
     found: dict[str, dict[str, list[Cell]]] = {}
     for cell in results.cells:
         if cell.verdict != "failed":
@@ -208,7 +208,7 @@ def load_key(load: dict[str, Any]) -> str:
 
 
 def load_words(load: dict[str, Any]) -> str:
-    """Return a load in a few words."""
+    """Describe a load in a few words."""
     rate, streams, long_tokens = load.get("rate"), load.get("concurrency"), load.get("long_tokens")
     how = f"{rate:g} req/s" if rate else f"c={streams}" if streams else ""
     words = {
@@ -230,7 +230,7 @@ def shown(cell: Cell) -> Figures:
     return cell.groups.get(SHOWN.get(cell.kind, ""), cell.figures)
 
 
-#: bytes of a results file with ten thousand cells
+#: limits for a results file, enough for ten thousand cells
 MOST_BYTES, MOST_PARTS = 64 * MIB, 4_000_000
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
@@ -248,7 +248,7 @@ LOAD_COLUMNS = (
 
 
 def write(folder: Path, results: Results) -> None:
-    """Write results.json and results.csv, each replaced in one step."""
+    """Write results.json and results.csv, replacing each atomically."""
     write_atomically(folder / JSON, to_json(results).encode(), mode=0o644)
     write_atomically(folder / CSV, to_csv(results).encode(), mode=0o644)
 
@@ -258,7 +258,7 @@ def to_json(results: Results) -> str:
 
 
 def read(path: Path) -> Results:
-    """Read a results file, or the one in a folder. Raises Refused if it is invalid or of a newer schema."""
+    """Read a results file or the one in a folder. Raises Refused if it is invalid or has a newer schema."""
     path = path / JSON if path.is_dir() else path
     try:
         data = bounds.clean(
@@ -290,7 +290,7 @@ def read(path: Path) -> Results:
 
 
 def to_csv(results: Results) -> str:
-    """Return a CSV row for each cell, and one for each group of its streams if it has several."""
+    """Return CSV with a row for each cell, and for each group of its streams if there are several."""
     out = io.StringIO()
     names = list(Figures.model_fields)
     table = csv.writer(out, lineterminator="\n")

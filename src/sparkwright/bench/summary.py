@@ -1,4 +1,4 @@
-"""Results as tables on a terminal: a row for each load and arm, with all repetitions, then the answer of the experiment."""
+"""Results as tables on a terminal, with a row for each load and arm over all repetitions, followed by the conclusion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.bench.results_file import Cell, Results, Row, load_words, rows_
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Refused
 
-#: column title, name in Figures, digits
+#: columns as (title, name in `Figures`, digits)
 FIGURES: tuple[tuple[str, str, int], ...] = (
     ("tok/s", "output_tok_per_s", 1),
     ("tok/s a stream", "stream_tok_per_s", 1),
@@ -29,7 +29,7 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
     ("lowest available GiB", "lowest_available_gib", 1),
 )
 MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
-#: width in a pipe: wider than any line, so that nothing is wrapped or truncated
+#: width in a pipe, which is wider than any line so that nothing is wrapped or truncated
 WIDE = 10_000
 DERIVED: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
@@ -83,7 +83,7 @@ def switches(effective: dict[str, Any]) -> tuple[str, ...]:
 
 
 def figures(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
-    """Return the titles of the figures that at least one row has, and each row with its values."""
+    """Return the titles of the figures that any row has, and the rows with their values."""
     found = rows_rows(results)
     names = [figure for figure in FIGURES if any(row.values(figure[1]) for row in found)]
     cells = [[number(row.figure(name), digits) for _, name, digits in names] for row in found]
@@ -106,7 +106,7 @@ def _figures(results: Results) -> Table:
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return a figure as text; an unknown one is a dash."""
+    """Return a figure as text, or a dash if it is unknown."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
@@ -125,7 +125,7 @@ def extras(results: Results) -> Iterable[str]:
 
 
 def _best(results: Results) -> Iterable[str]:
-    """Yield the value of the swept flags with the highest throughput for each load, and the values within noise of it."""
+    """Yield the best value of the swept flags for each load, by throughput, and the values within noise of it."""
     if results.experiment != "sweep":
         return
     for words in dict.fromkeys(row.words for row in rows_rows(results) if row.load.get("kind") in ("serve", "smoke")):
@@ -138,7 +138,7 @@ def _best(results: Results) -> Iterable[str]:
 
 
 def _by_group(row: Row) -> Iterable[str]:
-    """Yield the time to first token of long and short prompts separately: a joint figure hides which waits for which."""
+    """Yield the time to first token of long and short prompts separately, as a joint figure hides which waits for which."""
     for group in ("short", "long"):
         found = [cell.groups[group] for cell in row.cells if group in cell.groups]
         if found:
@@ -149,7 +149,7 @@ def _by_group(row: Row) -> Iterable[str]:
 
 
 def verdicts(results: Results) -> Iterable[str]:
-    """Yield the cells that prove nothing, with the reason."""
+    """Yield the inconclusive cells with the reasons."""
     for cell in results.cells:
         if cell.verdict in ("inconclusive", "failed"):
             why = "; ".join([*cell.doubts, *cell.notes]) or "no stream ended well"
@@ -196,9 +196,9 @@ HEAD = (
 
 
 def table(results: Results) -> str:
-    """Return a pp and a tg row for each measurement of one stream. Raises Refused if there is none.
+    """Return a pp and a tg row for each measurement of a single stream. Raises Refused if there are none.
 
-    Our time to first token is that of the first token, not the first chunk, so it is reported as ttfr too. No latency is
+    Our time to first token is that of the first token, not the first chunk, so it is also reported as ttfr. No latency is
     subtracted.
     """
     cells = [cell for cell in results.cells if cell.kind == "smoke" and cell.verdict == "measured"]

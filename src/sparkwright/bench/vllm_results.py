@@ -1,7 +1,7 @@
-"""Reader of `vllm bench serve` results, JSON or printed text, for comparison with ours.
+"""Reading results of `vllm bench serve`, as JSON or printed text, for comparison with ours.
 
-Its ITL are gaps between chunks, as ours; its TPOT is of each request; its TTFT begins when the request is sent. Its times in
-lists are seconds. Keys and lines: vLLM 0.9 to 0.33.
+Its ITL are gaps between chunks as in ours, its TPOT is per request, and its TTFT begins when the request is sent. Times in lists
+are in seconds. The keys and lines are those of vLLM 0.9 to 0.33.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sparkwright.measure.figures import STALL, Spread
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: vLLM's name of a kind of figure, and ours
+#: our names of the kinds of figures, by vLLM's names
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
 TEXT_CHARS = 200
-#: bytes of a result that lists every gap of ten thousand requests
+#: size limit of a result, enough for every gap of ten thousand requests
 MOST_BYTES = 256 * MIB
-#: maximum number of values, such as gaps; as Python objects they take up to some 100 bytes each
+#: maximum number of values, such as gaps, which take up to some 100 bytes each as Python objects
 MOST_PARTS = 12_000_000
-#: vLLM's printed line, and our key; for numbers of a load too
+#: our keys for vLLM's printed lines, including numbers of the load
 LINES: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",
@@ -68,7 +68,7 @@ def load(path: Path) -> Results:
 
 
 def printed(text: str) -> dict[str, Any]:
-    """Return the printed text under the names of the JSON."""
+    """Parse the printed text to the keys of the JSON."""
     found: dict[str, Any] = {}
     for line in NUMBER.finditer(text):
         key = LINES.get(line["name"].strip())
@@ -84,7 +84,7 @@ def printed(text: str) -> dict[str, Any]:
 
 
 def results(data: Mapping[str, Any], name: str) -> Results:
-    """Return results with one cell, of a server that is otherwise unknown."""
+    """Return results with a single cell, for an otherwise unknown server."""
     rate, requests = _number(data.get("request_rate")), _count(data, "num_prompts") or _count(data, "completed")
     cell = {
         "key": f"vllm.serve.{name}",
@@ -134,7 +134,7 @@ def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures that need the single gaps: the largest gap and the stalls."""
+    """Return the figures that need the individual gaps, which are the largest gap and the stalls."""
     found: dict[str, Any] = {}
     gaps, firsts = _flat(data.get("itls")), _flat(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", firsts)):
@@ -156,7 +156,7 @@ def _flat(values: Any) -> list[float]:
 
 
 def _json(text: str) -> dict[str, Any]:
-    """Return a JSON object, or the last of several lines (`--append-result`); empty if it is none."""
+    """Return a JSON object, or the last of several lines (`--append-result`); empty if it is not an object."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
             found = bounds.clean(_parsed(part))
@@ -168,7 +168,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """Return the value of a JSON text. Raises ValueError if it is invalid or has too many parts."""
+    """Parse a JSON text. Raises ValueError if it is invalid or has too many parts."""
     return bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
 
 

@@ -1,7 +1,7 @@
-"""The HTML pages on the laptop: host history (`invoke report`) and results of an experiment (`invoke bench`).
+"""HTML pages on the laptop: the history of hosts (`invoke report`) and the results of an experiment (`invoke bench`).
 
-page.py, page.html.j2, style.css: shared by all pages. hosts_page, checks, stretches, plot: hosts over time. experiment_page,
-charts, drawing: an experiment.
+All pages share page.py, page.html.j2, style.css and plot.py. hosts_page.py and checks.py are for hosts, and experiment_page.py is
+for experiments.
 """
 
 from sparkwright.html.checks import Host, of

@@ -1,4 +1,4 @@
-"""A host's checks, summarized into equal time spans, as many as a plot can show. The table shows the same spans."""
+"""A host's checks, summarized over equal time spans, as many as a plot can show. The table shows the same spans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Check:
     every_s: float = 0.0
 
 
-#: shape of a check as a host sends it
+#: shape of a check, as sent by a host
 CHECK: dict[str, Shape] = {
     "time_s": moment,
     "state": line,
@@ -53,16 +53,16 @@ class Period:
     why: str
     start_s: float
     end_s: float
-    #: a check follows at its end
+    #: True if it ends with another check
     known: bool = True
 
 
 def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
-    """Return the periods with a known state, oldest first; adjacent periods of the same state are merged.
+    """Return the periods with a known state, oldest first, merging adjacent periods with the same state.
 
     Args:
-        checks: oldest first.
-        until_s: end of the last period, seconds since the epoch.
+        checks: checks, oldest first.
+        until_s: end of the last period, in seconds since the epoch.
     """
     found: list[Period] = []
     for period in _each(checks, until_s):
@@ -82,7 +82,7 @@ def _each(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
 
 
 def seconds(found: Sequence[Period], state: str = "") -> float:
-    """Return the total length of periods, seconds.
+    """Return the total length of periods in seconds.
 
     Args:
         found: the periods.
@@ -92,13 +92,13 @@ def seconds(found: Sequence[Period], state: str = "") -> float:
 
 
 MOST_SPANS = 240
-#: readable lengths of a span, seconds
+#: readable lengths of a span, in seconds
 LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The summary of the checks of one span: number, worst state, median rate, least memory, highest temperature."""
+    """The summary of a span's checks: number, worst state, median rate, least memory, highest temperature."""
 
     start_s: float
     checks: int
@@ -133,7 +133,7 @@ class Host:
     span_s: float = 0.0
     checks: Sequence[Check] = ()
     spans: Sequence[Span] = ()
-    #: reason that there are no checks
+    #: reason why there are no checks
     error: str = ""
     #: exit code of that error
     error_exit: int = 0
@@ -145,7 +145,7 @@ class Host:
 
     @property
     def episodes(self) -> list[Episode]:
-        """The periods in which it was not ok. A change from one bad state to another begins a new one."""
+        """The periods in which the host was not ok. A change from one bad state to another begins a new one."""
         return [
             Episode(
                 stretch.state,
@@ -160,17 +160,17 @@ class Host:
 
     @property
     def ok_share(self) -> float | None:
-        """The share of the known time in which it was ok."""
+        """The share of the known time in which the host was ok."""
         known_s = seconds(self.stretches)
         return seconds(self.stretches, "ok") / known_s if known_s else None
 
     @property
     def unknown_share(self) -> float:
-        """The share of the whole time in which its state is unknown."""
+        """The share of the total time in which the state is unknown."""
         return 1 - seconds(self.stretches) / max(1.0, self.until_s - self.since_s)
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """Return the (start, value) pairs of a figure, for the spans that have it."""
+        """Return a figure as (start, value) pairs, for the spans that have it."""
         values = [(span.start_s, getattr(span, name)) for span in self.spans]
         return [(at_s, value) for at_s, value in values if value is not None]
 
@@ -193,14 +193,14 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
 
 
 def length_s(span_s: float, checks: Sequence[Check]) -> float:
-    """Return the length of a span, seconds: at least one check each, and at most MOST_SPANS spans."""
+    """Return a span's length in seconds, such that each has at least one check and there are at most MOST_SPANS."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
     least = max(span_s / MOST_SPANS, statistics.median(gaps) if gaps else 0.0)
     return float(next((index for index in LENGTHS_S if index >= least), 86400 * math.ceil(least / 86400)))
 
 
 def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
-    """Yield the spans that contain checks, oldest first. They begin at whole multiples of span_s."""
+    """Yield the spans that contain checks, oldest first. They begin at multiples of span_s."""
     for start, group in itertools.groupby(checks, key=lambda check: check.time_s // span_s * span_s):
         rows = list(group)
         worst = max(rows, key=lambda check: severity(check.state))

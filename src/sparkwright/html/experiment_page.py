@@ -1,4 +1,4 @@
-"""The page of an experiment: each chart with its table."""
+"""The page of an experiment, with a table for each chart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUDGET = "max-num-batched-tokens"
 
 
 def write(folder: Path, results: Results) -> str:
-    """Write the page beside the results. Return its name."""
+    """Write the page to the results' folder and return its name."""
     write_atomically(folder / results_file.PAGE, html(results).encode(), mode=0o644)
     return results_file.PAGE
 
@@ -46,7 +46,7 @@ def _words(results: Results) -> str:
 
 
 def _rows(results: Results) -> list[list[str]]:
-    """Return the same rows as on the terminal."""
+    """Return the same rows as on a terminal."""
     titles, found = summary.figures(results)
     body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in found]
     return [["Load", "Arm", "Runs", *titles], *body]
@@ -57,11 +57,11 @@ def _effective(arm: Arm) -> str:
 
 
 def charts_of(results: Results) -> list[Chart]:
-    """Return the charts of an experiment, those of which it has figures."""
+    """Return the charts for which an experiment has figures."""
     return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results), *_depth(results)]
 
 
-#: title, name in Figures, unit
+#: charts of a sweep: title, name in `Figures`, unit
 SWEPT = (
     ("Throughput", "output_tok_per_s", "tok/s"),
     ("TTFT p50", "ttft_p50_ms", "ms"),
@@ -70,7 +70,7 @@ SWEPT = (
 
 
 def _sweep(results: Results) -> Iterator[Chart]:
-    """Yield charts of each load against the swept flag, or a heat map of each load over two swept flags."""
+    """Yield charts of each load by the swept flag, or a heat map of each load by two swept flags."""
     if results.experiment != "sweep":
         return
     axes = axes_of(results)
@@ -109,12 +109,12 @@ def _numeric(results: Results, axes: Sequence[str]) -> bool:
 
 
 def _values(results: Results, name: str) -> list[str]:
-    """Return the values of a swept flag in their order, as on the command line."""
+    """Return the values of a swept flag in order, in command line syntax."""
     return list(dict.fromkeys(shown(arm.at[name]) for arm in results.arms if name in arm.at))
 
 
 def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
-    """Return the x position of each arm: its value if all are numbers, else its index."""
+    """Return the x positions of the arms, which are their values if all are numbers, and otherwise their indexes."""
     if not axes:
         return {arm.name: arm.max_num_batched_tokens for arm in results.arms if arm.max_num_batched_tokens}
     name = axes[0]
@@ -125,7 +125,7 @@ def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
 
 
 def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
-    """Yield a chart of each load over two swept flags: rows are the first flag's values, columns the second's."""
+    """Yield a chart of each load by two swept flags, with the first flag's values as rows and the second's as columns."""
     first, second = (_values(results, axis) for axis in axes)
     for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows_rows(results))):
         found: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
@@ -154,7 +154,7 @@ def _cells(line: Line, count: int) -> tuple[str, ...]:
 
 
 def _named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
-    """Return a table with a row for each value that is not a number, and a column for each line."""
+    """Return a table with a row for each named value and a column for each line."""
     body = ((name, *(number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
 
@@ -183,7 +183,7 @@ def _gaps(results: Results) -> Iterator[Chart]:
 
 
 def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
-    """Return a table of the largest gaps only: all of them would be thousands of rows."""
+    """Return a table of only the largest gaps, because all of them would be thousands of rows."""
     head = ("arm", "gaps", "median ms", "the five largest, ms (at s)")
     found = []
     for line in lines:
@@ -195,7 +195,7 @@ def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
 
 
 def _head_of_line(results: Results) -> Iterator[Chart]:
-    """Yield the charts of a long prompt's cost for other streams, by arm."""
+    """Yield the charts of a long prompt's effect on other streams, by arm."""
     yield from _bars(
         results,
         "hol1",
@@ -234,7 +234,7 @@ def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str,
 
 
 def _throughput(results: Results) -> Iterator[Chart]:
-    """Yield the charts of the throughput of all streams, by number of streams or by arrival rate."""
+    """Yield the charts of the total throughput by number of streams or arrival rate."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
         serve = [row for row in rows_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
         for figure, title, y in (
@@ -255,7 +255,7 @@ def _throughput(results: Results) -> Iterator[Chart]:
                 )
 
 
-#: key and title of a chart by depth, name of its figure, unit, and divisor
+#: charts by depth: key, title, name of the figure, unit, divisor and description
 DEPTH = (
     ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of one stream."),
     ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
@@ -264,7 +264,7 @@ DEPTH = (
 
 
 def _depth(results: Results) -> Iterator[Chart]:
-    """Yield the charts of decode rate, time to first token and memory against prompt length."""
+    """Yield the charts of decode rate, time to first token and memory by prompt length."""
     found = [row for row in rows_rows(results) if row.load.get("kind") == "depth"]
     x = "tokens of the prompt"
     for key, title, name, unit, part, what in DEPTH:
@@ -282,7 +282,7 @@ def _depth(results: Results) -> Iterator[Chart]:
 
 
 def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:
-    """Return lines from (name, x, y). Points without a value are left out."""
+    """Return lines from (name, x, y), leaving out points without a value."""
     points: dict[str, list[tuple[float, float]]] = {}
     for name, x, y in found:
         if x is not None and y is not None:

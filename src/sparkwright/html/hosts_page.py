@@ -1,4 +1,4 @@
-"""The page of hosts over time. A table below each plot shows the same values."""
+"""The page of hosts over time, with a table of the same values below each plot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOTTEST_C = 100.0
 
 
 def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
-    """Return the HTML page of all hosts. Times are seconds since the epoch."""
+    """Return the HTML page of all hosts. Times are in seconds since the epoch."""
     zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
     return render(
         "hosts_page.html.j2",
@@ -32,7 +32,7 @@ def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
 
 
 def clock(time_s: float | None) -> str:
-    """Return a time as this machine's local time."""
+    """Return a time as local time of this machine."""
     return "-" if time_s is None else units.moment(time_s, units.MINUTE)
 
 

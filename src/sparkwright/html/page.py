@@ -1,6 +1,6 @@
-"""The shared parts of all pages: page.html.j2 is their frame, style.css their style.
+"""The shared parts of all pages, whose layout is page.html.j2 and whose style is style.css.
 
-Each page is one file without scripts, and loads nothing.
+Each page is a single file without scripts that loads nothing.
 """
 
 from __future__ import annotations

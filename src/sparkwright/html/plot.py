@@ -1,6 +1,6 @@
 """Plots as SVG: the charts of an experiment, and a host's figures and states over time.
 
-Colours are the page's CSS. A colour always has a text, a mark or a pattern of strokes beside it.
+Colours are defined in the page's CSS. A colour is never used without a text, a mark or a pattern of strokes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sparkwright.visible import one_line
 
 WIDTH, HEIGHT, BAND, CHART_HEIGHT = 720, 120, 34, 340
 LEFT, RIGHT, TOP, BOTTOM = 60, 8, 26, 18
-#: height of a row of the legend, and below a chart's axis; width of a label's character, pixels
+#: in pixels: the height of a row of the legend, the height below a chart's axis, and the width of a label's character
 ROW, BELOW, CHARACTER = 17, 36, 6.2
 LEGEND_CHARS = 100
 #: number of spans without a check after which a line is interrupted
 BREAK = 2.5
 HOUR_S, DAY_S = 3600, 86400
-#: intervals between time labels, seconds
+#: intervals between time labels, in seconds
 STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S)
 LABELS = 8
-#: colours of the style sheet, and the strokes, the marks (round a point) and the shades of lines in their order
+#: number of colours in the style sheet, and the strokes, marks (around a point) and shades of lines, in order
 COLOURS = 7
 STROKES = ("", "6 3", "6 3 1 3", "1 3")
 MARKS = (
@@ -40,7 +40,7 @@ MARKS = (
     "m-3,-2l1,-1l2,2l2,-2l1,1l-2,2l2,2l-1,1l-2,-2l-2,2l-1,-1l2,-2z",
 )
 SHADES = (1, 0.6, 0.3)
-LEAST = 1.0  # smallest value on a logarithmic scale: chunks that arrived in one piece have no gap
+LEAST = 1.0  # smallest value on a logarithmic scale, as chunks that arrived together have no gap
 
 Points = Sequence[tuple[float, float]]
 
@@ -49,9 +49,9 @@ Points = Sequence[tuple[float, float]]
 class Line:
     """A line of a chart."""
 
-    #: in the legend
+    #: name in the legend
     name: str
-    #: (x, y)
+    #: points as (x, y)
     points: tuple[tuple[float, float], ...]
     #: x values of events
     marks: tuple[float, ...] = ()
@@ -61,20 +61,20 @@ class Line:
 class Chart:
     """A chart."""
 
-    #: identifies the chart on its page
+    #: identifier of the chart on its page
     key: str
     title: str
-    #: one sentence on how to read it
+    #: sentence on how to read the chart
     what: str
     x: str
     y: str
     lines: tuple[Line, ...]
-    #: dots: points without a line between them
+    #: kind of chart, where dots have no line between them
     kind: Literal["lines", "dots", "bars", "heat"] = "lines"
-    #: logarithmic, for sizes that double
+    #: True for a logarithmic x axis, for sizes that double
     log_x: bool = False
     log_y: bool = False
-    #: names of groups, whose points are (group, value); for a heat map the names of its columns, each line being a row
+    #: names of groups, whose points are (group, value), or names of a heat map's columns, in which each line is a row
     bars: tuple[str, ...] = ()
     #: the chart's figures, header first
     table: tuple[tuple[str, ...], ...] = field(default=())
@@ -84,19 +84,19 @@ class Chart:
 class Figure:
     """The properties of a figure over time."""
 
-    #: with its unit
+    #: name with the unit
     name: str
-    #: top of the scale; None derives it from the values
+    #: top of the scale; None to derive it from the values
     top: float | None = None
-    #: (name, value) of a dashed line
+    #: a dashed line as (name, value); None for none
     reference: tuple[str, float] | None = None
-    #: join measurements that are far apart, too
+    #: True to join even measurements that are far apart
     joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis: its lowest and highest value, and the pixels at which they stand. Other values stand at its ends."""
+    """An axis with its lowest and highest value and their pixels. Values beyond these are placed at the ends."""
 
     low: float
     high: float
@@ -105,7 +105,7 @@ class Scale:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Return the position of a value, pixels."""
+        """Return the position of a value in pixels."""
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         value = math.log(max(value, self.low)) if self.log else value
         share = (value - low) / ((high - low) or 1.0)
@@ -123,7 +123,7 @@ class Scale:
 
 
 def chart_of(chart: Chart) -> str:
-    """Return the picture of a chart, for inlining into a page where `KEY-name` is its heading."""
+    """Return a chart's picture, for inlining into a page where `KEY-name` is the id of its heading."""
     legend, rows = _legend(chart) if chart.kind != "heat" and len(chart.lines) > 1 else ([], 0)
     top, floor = TOP + rows * ROW, CHART_HEIGHT - BELOW
     parts = [_text(0, 11, chart.y, "name"), *legend]
@@ -141,7 +141,7 @@ def chart_of(chart: Chart) -> str:
 
 
 def time_axis(since_s: float, until_s: float) -> Scale:
-    """Return the axis of a time, seconds since the epoch."""
+    """Return a time axis, in seconds since the epoch."""
     return Scale(since_s, max(until_s, since_s + 1), LEFT, WIDTH - RIGHT)
 
 
@@ -150,7 +150,7 @@ def over_time(figure: Figure, points: Points, x: Scale, span_s: float, label: st
 
     Args:
         figure: the plotted figure.
-        points: (seconds since the epoch, value).
+        points: points as (seconds since the epoch, value).
         x: the time axis.
         span_s: length of a span.
         label: text alternative of the picture.
@@ -175,7 +175,7 @@ def over_time(figure: Figure, points: Points, x: Scale, span_s: float, label: st
 
 
 def states(found: Sequence[Period], x: Scale, label: str) -> str:
-    """Return the states as a band of colours, worse states on top. Gaps are periods with an unknown state."""
+    """Return the states as a coloured band with worse states on top. Gaps are periods with an unknown state."""
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"'
     parts = [_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>not known</title></rect>']
     for period in sorted(found, key=lambda period: severity(period.state)):
@@ -203,7 +203,7 @@ def _lines(chart: Chart, y: Scale) -> list[str]:
 
 
 def _bars(chart: Chart, y: Scale) -> list[str]:
-    """Draw groups of bars with their values above them."""
+    """Draw groups of bars, with the values above them."""
     group = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars))
     wide = 0.8 * group / max(1, len(chart.lines))
     parts = _below([(LEFT + (n + 0.5) * group, name) for n, name in enumerate(chart.bars)], y.start, group)
@@ -218,7 +218,7 @@ def _bars(chart: Chart, y: Scale) -> list[str]:
 
 
 def _heat(chart: Chart, top: float, floor: float) -> list[str]:
-    """Draw a heat map. Each cell shows its figure; a cell without one stays empty."""
+    """Draw a heat map whose cells show their figures. Cells without a figure are empty."""
     wide, high = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars)), (floor - top) / max(1, len(chart.lines))
     values = [value for line in chart.lines for _, value in line.points]
     shade = Scale(min(values), max(values), 0.1, 0.6)
@@ -235,7 +235,7 @@ def _heat(chart: Chart, top: float, floor: float) -> list[str]:
 
 
 def _legend(chart: Chart) -> tuple[list[str], int]:
-    """Return the names of the lines with their marks, and the number of rows that they take."""
+    """Return the legend with the lines' names and marks, and its number of rows."""
     parts, left, row = [], float(LEFT), 0
     for n, line in enumerate(chart.lines):
         name = one_line(line.name, at_most=LEGEND_CHARS)
@@ -281,13 +281,13 @@ def _rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _grid(y: Scale, ticks: Sequence[float]) -> list[str]:
-    """Return a rule and a label for each tick of the upright axis."""
+    """Return a rule and a label for each tick of the vertical axis."""
     rules = [_rule("grid", LEFT, y.at(tick), WIDTH - RIGHT, y.at(tick)) for tick in ticks]
     return rules + [_text(LEFT - 4, y.at(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
 
 
 def _below(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
-    """Return the labels of the level axis. Those without room are left out, or shortened if each has the same room."""
+    """Return the labels of the horizontal axis. Those without room are left out, or shortened if each has the same room."""
     parts, free = [], float("-inf")
     for at, words in labels:
         shown = one_line(words, at_most=max(4, int(room / CHARACTER))) if room else words
@@ -314,7 +314,7 @@ def _times(x: Scale, floor: float) -> list[str]:
 
 
 def _pieces(points: Points, most_s: float) -> list[list[tuple[float, float]]]:
-    """Return runs of points that are at most most_s apart."""
+    """Return sequences of points that are at most most_s apart."""
     pieces: list[list[tuple[float, float]]] = []
     for point in points:
         if pieces and point[0] - pieces[-1][-1][0] <= most_s:

@@ -1,4 +1,4 @@
-"""Changes that were planned and shown, but not made yet. Each is bound to its plan, and is made at most once."""
+"""Changes that were planned and shown but not made yet. Each is bound to its plan and made at most once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.mcp import output
 Operation = Literal["deploy", "restart", "rollback"]
 #: how long a plan can be confirmed, in seconds
 LASTS_S = 600.0
-#: most plans that wait for confirmation; the oldest ones are dropped
+#: limit on the plans that wait for confirmation, beyond which the oldest are dropped
 MOST = 50
 
 OnEvent = Callable[[Event], None]
@@ -30,13 +30,13 @@ class Planned:
 
     id: str
     operation: Operation
-    #: by name, in order
+    #: names of the hosts, in order
     hosts: tuple[str, ...]
-    #: of the plan, the hosts and the user's files
+    #: digest of the plan, the hosts and the user's files
     digest: str
     planned_s: float
     plan: tuple[dict[str, Any], ...]
-    #: the whole plan, in the form of a tool's answer
+    #: the complete plan, in the form of a tool's answer
     shown: dict[str, Any]
 
 
@@ -44,7 +44,7 @@ class Changes:
     """The plans of one MCP server.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +61,7 @@ class Changes:
             The plan, whose id may be confirmed; None if there is nothing to do.
 
         Raises:
-            Refused: the plan does not fit one answer, so that not all of it could be shown under its id.
+            Refused: the plan does not fit into an answer, so it could not be shown completely under its id.
             SparkwrightError: a host would refuse, or is unreachable.
         """
         names = tuple(host.host for host in self._fleet.hosts(hosts))
@@ -82,7 +82,7 @@ class Changes:
         return planned
 
     def apply(self, id: str, on_event: OnEvent) -> RunResult:
-        """Make a change. Raises Refused for a plan that is unknown, was used before, is too old, or is out of date."""
+        """Make a change. Raises Refused for a plan that is unknown, was already used, is too old, or is out of date."""
         with self._lock:
             planned = self._waiting.pop(id, None)
             used = id in self._used
@@ -102,7 +102,7 @@ class Changes:
     def _now(
         self, operation: Operation, hosts: tuple[str, ...], on_event: OnEvent
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
-        """Return the digest of the plan as of now, and its tasks with changes. Raises the error of a host that refuses."""
+        """Return the digest of a current plan, and its tasks with changes. Raises the error of a host that refuses."""
         files = self._files()
         result = _followed(self._run(operation, hosts, check=True, diff=True), on_event).check()
         if result.exit is Exit.OK:

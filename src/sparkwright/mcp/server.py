@@ -1,4 +1,4 @@
-"""The MCP server: read-only tools, resources, and if allowed, the two tools that change hosts."""
+"""The MCP server, with read-only tools, resources and, if allowed, the two tools that change hosts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Topic = Annotated[
 Words = Annotated[str, Field(max_length=200, description="in place of a topic: words that one section holds all of")]
 PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id that plan_change gave")]
 
-#: imported before the server is ready, as the first request to a host would wait for it
+#: imported before the server is ready, because the first request to a host would have to wait for it
 CONNECTS = ssh_link.SshLink
 
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
@@ -238,7 +238,7 @@ def _logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
 
 
 def _silent(event: Event) -> None:
-    """Ignore progress events: a resource has no progress."""
+    """Ignore progress events, because resources have no progress."""
 
 
 def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
 
 
 def _result(result: RunResult) -> dict[str, Any]:
-    """Return the outcome of a run on each host, with the tasks that changed or failed."""
+    """Return a run's outcome on each host, with the tasks that changed something or failed."""
     shown = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {
@@ -271,9 +271,9 @@ def _result(result: RunResult) -> dict[str, Any]:
 
 
 def _progress(context: Context) -> Callable[[Event], None]:
-    """Return a callback that reports each task that starts, and each host that finishes, to the client.
+    """Return a callback that reports starting tasks and finished hosts to the client.
 
-    It is called in a thread of the server's.
+    It is called in a server thread.
     """
     count = 0
 
@@ -293,7 +293,7 @@ def _raising(kind: type[Exception]) -> Callable[[Callable[Given, Answer]], Calla
 
 
 def _saying(act: Callable[Given, Answer], kind: type[Exception]) -> Callable[Given, Answer]:
-    """Pass the message of our errors to the client. The SDK hides the text of unexpected exceptions."""
+    """Pass our error messages to the client, because the SDK hides the text of unexpected exceptions."""
 
     @functools.wraps(act)
     def run(*args: Given.args, **options: Given.kwargs) -> Answer:

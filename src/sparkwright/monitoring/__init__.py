@@ -1,1 +1,1 @@
-"""Monitoring integration: alert rules for Prometheus and a Grafana dashboard, over the metrics that checks write."""
+"""Monitoring: alert rules for Prometheus and a Grafana dashboard, based on the metrics that checks write."""

@@ -1,6 +1,6 @@
-"""The alert rules, as a rules file of Prometheus. The runbook link of each leads to its section of docs/alerts.md.
+"""The alert rules, as a rules file for Prometheus, with links to their sections in docs/alerts.md as runbooks.
 
-Limits are those of the health check, so that alerts and check records never disagree.
+The limits are those of the health check, so that alerts and check records never disagree.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sparkwright.measure.smoke import MAX_TOLERANCE
 _LIMITS = Limits()
 #: age at which a check counts as stopped: three default intervals
 CHECK_LATE_S = 900
-#: share of the host's own baseline below which a decode rate is low, whatever its spread
+#: share of the host's baseline below which a decode rate is low, regardless of its spread
 SLOW = 1 - MAX_TOLERANCE
-#: name of Prometheus' scrape job for gateways
+#: name of Prometheus's scrape job for gateways
 GATEWAY_JOB = "sparkwright-gateway"
 CLIENTS_JOB = "sparkwright-gateway-clients"
-#: name of the job for node_exporter on the hosts
+#: name of the scrape job for node_exporter on the hosts
 NODE_JOB = "sparkwright-hosts"
 
 HEAD = """\
@@ -33,24 +33,24 @@ HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert of Prometheus."""
+    """An alert in Prometheus."""
 
-    #: of the alert, and of its section in docs/alerts.md
+    #: name of the alert, and of its section in docs/alerts.md
     name: str
-    #: PromQL
+    #: PromQL expression
     expr: str
-    #: how long it must hold
+    #: how long the expression must hold
     for_: str
     #: critical (no one is served), warning (check today) or info
     severity: str
-    #: one sentence, a Prometheus template
+    #: sentence, as a Prometheus template
     summary: str
 
     def rule(self, runbooks: str) -> dict[str, Any]:
         """Return the alert as a rule of a rules file.
 
         Args:
-            runbooks: address of the page with its section.
+            runbooks: URL of the page with its section.
         """
         return {
             "alert": self.name,
@@ -62,8 +62,8 @@ class Alert:
 
 
 _GATEWAY = f'job="{GATEWAY_JOB}"'
-#: name without `Sparkwright`, how long it must hold, severity, PromQL, summary; `%` stands for the prefix of our metrics, `@` for
-#: the server, with its name on a host with several, and `#` for the host
+#: alerts as (name without `Sparkwright`, how long it must hold, severity, PromQL, summary), where `%` stands for the prefix of
+#: our metrics, `@` for the server, with its name on a host with several, and `#` for the host
 _ROWS = (
     ("ServerDown", "1m", "critical", '%health_state{state=~"down|wedged|stalled|crash-looping"} == 1',
      "The server on @ is {{ $labels.state }}."),
@@ -112,7 +112,7 @@ def text(runbooks: str = "") -> str:
     """Return the rules file.
 
     Args:
-        runbooks: address of docs/alerts.md for its links; empty for this project's.
+        runbooks: URL of docs/alerts.md for the links; empty for this project's own.
     """
     groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOKS) for alert in ALERTS]}]
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

@@ -1,7 +1,7 @@
-"""The dashboard for import into Grafana: the fleet, one host, one model and the gateway, each a row of panels.
+"""The dashboard for import into Grafana, with rows of panels for the fleet, a host, a model and the gateway.
 
-Panels are the rows of data below; one function adds what Grafana needs around them. The schema version is 39, that of Grafana
-10.4; newer ones read it.
+The panels are defined as data below, and a function adds everything else that Grafana needs. The schema version is 39, that of
+Grafana 10.4, which newer versions can read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TITLE, UID = "sparkwright", "sparkwright-fleet"
 SCHEMA_VERSION = 39
 COLUMNS, HEIGHT = 24, 8
 SOURCE = {"type": "prometheus", "uid": "${source}"}
-#: Grafana's colours of the states, from best to worst
+#: Grafana's colours for the states, from best to worst
 COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
 
 
@@ -30,11 +30,11 @@ class Panel:
     title: str
     #: PromQL by legend; `%` stands for the prefix of our metrics, `@` for the selected hosts
     queries: dict[str, str]
-    #: as Grafana calls it
+    #: Grafana's name of the unit
     unit: str = "short"
     #: Grafana's panel type
     kind: str = "timeseries"
-    #: of the dashboard's 24 columns
+    #: width in the dashboard's 24 columns
     width: int = 8
     #: minimum of the axis
     least: float | None = 0
@@ -47,13 +47,13 @@ _OF_STATE = f"sum by (instance, server) ({_STATE.replace(' + ', ' or ')})"
 #: label of the server on a host with several
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
-#: backends of HAProxy whose names begin with a dash hold tables, and no model
+#: selects HAProxy's backends with a model; those whose names begin with a dash hold tables
 _IN_JOB = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
 _PROXY, _CLIENT = "{{proxy}}", "{{client}}"
 
 
 def _of_clients(name: str, function: str = "rate", window: str = "5m") -> str:
-    """Return the query of a counter of the gateway's clients."""
+    """Return the query for a counter of the gateway's clients."""
     return f'{function}(%client_{name}_total{{job="{CLIENTS_JOB}"}}[{window}])'
 
 

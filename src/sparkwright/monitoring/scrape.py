@@ -1,6 +1,6 @@
-"""The scrape configuration for Prometheus: node_exporter on each host, and each gateway.
+"""The scrape configuration for Prometheus, with node_exporter on each host and each gateway.
 
-The file is for its `scrape_config_files`.
+The file is for `scrape_config_files`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import yaml
 from sparkwright.gateway import usage
 from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB, NODE_JOB
 
-#: node_exporter's own port (its README)
+#: node_exporter's default port (its README)
 NODE_PORT = 9100
 KEY_FILE = "/etc/prometheus/{name}.gateway-key"
 
@@ -27,18 +27,18 @@ HEAD = """\
 class Endpoint:
     """A scrape target."""
 
-    #: `instance` label of its metrics
+    #: value of the `instance` label
     name: str
     address: str
     port: int
     tls: bool = False
-    #: requires its API key
+    #: True if the API key is required
     keyed: bool = False
-    #: has clients with keys of their own
+    #: True if there are clients with their own keys
     clients: bool = False
 
     def at(self) -> str:
-        """Return the address as Prometheus writes it; an IPv6 address is in brackets."""
+        """Return the address in Prometheus's format, with IPv6 addresses in brackets."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
@@ -65,9 +65,9 @@ def _static(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _gateway(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:
-    """Return a job for one gateway.
+    """Return the job for a gateway.
 
-    Each has a job of its own because keys may differ. Alerts and panels use the label `job`, which is the same for all.
+    Each gateway has its own job because the keys may differ. Alerts and panels use the label `job`, which is the same for all.
     """
     static = _static(endpoint)
     static["labels"]["job"] = name
