@@ -77,7 +77,7 @@ def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
     return {**about, "time_s": record.time_s, "evidence": bad, "healed": record.healed, "sandbox": record.sandbox}
 
 
-def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
+def run_command(argv: tuple[str, ...], message: dict[str, Any]) -> None:
     """Run the user's command without a shell, with the message on standard input and the state in its environment.
 
     Raises NotTold.
@@ -88,7 +88,7 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
     }
     try:
         done = subprocess.run(
-            list(words),
+            list(argv),
             input=json.dumps(message).encode(),
             stdout=subprocess.DEVNULL,  # it is not used and may be endless
             stderr=subprocess.DEVNULL,
@@ -97,9 +97,9 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
             check=False,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise NotTold(f"{words[0]}: {type(error).__name__}") from None
+        raise NotTold(f"{argv[0]}: {type(error).__name__}") from None
     if done.returncode:
-        raise NotTold(f"{words[0]} exited with {done.returncode}")
+        raise NotTold(f"{argv[0]} exited with {done.returncode}")
 
 
 def post(url: str, message: Post, *, pause: Callable[[float], None] = time.sleep) -> None:

@@ -128,8 +128,8 @@ class Repository:
         """Fetch into the existing repository; see `fetch`."""
         if not (self.folder / "HEAD").is_file():
             self._git(["init", "--quiet", "--bare", str(self.folder)], READ_S, inside=False)
-        words = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
-        self._git([*words, f"{wanted}:{KEPT}"], FETCH_S)
+        argv = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
+        self._git([*argv, f"{wanted}:{KEPT}"], FETCH_S)
         return self._git(["rev-parse", f"{KEPT}^{{commit}}"], READ_S).decode().strip()
 
     def files(self, commit: str, below: str) -> list[File]:
@@ -138,9 +138,9 @@ class Repository:
         Raises:
             Refused: there are more than MOST_FILES files, or the list exceeds MOST_LIST_BYTES.
         """
-        words = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
+        argv = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
         found = []
-        rows = self._git(words, READ_S, most_bytes=MOST_LIST_BYTES).split(b"\0")
+        rows = self._git(argv, READ_S, most_bytes=MOST_LIST_BYTES).split(b"\0")
         if len(rows) > MOST_FILES:
             raise Refused(f"it has more than {MOST_FILES:,} files.", where=self._where, fix=SMALLER)
         for row in rows:
@@ -181,14 +181,14 @@ class Repository:
 
     def _git(
         self,
-        words: Sequence[str],
+        argv: Sequence[str],
         timeout_s: float,
         *,
         inside: bool = True,
         given: bytes = b"",
         most_bytes: int = output.MOST_BYTES,
     ) -> bytes:
-        code, out, err = self._run(words, timeout_s, inside=inside, given=given, most_bytes=most_bytes)
+        code, out, err = self._run(argv, timeout_s, inside=inside, given=given, most_bytes=most_bytes)
         if code:
             message = f"git says: {one_line(_reason(err), at_most=200)}."
             raise Unreachable(message, where=self._where, fix="Check the url in registries.yml.")
@@ -196,7 +196,7 @@ class Repository:
 
     def _run(
         self,
-        words: Sequence[str],
+        argv: Sequence[str],
         timeout_s: float,
         *,
         inside: bool = True,
@@ -208,7 +208,7 @@ class Repository:
         limits = partial(_limit, int(timeout_s) + 1)
         try:
             return output.run(
-                ["git", *SAFE, *at, *words],
+                ["git", *SAFE, *at, *argv],
                 stdin=given,
                 timeout_s=timeout_s,
                 env=_environment(local=self.url.startswith("file://")),

@@ -217,20 +217,20 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
         lines = Path(temporary) / "requirements.txt"
         lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
         # -P: the current folder may hold an untrusted project
-        words = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
-        words += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
-        words += ["--dest", temporary, "--requirement", str(lines)]
-        answer = _reported([*words, *platform_words(machine, python)], len(missing), progress)
+        argv = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
+        argv += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
+        argv += ["--dest", temporary, "--requirement", str(lines)]
+        answer = _reported([*argv, *platform_words(machine, python)], len(missing), progress)
         if answer:
             raise _refusal(answer, python, machine)
         for path in Path(temporary).glob("*.whl"):
             path.replace(folder / path.name)
 
 
-def _reported(words: list[str], total: int, progress: Progress) -> str:
+def _reported(argv: list[str], total: int, progress: Progress) -> str:
     """Run pip and report its progress. Return its output if it failed, otherwise an empty text."""
     lines, done = [], 0
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
         for line in pip.stdout or ():
             lines.append(line)
             if line.startswith(("Collecting ", "Processing ")):  # from an index or from a folder

@@ -123,10 +123,10 @@ def _complete(place: Path) -> bool:
 
 def _starts(place: Path) -> bool:
     """Return True if the runtime starts. Its compiled files are not in the manifest and may be for another Python."""
-    words = ["-IS", str(place / "lib/sparkwright/runner/boot.py"), str(place / "tag"), "engine"]
+    argv = ["-IS", str(place / "lib/sparkwright/runner/boot.py"), str(place / "tag"), "engine"]
     try:
         python = (place / "python").read_text()
-        answer = subprocess.run([python, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        answer = subprocess.run([python, *argv], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except (OSError, ValueError):
         return False
     return answer.returncode == GOOD_START

@@ -171,11 +171,11 @@ class _Watch:
         elif key in OPENS:
             self._open(OPENS[key])
 
-    def _open(self, words: tuple[str, ...]) -> None:
+    def _open(self, argv: tuple[str, ...]) -> None:
         """Show a command for the selected host in the user's pager, then return to the screen."""
         self._screen.__exit__()
         try:
-            _page([*words, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
+            _page([*argv, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
         finally:
             self._screen.__enter__()
 
@@ -228,19 +228,19 @@ def _act_line(row: Event) -> str:
     return f"{row['what']}  by {row.get('who') or 'unknown'}{why}"
 
 
-def _page(words: list[str], env: Mapping[str, str]) -> None:
+def _page(argv: list[str], env: Mapping[str, str]) -> None:
     """Show a command's output in a pager: $PAGER or less. Without a pager, print it and wait for Enter.
 
     Args:
-        words: the command's arguments.
+        argv: the command's arguments.
     """
-    command = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from sparkwright.cli import main; main()", *argv]
     pager = os.environ.get("PAGER", "").split() or list(PAGER)
     if shutil.which(pager[0]) is None:
         subprocess.run(command, env=env, check=False)
         input("Enter to return ")
         return
-    if words[0] == "logs" and PurePath(pager[0]).name == "less":
+    if argv[0] == "logs" and PurePath(pager[0]).name == "less":
         pager.append("+G")  # the newest lines are at the end
     at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager and the command handle it
     try:
@@ -248,7 +248,7 @@ def _page(words: list[str], env: Mapping[str, str]) -> None:
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
             subprocess.Popen(pager, stdin=subprocess.PIPE, bufsize=0) as shown,
         ):
-            title = f"$ {program.name()} {join(words)}\n\n".encode()
+            title = f"$ {program.name()} {join(argv)}\n\n".encode()
             threading.Thread(target=_pump, args=(title, running.stdout, shown.stdin), daemon=True).start()
             shown.wait()
             running.terminate()

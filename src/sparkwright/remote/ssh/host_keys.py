@@ -294,13 +294,13 @@ def _matching(name: str, path: str, given: bytes) -> list[Known]:
     return list(read_known_hosts(_keygen(["-F", name, "-f", path], given).stdout))
 
 
-def _keygen(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _keygen(argv: Sequence[str], given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(["ssh-keygen", *words], input=given, capture_output=True, timeout=COMMAND_S, check=False)
+        return subprocess.run(["ssh-keygen", *argv], input=given, capture_output=True, timeout=COMMAND_S, check=False)
     except FileNotFoundError:
         raise Refused("there is no ssh-keygen on this machine.", fix="Install the OpenSSH client.") from None
     except subprocess.TimeoutExpired:
-        raise Refused(f"`ssh-keygen {words[0]}` did not exit within {COMMAND_S:g} s.") from None
+        raise Refused(f"`ssh-keygen {argv[0]}` did not exit within {COMMAND_S:g} s.") from None
 
 
 def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
@@ -310,8 +310,8 @@ def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
         about = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
     tokens = {**target.tokens, "H": name, **about}
     try:
-        words = [ssh_config.fill("KnownHostsCommand", word, tokens) for word in shlex.split(target.known_hosts_command)]
-        answer = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
+        argv = [ssh_config.fill("KnownHostsCommand", word, tokens) for word in shlex.split(target.known_hosts_command)]
+        answer = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
     except (OSError, ValueError, IndexError) as error:
         fix = "Its program needs its full path."
         raise Refused(f"ssh's KnownHostsCommand can't be run: {error}.", fix=fix) from None
