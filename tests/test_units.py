@@ -7,22 +7,22 @@ from sparkwright.errors import Refused
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "said"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (9.04e9, "9.0 GB"), (1.2e12, "1.2 TB")]
+    ("size_bytes", "result"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (9.04e9, "9.0 GB"), (1.2e12, "1.2 TB")]
 )
-def test_sizes_are_decimal(size_bytes: float, said: str) -> None:
-    assert units.size(size_bytes) == said
+def test_sizes_are_decimal(size_bytes: float, result: str) -> None:
+    assert units.size(size_bytes) == result
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.42, "0.4s"), (12.4, "12s"), (185, "3m05s"), (3725, "1h02m")])
-def test_durations_are_short(seconds: float, said: str) -> None:
-    assert units.duration(seconds) == said
+@pytest.mark.parametrize(("seconds", "result"), [(0.42, "0.4s"), (12.4, "12s"), (185, "3m05s"), (3725, "1h02m")])
+def test_durations_are_short(seconds: float, result: str) -> None:
+    assert units.duration(seconds) == result
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(-1, "0 s"), (0.4, "0 s"), (119, "119 s"), (300, "5 min"), (9000, "2 h"), (2e5, "2 days")]
+    ("seconds", "result"), [(-1, "0 s"), (0.4, "0 s"), (119, "119 s"), (300, "5 min"), (9000, "2 h"), (2e5, "2 days")]
 )
-def test_a_rough_time_has_one_unit(seconds: float, said: str) -> None:
-    assert units.about(seconds) == said
+def test_a_rough_time_has_one_unit(seconds: float, result: str) -> None:
+    assert units.about(seconds) == result
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
     assert row("qwen3.5-35b", simulated).evidence[0] == "reported"
     kind, _, sentence = row("glm-4.7-flash", simulated).evidence
     assert kind == "simulated" and sentence == "no figure; the sandbox simulates 47 tok/s"
-    told = row("glm-4.7-flash", simulated).to_json()
-    assert told["proved_on"] == [] and told["simulated_on"] == ["sandbox"]
+    message = row("glm-4.7-flash", simulated).to_json()
+    assert message["proved_on"] == [] and message["simulated_on"] == ["sandbox"]
 
 
 def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> None:  # noqa: F811
@@ -104,8 +104,8 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     assert "llama-3.1-8b" not in ranked.out
     assert "The memory of qwen3.6-35b-nvfp4:" in ranked.out and "held before a verified start" in ranked.out
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding", "--json")
-    told = {recipe["recipe"]: recipe for recipe in json.loads(ranked.out)["recipes"]}
-    rows = {row["name"]: row for row in told["qwen3.5-35b"]["budget"]["rows"]}
+    message = {recipe["recipe"]: recipe for recipe in json.loads(ranked.out)["recipes"]}
+    rows = {row["name"]: row for row in message["qwen3.5-35b"]["budget"]["rows"]}
     assert rows["host's side"]["source"].startswith("measured") and not rows["host's side"]["assumed"]
     refused = desk.run("recommend", "--host", "sandbox", "--for", "codin")
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err

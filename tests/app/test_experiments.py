@@ -58,9 +58,9 @@ def test_any_openai_compatible_server_is_measured_from_here(capsys: pytest.Captu
     assert [cell["figures"]["output_tokens"] for cell in found["cells"]] == [36, 36]
     assert generated == 72 + 2 * (1 + 1 + 8)
     assert (found["measured_from"], found["arms"][0]["title"]) == ("laptop", f"m at {server.url}")
-    said = capsys.readouterr()
-    assert "serve c=3" in said.out
-    assert "measuring: 3 requests, 3 at a time" in said.err
+    result = capsys.readouterr()
+    assert "serve c=3" in result.out
+    assert "measuring: 3 requests, 3 at a time" in result.err
 
 
 def test_a_finished_cell_is_not_measured_again_until_all_are(here: Path) -> None:
@@ -133,6 +133,6 @@ def test_a_server_that_is_measured_sends_the_terminal_nothing(capsys: pytest.Cap
     plan = Schedule(first_s=0.01, gap_s=0.002, chunks=20, model="m\x1b]52;c;aGk=\x07\x9b")
     with serving(plan) as server:
         run("smoke", server, prompt_tokens=50, output_tokens=4, name="odd", json=json)
-    said = capsys.readouterr()
+    result = capsys.readouterr()
     assert results("odd")["arms"][0]["title"].startswith("m\\x1b]52;c;aGk=\\x07\\x9b at ")
-    assert not set("\x1b\x07\x9b") & set(said.out + said.err)
+    assert not set("\x1b\x07\x9b") & set(result.out + result.err)

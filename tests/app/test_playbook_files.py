@@ -67,8 +67,8 @@ def rows(text: str) -> list[dict[str, object]]:
 
 
 def test_a_part_is_ejected_changed_and_merged_after_an_upgrade(project: Path, newer: Installed) -> None:
-    said = newer.run("playbook.eject", "parts/prove", cwd=project)
-    assert (said.returncode, said.stdout.splitlines()[0].split(": ")[0]) == (0, PART)
+    result = newer.run("playbook.eject", "parts/prove", cwd=project)
+    assert (result.returncode, result.stdout.splitlines()[0].split(": ")[0]) == (0, PART)
     again = newer.run("playbook.eject", "parts/prove", cwd=project)
     assert (again.returncode, f"{PART} exists in this project" in again.stderr) == (5, True)
     quiet = newer.run("lint", cwd=project)
@@ -95,9 +95,9 @@ def test_a_conflict_names_the_line_and_mine_settles_it(project: Path, newer: Ins
     replace(project / PART, "- name: Check that it generates\n", "- name: Ours\n")
     replace(newer.shipped / PART, "- name: Check that it generates\n", "- name: Theirs\n")
     before = (project / PART).read_text()
-    said = newer.run("playbook.update", "parts/prove", cwd=project)
+    result = newer.run("playbook.update", "parts/prove", cwd=project)
     line = before.splitlines().index("- name: Ours") + 1
-    assert said.returncode == 5 and said.stderr.startswith(f"{PART}:{line}: ")
+    assert result.returncode == 5 and result.stderr.startswith(f"{PART}:{line}: ")
     assert (project / PART).read_text() == before
     assert newer.run("playbook.update", "parts/prove", "--mine", cwd=project).returncode == 0
     assert "- name: Ours" in (project / PART).read_text()
@@ -132,8 +132,8 @@ def test_a_project_of_an_earlier_version_is_cleaned_after_asking(project: Path) 
     assert "unchanged copies of playbooks and templates" in lint.stdout and lint.returncode == 0
     before = sorted(project.rglob("*"))
     for words in (["--check"], []):  # no terminal to ask
-        said = commands.run("playbook.clean", *words, cwd=project)
-        assert said.returncode == 2 and "changed in this project" in said.stdout
+        result = commands.run("playbook.clean", *words, cwd=project)
+        assert result.returncode == 2 and "changed in this project" in result.stdout
         assert sorted(project.rglob("*")) == before
     assert commands.run("playbook.clean", "--yes", cwd=project).returncode == 0
     left = sorted(path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file())

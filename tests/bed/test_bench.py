@@ -28,9 +28,9 @@ def test_a_lab_outlives_the_laptops_connection_and_puts_the_server_back(bare: La
     laptop.communicate(timeout=60)
     assert laptop.returncode == 3
     bare.run("attach", "--host", "spark1", "--json")
-    said = bare.run(*WORDS, *SMALL)
-    assert said.code == 0, said.out + said.err
-    assert '"name": "Start the arm"' not in said.out
+    result = bare.run(*WORDS, *SMALL)
+    assert result.code == 0, result.out + result.err
+    assert '"name": "Start the arm"' not in result.out
     found = json.loads((bare.root / "results/ab-spark1/results.json").read_text())
     assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
     assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]

@@ -26,8 +26,8 @@ def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: Cluster)
     assert pair.generates()
 
     pair.recipe("SPEED: instant}", "SPEED: instant, SANDBOX_FAULT: crash-loop}", "pair")
-    said = pair.deploy()
-    assert said.code == 1, said.out[-3000:]
+    result = pair.deploy()
+    assert result.code == 1, result.out[-3000:]
     assert pair.running() == healed and pair.generates()
 
 
@@ -36,24 +36,24 @@ def test_a_cluster_is_verified_measured_and_rolled_back_by_all(pair: Cluster) ->
     first = pair.arguments("max-num-seqs")
     assert pair.run("verify", "--host", "pair", "--json").code in (0, 4)
     served = pair.running()
-    said = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill", "--json", *SMALL)
-    assert said.code == 0, said.out[-3000:] + said.err
+    result = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill", "--json", *SMALL)
+    assert result.code == 0, result.out[-3000:] + result.err
     found = json.loads((pair.root / "results/ab-pair/results.json").read_text())
     assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
     assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
     assert pair.running() == served and pair.generates()
 
     pair.change()
-    said = pair.run("verify", "--host", "pair")
-    assert said.code == 2 and said.out.count("max-num-seqs") >= len(HOSTS), said.out
-    assert "deploy --host pair" in said.out and "deploy --host spark" not in said.out
+    result = pair.run("verify", "--host", "pair")
+    assert result.code == 2 and result.out.count("max-num-seqs") >= len(HOSTS), result.out
+    assert "deploy --host pair" in result.out and "deploy --host spark" not in result.out
     pair.deployed()
     assert set(pair.arguments("max-num-seqs").values()) == {str(pair.seqs)}
-    said = pair.run("rollback", "--host", "pair", "--json")
-    assert said.code in (0, 4), said.out[-3000:] + said.err
+    result = pair.run("rollback", "--host", "pair", "--json")
+    assert result.code in (0, 4), result.out[-3000:] + result.err
     assert pair.arguments("max-num-seqs") == first
     assert pair.running().keys() == set(HOSTS) and pair.generates()
 
     pair.on("spark2", "docker kill qwen35")
-    said = pair.run("verify", "--host", "pair")
-    assert said.code == 1 and "exited (exit code 137" in said.out and "rank 1 exited" in said.out, said.out
+    result = pair.run("verify", "--host", "pair")
+    assert result.code == 1 and "exited (exit code 137" in result.out and "rank 1 exited" in result.out, result.out

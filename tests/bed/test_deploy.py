@@ -67,23 +67,23 @@ def test_a_dropped_connection_does_not_stop_a_deploy(bare: Lab) -> None:
     out, err = laptop.communicate(timeout=60)
     assert laptop.returncode == 3
     assert "sparkwright attach --host spark1" in out + err
-    said = bare.run("attach", "--host", "spark1", "--json")
-    assert (said.code, said.recap["failed"]) == (0, 0), said.out
+    result = bare.run("attach", "--host", "spark1", "--json")
+    assert (result.code, result.recap["failed"]) == (0, 0), result.out
     assert container_id(bare).endswith("true unless-stopped")
 
 
 def test_a_tag_that_is_not_there_is_refused_by_name(lab: Lab) -> None:
     lab.recipe("vllm-openai:v0.32.0", "vllm-openai:v9.9.9")
-    said = lab.run("deploy", "--host", "spark1")
-    assert said.code == 5
-    assert "the registry has no 127.0.0.1:5000/vllm/vllm-openai:v9.9.9" in said.out
+    result = lab.run("deploy", "--host", "spark1")
+    assert result.code == 5
+    assert "the registry has no 127.0.0.1:5000/vllm/vllm-openai:v9.9.9" in result.out
 
 
 def test_a_refused_docker_socket_says_what_to_do(lab: Lab) -> None:
     (lab.root / "hosts/spark1.yml").write_text("address: spark1\nuser: guest\n")
-    said = lab.run("deploy", "--host", "spark1")
-    assert said.code == 5, said.out
-    assert "sudo usermod -aG docker guest" in said.out
+    result = lab.run("deploy", "--host", "spark1")
+    assert result.code == 5, result.out
+    assert "sudo usermod -aG docker guest" in result.out
 
 
 def test_provision_puts_the_user_into_the_docker_group_as_root(lab: Lab) -> None:
@@ -101,9 +101,9 @@ def test_a_change_that_fails_puts_the_old_server_back(lab: Lab) -> None:
     assert lab.run("deploy", "--host", "spark1").code == 0
     before = container_id(lab)
     lab.recipe("SPEED: instant}", "SPEED: instant, SANDBOX_FAULT: crash-loop}")
-    said = lab.run("deploy", "--host", "spark1")
-    assert said.code == 1, said.out
-    assert "The previous server is restored" in said.out
+    result = lab.run("deploy", "--host", "spark1")
+    assert result.code == 1, result.out
+    assert "The previous server is restored" in result.out
     assert container_id(lab) == before
 
 

@@ -24,9 +24,9 @@ def spark(lab: Lab) -> Iterator[Lab]:
 
 
 def asked(lab: Lab, *words: str) -> dict[str, Any]:
-    said = lab.run("doctor", "--host", "spark1", "--json", *words)
-    answer = json.loads(said.out.splitlines()[-1])
-    assert answer["exit"] == said.code
+    result = lab.run("doctor", "--host", "spark1", "--json", *words)
+    answer = json.loads(result.out.splitlines()[-1])
+    assert answer["exit"] == result.code
     return {**answer, "by": {finding["check"]: finding for finding in answer["findings"]}}
 
 
@@ -74,8 +74,8 @@ def test_a_locale_that_is_not_installed_is_told(spark: Lab) -> None:
 
 def test_an_unreachable_host_is_told_beside_the_others(spark: Lab) -> None:
     (spark.root / "hosts/gone.yml").write_text("address: 127.0.0.1\nport: 1\n")
-    said = spark.run("doctor", "--host", "spark1,gone", "--json")
-    rows = {item["host"]: item for item in map(json.loads, said.out.splitlines())}
+    result = spark.run("doctor", "--host", "spark1,gone", "--json")
+    rows = {item["host"]: item for item in map(json.loads, result.out.splitlines())}
     assert "unreachable" in rows["gone"]["error"]
     assert rows["spark1"]["findings"]
-    assert said.code in (1, 3)
+    assert result.code in (1, 3)

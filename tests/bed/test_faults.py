@@ -87,8 +87,8 @@ class Host:
     def rows(self) -> list[dict[str, str]]:
         """name, state, policy and id of every container."""
         shown = '{"name": "{{.Name}}", "state": "{{.State.Status}}", "policy": "{{.HostConfig.RestartPolicy.Name}}", "id": "{{.Id}}"}'
-        said = self.lab.on("spark1", f"docker ps -aq | xargs -r docker inspect -f '{shown}'")
-        return [json.loads(line) for line in said.splitlines()]
+        result = self.lab.on("spark1", f"docker ps -aq | xargs -r docker inspect -f '{shown}'")
+        return [json.loads(line) for line in result.splitlines()]
 
     def serves(self) -> str:
         """The Id of the one container there is, which runs with its earned policy and gives a token."""

@@ -37,9 +37,9 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
     ]  # fmt: skip
     done = clean.run(*install)
     assert done.code == 0, done.out + done.err
-    said = done.task("Install the health timer")
-    assert said["data"]["scope"] == "user"
-    assert said["data"]["health"]["state"] == "ok"
+    result = done.task("Install the health timer")
+    assert result["data"]["scope"] == "user"
+    assert result["data"]["health"]["state"] == "ok"
     assert clean.on("spark1", AS_USER + "is-active sparkwright-health.timer") == "active"
     again = clean.run(*install)
     assert again.recap["changed"] == 0, again.out
@@ -60,9 +60,9 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
 def test_roots_timer_runs_the_check_as_the_user_confined(clean: Lab) -> None:
     done = clean.run("health.install", "--host", "spark1", "--system", "--json")
     assert done.code == 0, done.out + done.err
-    said = done.task("Install the health timer")["data"]
-    assert (said["scope"], said["confined"]) == ("system", True)
-    assert said["health"]["state"] == "unknown"  # nothing was deployed there
+    result = done.task("Install the health timer")["data"]
+    assert (result["scope"], result["confined"]) == ("system", True)
+    assert result["health"]["state"] == "unknown"  # nothing was deployed there
     unit = "/etc/systemd/system/sparkwright-health.service"
     assert clean.on("spark1", f"sudo systemd-analyze verify {unit} 2>&1") == ""
     exposure = clean.on("spark1", "sudo systemd-analyze security --no-pager sparkwright-health.service | tail -1")
@@ -101,8 +101,8 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     assert found[0] > started and found[1] == "unless-stopped"
     assert "healed" in clean.run("history", "--host", "spark1").out
     run = second["healed"].split("(run ")[1].split(")")[0]
-    told = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
-    finished = [item for item in map(json.loads, told.splitlines()) if item["event"] == "task_finished"]
+    message = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
+    finished = [item for item in map(json.loads, message.splitlines()) if item["event"] == "task_finished"]
     assert {"drain", "verify_logs", "smoke_test"} <= {item["module"] for item in finished if item["status"] == "ok"}
     assert clean.run("health.uninstall", "--host", "spark1").code == 0
     assert clean.on("spark1", TRACES) == ""

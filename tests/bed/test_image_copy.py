@@ -31,9 +31,9 @@ def layers(lab: Lab, host: str) -> str:
 
 
 def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: Lab) -> None:
-    said = pair.run("images.copy", "--from", "spark1", "--to", "spark2")
-    assert said.code == 0, said.out + said.err
-    assert "straight to" in said.out and ":22" in said.out
+    result = pair.run("images.copy", "--from", "spark1", "--to", "spark2")
+    assert result.code == 0, result.out + result.err
+    assert "straight to" in result.out and ":22" in result.out
     assert layers(pair, "spark2") == layers(pair, "spark1") != ""
     assert pair.on("spark2", LEFT) == ""
     assert "incoming" not in pair.on("spark1", "docker images")
@@ -50,18 +50,18 @@ def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: Lab)
 def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: Lab) -> None:
     pair.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 22 -j REJECT")
     try:
-        said = pair.run("images.copy", "--from", "spark1", "--to", "spark2", "--json")
-        assert published.refused("images.copy", said.out) == []
+        result = pair.run("images.copy", "--from", "spark1", "--to", "spark2", "--json")
+        assert published.refused("images.copy", result.out) == []
     finally:
         pair.on("spark1", "sudo iptables -D OUTPUT -p tcp --dport 22 -j REJECT")
-    assert said.code == 0, said.out + said.err
-    assert "through this laptop" in said.err
-    assert '"progress"' in said.out
+    assert result.code == 0, result.out + result.err
+    assert "through this laptop" in result.err
+    assert '"progress"' in result.out
     assert layers(pair, "spark2") == layers(pair, "spark1") != ""
     assert pair.on("spark2", LEFT) == ""
 
 
 def test_an_image_that_the_source_lacks_is_refused(pair: Lab) -> None:
-    said = pair.run("images.copy", "--from", "spark2", "--to", "spark1")
-    assert said.code == 5
-    assert "spark2 has no" in said.out
+    result = pair.run("images.copy", "--from", "spark2", "--to", "spark1")
+    assert result.code == 5
+    assert "spark2 has no" in result.out

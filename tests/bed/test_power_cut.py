@@ -45,8 +45,8 @@ def cut_at_a_start(host: Host, seqs: int, after_s: float) -> None:
     laptop = host.lab.start("deploy", "--host", "spark1", "--json")
     assert laptop.stdout is not None
     for line in laptop.stdout:
-        told = json.loads(line)
-        if (told["event"], told.get("name")) == ("task_started", "Start the server"):
+        message = json.loads(line)
+        if (message["event"], message.get("name")) == ("task_started", "Start the server"):
             break
     deadline_s = time.monotonic() + 60
     while not forwards():
@@ -71,10 +71,12 @@ def test_a_forwarder_that_serves_nobody_is_named_and_freed_and_one_deploy_serves
     if not left:
         pytest.skip("the engine came back without a forwarder each time")
 
-    told = deployed(lab)
-    assert told.code == 5, told.out[-2000:]
-    assert "port 8000 is in use by Docker's port forwarder (docker-proxy, pid " in told.recap["msg"]
-    assert "which was for qwen35 and serves nobody. On the host: `sudo systemctl restart docker`" in told.recap["msg"]
+    message = deployed(lab)
+    assert message.code == 5, message.out[-2000:]
+    assert "port 8000 is in use by Docker's port forwarder (docker-proxy, pid " in message.recap["msg"]
+    assert (
+        "which was for qwen35 and serves nobody. On the host: `sudo systemctl restart docker`" in message.recap["msg"]
+    )
     back = lab.run("rollback", "--host", "spark1", "--json")
     assert (back.code, "docker-proxy" in back.recap["msg"]) == (5, True), back.out[-2000:]
     assert "sudo systemctl restart docker" in lab.run("doctor", "--host", "spark1").out

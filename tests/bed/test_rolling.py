@@ -19,8 +19,8 @@ def three(bed: Path, lab: Lab) -> Lab:
     subprocess.run([sys.executable, str(TOP / "molecule/bed/bed.py"), "up", "--hosts", "3"], check=True)
     for host in HOSTS:
         (lab.root / f"hosts/{host}.yml").write_text(f"address: {host}\ngroups: [lab]\n")
-    said = lab.run("deploy", "--host", "lab", "--serial", "100%", "--json")
-    assert said.code == 0, said.out[-3000:] + said.err
+    result = lab.run("deploy", "--host", "lab", "--serial", "100%", "--json")
+    assert result.code == 0, result.out[-3000:] + result.err
     return lab
 
 
@@ -52,26 +52,26 @@ def test_one_refused_stops_all_one_failed_is_put_back_and_resume_finishes(three:
     spark3 = three.root / "hosts/spark3.yml"
     as_it_was = spark3.read_text()
     spark3.write_text(as_it_was + "serve_port: 5000\n")  # the registry's
-    said = three.run("deploy", "--host", "lab", "--json")
-    assert said.code == 5, said.out[-3000:]
-    assert rolled(said) == {"done": [], "earlier": [], "failed": ["spark3"], "not_begun": ["spark1", "spark2"]}
-    assert "port 5000 is in use" in said.out
+    result = three.run("deploy", "--host", "lab", "--json")
+    assert result.code == 5, result.out[-3000:]
+    assert rolled(result) == {"done": [], "earlier": [], "failed": ["spark3"], "not_begun": ["spark1", "spark2"]}
+    assert "port 5000 is in use" in result.out
     assert containers(three) == before
     spark3.write_text(as_it_was)
 
-    said = three.run("deploy", "--host", "lab", "--json")
-    assert said.code == 1, said.out[-3000:]
-    assert rolled(said) == {"done": ["spark1"], "earlier": [], "failed": ["spark2"], "not_begun": ["spark3"]}
-    assert "The previous server is restored" in said.out
+    result = three.run("deploy", "--host", "lab", "--json")
+    assert result.code == 1, result.out[-3000:]
+    assert rolled(result) == {"done": ["spark1"], "earlier": [], "failed": ["spark2"], "not_begun": ["spark3"]}
+    assert "The previous server is restored" in result.out
     then = containers(three)
     assert then["spark1"] != before["spark1"]
     assert (then["spark2"], then["spark3"]) == (before["spark2"], before["spark3"])
     assert all(state.endswith("true unless-stopped") for state in then.values())
 
     broken.write_text((three.root / "recipes/bed.yml").read_text())
-    said = three.run("deploy", "--resume", "--json")
-    assert said.code == 0, said.out[-3000:] + said.err
-    assert rolled(said) == {"done": ["spark2", "spark3"], "earlier": ["spark1"], "failed": [], "not_begun": []}
+    result = three.run("deploy", "--resume", "--json")
+    assert result.code == 0, result.out[-3000:] + result.err
+    assert rolled(result) == {"done": ["spark2", "spark3"], "earlier": ["spark1"], "failed": [], "not_begun": []}
     now = containers(three)
     assert now["spark1"] == then["spark1"]
     assert all(now[host] != before[host] and now[host].endswith("true unless-stopped") for host in HOSTS)
@@ -83,9 +83,9 @@ def test_the_last_server_of_a_group_is_not_taken_down(three: Lab) -> None:
     before = containers(three)
     groups = three.root / "hosts/groups.yml"
     groups.write_text(groups.read_text().replace("lab: {}", "lab: {min_serving: 1}"))
-    said = three.run("restart", "--host", "spark3")
-    assert said.code == 5, said.out + said.err
-    assert "lab must keep 1 serving" in said.out
+    result = three.run("restart", "--host", "spark3")
+    assert result.code == 5, result.out + result.err
+    assert "lab must keep 1 serving" in result.out
     assert containers(three) == before
     groups.write_text(groups.read_text().replace("min_serving: 1", "min_serving: 0"))
     assert three.run("restart", "--host", "spark3").code == 0

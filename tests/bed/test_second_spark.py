@@ -23,8 +23,8 @@ HASHES = "cd models/qwen35-35b-hf && sha256sum $(find . -type f -not -path './.c
 @pytest.fixture
 def first(lab: Lab) -> Iterator[Lab]:
     """spark1 serves; spark2 has nothing; nobody can ask the hub or the registry any more."""
-    said = lab.run("deploy", "--host", "spark1")
-    assert said.code == 0, said.out + said.err
+    result = lab.run("deploy", "--host", "spark1")
+    assert result.code == 0, result.out + result.err
     lab.on("spark2", NOTHING)
     for host in ("spark1", "spark2"):
         lab.on(host, OFF)
@@ -36,8 +36,8 @@ def first(lab: Lab) -> Iterator[Lab]:
 
 def test_image_and_model_are_copied_and_a_deploy_is_verified(first: Lab) -> None:
     for words in (["images.copy"], ["models.copy"]):
-        said = first.run(*words, "--from", "spark1", "--to", "spark2")
-        assert said.code == 0, said.out + said.err
+        result = first.run(*words, "--from", "spark1", "--to", "spark2")
+        assert result.code == 0, result.out + result.err
     assert first.on("spark2", HASHES) == first.on("spark1", HASHES) != ""
     deployed = first.run("deploy", "--host", "spark2", "--json")
     assert deployed.code == 0, deployed.out[-3000:]
@@ -50,8 +50,8 @@ def test_image_and_model_are_copied_and_a_deploy_is_verified(first: Lab) -> None
 
 
 def test_model_from_brings_it_in_a_deploy(first: Lab) -> None:
-    said = first.run("images.copy", "--from", "spark1", "--to", "spark2")
-    assert said.code == 0, said.out + said.err
+    result = first.run("images.copy", "--from", "spark1", "--to", "spark2")
+    assert result.code == 0, result.out + result.err
     (first.root / "hosts/groups.yml").write_text(
         (first.root / "hosts/groups.yml").read_text().replace("lab: {}", "lab: {model_from: spark1}")
     )
@@ -64,7 +64,7 @@ def test_model_from_brings_it_in_a_deploy(first: Lab) -> None:
 
 
 def test_nobody_to_ask_and_nothing_copied_says_so_and_leaves_nothing(first: Lab) -> None:
-    said = first.run("deploy", "--host", "spark2")
-    assert said.code == 1, said.out + said.err
-    assert "does not answer" in said.out and "a host that already has the image needs no registry" in said.out
+    result = first.run("deploy", "--host", "spark2")
+    assert result.code == 1, result.out + result.err
+    assert "does not answer" in result.out and "a host that already has the image needs no registry" in result.out
     assert first.on("spark2", "docker ps -aq; ls models") == ""

@@ -43,11 +43,11 @@ def test_the_token_of_a_gated_model_is_nowhere(bare: Lab, tmp_path: Path) -> Non
     bare.recipe("  reasoning-parser: qwen3\n", "")
     bare.recipe("tool-call-parser: qwen3_coder", "tool-call-parser: llama3_json")
     with Watch(token) as watch:
-        said = bare.run_apart("deploy", "--host", "spark1", "--json")
-    assert said.code == 0, said.out[-3000:] + said.err
+        result = bare.run_apart("deploy", "--host", "spark1", "--json")
+    assert result.code == 0, result.out[-3000:] + result.err
     assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sshd:") and watch.met("dockerd")
     assert watch.told == set()
-    assert token not in said.out + said.err
+    assert token not in result.out + result.err
     assert on(bare, FILES, token) == ""
     assert on(bare, LOGS, token) == ""
     kept.joinpath("token").unlink()

@@ -32,10 +32,10 @@ def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: La
     for key in (first, second):
         file.write_text(key + "\n")
         with Watch(key) as watch:
-            said = bare.run_apart("deploy", "--host", "spark1", "--json")
-        assert said.code == 0, said.out[-3000:] + said.err
+            result = bare.run_apart("deploy", "--host", "spark1", "--json")
+        assert result.code == 0, result.out[-3000:] + result.err
         assert watch.met("dockerd") and watch.told == set()
-        assert key not in said.out + said.err
+        assert key not in result.out + result.err
         assert on(bare, LOGS, key) == ""
     assert (answer(bare, first), answer(bare, second)) == ("401", "200")
     again = bare.run("deploy", "--host", "spark1", "--json")

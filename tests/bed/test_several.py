@@ -38,8 +38,8 @@ def both(bare: Lab) -> Lab:
 def test_a_second_server_beside_the_first_and_one_timer_for_both(both: Lab) -> None:
     lab, first = both, started(both, "qwen35")
     try:
-        said = lab.run("deploy", "--host", "spark1")
-        assert said.code == 0, said.out + said.err
+        result = lab.run("deploy", "--host", "spark1")
+        assert result.code == 0, result.out + result.err
         assert started(lab, "qwen35") == first
         second = started(lab, "small")
         assert lab.run("restart", "--host", "spark1", "--recipe", "small").code == 0
@@ -104,8 +104,8 @@ def test_the_hosts_own_unit_switches_when_its_gateway_was_asked(turns: Lab) -> N
     state = ".local/state/sparkwright"
     try:
         for words in (("deploy",), ("switch", "--to", "small"), ("switch", "--to", "bed")):
-            said = lab.run(*words, "--host", "spark1")
-            assert said.code in (0, 4), said.out[-3000:] + said.err
+            result = lab.run(*words, "--host", "spark1")
+            assert result.code in (0, 4), result.out[-3000:] + result.err
         key = json.dumps({"key": "11" * 32}).replace('"', '\\"')
         lab.on("spark1", f'umask 077; echo "{key}" > {state}/gateway-key.json')
         done = lab.run("health.install", "--host", "spark1", "--every", "5m", "--smoke-every", "0")
@@ -131,8 +131,8 @@ def test_the_hosts_own_unit_switches_when_its_gateway_was_asked(turns: Lab) -> N
 def test_two_take_turns_and_a_timer_wakes_none(turns: Lab) -> None:
     lab, first = turns, started(turns, "qwen35")
     try:
-        said = lab.run("deploy", "--host", "spark1")
-        assert said.code == 0 and "small is asleep and was never verified" in said.out, said.out + said.err
+        result = lab.run("deploy", "--host", "spark1")
+        assert result.code == 0 and "small is asleep and was never verified" in result.out, result.out + result.err
         assert started(lab, "qwen35") == first
         there = lab.run("switch", "--host", "spark1", "--to", "small", "--json")
         assert there.code == 0, there.out[-3000:]

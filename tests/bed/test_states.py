@@ -25,10 +25,12 @@ def served(lab: Lab) -> bool:
 
 def wrong(lab: Lab, column: str, cell: str) -> list[str]:
     """What a command says otherwise than its cell, and a promise that is not kept."""
-    said = lab.run(column, "--host", "spark1")
-    screen = said.out + said.err
-    found = [] if fits(cell, said.code, screen) else [f"{column}: expected {cell!r}, got {said.code}: {flat(screen)}"]
-    if column in PROMISES and green(said) and not served(lab):
+    result = lab.run(column, "--host", "spark1")
+    screen = result.out + result.err
+    found = (
+        [] if fits(cell, result.code, screen) else [f"{column}: expected {cell!r}, got {result.code}: {flat(screen)}"]
+    )
+    if column in PROMISES and green(result) and not served(lab):
         found.append(f"{column} exited with 0, and a client gets nothing: {flat(screen)}")
     return found
 
@@ -54,5 +56,9 @@ def test_each_command_says_what_is_so(lab: Lab, state: str) -> None:
 def test_a_host_that_is_away_is_unreachable_to_every_command(lab: Lab) -> None:
     (lab.root / "hosts/spark1.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: bed\n")
     for command in (*READING, "deploy"):
-        said = lab.run(command, "--host", "spark1")
-        assert (said.code, "refuses connections" in said.out + said.err) == (3, True), (command, said.out, said.err)
+        result = lab.run(command, "--host", "spark1")
+        assert (result.code, "refuses connections" in result.out + result.err) == (3, True), (
+            command,
+            result.out,
+            result.err,
+        )

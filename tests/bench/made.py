@@ -62,12 +62,12 @@ def ab() -> Results:
                 cell(arm, hol1, turn, group="decoding", series=series, derived={"long_ttft_ms": 4100.0}, **given)
             )
             hol2 = {"kind": "hol2", "shorts": 3, "prompt_tokens": 256, "long_tokens": 16384}
-            told = {
+            message = {
                 "short_alone_ttft_mean_ms": 120.0,
                 "short_ttft_mean_ms": 4000.0 / worse + turn,
                 "long_ttft_ms": 4100.0,
             }
-            cells.append(cell(arm, hol2, turn, group="short", derived=told))
+            cells.append(cell(arm, hol2, turn, group="short", derived=message))
             for streams in (1, 8):
                 rate = 45.0 * streams**0.7 + turn
                 cells.append(

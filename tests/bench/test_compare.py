@@ -54,7 +54,9 @@ def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
     seen = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
     missed = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
     cells = [
-        made.cell(arm, load, n, group="decoding", **told) for n in (1, 2) for arm, told in (("a", seen), ("b", missed))
+        made.cell(arm, load, n, group="decoding", **message)
+        for n in (1, 2)
+        for arm, message in (("a", seen), ("b", missed))
     ]
     found = {arm.figure: arm.verdict for arm in compare.arms(made.made("ab", [], cells))}
     assert (found["ITL p99 ms"], found["largest gap ms"]) == ("misses stalls", "worse")

@@ -15,7 +15,7 @@ HERE = Path()
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "result"),
     [
         (Order("ab"), "nothing to compare was named"),
         (Order("ab", a="one"), "two arms take two recipes"),
@@ -31,8 +31,8 @@ HERE = Path()
         (Order("serve", name="../up"), "not a valid folder name"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(order: Order, said: str) -> None:
-    with pytest.raises(Refused, match=said):
+def test_what_cannot_be_meant_is_refused(order: Order, result: str) -> None:
+    with pytest.raises(Refused, match=result):
         order.checked()
 
 

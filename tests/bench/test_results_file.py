@@ -42,7 +42,7 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "result"),
     [
         ("{", "is not JSON"),
         ('{"kind": "other"}', "not a results file"),
@@ -50,15 +50,15 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
         ('{"kind": "sparkwright bench", "schema": 1, "name": "x", "experiment": "ab", "cells": [{}]}', "cells.0.key"),
     ],
 )
-def test_what_is_no_results_file_is_refused_with_the_reason(text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_no_results_file_is_refused_with_the_reason(text: str, result: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=result):
         results_file.read(tmp_path / "r.json")
 
 
 def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
-    told = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
-    smoke = made.cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=told)
+    message = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
+    smoke = made.cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=message)
     arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
     table = summary.table(made.made("smoke", [arm], [smoke])).splitlines()
     assert table[0].split("|")[1:7] == [

@@ -76,10 +76,10 @@ def test_a_read_only_folder_is_named(small: Path) -> None:
     assert done.returncode == 1 and "Read-only file system" in done.stderr
     for words in (("lock",), ("plan",), ("bench.smoke",)):
         done = call(small, *words, "--host", "sandbox")
-        said = done.stdout + done.stderr
-        assert done.returncode in (1, 5), (words, said)
-        assert f"{small}/" in said and "Read-only file system" in said
-        assert "internal error" not in said and "Traceback" not in said
+        result = done.stdout + done.stderr
+        assert done.returncode in (1, 5), (words, result)
+        assert f"{small}/" in result and "Read-only file system" in result
+        assert "internal error" not in result and "Traceback" not in result
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_ctrl_c_while_it_starts_is_a_sentence(tmp_path: Path, library: str) -> N
         while process.poll() is None and library not in maps.read_text():
             pass
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, result = process.communicate(timeout=60)
         if process.returncode != 0:
             break
-    assert (process.returncode, said) == (4, "interrupted by Ctrl-C.\n")
+    assert (process.returncode, result) == (4, "interrupted by Ctrl-C.\n")
 
 
 def test_what_can_not_be_laid_down_is_a_failure(tmp_path: Path) -> None:

@@ -161,8 +161,8 @@ class Pair:
 
     def history(self, host: str) -> list[dict[str, Any]]:
         """Return the history of a member's server, newest first."""
-        said = self.run("history", "--host", host, "--json")
-        return [json.loads(line) for line in said.out.splitlines()]
+        result = self.run("history", "--host", host, "--json")
+        return [json.loads(line) for line in result.out.splitlines()]
 
     def close(self) -> None:
         for host in self.names:

@@ -161,13 +161,13 @@ def test_a_member_that_sends_something_else_is_found_and_the_image_pulled(
         server.server_close()
     assert answer.proved, list(failures(answer))
     assert message(answer, COPY, "two") == "pulled"
-    said = notes(answer, "two")
-    assert "Pulling from" in said
+    result = notes(answer, "two")
+    assert "Pulling from" in result
     expected = {"another image": "is not the image of this digest", "nothing": "the archive is not a tar"}.get(
         sends, ""
     )
-    assert expected in said, said
-    assert sends != "half an archive" or "Docker cannot load what it sent" in said or "the archive" in said, said
+    assert expected in result, result
+    assert sends != "half an archive" or "Docker cannot load what it sent" in result or "the archive" in result, result
     assert image_of(pair, "one") == image_of(pair, "two")
     kept = pair.docker("two", "images", "--no-trunc", "--format", "{{.ID}}").splitlines()
     assert set(kept) == {image_of(pair, "two")}

@@ -98,8 +98,8 @@ def test_a_half_that_is_cut_in_the_middle_leaves_the_copy_to_the_other(members: 
     assert members.copy(ways, offers[0])["Id"] == members.image
     assert members.taken() == {members.image}
     assert 0 < ways[0].passed < LAYER_BYTES < ways[1].passed
-    (said,) = notes(members.taker)
-    assert "one: the copy broke off after" in said and said.endswith(f"Retrying at {ways[1].url}.")
+    (result,) = notes(members.taker)
+    assert "one: the copy broke off after" in result and result.endswith(f"Retrying at {ways[1].url}.")
 
 
 def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(

@@ -60,10 +60,10 @@ def test_one_that_fails_to_come_up_is_started_once_more_as_a_whole(pair: Pair) -
     pair.before("Wait until it is ready", "{name: Break, fail: {msg: broken for a test}, when: not head}")
     answer = pair.run("restart", "--host", "pair", "--json")
     assert answer.code == 1
-    said = {host: msg for host, task, msg in failures(answer) if task == "Report the outcome"}
-    assert said.keys() == {"one", "two"}, said
-    assert said["two"].startswith("broken for a test")
-    assert all(msg.endswith("Restarted once more; it is serving.") for msg in said.values()), said
+    result = {host: msg for host, task, msg in failures(answer) if task == "Report the outcome"}
+    assert result.keys() == {"one", "two"}, result
+    assert result["two"].startswith("broken for a test")
+    assert all(msg.endswith("Restarted once more; it is serving.") for msg in result.values()), result
     assert pair.running() == before
     assert pair.generates()
 

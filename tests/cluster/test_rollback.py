@@ -69,8 +69,8 @@ def own_name(pair: Pair, host: str) -> str:
 def own_servers(pair: Pair) -> dict[str, tuple[str, str]]:
     """Return the Id and the restart policy of each member's own running server."""
     shown = "{{.State.Running}} {{.Id}} {{.HostConfig.RestartPolicy.Name}}"
-    said = {host: pair.docker(host, "inspect", "-f", shown, own_name(pair, host), check=False) for host in pair.names}
-    rows = {host: text.split() for host, text in said.items() if text.startswith("true")}
+    result = {host: pair.docker(host, "inspect", "-f", shown, own_name(pair, host), check=False) for host in pair.names}
+    rows = {host: text.split() for host, text in result.items() if text.startswith("true")}
     return {host: (row[1], row[2]) for host, row in rows.items()}
 
 

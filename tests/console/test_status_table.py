@@ -81,9 +81,9 @@ def test_verdicts_evidence_and_fixes_are_whole_at_every_width(width: int) -> Non
     found = tables.lines(VERDICTS, columns, width)
     lines = [text for _, text in found]
     assert max(map(len, lines)) <= width
-    told = read_on(lines)
+    message = read_on(lines)
     for text in ("generates: 8 tokens in 0.21 s", WHY, f"→ {WHY[:70]}", "5.7 / 47.0 (-88%) tok/s"):
-        assert text in told
+        assert text in message
     assert [style for style, text in found if text.lstrip().startswith("→")] == ["fix"]
 
 

@@ -14,8 +14,8 @@ HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.M)
 
 
 def pages() -> list[Path]:
-    said = subprocess.run(["git", "ls-files", "*.md"], cwd=TOP, capture_output=True, text=True, check=False)
-    found = [TOP / name for name in said.stdout.splitlines()] or [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    result = subprocess.run(["git", "ls-files", "*.md"], cwd=TOP, capture_output=True, text=True, check=False)
+    found = [TOP / name for name in result.stdout.splitlines()] or [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
     return [path for path in found if path.exists()]
 
 

@@ -68,7 +68,7 @@ class Host:
         env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(TOP / "src")}
         env.pop("COLUMNS", None)  # in a pipe of unknown width no sentence is wrapped
         program = "from sparkwright.cli import main; main()"
-        said = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", program, "diagnose", "--host", "here", *words],
             cwd=self.root,
             env=env,
@@ -78,8 +78,8 @@ class Host:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        assert said.stdout, said.stderr
-        return said.returncode, said.stdout
+        assert result.stdout, result.stderr
+        return result.returncode, result.stdout
 
 
 @pytest.fixture

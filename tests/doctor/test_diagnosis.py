@@ -152,11 +152,11 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("seen", "state", "said"), SEEN, ids=[f"{n}-{row[1]}" for n, row in enumerate(SEEN)])
-def test_what_is_seen_is_said(seen: DiagnosisInput, state: str, said: str) -> None:
+@pytest.mark.parametrize(("seen", "state", "result"), SEEN, ids=[f"{n}-{row[1]}" for n, row in enumerate(SEEN)])
+def test_what_is_seen_is_said(seen: DiagnosisInput, state: str, result: str) -> None:
     found = standing(seen, LIMITS)
     assert found is not None
-    assert (found.state, found.message) == (state, said)
+    assert (found.state, found.message) == (state, result)
     assert (EXITS[found.state] == 0) == (state == "ok")
 
 
@@ -215,7 +215,7 @@ BASELINE = Expected(47.0, 0.1, "baseline")
 
 
 @pytest.mark.parametrize(
-    ("rate", "rows", "slow", "state", "said"),
+    ("rate", "rows", "slow", "state", "result"),
     [
         (47.0, [], False, "ok", "not slow: 47 of 47 tok/s"),
         (46.96, [FULL], False, "degraded", "not slow: 47 of 47 tok/s; but the disk is full: 0.0 GiB free"),
@@ -224,10 +224,10 @@ BASELINE = Expected(47.0, 0.1, "baseline")
     ],
 )
 def test_a_rate_is_explained_by_what_slows_it_and_not_by_what_is_wrong_too(
-    rate: float, rows: list[slowness.Cause], slow: bool, state: str, said: str
+    rate: float, rows: list[slowness.Cause], slow: bool, state: str, result: str
 ) -> None:
     found = verdict(BASELINE, Measured([Run("prose", rate, 0.1)]), slow, rows)
-    assert (found.state, found.message) == (state, said)
+    assert (found.state, found.message) == (state, result)
 
 
 def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() -> None:

@@ -66,7 +66,7 @@ def one_host() -> Iterator[Alone]:
     """Deployed, with its gateway."""
     with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), fresh_desk() as desk:
         found = Alone(desk)
-        assert (said := found.deploy()).code in (0, 4), said.out[-3000:] + said.err
-        said = desk.run("gateway.deploy", "--host", "box", "--json")
-        assert said.code == 0, said.out[-3000:] + said.err
+        assert (result := found.deploy()).code in (0, 4), result.out[-3000:] + result.err
+        result = desk.run("gateway.deploy", "--host", "box", "--json")
+        assert result.code == 0, result.out[-3000:] + result.err
         yield found

@@ -143,8 +143,8 @@ class Desk:
         self._ready()
 
     def _deployed(self) -> None:
-        said = self.deploy()
-        assert said.code == 0, said.out[-3000:]
+        result = self.deploy()
+        assert result.code == 0, result.out[-3000:]
 
     def _ready(self) -> None:
         """Wait until the server answers."""

@@ -122,10 +122,10 @@ class Spark:
         for _ in range(TRIES):
             before()
             self._settle()
-            said = self._run(*WORDS.get(column, (column,)), "--host", "sandbox")
-            if said.code != 4 or not any(item in said.out for item in BUSY):
+            result = self._run(*WORDS.get(column, (column,)), "--host", "sandbox")
+            if result.code != 4 or not any(item in result.out for item in BUSY):
                 break
-        return Seen(said, self.client() if column in PROMISES else "")
+        return Seen(result, self.client() if column in PROMISES else "")
 
     def _anew(self, state: str) -> None:
         self._heal()
@@ -258,11 +258,11 @@ def telling(column: str, seen: Seen) -> str:
     kind = WORDS.get(column, (column,))[0]
     for pattern in [*TELLING.get(kind, []), *TELLING[""]]:
         if found := re.search(pattern, seen.text):
-            told = " ".join(found.groupdict(default="").values())
+            message = " ".join(found.groupdict(default="").values())
             return (
-                told
-                if told.startswith("changed=")
-                else re.sub(r"( \.\.\.)+", " ...", flat(FIGURE.sub("...", told))).strip(" .")
+                message
+                if message.startswith("changed=")
+                else re.sub(r"( \.\.\.)+", " ...", flat(FIGURE.sub("...", message))).strip(" .")
             )
     return flat(seen.text)[-200:]
 

@@ -38,7 +38,7 @@ def gate() -> Iterator[Gate]:
         desk.deployed()
         found = Gate(desk)
         found.write(clients={agent: {"key": {"env": variable(agent)}} for agent in (*AGENTS, "litellm")})
-        assert (said := found.deploy()).code == 0, said.out + said.err
+        assert (result := found.deploy()).code == 0, result.out + result.err
         yield found
 
 

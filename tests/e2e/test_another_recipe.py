@@ -132,8 +132,8 @@ def test_a_run_that_was_killed_is_finished_or_undone(changing: Changing, task: s
     changing.whole()
     if then == "deploy the previous one":
         changing.recipe(FIRST)
-    said = desk.run("rollback", "--host", "sandbox", "--json") if then == "rollback" else desk.deploy()
-    assert said.code == 0, said.out[-2000:]
+    result = desk.run("rollback", "--host", "sandbox", "--json") if then == "rollback" else desk.deploy()
+    assert result.code == 0, result.out[-2000:]
     assert changing.server()[1:] == (OTHER if then == "deploy it" else CONTAINER, "unless-stopped")
     if then == "rollback":
         assert changing.server() == before, "the same container"

@@ -42,11 +42,11 @@ def served() -> Iterator[tuple[Desk, str]]:
 
 def test_what_runs_is_measured_as_it_is(served: tuple[Desk, str]) -> None:
     desk, server = served
-    said = desk.run(
+    result = desk.run(
         "bench.serve", "--host", "sandbox", "--requests", "2", "--concurrency", "1,2", "--output-tokens", "6"
     )
-    assert said.code == 0, said.out + said.err
-    assert "simulated figures, not real measurements" in said.out
+    assert result.code == 0, result.out + result.err
+    assert "simulated figures, not real measurements" in result.out
     found = results(desk, "serve-sandbox")
     assert [(cell["load"]["concurrency"], cell["figures"]["output_tokens"]) for cell in found["cells"]] == [
         (1, 12),
@@ -65,9 +65,9 @@ def test_what_runs_is_measured_as_it_is(served: tuple[Desk, str]) -> None:
 
 def test_a_flag_that_does_nothing_is_found_out_before_anything_is_measured(served: tuple[Desk, str]) -> None:
     desk, server = served
-    said = desk.run("bench.ab", "--host", "sandbox", "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
-    assert said.code == 0, said.out + said.err
-    assert "the flag does nothing" in said.out
+    result = desk.run("bench.ab", "--host", "sandbox", "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
+    assert result.code == 0, result.out + result.err
+    assert "the flag does nothing" in result.out
     assert results(desk, "nothing")["cells"] == []
     assert desk.serving() == server
     assert desk.containers() == ["qwen35 running"]
@@ -76,20 +76,20 @@ def test_a_flag_that_does_nothing_is_found_out_before_anything_is_measured(serve
 
 def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served: tuple[Desk, str]) -> None:
     desk, server = served
-    said = desk.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--json", *SMALL)
-    assert said.code == 0, said.out + said.err
+    result = desk.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--json", *SMALL)
+    assert result.code == 0, result.out + result.err
     measured = [
         event["data"]["cell"]["arm"]
-        for event in said.events()
+        for event in result.events()
         if event.get("module") == "bench" and event["event"] == "task_finished"
     ]
-    assert measured == ["a", "b", "b", "a"] and published.refused("bench.ab", said.out) == []
+    assert measured == ["a", "b", "b", "a"] and published.refused("bench.ab", result.out) == []
     found = results(desk, "ab-sandbox")
     assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
     assert {arm["effective"]["prefix_caching"] for arm in found["arms"]} == {False}
     assert len({arm["image"] for arm in found["arms"]}) == 1
     assert any("enable_chunked_prefill" in note for note in found["notes"])
-    assert said.task("Check that previous server generates")["status"] == "ok"
+    assert result.task("Check that previous server generates")["status"] == "ok"
     assert desk.serving() == server
     assert desk.containers() == ["qwen35 running"]
 
@@ -116,28 +116,28 @@ def test_a_sweep_leaves_out_what_the_engine_would_refuse_and_never_measures_a_ce
 def test_a_sweep_over_two_flags_starts_each_pair_once(served: tuple[Desk, str]) -> None:
     desk, server = served
     axes = ("--flag", "max-num-seqs", "--values", "2,4", "--flag", "compilation-config.mode", "--values", "0,unset")
-    said = desk.run("bench.sweep", "--host", "sandbox", *axes, "--name", "grid", *SMALL)
-    assert said.code == 0, said.out + said.err
+    result = desk.run("bench.sweep", "--host", "sandbox", *axes, "--name", "grid", *SMALL)
+    assert result.code == 0, result.out + result.err
     found = results(desk, "grid")
     assert [cell["arm"] for cell in found["cells"]] == ["2-0", "2-unset", "4-0", "4-unset"]
     assert [arm["flags"].get("compilation-config") for arm in found["arms"]] == [{"mode": 0}, None, {"mode": 0}, None]
-    assert "most output with" in said.out
+    assert "most output with" in result.out
     assert "over max-num-seqs and compilation-config.mode" in (desk.root / "results/grid/report.html").read_text()
     assert desk.serving() == server
 
 
 def test_a_flag_that_no_engine_has_stops_a_sweep_before_the_server(served: tuple[Desk, str]) -> None:
     desk, server = served
-    said = desk.run("bench.sweep", "--host", "sandbox", "--flag", "max-num-batched-tokenz", "--values", "1,2")
-    assert said.code == 5 and "max-num-batched-tokens" in said.out + said.err, said.out + said.err
+    result = desk.run("bench.sweep", "--host", "sandbox", "--flag", "max-num-batched-tokenz", "--values", "1,2")
+    assert result.code == 5 and "max-num-batched-tokens" in result.out + result.err, result.out + result.err
     assert desk.serving() == server
 
 
 def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[Desk, str]) -> None:
     desk, server = served
     control.fault(desk.sandbox, "oom")
-    said = desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "8192", "--name", "dies", *SMALL)
-    assert said.code == 1, said.out + said.err
+    result = desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "8192", "--name", "dies", *SMALL)
+    assert result.code == 1, result.out + result.err
     assert "41.30 of 119.70 GiB were free" in results(desk, "dies")["arms"][0]["failed"]
     control.fault(desk.sandbox, None)
     assert desk.containers() == ["qwen35 running"]
@@ -156,9 +156,9 @@ def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[De
             os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
             break
     assert "was interrupted" in laptop.communicate()[0]
-    said = desk.run(*words, "--json")
-    assert said.code == 0, said.out + said.err
-    started = [event["name"] for event in said.events() if event["event"] == "task_started"]
+    result = desk.run(*words, "--json")
+    assert result.code == 0, result.out + result.err
+    started = [event["name"] for event in result.events() if event["event"] == "task_started"]
     assert [name for name in started if name.startswith("Measure")] == ["Measure 8192: 2 requests, 2 at a time"]
     assert [cell["arm"] for cell in results(desk, "cut")["cells"]] == ["4096", "8192"]
     assert desk.serving() == server
@@ -173,6 +173,6 @@ def test_an_experiment_is_for_one_host_and_bad_orders_touch_nothing(desk: Desk) 
         (("bench.serve", "--url", "127.0.0.1:8000"), "is not a base_url"),
         (("bench.compare", "nothing", "else"), "no file"),
     ):
-        said = desk.run(*words)
-        assert (said.code, text in said.err) == (5, True), said.err
+        result = desk.run(*words)
+        assert (result.code, text in result.err) == (5, True), result.err
     assert not Path(desk.root / "results" / "ab-sandbox").exists()

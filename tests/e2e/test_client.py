@@ -17,8 +17,8 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -
         assert POINTER in first.out
     assert SETTINGS not in first.out
     for command in ("deploy", "plan", "verify"):
-        said = desk.run(command, "--host", "sandbox")
-        assert said.code in (0, 4) and SETTINGS not in said.out and POINTER not in said.out, said.out
+        result = desk.run(command, "--host", "sandbox")
+        assert result.code in (0, 4) and SETTINGS not in result.out and POINTER not in result.out, result.out
     desk.edit("recipes/qwen3.5-35b.yml", "max-model-len: .*", "max-model-len: 8k")  # not deployed
     options = desk.run("client", "--host", "sandbox")
     assert (options.code, options.err) == (0, "")

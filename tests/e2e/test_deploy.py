@@ -42,16 +42,16 @@ def test_plan_shows_a_change_field_by_field_and_deploy_does_just_that(desk: Desk
 def test_a_restart_keeps_the_container_and_proves_it_again(desk: Desk) -> None:
     desk.deploy()
     before = desk.serving()
-    said = desk.run("restart", "--host", "sandbox", "--json")
-    assert said.code == 0, said.out + said.err
-    assert said.task("Measure throughput")["status"] == "ok"
+    result = desk.run("restart", "--host", "sandbox", "--json")
+    assert result.code == 0, result.out + result.err
+    assert result.task("Measure throughput")["status"] == "ok"
     assert desk.serving() == before
 
 
 def test_verify_proves_and_changes_nothing(desk: Desk) -> None:
     desk.deploy()
-    said = desk.run("verify", "--host", "sandbox", "--json")
-    assert (said.code, said.recap["changed"]) == (0, 0)
+    result = desk.run("verify", "--host", "sandbox", "--json")
+    assert (result.code, result.recap["changed"]) == (0, 0)
 
 
 def test_the_laptop_can_go_away_and_follow_again(desk: Desk) -> None:
@@ -64,16 +64,16 @@ def test_the_laptop_can_go_away_and_follow_again(desk: Desk) -> None:
             break
     laptop.wait()
     assert "running  Deploy" in desk.run("runs", "--host", "sandbox").out
-    said = desk.run("attach", "--host", "sandbox", "--json")
-    assert (said.code, said.recap["failed"]) == (0, 0), said.out
+    result = desk.run("attach", "--host", "sandbox", "--json")
+    assert (result.code, result.recap["failed"]) == (0, 0), result.out
     assert desk.serving()
 
 
 def test_json_is_json_lines_with_the_recap_last_on_failure_too(desk: Desk) -> None:
-    said = desk.run("deploy", "--host", "sandbx", "--json")
-    assert said.code == 5
-    assert said.recap["event"] == "recap"
-    assert "Did you mean `sandbox`?" in said.err
+    result = desk.run("deploy", "--host", "sandbx", "--json")
+    assert result.code == 5
+    assert result.recap["event"] == "recap"
+    assert "Did you mean `sandbox`?" in result.err
     done = desk.deploy("--tags", "image")
     assert done.recap["event"] == "recap"
     assert {"ok", "changed", "failed", "skipped", "unreachable"} <= done.recap.keys()
@@ -101,8 +101,8 @@ def test_a_folder_laid_by_init_deploys(desk: Desk) -> None:
 
 def test_a_playbook_for_other_hosts_is_refused_not_green(desk: Desk) -> None:
     (desk.root / "playbooks/other.yml").write_text("- hosts: spark1\n  tasks:\n    - facts:\n")
-    said = desk.run("play", "other", "--host", "sandbox")
-    assert (said.code, "no play of other is for sandbox" in said.err) == (5, True)
+    result = desk.run("play", "other", "--host", "sandbox")
+    assert (result.code, "no play of other is for sandbox" in result.err) == (5, True)
 
 
 def test_provision_is_idempotent(desk: Desk) -> None:

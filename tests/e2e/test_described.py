@@ -42,11 +42,11 @@ def described(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 def test_what_can_be_proved_is_and_the_rest_is_unknown(described: Desk) -> None:
-    said = described.deploy()
-    assert said.proved, said.out[-3000:]
-    assert "what the engine takes is unknown" in said.task("Check that it fits in memory")["msg"]
-    assert "what the engine takes is unknown" in said.task("Check free memory")["msg"]
-    assert said.task("Check the engine log")["data"]["verdict"] == "unknown"
+    result = described.deploy()
+    assert result.proved, result.out[-3000:]
+    assert "what the engine takes is unknown" in result.task("Check that it fits in memory")["msg"]
+    assert "what the engine takes is unknown" in result.task("Check free memory")["msg"]
+    assert result.task("Check the engine log")["data"]["verdict"] == "unknown"
     again = described.deploy()
     assert (again.code, again.recap["changed"]) == (0, 0), again.out
     rows = described.run("verify", "--host", "sandbox", "--json").task("Summarize the checks")["data"]["rows"]
@@ -69,14 +69,14 @@ def test_a_file_is_in_the_plan_with_its_content_and_another_content_is_a_swap(de
         "served: described\n",
     )
     assert "served: described" not in json.dumps(shown["data"]), "the history keeps no contents"
-    said = described.deploy()
-    assert said.proved, said.out[-3000:]
-    assert said.task("Stop previous server, keep it for rollback")["status"] == "changed"
+    result = described.deploy()
+    assert result.proved, result.out[-3000:]
+    assert result.task("Stop previous server, keep it for rollback")["status"] == "changed"
 
 
 def test_an_expectation_that_it_cannot_be_asked_is_refused_before_any_host_is(described: Desk) -> None:
     recipe = {**RECIPE, "expect": {"chunked_prefill": "disabled"}}
     (described.root / "recipes/described.yml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    said = described.run("deploy", "--host", "sandbox")
-    assert said.code == 5
-    assert "an OpenAI-compatible server cannot be asked for chunked_prefill" in said.out + said.err
+    result = described.run("deploy", "--host", "sandbox")
+    assert result.code == 5
+    assert "an OpenAI-compatible server cannot be asked for chunked_prefill" in result.out + result.err

@@ -88,9 +88,9 @@ def served() -> Iterator[Desk]:
 def diagnosed(desk: Desk, *words: str) -> dict[str, Any]:
     """What programs get. A machine that is too busy to measure is asked again."""
     for _ in range(5):
-        said = desk.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
-        row: dict[str, Any] = json.loads(said.out)
-        assert row["exit"] == said.code
+        result = desk.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
+        row: dict[str, Any] = json.loads(result.out)
+        assert row["exit"] == result.code
         if "client is too slow" not in row["summary"]:
             break
     return row
@@ -297,16 +297,16 @@ def test_nothing_is_cut_at_eighty_columns_and_the_sentence_comes_first(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    said = desk.run("diagnose", "--host", "sandbox")
-    assert said.code == 1
-    assert said.out.splitlines()[0].startswith("no server answers: there is no container qwen35")
+    result = desk.run("diagnose", "--host", "sandbox")
+    assert result.code == 1
+    assert result.out.splitlines()[0].startswith("no server answers: there is no container qwen35")
     desk.deployed()
     control.fault(desk.sandbox, "power")
-    said = desk.run("diagnose", "--host", "sandbox")
-    first, *rest = said.out.splitlines()
+    result = desk.run("diagnose", "--host", "sandbox")
+    first, *rest = result.out.splitlines()
     assert first.startswith("slow: 5.7 of ")
     assert max(map(len, rest)) <= 80
-    assert "…" not in said.out
+    assert "…" not in result.out
     verdicts = [line.split()[0] for line in rest if line and not line.startswith(" ")]
     assert {"found", "possible", "noted", "unknown", "ruled"} <= set(verdicts)
     group = desk.run("diagnose", "--host", "all")

@@ -7,9 +7,9 @@ from tests.e2e.conftest import Desk
 
 
 def asked(desk: Desk, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    said = desk.run("doctor", "--host", "sandbox", "--json", *words)
-    (line,) = said.out.splitlines()
-    return said.code, {finding["check"]: finding for finding in json.loads(line)["findings"]}
+    result = desk.run("doctor", "--host", "sandbox", "--json", *words)
+    (line,) = result.out.splitlines()
+    return result.code, {finding["check"]: finding for finding in json.loads(line)["findings"]}
 
 
 def test_it_looks_and_changes_nothing(desk: Desk) -> None:
@@ -27,17 +27,17 @@ def test_it_looks_and_changes_nothing(desk: Desk) -> None:
 
 
 def test_it_says_that_it_is_the_sandbox_where_nothing_is_fixed(desk: Desk) -> None:
-    said = desk.run("doctor", "--host", "sandbox", "--fix", "--yes")
-    assert said.out.startswith("sandbox is the sandbox: a simulated Spark")
-    assert said.out.endswith("Nothing is fixed in the sandbox.\n")
+    result = desk.run("doctor", "--host", "sandbox", "--fix", "--yes")
+    assert result.out.startswith("sandbox is the sandbox: a simulated Spark")
+    assert result.out.endswith("Nothing is fixed in the sandbox.\n")
 
 
 def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(desk: Desk) -> None:
     desk.run("doctor", "--host", "sandbox")
     desk.run("sandbox.fault", "port-taken")
-    said = desk.run("doctor", "--host", "sandbox")
-    assert said.code == 1
-    (line,) = [line for line in said.out.splitlines() if line.startswith("port ")]
+    result = desk.run("doctor", "--host", "sandbox")
+    assert result.code == 1
+    (line,) = [line for line in result.out.splitlines() if line.startswith("port ")]
     assert "bad" in line
     assert f"port {desk.port} is in use by" in line
-    assert "→ sudo ss -tlnp" in said.out
+    assert "→ sudo ss -tlnp" in result.out

@@ -39,9 +39,9 @@ def test_a_rolling_restart_fails_no_request_and_cuts_no_stream(two: Two) -> None
     steady = Steady(two.gateway, MODEL)
     with steady.running():
         steady.answered(20)
-        said = two.run("restart", "--host", "box", "--json", timeout_s=300)
+        result = two.run("restart", "--host", "box", "--json", timeout_s=300)
         steady.answered(20)
-    assert said.code in (0, 4), said.out[-3000:]
+    assert result.code in (0, 4), result.out[-3000:]
     assert not steady.wrong
     assert two.states() == {"side1": "up", "side2": "up"}
 
@@ -57,11 +57,11 @@ def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: Two) -> None:
     try:
         with steady.running():
             steady.answered(20)
-            said = two.run("deploy", "--host", "box", "--canary", "1", "--json", timeout_s=300)
+            result = two.run("deploy", "--host", "box", "--canary", "1", "--json", timeout_s=300)
             steady.answered(20)
     finally:
         recipe.write_text(text)
-    assert said.code == 1, said.out[-3000:]
+    assert result.code == 1, result.out[-3000:]
     assert not steady.wrong
     assert two.states() == {"side1": "up", "side2": "up"}
     assert two.run("deploy", "--host", "box", "--check", timeout_s=300).code == 0
@@ -72,11 +72,11 @@ def test_the_arms_of_a_measurement_serve_no_client(two: Two) -> None:
     steady = Steady(two.gateway, MODEL)
     with steady.running():
         steady.answered(20)
-        said = two.run(
+        result = two.run(
             "bench.ab", "--host", HOSTS[1], "--flag", "chunked-prefill", "--name", "arms", *SMALL, timeout_s=300
         )
         steady.answered(20)
-    assert said.code in (0, 4), said.out[-3000:]
+    assert result.code in (0, 4), result.out[-3000:]
     assert not steady.wrong
     assert two.states() == {"side1": "up", "side2": "up"}
 
@@ -132,8 +132,8 @@ def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: T
 def test_a_run_that_was_killed_leaves_no_healthy_server_drained(two: Two, task: str) -> None:
     """The next deploy returns it: what the run was about to do with it does not matter."""
     kill_before(two, task)
-    said = two.run("deploy", "--host", "side2", "--json", timeout_s=300)
-    assert said.code in (0, 4), said.out[-3000:]
+    result = two.run("deploy", "--host", "side2", "--json", timeout_s=300)
+    assert result.code in (0, 4), result.out[-3000:]
     assert two.states() == {"side1": "up", "side2": "up"}
 
 
@@ -141,11 +141,11 @@ def test_a_gateway_that_is_gone_keeps_nobody_from_restarting(two: Two) -> None:
     engine = docker.DockerClient(base_url=control.up(two.sandbox / "hosts" / HOSTS[0])["DOCKER_HOST"])
     engine.api.stop("gateway")
     try:
-        said = two.run("restart", "--host", "side2", timeout_s=300)
+        result = two.run("restart", "--host", "side2", timeout_s=300)
     finally:
         engine.api.start("gateway")
-    assert said.code in (0, 4), said.out[-3000:]
-    assert "the gateway box does not answer: not drained there." in said.out
+    assert result.code in (0, 4), result.out[-3000:]
+    assert "the gateway box does not answer: not drained there." in result.out
 
 
 def test_what_is_cut_is_said_and_in_the_history(two: Two) -> None:
@@ -164,13 +164,13 @@ def test_what_is_cut_is_said_and_in_the_history(two: Two) -> None:
                 "ignore_eos": True,
             }
             links[-1].request("POST", "/v1/chat/completions", json.dumps(body))
-        said = two.run("restart", "--host", HOSTS[1], "--json", timeout_s=300)
+        result = two.run("restart", "--host", HOSTS[1], "--json", timeout_s=300)
     finally:
         two.groups["box"]["vars"]["drain_s"] = 20
         two.write()
         for link in links:
             link.close()
-    assert said.code in (0, 4), said.out[-3000:]
-    assert "aborted after" in said.task("Drain requests")["msg"]
+    assert result.code in (0, 4), result.out[-3000:]
+    assert "aborted after" in result.task("Drain requests")["msg"]
     rows = two.run("history", "--host", HOSTS[1], "--json").events()
     assert any(row["what"] == "requests cut" and "aborted after" in row["why"] for row in rows)

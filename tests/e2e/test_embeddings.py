@@ -14,10 +14,10 @@ def served() -> Iterator[Desk]:
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
-        said = desk.deploy()
-        assert said.code == 0, said.out[-3000:]
-        assert said.task("Check that it generates")["msg"].startswith("answers: a vector of 1024 numbers")
-        assert said.task("Measure throughput")["msg"] == "no throughput test: it serves embeddings"
+        result = desk.deploy()
+        assert result.code == 0, result.out[-3000:]
+        assert result.task("Check that it generates")["msg"].startswith("answers: a vector of 1024 numbers")
+        assert result.task("Measure throughput")["msg"] == "no throughput test: it serves embeddings"
         yield desk
 
 
@@ -50,6 +50,6 @@ def test_a_wedged_one_is_found_by_the_vector_that_never_comes(served: Desk) -> N
 
 
 def test_bench_is_refused_with_the_line(served: Desk) -> None:
-    said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill")
-    assert said.code == 5
-    assert f"recipes/{NAME}.yml:6" in said.out and "bench measures generated text" in said.out
+    result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill")
+    assert result.code == 5
+    assert f"recipes/{NAME}.yml:6" in result.out and "bench measures generated text" in result.out

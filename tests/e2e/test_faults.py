@@ -34,9 +34,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "change", "code", "said"), FAULTS, ids=[row[0] for row in FAULTS])
+@pytest.mark.parametrize(("fault", "change", "code", "result"), FAULTS, ids=[row[0] for row in FAULTS])
 def test_a_fault_is_a_clear_failure_with_the_old_server_back(
-    desk: Desk, fault: str, change: tuple[str, str, str], code: int, said: str
+    desk: Desk, fault: str, change: tuple[str, str, str], code: int, result: str
 ) -> None:
     desk.deployed()
     before = desk.serving()
@@ -47,7 +47,7 @@ def test_a_fault_is_a_clear_failure_with_the_old_server_back(
     desk.edit(*change)
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == code, done.out + done.err
-    assert said in done.out + done.err
+    assert result in done.out + done.err
     assert "failed=0" not in done.out
     desk.run("sandbox.fault", "none")
     assert desk.serving() == before
@@ -72,10 +72,10 @@ def test_a_second_sandbox_on_the_same_port_is_refused_with_the_first_ones_folder
         other.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
         assert other.run("lock", "--host", "sandbox").code == 0
         done = other.run("deploy", "--host", "sandbox")
-        said = " ".join(done.out.split())
+        result = " ".join(done.out.split())
         assert done.code == 5, done.out
-        assert f"port {desk.port} is in use by the sandbox in {desk.sandbox.resolve()} (pid " in said
-        assert "Run `sparkwright sandbox.down` in its project, or use another port with `serve_port:`" in said
+        assert f"port {desk.port} is in use by the sandbox in {desk.sandbox.resolve()} (pid " in result
+        assert "Run `sparkwright sandbox.down` in its project, or use another port with `serve_port:`" in result
         assert other.containers() == []
     assert desk.containers() == ["qwen35 running"]
 
@@ -151,8 +151,8 @@ def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk
     desk.deployed()
     before = desk.serving()
     control.fault(desk.sandbox, "oom")
-    said = desk.run("restart", "--host", "sandbox", "--json")
-    assert (said.code, "GiB were free, and the engine wanted" in said.recap["msg"]) == (1, True), said.recap
+    result = desk.run("restart", "--host", "sandbox", "--json")
+    assert (result.code, "GiB were free, and the engine wanted" in result.recap["msg"]) == (1, True), result.recap
     assert desk.serving() == ""
     control.fault(desk.sandbox, None)
     assert desk.deploy().proved

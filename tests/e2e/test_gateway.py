@@ -38,21 +38,21 @@ class Gate:
         return self.desk.run("gateway.deploy", "--host", "box", "--json", *words)
 
     def rollback(self, *words: str) -> Said:
-        said = self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
-        assert published.refused("gateway.rollback", said.out) == []
-        return said
+        result = self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
+        assert published.refused("gateway.rollback", result.out) == []
+        return result
 
     def status(self) -> dict[str, Any]:
-        said = self.desk.run("gateway.status", "--host", "box", "--json")
-        found: dict[str, Any] = json.loads(said.out)
-        assert said.code == (0 if found["running"] else 1)
+        result = self.desk.run("gateway.status", "--host", "box", "--json")
+        found: dict[str, Any] = json.loads(result.out)
+        assert result.code == (0 if found["running"] else 1)
         return found
 
     def of_fleet(self) -> tuple[int, dict[str, Any]]:
         """The gateway in `status`, and its exit code."""
-        said = self.desk.run("status", "--host", "sandbox", "--json")
-        found: dict[str, Any] = json.loads(said.out)["gateway"]
-        return said.code, found
+        result = self.desk.run("status", "--host", "sandbox", "--json")
+        found: dict[str, Any] = json.loads(result.out)["gateway"]
+        return result.code, found
 
     def request(self, key: str = KEY, **body: Any) -> http.client.HTTPResponse:
         """A chat request through it; its answer begins."""
@@ -77,7 +77,7 @@ def gate() -> Iterator[Gate]:
         with fresh_desk() as desk:
             desk.deployed()
             found = Gate(desk)
-            assert (said := found.deploy()).code == 0, said.out + said.err
+            assert (result := found.deploy()).code == 0, result.out + result.err
             yield found
 
 
@@ -101,8 +101,8 @@ def test_a_gateway_is_proved_and_earns_its_restart_policy(gate: Gate) -> None:
 def test_a_second_deploy_changes_nothing(gate: Gate) -> None:
     gate.deploy()
     before = gate.container()
-    said = gate.deploy()
-    assert (said.code, said.recap["changed"]) == (0, 0)
+    result = gate.deploy()
+    assert (result.code, result.recap["changed"]) == (0, 0)
     assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
 
 
@@ -123,9 +123,9 @@ def test_other_limits_are_read_without_cutting_a_stream(gate: Gate) -> None:
     stream = gate.request(stream=True, max_tokens=150, ignore_eos=True)
     first = stream.read1(10)
     gate.write(limits={"queue_s": 7})
-    said = gate.deploy()
-    assert said.code == 0, said.out
-    assert said.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
+    result = gate.deploy()
+    assert result.code == 0, result.out
+    assert result.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
     assert gate.container()["Id"] == before["Id"]
     assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
@@ -144,9 +144,9 @@ def test_another_port_makes_another_container_and_the_one_before_goes(gate: Gate
 def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: Gate) -> None:
     gate.deploy()
     gate.write(limits={"queue_s": 9})
-    said = gate.deploy("--check", "--diff")
-    changed = said.task("Start the gateway, or have it read its configuration")
-    assert said.code == 2
+    result = gate.deploy("--check", "--diff")
+    changed = result.task("Start the gateway, or have it read its configuration")
+    assert result.code == 2
     assert [item["field"] for item in changed["diff"]] == ["file haproxy.cfg"]
     gate.write()
     assert gate.deploy("--check").code == 0
@@ -159,11 +159,11 @@ def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: Gate, monkeypatch
     text = broken.read_text()
     broken.write_text(text.replace('files: "{{ gateway.files }}"', 'files: {haproxy.cfg: "global\\n  nonsense 1\\n"}'))
     try:
-        said = gate.deploy()
+        result = gate.deploy()
     finally:
         broken.write_text(text)
-    assert said.code == 1
-    assert "unknown keyword 'nonsense'" in said.recap["msg"], said.recap
+    assert result.code == 1
+    assert "unknown keyword 'nonsense'" in result.recap["msg"], result.recap
     assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
     assert gate.request().status == 200
 
@@ -175,11 +175,11 @@ def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: G
     text = served.read_text()
     served.write_text(text.replace(str(gate.desk.port), str(free_port())))
     try:
-        said = gate.deploy()
+        result = gate.deploy()
     finally:
         served.write_text(text)
-    assert said.code == 1
-    assert "no server of qwen3.5-35b is up. The last verified gateway is restored." in said.recap["msg"]
+    assert result.code == 1
+    assert "no server of qwen3.5-35b is up. The last verified gateway is restored." in result.recap["msg"]
     assert gate.request().status == 200
     assert gate.deploy().recap["changed"] == 0
 
@@ -187,9 +187,9 @@ def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: G
 def test_a_port_of_another_program_is_refused(gate: Gate) -> None:
     gate.deploy()
     gate.write(port=gate.desk.port)
-    said = gate.desk.run("gateway.deploy", "--host", "box")
-    assert said.code == 5
-    assert f"`box.gateway.port`: {gate.desk.port} is the port of the server of sandbox." in said.err
+    result = gate.desk.run("gateway.deploy", "--host", "box")
+    assert result.code == 5
+    assert f"`box.gateway.port`: {gate.desk.port} is the port of the server of sandbox." in result.err
 
 
 def test_status_counts_requests_and_names_servers(gate: Gate) -> None:
@@ -213,8 +213,8 @@ def test_the_script_starts_the_same_container(gate: Gate) -> None:
 
 
 def test_the_history_says_what_was_verified(gate: Gate) -> None:
-    said = gate.desk.run("history", "--host", "sandbox", "--json")
-    assert "gateway verified" in said.out
+    result = gate.desk.run("history", "--host", "sandbox", "--json")
+    assert "gateway verified" in result.out
     shown = gate.desk.run("history", "--host", "sandbox").out
     assert ": changed" in shown and "None" not in shown
 
@@ -244,9 +244,9 @@ def test_files_that_somebody_changed_are_drift(gate: Gate) -> None:
     config.write_text(config.read_text().replace("retries 3", "retries 4"))
     code, found = gate.of_fleet()
     assert (code, found["state"], found["why"]) == (2, "degraded", "files were changed: haproxy.cfg")
-    said = gate.desk.run("health", "--host", "sandbox")
-    assert said.code == 2
-    assert "files of the gateway differ from the verified ones: haproxy.cfg" in said.out
+    result = gate.desk.run("health", "--host", "sandbox")
+    assert result.code == 2
+    assert "files of the gateway differ from the verified ones: haproxy.cfg" in result.out
     assert gate.deploy().code == 0
     assert gate.of_fleet()[0] == 0
     assert gate.desk.run("health", "--host", "sandbox").code == 0
@@ -276,8 +276,8 @@ def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gate) 
     ]
     stream = gate.request(stream=True, max_tokens=150, ignore_eos=True)
     first = stream.read1(10)
-    said = gate.rollback()
-    assert said.code == 0, said.out + said.err
+    result = gate.rollback()
+    assert result.code == 0, result.out + result.err
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
     config = (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
     assert "timeout queue 11s" in config
@@ -293,8 +293,8 @@ def test_a_rollback_brings_back_the_container_and_its_script(gate: Gate) -> None
     gate.write()
     assert gate.deploy().code == 0
     gate.port = was
-    said = gate.rollback()
-    assert said.code == 0, said.out + said.err
+    result = gate.rollback()
+    assert result.code == 0, result.out + result.err
     assert gate.request().status == 200
     assert [container for container in gate.desk.containers() if container.startswith("gateway")] == ["gateway running"]
     script = (gate.desk.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
@@ -312,9 +312,9 @@ def test_without_a_good_clients_key_no_host_is_asked(
     else:
         monkeypatch.setenv("GATEWAY_KEY", key)
     for command in ("gateway.deploy", "gateway.rollback"):
-        said = gate.desk.run(command, "--host", "box")
-        assert (said.code, said.out) == (5, ""), "no host was asked"
-        assert "box.gateway.key`:" in said.err and "groups.yml:" in said.err, said.err
+        result = gate.desk.run(command, "--host", "box")
+        assert (result.code, result.out) == (5, ""), "no host was asked"
+        assert "box.gateway.key`:" in result.err and "groups.yml:" in result.err, result.err
 
 
 def test_a_rollback_without_the_key_of_then_touches_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,9 +323,9 @@ def test_a_rollback_without_the_key_of_then_touches_nothing(gate: Gate, monkeypa
     assert gate.deploy().code == 0
     before = gate.container()["State"]["StartedAt"]
     monkeypatch.setenv("GATEWAY_KEY", "another-key-another-key")
-    said = gate.rollback()
-    assert said.code == 5
-    assert "asks for another API key than `key` gives now" in said.recap["msg"]
+    result = gate.rollback()
+    assert result.code == 5
+    assert "asks for another API key than `key` gives now" in result.recap["msg"]
     assert gate.container()["State"]["StartedAt"] == before
 
 
@@ -337,19 +337,20 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
     port = free_port()
     host.write_text(was.replace(str(gate.desk.port), str(port)))
     try:
-        said = gate.desk.run("deploy", "--host", "sandbox")
-        assert said.code == 0, said.out + said.err
-        assert "A server behind the gateway box was changed: gateway.deploy follows." in said.out
+        result = gate.desk.run("deploy", "--host", "sandbox")
+        assert result.code == 0, result.out + result.err
+        assert "A server behind the gateway box was changed: gateway.deploy follows." in result.out
         assert f"127.0.0.1:{port}" in (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
         assert gate.request().status == 200
         assert "gateway.deploy" not in gate.desk.run("deploy", "--host", "sandbox").out
         groups.write_text(groups.read_text().replace("GATEWAY_KEY", "NO_KEY"))
         host.write_text(was)
-        said = gate.desk.run("deploy", "--host", "sandbox")
-        assert said.code == 1, "5 would say that nothing was touched, and the server was replaced"
-        assert "NO_KEY holds no key" in said.err
+        result = gate.desk.run("deploy", "--host", "sandbox")
+        assert result.code == 1, "5 would say that nothing was touched, and the server was replaced"
+        assert "NO_KEY holds no key" in result.err
         assert (
-            "The server is deployed, the gateway box is not: " in said.err and "gateway.deploy --host box" in said.err
+            "The server is deployed, the gateway box is not: " in result.err
+            and "gateway.deploy --host box" in result.err
         )
     finally:
         host.write_text(was)
@@ -359,14 +360,14 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
 
 
 def test_a_group_without_a_gateway_is_refused(gate: Gate) -> None:
-    said = gate.desk.run("gateway.deploy", "--host", "lab")
-    assert (said.code, said.err.strip()) == (5, "no gateway is called 'lab'. Available: box.")
+    result = gate.desk.run("gateway.deploy", "--host", "lab")
+    assert (result.code, result.err.strip()) == (5, "no gateway is called 'lab'. Available: box.")
 
 
 def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: Gate) -> None:
     gate.deploy()
-    said = gate.desk.run("host.clean", "--host", "sandbox", "--yes")
-    assert said.code == 0, said.out + said.err
+    result = gate.desk.run("host.clean", "--host", "sandbox", "--yes")
+    assert result.code == 0, result.out + result.err
     assert "gateway running" in gate.desk.containers()
     assert gate.request().status == 200
     assert (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").is_file()
@@ -398,7 +399,7 @@ def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: Gate) -> None:
     before = recipe.read_text()
     recipe.write_text(before.replace("json_schema, image,", "json_schema, image, messages, responses,"))
     try:
-        assert (said := gate.deploy()).code == 0, said.out
+        assert (result := gate.deploy()).code == 0, result.out
         log = gate.desk.docker().containers.get("qwen35").logs().decode()
     finally:
         recipe.write_text(before)
@@ -416,9 +417,9 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     first = stream.read1(10)
     alice = {"key": {"env": "ALICE_KEY"}, "requests_per_minute": 2, "tokens_per_day": 9000, "models": ["qwen3.5-35b"]}
     gate.write(clients={"alice": alice})
-    said = gate.deploy()
-    assert said.code == 0, said.out
-    assert said.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
+    result = gate.deploy()
+    assert result.code == 0, result.out
+    assert result.task("Start the gateway, or have it read its configuration")["msg"] == "reloaded; no stream was cut"
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
     answers = [gate.request(key=secret) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
@@ -453,9 +454,9 @@ def test_a_client_that_cannot_be_told_apart_is_refused_by_its_line(
     monkeypatch.setenv("ALICE_KEY", "alice-key-alice-key")
     monkeypatch.setenv("SHORT_KEY", "short")
     gate.write(clients=clients)
-    said = gate.deploy()
-    assert said.code == 5 and why in said.out + said.err, said.out + said.err
-    assert "groups.yml:" in said.out + said.err and "alice-key" not in said.out + said.err
+    result = gate.deploy()
+    assert result.code == 5 and why in result.out + result.err, result.out + result.err
+    assert "groups.yml:" in result.out + result.err and "alice-key" not in result.out + result.err
 
 
 def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gate) -> None:
@@ -464,8 +465,8 @@ def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gat
     gate.write(clients={"alice": alice, "bob": bob, "carol": carol}, models={"fast": "qwen3.5-35b", "other": "nobody"})
 
     def shown(*words: str) -> str:
-        said = gate.desk.run("client", "--host", "sandbox", *words)
-        return f"{said.code} {said.out}{said.err}"
+        result = gate.desk.run("client", "--host", "sandbox", *words)
+        return f"{result.code} {result.out}{result.err}"
 
     own, named = shown("--for", "codex"), shown("--for", "codex", "--client", "alice")
     assert own.startswith("0 ") and 'env_key = "GATEWAY_KEY"' in own and 'model = "qwen3.5-35b"' in own

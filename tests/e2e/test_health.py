@@ -433,7 +433,7 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "result"),
     [
         (("--every", "often"), "--every: invalid duration 'often'"),
         (("--every", "1s"), "too short"),
@@ -445,9 +445,9 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
         (("--verify-models", "7d", "--quiet-hours", "2-5"), "Write it as 02:00-05:00"),
     ],
 )
-def test_what_is_asked_for_is_checked_first(desk: Desk, words: tuple[str, ...], said: str) -> None:
+def test_what_is_asked_for_is_checked_first(desk: Desk, words: tuple[str, ...], result: str) -> None:
     done = desk.run("health.install", "--host", "sandbox", *words)
-    assert done.code == 5 and said in done.err
+    assert done.code == 5 and result in done.err
 
 
 def test_a_deploy_that_begins_during_a_check_is_not_taken_for_a_fault(ward: Ward) -> None:

@@ -52,8 +52,8 @@ def test_the_server_keeps_running_with_its_key_and_its_model(desk: Desk, monkeyp
     before = desk.docker().api.inspect_container("qwen35")["Id"]
     home = desk.sandbox / "home"
     model = contents(home / "models")
-    said = desk.run(*CLEAN, "--models", "--images", "--yes", "--json")
-    assert said.code == 0, said.out + said.err
+    result = desk.run(*CLEAN, "--models", "--images", "--yes", "--json")
+    assert result.code == 0, result.out + result.err
     found = desk.docker().api.inspect_container("qwen35")
     assert (found["Id"], found["State"]["Running"]) == (before, True)
     assert contents(home / "models") == model
@@ -62,7 +62,7 @@ def test_the_server_keeps_running_with_its_key_and_its_model(desk: Desk, monkeyp
     assert [str(path) for path in left] == [
         mount["Source"] for mount in found["Mounts"] if mount["Source"].endswith(".yaml")
     ]
-    kept = {row["name"]: row["kept"] for row in json.loads(said.out)["items"]}
+    kept = {row["name"]: row["kept"] for row in json.loads(result.out)["items"]}
     assert kept[str(left[0])] == "mounted by qwen35"
     assert kept[str(home / "models/qwen35-35b-hf")] == "used by qwen35"
     assert [kept[str(key)] for key in compiled.iterdir()] == ["used by qwen35"]

@@ -44,8 +44,8 @@ def test_an_arm_of_an_experiment_is_guarded_as_any_start(desk: Desk) -> None:
         "--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6",
     )  # fmt: skip
     words = ("--flag", "max-num-seqs", "--values", "4", "--name", "arm", *small)
-    said = desk.run("bench.sweep", "--host", "sandbox", *words)
-    assert "was stopped to save the host" in said.out, said.out + said.err
+    result = desk.run("bench.sweep", "--host", "sandbox", *words)
+    assert "was stopped to save the host" in result.out, result.out + result.err
     assert not control.lost(desk.sandbox)
     assert desk.serving() == before
 

@@ -9,10 +9,10 @@ from tests.e2e.conftest import Desk
 
 def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(desk: Desk) -> None:
     desk.deployed()
-    said = desk.run("hosts.check", "--host", "sandbox", "--json")
-    row = json.loads(said.out)
+    result = desk.run("hosts.check", "--host", "sandbox", "--json")
+    row = json.loads(result.out)
     (server,) = row["servers"]
-    assert (said.code, row["missing"], row["gpu"]["name"]) == (0, [], "NVIDIA GB10"), row["missing"]
+    assert (result.code, row["missing"], row["gpu"]["name"]) == (0, [], "NVIDIA GB10"), row["missing"]
     assert (server["name"], server["models"], server["verified"]) == ("qwen35", ["qwen3.5-35b"], True)
     assert row["models"][0]["id"] == "Qwen/Qwen3.5-35B-A3B-FP8"
     shown = desk.run("hosts.check", "--host", "sandbox").out
@@ -24,9 +24,9 @@ def test_what_is_missing_is_exit_code_1_and_names_what_says_more(desk: Desk) -> 
         other.bind(("127.0.0.1", 0))
         other.listen()
         desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {other.getsockname()[1]}")
-        said = desk.run("hosts.check", "--host", "sandbox", "--json")
+        result = desk.run("hosts.check", "--host", "sandbox", "--json")
         shown = desk.run("hosts.check", "--host", "sandbox").out
-    assert (said.code, [item["check"] for item in json.loads(said.out)["missing"]]) == (1, ["port"])
+    assert (result.code, [item["check"] for item in json.loads(result.out)["missing"]]) == (1, ["port"])
     assert "port: port" in shown
 
 
@@ -35,8 +35,8 @@ def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(desk: De
         "hosts.add", "spark2", "--address", "ops@10.0.0.7", "--groups", "lab,night", "--recipe", "llama-3.1-8b",
         "--offline",
     )  # fmt: skip
-    said = desk.run(*words)
-    assert said.code == 0 and "sparkwright doctor --host spark2" in said.out, said.err
+    result = desk.run(*words)
+    assert result.code == 0 and "sparkwright doctor --host spark2" in result.out, result.err
     inventory = Inventory.load(desk.root)
     assert inventory.groups["night"] == ("spark2",) and inventory.hosts["spark2"].recipe == "llama-3.1-8b"
     before = {path: path.read_bytes() for path in (desk.root / "hosts").iterdir()}

@@ -36,7 +36,7 @@ def alone(made: Alone) -> Iterator[Alone]:
         path.write_text(text)
     made.group()
     made.changed()
-    assert (said := made.deploy()).code in (0, 4), said.out[-3000:] + said.err
+    assert (result := made.deploy()).code in (0, 4), result.out[-3000:] + result.err
     assert made.containers() == {CONTAINER: "running"}
     assert made.servers() == {"sandbox": "up"}
 
@@ -47,13 +47,13 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
     steady = Steady(alone.port, MODEL)
     with steady.running():
         steady.answered(20)
-        said = alone.deploy()
+        result = alone.deploy()
         steady.answered(20)
-    assert said.code in (0, 4), said.out[-3000:]
-    assert took_over(said) and said.task(END)["msg"] == "removed"
+    assert result.code in (0, 4), result.out[-3000:]
+    assert took_over(result) and result.task(END)["msg"] == "removed"
     assert not steady.wrong
     assert alone.id() != before
-    plays = [event["play"] for event in said.events() if event["event"] == "play_started"]
+    plays = [event["play"] for event in result.events() if event["event"] == "play_started"]
     assert plays == ["Deploy", "Deploy the gateway"], "also where the requests kept the throughput from being judged"
     assert alone.containers() == {CONTAINER: "running"}, "on its own port again, with the interim server gone"
     assert not (alone.state / "interim.json").exists()
@@ -61,8 +61,8 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
 
 def test_a_plan_says_that_the_interim_server_answers_meanwhile(alone: Alone) -> None:
     alone.changed()
-    said = alone.desk.run("plan", "--host", "sandbox", "--json")
-    assert said.task("Drain requests")["msg"].startswith(f"{INTERIM} answers meanwhile; ")
+    result = alone.desk.run("plan", "--host", "sandbox", "--json")
+    assert result.task("Drain requests")["msg"].startswith(f"{INTERIM} answers meanwhile; ")
     alone.group(swap="in_place")
     assert "server down for" in alone.desk.run("plan", "--host", "sandbox", "--json").task("Drain requests")["msg"]
 
@@ -73,17 +73,17 @@ def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone
     assert took_over(alone.deploy())
     alone.group(swap="in_place")
     alone.changed()
-    said = alone.deploy()
-    assert said.task("Wait for its memory to be released")["data"]["back"] is True
+    result = alone.deploy()
+    assert result.task("Wait for its memory to be released")["data"]["back"] is True
     rows = alone.desk.run("caches.list", "--host", "sandbox", "--json").out
     assert CONTAINER in rows and INTERIM not in rows
 
 
 def test_a_deploy_with_nothing_to_do_starts_no_other_server(alone: Alone) -> None:
     before = alone.id()
-    said = alone.deploy()
-    assert (said.code, said.recap["changed"]) == (0, 0), said.out[-3000:]
-    assert said.task(FITS)["status"] == "skipped"
+    result = alone.deploy()
+    assert (result.code, result.recap["changed"]) == (0, 0), result.out[-3000:]
+    assert result.task(FITS)["status"] == "skipped"
     assert alone.id() == before
 
 
@@ -91,10 +91,10 @@ def test_a_restart_of_the_only_server_fails_no_request(alone: Alone) -> None:
     steady = Steady(alone.port, MODEL)
     with steady.running():
         steady.answered(20)
-        said = alone.desk.run("restart", "--host", "sandbox", "--json", timeout_s=300)
+        result = alone.desk.run("restart", "--host", "sandbox", "--json", timeout_s=300)
         steady.answered(20)
-    assert said.code in (0, 4), said.out[-3000:]
-    assert took_over(said)
+    assert result.code in (0, 4), result.out[-3000:]
+    assert took_over(result)
     assert not steady.wrong
 
 
@@ -107,12 +107,12 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
     try:
         with steady.running():
             steady.answered(10)
-            said = alone.deploy()
+            result = alone.deploy()
             steady.answered(10)
     finally:
         alone.desk.run("sandbox.fault", "none")
-    assert said.code == 1, said.out[-3000:]
-    assert "was not touched and goes on serving" in said.out
+    assert result.code == 1, result.out[-3000:]
+    assert "was not touched and goes on serving" in result.out
     assert not steady.wrong
     now = alone.desk.docker().api.inspect_container(CONTAINER)
     assert (now["Id"], now["State"]["StartedAt"]) == (before, since)
@@ -127,11 +127,11 @@ def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alon
     alone.changed()
     control.fault(alone.desk.sandbox, "overshoot")
     try:
-        said = alone.deploy()
+        result = alone.deploy()
     finally:
         control.fault(alone.desk.sandbox, None)
-    assert said.code == 1, said.out[-3000:]
-    assert "was stopped to save the host" in said.out
+    assert result.code == 1, result.out[-3000:]
+    assert "was stopped to save the host" in result.out
     assert not control.lost(alone.desk.sandbox)
     assert (alone.id(), alone.containers()) == (before, {CONTAINER: "running"})
 
@@ -143,8 +143,8 @@ def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone:
         re.sub(r"(?m)^(expect:.*)$", r"\1\n  tok_per_s: 9000", re.sub(r"\n  tok_per_s: .*", "", text))
     )
     before = alone.id()
-    said = alone.deploy()
-    assert said.code == 1, said.out[-3000:]
+    result = alone.deploy()
+    assert result.code == 1, result.out[-3000:]
     assert alone.id() == before
     assert alone.containers() == {CONTAINER: "running"}
     assert alone.servers() == {"sandbox": "up"}
@@ -155,32 +155,32 @@ def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: Alone, 
     alone.group(swap=swap, reserve_gib=95)
     alone.changed()
     before = alone.id()
-    said = alone.deploy()
+    result = alone.deploy()
     if swap == "auto":
-        assert said.code in (0, 4), said.out[-3000:]
-        assert "replaced in place: " in said.task(FITS)["msg"] and "GiB needed" in said.task(FITS)["msg"]
+        assert result.code in (0, 4), result.out[-3000:]
+        assert "replaced in place: " in result.task(FITS)["msg"] and "GiB needed" in result.task(FITS)["msg"]
         assert alone.id() != before
     else:
-        assert said.code == 5, said.out[-3000:]
-        assert "`swap: beside`: no second server beside" in said.task(FITS)["msg"]
+        assert result.code == 5, result.out[-3000:]
+        assert "`swap: beside`: no second server beside" in result.task(FITS)["msg"]
         assert alone.id() == before and alone.containers() == {CONTAINER: "running"}
 
 
 def test_in_place_is_in_place(alone: Alone) -> None:
     alone.group(swap="in_place")
     alone.changed()
-    said = alone.deploy()
-    assert said.code in (0, 4), said.out[-3000:]
-    assert "interim" not in said.task("Start the server")["msg"] and said.task(FITS)["status"] == "skipped"
+    result = alone.deploy()
+    assert result.code in (0, 4), result.out[-3000:]
+    assert "interim" not in result.task("Start the server")["msg"] and result.task(FITS)["status"] == "skipped"
 
 
 def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: Alone) -> None:
     text = json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "vars": {"swap": "beside"}}}, indent=1)
     (alone.desk.root / "hosts/groups.yml").write_text(text)
-    said = alone.desk.run("deploy", "--host", "sandbox")
-    assert said.code == 5
-    assert "`swap: beside`: no gateway is in front of this host" in said.out + said.err
-    assert "hosts/groups.yml:" in said.out + said.err
+    result = alone.desk.run("deploy", "--host", "sandbox")
+    assert result.code == 5
+    assert "`swap: beside`: no gateway is in front of this host" in result.out + result.err
+    assert "hosts/groups.yml:" in result.out + result.err
 
 
 @pytest.mark.parametrize("task", ["Send requests to interim server", "Stop previous server, keep it for rollback"])
@@ -211,9 +211,9 @@ def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_unt
         steady.answered(10)
         assert alone.containers()[INTERIM] == "running"
         assert alone.containers().get(CONTAINER) != "running"
-        said = alone.deploy()
+        result = alone.deploy()
         steady.answered(10)
-    assert said.code in (0, 4), said.out[-3000:]
+    assert result.code in (0, 4), result.out[-3000:]
     assert not steady.wrong
     assert alone.containers() == {CONTAINER: "running"}
 
@@ -230,9 +230,9 @@ def test_a_previous_server_that_fails_too_leaves_the_interim_server_which_is_nam
         ("Start previous server", "and the old one."),
     ):
         alone.desk.before(task, f"{{name: Break, fail: {{msg: {why}}}}}")
-    said = alone.deploy()
+    result = alone.deploy()
     outcome = f"The previous server failed too: {INTERIM} serves meanwhile."
-    assert (said.code, said.recap["msg"]) == (1, f"the new one is broken. {outcome}"), said.out[-3000:]
+    assert (result.code, result.recap["msg"]) == (1, f"the new one is broken. {outcome}"), result.out[-3000:]
     assert alone.containers()[INTERIM] == "running" and alone.servers()["sandbox::interim"] == "up"
 
 

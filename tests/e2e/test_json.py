@@ -114,21 +114,21 @@ def errors(found: list[Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name in OF_FILES)])
 def test_an_answer_is_json_and_nothing_else(desk: Desk, command: str) -> None:
     words = ("--host", "sandbox", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][0]
-    said = desk.run(command, *words, "--json")
-    assert published.parsed(said.out), said.err
-    assert published.refused(command, said.out) == []
+    result = desk.run(command, *words, "--json")
+    assert published.parsed(result.out), result.err
+    assert published.refused(command, result.out) == []
     if command != "incident":  # none was kept of a server that never failed
         fine = (2,) if command == "host.clean" else (0, 4)  # what asks it has left a trace to be removed
-        assert said.code in fine, said.out + said.err
-        assert not errors(published.parsed(said.out)) or said.code == 4
+        assert result.code in fine, result.out + result.err
+        assert not errors(published.parsed(result.out)) or result.code == 4
 
 
 @pytest.mark.parametrize("command", OF_HOSTS)
 def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> None:
-    said = desk.run(command, "--host", "away", *OF_HOSTS[command], "--json")
-    found = errors(published.parsed(said.out))
-    assert said.code == 3, said.out + said.err
-    assert published.refused(command, said.out) == []
+    result = desk.run(command, "--host", "away", *OF_HOSTS[command], "--json")
+    found = errors(published.parsed(result.out))
+    assert result.code == 3, result.out + result.err
+    assert published.refused(command, result.out) == []
     assert {row["exit"] for row in found} == {3}
     assert {row["host"] for row in found} == {"away"}
     assert all("refuses connections" in row["error"] for row in found)
@@ -137,11 +137,11 @@ def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> No
 @pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name, (_, wrong) in OF_FILES.items() if wrong)])
 def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk, command: str) -> None:
     words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
-    said = desk.run(command, *words, "--json")
-    (error,) = errors(published.parsed(said.out))
-    assert published.refused(command, said.out) == []
-    assert error["exit"] == said.code and said.code in (1, 5)
-    assert error["error"] in said.err
+    result = desk.run(command, *words, "--json")
+    (error,) = errors(published.parsed(result.out))
+    assert published.refused(command, result.out) == []
+    assert error["exit"] == result.code and result.code in (1, 5)
+    assert error["error"] in result.err
 
 
 def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named() -> None:
@@ -152,9 +152,9 @@ def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named(
 
 @pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
 def test_the_events_of_a_deploy_are_as_published(desk: Desk, hosts: str) -> None:
-    said = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
-    assert published.refused("deploy", said.out) == []
-    kinds = {event["event"] for event in said.events()}
+    result = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
+    assert published.refused("deploy", result.out) == []
+    kinds = {event["event"] for event in result.events()}
     assert {"play_started", "run_started", "task_finished", "host_finished", "recap"} <= kinds
     assert hosts == "sandbox" or "rolled" in kinds
 
@@ -171,9 +171,9 @@ def test_the_model_of_the_container_is_used_and_never_one_to_remove(desk: Desk) 
 
 
 def test_a_command_line_that_is_none_is_a_sentence_alone(desk: Desk) -> None:
-    said = desk.run("status", "--json", "--hst", "sandbox")
-    assert (said.code, said.out) == (5, "")
-    assert "--hst" in said.err
+    result = desk.run("status", "--json", "--hst", "sandbox")
+    assert (result.code, result.out) == (5, "")
+    assert "--hst" in result.err
 
 
 @pytest.mark.parametrize("command", ["deploy", "restart", "rollback", "provision", "verify", "plan"])
@@ -187,8 +187,8 @@ def test_the_tasks_of_a_command_are_one_document(desk: Desk, command: str) -> No
 def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk: Desk) -> None:
     book = desk.root / "playbooks/wrong.yml"
     book.write_text("- hosts: all\n  tasks:\n    - block: 3\n")
-    said = desk.run("play", "wrong", "--list-tasks", "--json")
+    result = desk.run("play", "wrong", "--list-tasks", "--json")
     book.unlink()
-    (error,) = errors(published.parsed(said.out))
-    assert (said.code, error["exit"]) == (5, 5)
+    (error,) = errors(published.parsed(result.out))
+    assert (result.code, error["exit"]) == (5, 5)
     assert error["error"].startswith("playbooks/wrong.yml:3: ")

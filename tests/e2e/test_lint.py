@@ -50,8 +50,8 @@ def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(desk: D
     found = {finding["rule"]: finding for finding in json.loads(done.out)["recipes"][0]["findings"]}
     line = (desk.root / RECIPE).read_text().splitlines().index("  swap-space: 4") + 1
     assert found["unknown-flag"]["where"] == f"{RECIPE}:{line}"
-    told = desk.run("explain", "unknown-flag")
-    assert told.code == 0 and "swap-space: 4" in told.out
+    message = desk.run("explain", "unknown-flag")
+    assert message.code == 0 and "swap-space: 4" in message.out
     assert "Did you mean `unknown-flag`?" in desk.run("explain", "unknown-flags").err
 
 
@@ -90,8 +90,8 @@ def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_
     desk.edit(RECIPE, "ports: .*", 'ports: ["8000:9000"]')
     done = desk.run("deploy", "--host", "sandbox")
     line = (desk.root / RECIPE).read_text().splitlines().index('  ports: ["8000:9000"]') + 1
-    said = "the server listens on port 8000 in its container, but the first published port maps to 9000."
-    assert done.code == 5 and f"{RECIPE}:{line}: {said}" in done.out
+    result = "the server listens on port 8000 in its container, but the first published port maps to 9000."
+    assert done.code == 5 and f"{RECIPE}:{line}: {result}" in done.out
     assert desk.containers() == []
 
 

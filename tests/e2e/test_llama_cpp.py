@@ -26,19 +26,19 @@ def owner(desk: Desk) -> str:
 
 
 def serves(desk: Desk) -> Said:
-    said = desk.deploy()
-    assert said.proved, said.out[-3000:]
-    return said
+    result = desk.deploy()
+    assert result.proved, result.out[-3000:]
+    return result
 
 
 def test_a_deploy_is_proved_and_a_second_one_changes_nothing(llama: Desk) -> None:
-    said = serves(llama)
+    result = serves(llama)
     assert owner(llama) == "llamacpp"
-    log = said.task("Check the engine log")["data"]["state"]
+    log = result.task("Check the engine log")["data"]["state"]
     assert (log["max_model_len"], log["chunked_prefill"]) == (131072, True)
     assert log["evidence"]["max_model_len"].startswith("GET /props")
-    assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "llama-server"
-    probes = {check["check"]: check["verdict"] for check in said.task("Probe its answers")["data"]["checks"]}
+    assert result.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "llama-server"
+    probes = {check["check"]: check["verdict"] for check in result.task("Probe its answers")["data"]["checks"]}
     assert len([name for name in probes if "," not in name]) == 3 and set(probes.values()) == {"proved"}
     again = llama.deploy()
     assert (again.code, again.recap["changed"]) == (0, 0)
@@ -64,20 +64,20 @@ def test_one_that_dies_gives_the_vllm_server_back(llama: Desk) -> None:
     llama.deployed()
     llama.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     assert llama.run("sandbox.fault", "crash-loop").code == 0
-    said = llama.deploy()
-    assert said.code == 1 and "the engine exited (exit code 1)" in said.out
+    result = llama.deploy()
+    assert result.code == 1 and "the engine exited (exit code 1)" in result.out
     assert control.up(llama.sandbox) and owner(llama) == "vllm"
 
 
 def test_a_context_that_it_caps_is_not_what_was_asked(llama: Desk) -> None:
     llama.edit(RECIPE, "ctx-size: 262144", "ctx-size: 524288")
-    said = llama.deploy()
-    assert said.code == 1, said.out[-2000:]
-    assert "the slot context (262144) exceeds the training context of the model (131072) - capping" in said.out
+    result = llama.deploy()
+    assert result.code == 1, result.out[-2000:]
+    assert "the slot context (262144) exceeds the training context of the model (131072) - capping" in result.out
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "result"),
     [
         ("llama_cpp:\n  max-model-len: 8192", "max-model-len is vLLM's; llama.cpp has ctx-size"),
         ("llama_cpp:\n  ctx-size: lots", "must be a whole number, got 'lots'"),
@@ -85,11 +85,13 @@ def test_a_context_that_it_caps_is_not_what_was_asked(llama: Desk) -> None:
         ("llama_cpp:\n  hf: org/repo", "does not pin"),
     ],
 )
-def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(llama: Desk, section: str, said: str) -> None:
+def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(
+    llama: Desk, section: str, result: str
+) -> None:
     llama.edit(RECIPE, r"llama_cpp:(\n  .*)+", section)
     refused = llama.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out + refused.err
-    assert said in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
+    assert result in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
 
 
 def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would_do_that(desk: Desk) -> None:
@@ -98,10 +100,10 @@ def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would
     desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     refused = desk.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out
-    said = " ".join(refused.out.split())
+    result = " ".join(refused.out.split())
     assert (
-        "is in use by container qwen35" in said
-        and "`docker stop qwen35`" in said
-        and "`container.name: qwen35`" in said
+        "is in use by container qwen35" in result
+        and "`docker stop qwen35`" in result
+        and "`container.name: qwen35`" in result
     )
     assert owner(desk) == "vllm"

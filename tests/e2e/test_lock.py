@@ -44,9 +44,9 @@ def test_a_moved_tag_is_seen_by_check_shown_by_update_and_written_only_with_a_ye
 
 
 def test_a_name_that_nothing_has_is_refused_with_the_nearest(desk: Desk) -> None:
-    said = desk.run("lock", "--host", "sandbox", "--update", "qwen3.5-35")
-    assert said.code == 5
-    assert "qwen3.5-35b" in said.err
+    result = desk.run("lock", "--host", "sandbox", "--update", "qwen3.5-35")
+    assert result.code == 5
+    assert "qwen3.5-35b" in result.err
 
 
 def test_update_and_check_together_are_refused(desk: Desk) -> None:
@@ -61,7 +61,7 @@ def test_a_lock_whose_files_lead_elsewhere_is_refused_with_its_line_before_anyth
     lines[at] = lines[at].replace("README.md", "../../.ssh/authorized_keys")
     lock.write_text("".join(lines))
     for words in (("plan",), ("models.verify",), ("lock", "--check")):
-        said = desk.run(*words, "--host", "sandbox")
-        assert said.code == 5, said.err
-        assert f"spark.lock:{at + 1}: " in said.err + said.out
-        assert "'../../.ssh/authorized_keys' leaves its folder" in said.err + said.out
+        result = desk.run(*words, "--host", "sandbox")
+        assert result.code == 5, result.err
+        assert f"spark.lock:{at + 1}: " in result.err + result.out
+        assert "'../../.ssh/authorized_keys' leaves its folder" in result.err + result.out

@@ -24,9 +24,9 @@ def deployed() -> Iterator[tuple[Desk, Said]]:
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.edit(RECIPE, "  ready_s: 900", "  ready_s: 900\n  load: {context: 2048, streams: 2}")
-        said = desk.deploy()
-        assert said.proved, said.out[-3000:]
-        yield desk, said
+        result = desk.deploy()
+        assert result.proved, result.out[-3000:]
+        yield desk, result
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(served
 
 
 def test_history_and_doctor_tell_what_was_measured(served: Desk) -> None:
-    said = served.run("history", "--host", "sandbox", "--json")
-    memory = said.events()[0]["memory"]
+    result = served.run("history", "--host", "sandbox", "--json")
+    memory = result.events()[0]["memory"]
     assert memory["host_bytes"] == pytest.approx(HOST_SIDE, rel=0.02) and memory["cold"]
     assert memory["lowest_bytes"] <= memory["after_bytes"] < memory["before_bytes"]
     text = served.run("history", "--host", "sandbox").out
@@ -88,11 +88,11 @@ def test_the_promised_load_is_proved_once_for_the_same_server(served: Desk, firs
 def test_what_cannot_fit_names_the_largest_share_and_touches_nothing(served: Desk) -> None:
     served.edit(RECIPE, "utilization: 0.85", "utilization: 0.95")
     try:
-        said = served.run("deploy", "--host", "sandbox", "--json")
+        result = served.run("deploy", "--host", "sandbox", "--json")
     finally:
         served.edit(RECIPE, "utilization: 0.95", "utilization: 0.85")
-    assert said.code == 5
-    failed = said.task(FITS)
+    assert result.code == 5
+    failed = result.task(FITS)
     assert "set gpu-memory-utilization to 0.86 in the recipe, which fits" in failed["fix"].lower()
     assert served.run("status", "--host", "sandbox", "--json").events()[0]["state"] == "up"
 
@@ -109,23 +109,23 @@ def test_a_promise_that_no_memory_can_keep_is_refused_with_its_line(served: Desk
     text = (served.root / RECIPE).read_text()
     (served.root / RECIPE).write_text(text.replace("load: {context: 2048, streams: 2}", f"load: {load}"))
     try:
-        said = served.run("plan", "--host", "sandbox")
+        result = served.run("plan", "--host", "sandbox")
     finally:
         (served.root / RECIPE).write_text(text)
-    assert said.code == 5 and sentence in said.out + said.err and f"{RECIPE}:" in said.out + said.err
+    assert result.code == 5 and sentence in result.out + result.err and f"{RECIPE}:" in result.out + result.err
 
 
 def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_depth(served: Desk) -> None:
     words = ("--depth", "4096", "--streams", "2", "--output-tokens", "8", "--name", "ladder")
-    said = served.run("bench.context", "--host", "sandbox", *words)
-    assert said.code == 0, said.out + said.err
+    result = served.run("bench.context", "--host", "sandbox", *words)
+    assert result.code == 0, result.out + result.err
     found = json.loads((served.root / "results/ladder/results.json").read_text())
     cells = [(cell["load"]["prompt_tokens"], cell["requests"], cell["derived"]) for cell in found["cells"]]
     assert [(tokens, requests) for tokens, requests, _ in cells] == [(1024, 2), (2048, 2), (4096, 2)]
     assert all(0 < derived["lowest_available_gib"] < TOTAL / GIB for _, _, derived in cells)
     page = (served.root / "results/ladder/report.html").read_text()
     assert all(f"{title} against depth" in page for title in ("Decode rate", "TTFT", "Memory"))
-    assert "depth 4096 x 2" in said.out and "lowest available GiB" in said.out
+    assert "depth 4096 x 2" in result.out and "lowest available GiB" in result.out
     again = served.run("bench.context", "--host", "sandbox", "--depth", "999999", "--name", "ladder")
     assert again.code == 5 and "does not fit a context of 131072" in again.out, again.out
 

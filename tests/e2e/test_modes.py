@@ -29,8 +29,8 @@ def test_state_and_caches_are_closed_at_umask_000(desk: Desk, monkeypatch: pytes
     (cache / "sparkwright").chmod(0o777)  # as an earlier version left it
     before = os.umask(0)
     try:
-        said = desk.deploy()
-        assert said.proved, said.out[-3000:] + said.err
+        result = desk.deploy()
+        assert result.proved, result.out[-3000:] + result.err
         desk.run("health.check", "--host", "sandbox")
         desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
         desk.before("Measure throughput", "fail: {msg: enough}")

@@ -55,9 +55,9 @@ def test_a_container_of_a_person_that_has_a_name_we_need_is_named_and_nothing_is
     ]
     changed(desk)
     for words in (DEPLOY, ("plan", "--host", "sandbox", "--json")):
-        said = desk.run(*words)
-        assert f"container {taken} (" in refusal(said)
-        assert f"`docker rename {taken} {taken}-kept`" in json.dumps(said.recap)
+        result = desk.run(*words)
+        assert f"container {taken} (" in refusal(result)
+        assert f"`docker rename {taken} {taken}-kept`" in json.dumps(result.recap)
     assert [
         (container["Id"], standing(desk, container["Id"])) for container in desk.docker().api.containers(all=True)
     ] == before
@@ -75,8 +75,8 @@ def test_a_server_that_a_person_renamed_is_found_and_told(desk: Desk, command: s
     if command == "deploy":
         checked = desk.run("health.check", "--host", "sandbox")
         assert (checked.code, "differs from the last good state: name" in checked.out) == (2, True), checked.out
-    said = desk.run(command, "--host", "sandbox", "--json")
-    assert refusal(said).startswith(
+    result = desk.run(command, "--host", "sandbox", "--json")
+    assert refusal(result).startswith(
         "container mine is the server qwen35, renamed by hand. On the host: `docker rename mine"
     )
     assert standing(desk, row["Id"]) == before

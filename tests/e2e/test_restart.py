@@ -193,15 +193,15 @@ def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None
     seqs(desk, 4)
     wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
     desk.before("Measure throughput", f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
-    said: list[Said] = []
-    laptop = threading.Thread(target=lambda: said.append(desk.deploy()))
+    result: list[Said] = []
+    laptop = threading.Thread(target=lambda: result.append(desk.deploy()))
     laptop.start()
     until((desk.root / "reached").exists, "the gate")
     busy = stream(desk, 100_000)
     (desk.root / "open").touch()
     laptop.join(timeout=60)
     busy.close()
-    done = said[0]
+    done = result[0]
     assert done.code == 4, done.out[-2000:]
     assert "other traffic: 1 request running or waiting" in done.recap["msg"]
     assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "4"
@@ -249,9 +249,9 @@ def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
         assert done.code in (0, 4), (what, done.out[-1500:])  # 4: too busy here to measure
         for task in ("Compare running container with recipe", "Stop previous server, keep it for rollback"):
             assert plan.task(task)["diff"] == done.task(task)["diff"], (what, task)
-        said = plan.task("Compare running container with recipe")["diff"] + plan.task("Start the server")["diff"]
-        said += plan.task("Enable restart policy, remove previous container")["diff"]
-        assert any(field in change["field"] for change in said), (what, said)
+        result = plan.task("Compare running container with recipe")["diff"] + plan.task("Start the server")["diff"]
+        result += plan.task("Enable restart policy, remove previous container")["diff"]
+        assert any(field in change["field"] for change in result), (what, result)
         would = {event["name"] for event in plan.events() if event.get("status") == "changed"}
         did = {event["name"] for event in done.events() if event.get("status") == "changed"}
         late = {"Enable restart policy, remove previous container"}  # known after the start
@@ -386,8 +386,8 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     row = json.loads(desk.run("status", "--host", "sandbox", "--json").out)
     assert (row["busy"], row["state"]) == ("", "up"), "nothing is in progress"
     assert "was interrupted, in: Hold; `sparkwright unlock --host sandbox` clears it" in row["interrupted"]
-    told = desk.run("unlock", "--host", "sandbox")
-    assert "an earlier run was interrupted" in told.out and "in: Hold" in told.out
+    message = desk.run("unlock", "--host", "sandbox")
+    assert "an earlier run was interrupted" in message.out and "in: Hold" in message.out
     assert desk.deploy().proved
 
 

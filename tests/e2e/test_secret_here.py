@@ -15,9 +15,9 @@ def test_the_runner_and_the_sandbox_do_not_inherit_the_token_of_the_shell(
     monkeypatch.setenv("HF_TOKEN", token)
     desk.edit("hosts/sandbox.yml", r"recipe: \S+", "recipe: llama-3.1-8b")
     with Watch(token) as watch:
-        said = desk.run_apart("deploy", "--host", "sandbox", "--json", "--tags", "image,model")
-    assert said.code == 0, said.out[-2000:] + said.err
+        result = desk.run_apart("deploy", "--host", "sandbox", "--json", "--tags", "image,model")
+    assert result.code == 0, result.out[-2000:] + result.err
     assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sparkwright.sandbox serve")
     assert [line for line, _ in watch.told if "sparkwright.cli" not in line] == []
-    assert token not in said.out + said.err
+    assert token not in result.out + result.err
     assert files_with(token, desk.root) == []

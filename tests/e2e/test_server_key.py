@@ -75,15 +75,15 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")  # it prints its key
-    said: list[Said] = []
+    result: list[Said] = []
 
     def run(*words: str) -> Said:
-        said.append(desk.run_apart(*words, "--host", "sandbox"))
-        return said[-1]
+        result.append(desk.run_apart(*words, "--host", "sandbox"))
+        return result[-1]
 
     first = new_key(monkeypatch)
     with Watch(first) as watch:
-        assert run("deploy", "--json").proved, said[-1].out[-3000:]
+        assert run("deploy", "--json").proved, result[-1].out[-3000:]
     assert [line for line, _ in watch.told if "sparkwright.cli" not in line] == []
     assert watch.met("sparkwright.sandbox serve") and watch.met("sparkwright.runner")
     assert (models(desk), models(desk, "spk-wrong"), models(desk, first)) == (401, 401, 200)
@@ -91,24 +91,24 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     assert again.proved and again.recap["changed"] == 0, again.out[-3000:]
 
     monkeypatch.delenv("SPARK_KEY")  # no check needs it from the laptop
-    assert run("health").code == 0, said[-1].out
-    assert run("verify").proved, said[-1].out + said[-1].err
-    assert run("diagnose").code == 0, said[-1].out
+    assert run("health").code == 0, result[-1].out
+    assert run("verify").proved, result[-1].out + result[-1].err
+    assert run("diagnose").code == 0, result[-1].out
     assert "'api_key': ['••••']" in run("logs").out  # this engine writes its key into its log
 
     second = new_key(monkeypatch)
     planned = run("plan", "--diff")
     assert (planned.code, "+ server_key: changed" in planned.out) == (2, True), planned.out
-    assert run("deploy", "--diff").proved, said[-1].out
+    assert run("deploy", "--diff").proved, result[-1].out
     assert (models(desk, first), models(desk, second)) == (401, 200)
     assert len(key_files(desk)) == 2
-    assert run("rollback").proved, said[-1].out
+    assert run("rollback").proved, result[-1].out
     assert (models(desk, first), models(desk, second)) == (200, 401)
     assert run("health").code == 0
     assert run("history", "--json").code == 0
 
     for key in (first, second):
-        assert key not in "".join(item.out + item.err for item in said)
+        assert key not in "".join(item.out + item.err for item in result)
         assert key not in inspects(desk)
         assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
     assert {stat.S_IMODE(path.stat().st_mode) for path in key_files(desk)} == {0o600}
@@ -164,8 +164,8 @@ def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPat
         new_key(monkeypatch)
         done = desk.run("deploy", "--host", "sandbox")
         assert done.proved and sentence not in done.out
-        told = desk.run("client", "--host", "sandbox").out
-        assert "key        $SPARK_KEY" in told and 'apiKey: "${SPARK_KEY}"' in told
+        message = desk.run("client", "--host", "sandbox").out
+        assert "key        $SPARK_KEY" in message and 'apiKey: "${SPARK_KEY}"' in message
 
 
 def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +195,11 @@ def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
     key = new_key(monkeypatch)
     desk.deployed()
     small = ("--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
-    said = [desk.run("bench.serve", "--host", "sandbox", *small)]
-    said.append(
+    result = [desk.run("bench.serve", "--host", "sandbox", *small)]
+    result.append(
         desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096", "--loads", "serve", *small)
     )
-    for item in said:
+    for item in result:
         assert item.code == 0, item.out[-3000:] + item.err
         assert key not in item.out + item.err
     assert models(desk, key) == 200

@@ -45,15 +45,15 @@ def both() -> Iterator[Desk]:
         desk.deployed()
         before = started(desk)
         serves(desk, CHAT, VECTORS)
-        said = desk.run("deploy", "--host", "sandbox")
-        assert said.code == 0, said.out[-3000:]
+        result = desk.run("deploy", "--host", "sandbox")
+        assert result.code == 0, result.out[-3000:]
         assert started(desk)["qwen35"] == before["qwen35"], "the server that was there is the same"
         yield desk
 
 
 def test_the_server_that_was_there_keeps_its_memory(both: Desk) -> None:
-    said = both.run("history", "--host", "sandbox", "--recipe", CHAT, "--json")
-    assert [row["what"] for row in said.events()] == ["verified"]
+    result = both.run("history", "--host", "sandbox", "--recipe", CHAT, "--json")
+    assert [row["what"] for row in result.events()] == ["verified"]
     state = both.sandbox / "home/.local/state/sparkwright"
     assert not (state / "verified.json").exists()
     assert {path.parent.name for path in state.glob("servers/*/verified.json")} == set(CONTAINERS.values())
@@ -115,11 +115,11 @@ def test_two_that_cannot_fit_are_refused_with_the_table(both: Desk) -> None:
     before = started(both)
     both.edit(f"recipes/{VECTORS}.yml", "utilization: 0.05", "utilization: 0.2")
     try:
-        said = both.run("deploy", "--host", "sandbox")
+        result = both.run("deploy", "--host", "sandbox")
     finally:
         both.edit(f"recipes/{VECTORS}.yml", "utilization: 0.2", "utilization: 0.05")
-    assert said.code == 5
-    table = [line.split()[1:3] for line in said.out.splitlines() if line.strip().startswith("|")]
+    assert result.code == 5
+    table = [line.split()[1:3] for line in result.out.splitlines() if line.strip().startswith("|")]
     names = ["GPU's", "host's", "compile", "/dev/shm", "qwen35", "the", "reserve", "together", "MemTotal"]
     assert [name for _, name in table[1 : len(names) + 1]] == names
     size = {name: float(size.strip("()")) for size, name in table[1 : len(names) + 1]}
@@ -135,11 +135,11 @@ def test_what_all_else_on_the_host_holds_counts_too(both: Desk) -> None:
     text = hosts.read_text()
     hosts.write_text(f"{text}  - {{recipe: qwen3-1.7b, port: {free_port()}}}\n")
     try:
-        said = both.run("deploy", "--host", "sandbox")
+        result = both.run("deploy", "--host", "sandbox")
     finally:
         hosts.write_text(text)
-    assert said.code == 5
-    assert "do not fit together: that takes" in said.out and "the host itself" in said.out
+    assert result.code == 5
+    assert "do not fit together: that takes" in result.out and "the host itself" in result.out
     assert started(both) == before
 
 
@@ -160,15 +160,15 @@ def test_the_laptop_refuses_what_two_cannot_share(both: Desk) -> None:
     try:
         for wrong, sentence in cases.items():
             hosts.write_text(wrong)
-            said = both.run("plan", "--host", "sandbox")
-            assert said.code == 5 and sentence in said.out + said.err, (sentence, said.out[-800:] + said.err)
+            result = both.run("plan", "--host", "sandbox")
+            assert result.code == 5 and sentence in result.out + result.err, (sentence, result.out[-800:] + result.err)
     finally:
         hosts.write_text(text)
 
 
 def test_the_doctor_examines_the_machine_once_and_each_port(both: Desk) -> None:
-    said = both.run("doctor", "--host", "sandbox", "--json")
-    (row,) = said.events()
+    result = both.run("doctor", "--host", "sandbox", "--json")
+    (row,) = result.events()
     ports = [finding["evidence"] for finding in row["findings"] if finding["check"] == "port"]
     assert len(ports) == 2 and all("used by this server" in port for port in ports)
     assert len([finding for finding in row["findings"] if finding["check"] == "disk"]) == 1
@@ -221,14 +221,14 @@ def test_the_gateway_routes_each_server_of_the_host(both: Desk) -> None:
     kept = recipe.read_text()
     groups.write_text(f"{text}\nhere: {{hosts: [sandbox], gateway: {{host: sandbox, port: {port}, tls: none}}}}\n")
     try:
-        said = both.run("gateway.deploy", "--host", "here")
-        assert said.code == 0, said.out[-2000:]
+        result = both.run("gateway.deploy", "--host", "here")
+        assert result.code == 0, result.out[-2000:]
         status = both.run("gateway.status", "--host", "here")
         assert status.code == 0 and f"sandbox:{CHAT}" in status.out and f"sandbox:{VECTORS}" in status.out, status.out
         before = started(both)
         recipe.write_text(kept.replace(f"served-model-name: {VECTORS}", f"served-model-name: {CHAT}"))
-        said = both.run("deploy", "--host", "sandbox")
-        assert said.code == 5 and f"both serve `{CHAT}` with different models" in said.err, said.out + said.err
+        result = both.run("deploy", "--host", "sandbox")
+        assert result.code == 5 and f"both serve `{CHAT}` with different models" in result.err, result.out + result.err
         assert started(both) == before
     finally:
         recipe.write_text(kept)
@@ -251,7 +251,7 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) 
     desk.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
     desk.deployed()
     serves(desk, CHAT, "qwen3-1.7b")
-    assert (said := desk.run("deploy", "--host", "sandbox", "--json")).code in (0, 4), said.out[-3000:]
+    assert (result := desk.run("deploy", "--host", "sandbox", "--json")).code in (0, 4), result.out[-3000:]
     (bound,) = desk.docker().api.inspect_container("qwen3-1.7b")["HostConfig"]["PortBindings"].values()
     verify = ("verify", "--host", "sandbox", "--recipe", CHAT)
     assert desk.run("sandbox.fault", "slow").code == 0
@@ -265,8 +265,8 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) 
 
 
 def test_whoever_is_notified_hears_which_server_it_is(both: Desk, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    settings = Settings(host="sandbox", command=("sh", "-c", f'echo "$SPARKWRIGHT_HOST" > {told}'))
+    message = tmp_path / "told"
+    settings = Settings(host="sandbox", command=("sh", "-c", f'echo "$SPARKWRIGHT_HOST" > {message}'))
     state = StateFolder.of(both.sandbox / "home").of_server("qwen35")
     context = RunContext(Machine.here(control.up(both.sandbox)), state, "run-1", lambda event: None)
     for _ in range(2):
@@ -274,4 +274,4 @@ def test_whoever_is_notified_hears_which_server_it_is(both: Desk, tmp_path: Path
         history = CheckHistory.of(state)
         history.notified = "down"
         history.save(state)
-    assert told.read_text() == "sandbox/qwen35\n"
+    assert message.read_text() == "sandbox/qwen35\n"

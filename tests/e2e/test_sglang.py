@@ -31,9 +31,9 @@ def owner(desk: Desk) -> str:
 
 
 def serves(desk: Desk, *words: str) -> Said:
-    said = desk.deploy(*words)
-    assert said.proved, said.out[-3000:]
-    return said
+    result = desk.deploy(*words)
+    assert result.proved, result.out[-3000:]
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def served() -> Iterator[Desk]:
     """One deployed server; each test leaves it as it was."""
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        said = serves(sglang(desk))
-        state = said.task("Check the engine log")["data"]["state"]
+        result = serves(sglang(desk))
+        state = result.task("Check the engine log")["data"]["state"]
         assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
         assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
-        probes = {check["check"]: check["verdict"] for check in said.task("Probe its answers")["data"]["checks"]}
+        probes = {check["check"]: check["verdict"] for check in result.task("Probe its answers")["data"]["checks"]}
         assert {"json_schema", "language de"} <= set(probes) and set(probes.values()) == {"proved"}
-        assert said.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "sglang::scheduler"
+        assert result.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "sglang::scheduler"
         yield desk
 
 
@@ -86,10 +86,10 @@ def test_a_fault_of_a_running_server_is_told(served: Desk, fault: str, verify: i
 
 def test_a_lab_whose_arm_does_not_fit_is_refused_before_anything_is_stopped(served: Desk) -> None:
     before = served.containers(), owner(served)
-    said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "too-large", *SMALL)
-    assert said.code == 5, said.out + said.err
-    assert "16384 tokens of prompts in one piece" in said.out, said.out
-    assert "set mem-fraction-static to 0." in said.out and "Stop server" not in said.out
+    result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "too-large", *SMALL)
+    assert result.code == 5, result.out + result.err
+    assert "16384 tokens of prompts in one piece" in result.out, result.out
+    assert "set mem-fraction-static to 0." in result.out and "Stop server" not in result.out
     assert (served.containers(), owner(served)) == before
 
 
@@ -105,8 +105,8 @@ def test_its_lab_run_compares_the_two_arms_and_gives_the_server_back(served: Des
 
 
 def _compared(served: Desk) -> None:
-    said = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "sglang", *SMALL)
-    assert said.code == 0, said.out + said.err
+    result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "sglang", *SMALL)
+    assert result.code == 0, result.out + result.err
     arms: list[dict[str, Any]] = results(served, "sglang")["arms"]
     assert [arm["effective"]["chunked_prefill"] for arm in arms] == [True, False]
     assert served.deploy().recap["changed"] == 0
@@ -121,8 +121,8 @@ STARTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "said"), STARTS, ids=[row[0] for row in STARTS])
-def test_a_fault_of_a_start_gives_the_server_before_it_back(served: Desk, fault: str, said: str) -> None:
+@pytest.mark.parametrize(("fault", "result"), STARTS, ids=[row[0] for row in STARTS])
+def test_a_fault_of_a_start_gives_the_server_before_it_back(served: Desk, fault: str, result: str) -> None:
     before = served.containers(), owner(served)
     assert served.run("sandbox.fault", fault).code == 0
     served.edit(RECIPE, "chunked-prefill-size: 2048", "chunked-prefill-size: 4096")
@@ -131,7 +131,7 @@ def test_a_fault_of_a_start_gives_the_server_before_it_back(served: Desk, fault:
     finally:
         served.run("sandbox.fault", "none")
         served.edit(RECIPE, "chunked-prefill-size: 4096", "chunked-prefill-size: 2048")
-    assert done.code == 1 and said in done.out, done.out
+    assert done.code == 1 and result in done.out, done.out
     assert (served.containers(), owner(served)) == before
 
 
@@ -149,8 +149,8 @@ def test_chunked_prefill_is_turned_off_and_proved(served: Desk) -> None:
     served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
     served.edit(RECIPE, "chunked_prefill: enabled", "chunked_prefill: disabled")
     served.edit(RECIPE, "  chunked-prefill-size: 2048\n", "")
-    said = serves(served)
-    assert said.task("Check the engine log")["data"]["state"]["chunked_prefill"] is False
+    result = serves(served)
+    assert result.task("Check the engine log")["data"]["state"]["chunked_prefill"] is False
     assert owner(served) == "sglang"
 
 
@@ -171,7 +171,7 @@ def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: Desk) -
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "result"),
     [
         ("sglang:\n  max-model-len: 8192", "max-model-len is vLLM's; SGLang has context-length"),
         ("sglang:\n  mem-fraction-static: 85", "must be above 0 and below 1"),
@@ -179,8 +179,8 @@ def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: Desk) -
         ("llama_cpp:\n  ctx-size: 8192", "`llama_cpp`"),
     ],
 )
-def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(desk: Desk, section: str, said: str) -> None:
+def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(desk: Desk, section: str, result: str) -> None:
     sglang(desk).edit(RECIPE, r"sglang:(\n  .*)+", section)
     refused = desk.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out + refused.err
-    assert said in refused.out + refused.err
+    assert result in refused.out + refused.err

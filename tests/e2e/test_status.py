@@ -16,11 +16,11 @@ from tests.waiting import until
 
 
 def asked(desk: Desk, *words: str) -> tuple[int, dict[str, Any]]:
-    said = desk.run("status", "--host", "sandbox", "--json", *words)
-    assert said.out, said.err
-    row = json.loads(said.out.splitlines()[-1])
-    assert row["exit"] == said.code
-    return said.code, row
+    result = desk.run("status", "--host", "sandbox", "--json", *words)
+    assert result.out, result.err
+    row = json.loads(result.out.splitlines()[-1])
+    assert row["exit"] == result.code
+    return result.code, row
 
 
 def scheduled(desk: Desk, *, age_s: float) -> None:
@@ -83,15 +83,15 @@ def test_a_check_says_nothing_of_what_came_after_it(desk: Desk) -> None:
 
 def test_an_unreachable_host_is_a_line(desk: Desk) -> None:
     (desk.root / "hosts/spark1.yml").write_text("address: 127.0.0.1\nport: 1\n")
-    said = desk.run("status", "--host", "all")
-    assert said.code == 1  # the sandbox has no server; 3 alone would be an unreachable host
-    lines = {line.split()[0]: line for line in said.out.splitlines()}
+    result = desk.run("status", "--host", "all")
+    assert result.code == 1  # the sandbox has no server; 3 alone would be an unreachable host
+    lines = {line.split()[0]: line for line in result.out.splitlines()}
     assert "unreachable" in lines["spark1"]
     assert "refuses connections" in lines["spark1"]
     assert "down" in lines["sandbox"]
-    said = desk.run("status")  # nobody asked for a sandbox
-    assert said.code == 3
-    assert "sandbox" not in said.out
+    result = desk.run("status")  # nobody asked for a sandbox
+    assert result.code == 3
+    assert "sandbox" not in result.out
 
 
 def test_watching_looks_again_until_it_is_interrupted(desk: Desk) -> None:
@@ -109,8 +109,8 @@ def test_watching_looks_again_until_it_is_interrupted(desk: Desk) -> None:
 
 
 def test_a_report_of_a_host_that_was_never_checked_says_so(desk: Desk) -> None:
-    said = desk.run("report", "--since", "1d", "--host", "sandbox", "--to", "out/page.html")
-    assert said.code == 0, said.err
+    result = desk.run("report", "--since", "1d", "--host", "sandbox", "--to", "out/page.html")
+    assert result.code == 0, result.err
     assert "sparkwright health.install --host sandbox" in (desk.root / "out/page.html").read_text()
     assert desk.run("report", "--since", "soon").code == 5
 

@@ -78,8 +78,8 @@ def turns() -> Iterator[Turns]:
             "prepared, not started"
         )
         for recipe in (SMALL, LARGE):
-            said = found.switch(recipe)
-            assert said.proved, said.out[-3000:]
+            result = found.switch(recipe)
+            assert result.proved, result.out[-3000:]
         yield found
 
 
@@ -93,8 +93,8 @@ def large_is_awake(turns: Turns) -> Iterator[None]:
 def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns: Turns) -> None:
     before = turns.policies()
     assert [item[1:] for item in before.values()] == [(True, "unless-stopped"), (False, "no")]
-    said = turns.switch(SMALL)
-    assert said.proved and said.task("Stop it")["status"] == "changed"
+    result = turns.switch(SMALL)
+    assert result.proved and result.task("Stop it")["status"] == "changed"
     after = turns.policies()
     assert {recipe: value[0] for recipe, value in after.items()} == {
         recipe: value[0] for recipe, value in before.items()
@@ -110,8 +110,8 @@ def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns:
 def test_no_command_wakes_the_one_that_is_asleep(turns: Turns) -> None:
     before = turns.policies()
     for command in ("restart", "rollback"):
-        said = turns.desk.run(command, "--host", "sandbox", "--recipe", SMALL)
-        assert said.code == 5 and f"switch --host sandbox --to {SMALL}` wakes it" in said.out, command
+        result = turns.desk.run(command, "--host", "sandbox", "--recipe", SMALL)
+        assert result.code == 5 and f"switch --host sandbox --to {SMALL}` wakes it" in result.out, command
     deployed = turns.desk.deploy("--recipe", SMALL)
     assert (deployed.code, deployed.recap["changed"]) == (0, 0) and "is asleep (since" in deployed.recap["msg"]
     verified = turns.desk.run("verify", "--host", "sandbox", "--recipe", SMALL)
@@ -123,8 +123,8 @@ def test_no_command_wakes_the_one_that_is_asleep(turns: Turns) -> None:
 
 def test_check_mode_shows_a_switch_and_touches_nothing(turns: Turns) -> None:
     before = turns.policies()
-    said = turns.switch(SMALL, "--check")
-    assert said.code == 2 and turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
+    result = turns.switch(SMALL, "--check")
+    assert result.code == 2 and turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
 
 
 def test_a_switch_that_fails_wakes_the_other_again(turns: Turns) -> None:
@@ -132,10 +132,10 @@ def test_a_switch_that_fails_wakes_the_other_again(turns: Turns) -> None:
     text = recipe.read_text()
     recipe.write_text(text + "  tok_per_s: 9000\n")
     try:
-        said = turns.switch(SMALL)
+        result = turns.switch(SMALL)
     finally:
         recipe.write_text(text)
-    assert said.code == 1 and said.recap["msg"].endswith("qwen35 is awake again.")
+    assert result.code == 1 and result.recap["msg"].endswith("qwen35 is awake again.")
     assert turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
     assert turns.states() == {LARGE: "up", SMALL: "asleep"}
 
@@ -146,10 +146,10 @@ def test_a_container_that_docker_refuses_is_refused_before_the_other_is_put_to_s
     text = recipe.read_text()
     turns.desk.edit(f"recipes/{SMALL}.yml", r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
     try:
-        said = turns.switch(SMALL)
+        result = turns.switch(SMALL)
     finally:
         recipe.write_text(text)
-    assert said.code == 1 and 'plugin "lokki" not found.' in said.recap["msg"], said.out[-2000:]
+    assert result.code == 1 and 'plugin "lokki" not found.' in result.recap["msg"], result.out[-2000:]
     assert turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
     assert turns.desk.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"] == started
     assert not [row for row in turns.desk.docker().api.containers(all=True) if "replacement" in row["Names"][0]]
@@ -187,10 +187,10 @@ def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns:
     turns.desk.edit(f"recipes/{ALWAYS}.yml", "utilization: 0.05", "utilization: 0.3")
     turns.hosts.write_text(f"{text}serves:\n  - {{recipe: qwen3-embedding-0.6b, port: {free_port()}}}\n")
     try:
-        said = turns.desk.run("deploy", "--host", "sandbox", "--recipe", LARGE)
+        result = turns.desk.run("deploy", "--host", "sandbox", "--recipe", LARGE)
     finally:
         turns.hosts.write_text(text)
-    assert said.code == 0, "nothing has to be started for what runs already"
+    assert result.code == 0, "nothing has to be started for what runs already"
     turns.hosts.write_text(f"{text}serves:\n  - {{recipe: qwen3-embedding-0.6b, port: {free_port()}}}\n")
     try:
         refused = turns.switch(SMALL)
@@ -209,8 +209,8 @@ def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns
     turns.hosts.write_text(f"{text}serves:\n  - {{recipe: {ALWAYS}, port: {free_port()}}}\n")
     try:
         for command in ("deploy", "restart"):
-            said = turns.desk.run(command, "--host", "sandbox", "--recipe", ALWAYS, "--json")
-            assert said.proved, said.out[-3000:]
+            result = turns.desk.run(command, "--host", "sandbox", "--recipe", ALWAYS, "--json")
+            assert result.proved, result.out[-3000:]
         assert {**turns.states(), ALWAYS: "up"} == {ALWAYS: "up", LARGE: "up", SMALL: "asleep"}
     finally:
         turns.hosts.write_text(text)
@@ -223,8 +223,8 @@ def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: Turns) ->
     text = turns.hosts.read_text()
     turns.hosts.write_text(text.replace("on_demand:", "serves:"))
     try:
-        said = turns.desk.deploy("--recipe", SMALL)
-        assert said.proved, said.out[-3000:]
+        result = turns.desk.deploy("--recipe", SMALL)
+        assert result.proved, result.out[-3000:]
         assert turns.states() == {LARGE: "up", SMALL: "up"} and turns.awake() == ""
     finally:
         turns.hosts.write_text(text)
@@ -234,21 +234,21 @@ def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: Turns) ->
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         ("on_demand: [qwen3.5-35b]\n", "`on_demand` has one recipe: nothing takes turns with it."),
         ("recipe: qwen3.5-35b\non_demand: [qwen3.5-35b, qwen3-1.7b]\n", "`recipe` and `on_demand` are both set."),
         ("serves: [qwen3-1.7b]\non_demand: [qwen3.5-35b, qwen3-1.7b]\n", "the recipe qwen3-1.7b is listed twice."),
     ],
 )
-def test_a_list_that_makes_no_sense_is_refused_with_its_line(turns: Turns, written: str, told: str) -> None:
+def test_a_list_that_makes_no_sense_is_refused_with_its_line(turns: Turns, written: str, message: str) -> None:
     text = turns.hosts.read_text()
     turns.hosts.write_text(f"connection: sandbox\nuser: spark\n{written}")
     try:
-        said = turns.desk.run("status", "--host", "sandbox")
+        result = turns.desk.run("status", "--host", "sandbox")
     finally:
         turns.hosts.write_text(text)
-    assert said.code == 5 and re.search(rf"hosts/sandbox.yml:\d+: {re.escape(told)}", said.err + said.out)
+    assert result.code == 5 and re.search(rf"hosts/sandbox.yml:\d+: {re.escape(message)}", result.err + result.out)
 
 
 def test_a_switch_to_what_is_always_on_or_nowhere_is_refused(turns: Turns) -> None:

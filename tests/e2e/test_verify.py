@@ -43,14 +43,16 @@ def test_what_runs_is_proved_and_how_it_differs_comes_first(desk: Desk) -> None:
     pinned, before = (desk.sandbox / "spark.lock").read_bytes(), baselines(desk)
     desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
     desk.edit("recipes/qwen3.5-35b.yml", r"tok_per_s: [\d.]+", "tok_per_s: 900")  # of what doesn't run
-    said = verify(desk)
-    assert said.code == 2 or said.held_up, said.out
-    assert said.task("Compare running container with recipe")["msg"].endswith("--max-num-seqs")
-    first, *others = rows(said)
+    result = verify(desk)
+    assert result.code == 2 or result.held_up, result.out
+    assert result.task("Compare running container with recipe")["msg"].endswith("--max-num-seqs")
+    first, *others = rows(result)
     assert (first["check"], first["verdict"]) == ("--max-num-seqs", "differs")
     assert "runs 8" in first["evidence"] and "4" in first["evidence"]
     assert {row["verdict"] for row in others if row["check"] != "throughput"} == {"proved"}
-    assert said.held_up or ("--max-num-seqs" in said.recap["msg"] and "deploy --host sandbox" in said.recap["msg"])
+    assert result.held_up or (
+        "--max-num-seqs" in result.recap["msg"] and "deploy --host sandbox" in result.recap["msg"]
+    )
     assert ((desk.sandbox / "spark.lock").read_bytes(), baselines(desk)) == (pinned, before)
 
 
@@ -64,9 +66,9 @@ def test_a_missing_lock_is_not_written(desk: Desk) -> None:
 def test_an_image_that_nobody_can_pin_is_named_and_the_rest_proved(desk: Desk) -> None:
     desk.deployed()
     desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:v0.1.2")
-    said = verify(desk)
-    assert said.code == 2 or said.held_up, said.out
-    assert (rows(said)[0]["check"], "v0.1.2" in rows(said)[0]["evidence"]) == ("image", True)
+    result = verify(desk)
+    assert result.code == 2 or result.held_up, result.out
+    assert (rows(result)[0]["check"], "v0.1.2" in rows(result)[0]["evidence"]) == ("image", True)
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -76,13 +78,13 @@ def test_without_a_server_the_reason_comes_first_and_nothing_else_is_tried(desk:
     api.stop("qwen35")
     if gone:
         api.remove_container("qwen35")
-    said = verify(desk)
-    assert said.code == 1
-    first, *others = rows(said)
+    result = verify(desk)
+    assert result.code == 1
+    first, *others = rows(result)
     assert first["verdict"] == "failed"
     assert ("there is no container qwen35" if gone else "qwen35 has exited (exit code 0") in first["evidence"]
     assert {row["verdict"] for row in others} == {"unknown"}
-    assert "no server" in said.recap["msg"]
+    assert "no server" in result.recap["msg"]
 
 
 def test_a_crash_loop_is_named_with_the_end_of_its_log(desk: Desk) -> None:
@@ -92,9 +94,9 @@ def test_a_crash_loop_is_named_with_the_end_of_its_log(desk: Desk) -> None:
     until_s = time.monotonic() + 30
     while not api.inspect_container("qwen35")["RestartCount"] and time.monotonic() < until_s:
         time.sleep(0.05)
-    said = verify(desk)
-    task = said.task("Compare running container with recipe")
-    assert (said.code, task["status"]) == (1, "ignored")
+    result = verify(desk)
+    task = result.task("Compare running container with recipe")
+    assert (result.code, task["status"]) == (1, "ignored")
     assert "no server: qwen35" in task["msg"]
     assert task["data"]["evidence"]
 
@@ -110,9 +112,9 @@ def test_beside_another_run_nothing_is_asked_of_the_server(desk: Desk, by: str) 
         else lock.alone(state(desk), owner.run, "Bench")
     )
     with busy:
-        said = verify(desk)
-    assert said.code == 4
-    assert owner.run in said.recap["msg"]
+        result = verify(desk)
+    assert result.code == 4
+    assert owner.run in result.recap["msg"]
     assert served_tokens(desk) == before
 
 
@@ -122,9 +124,9 @@ def test_with_wait_it_begins_when_the_other_run_has_ended(desk: Desk) -> None:
     with lock.held(state(desk), owner, host="sandbox"):
         later = desk.start("verify", "--host", "sandbox", "--json", "--wait")
         assert later.stdout is not None
-        said = next(line for line in later.stdout if '"waiting: ' in line)
+        result = next(line for line in later.stdout if '"waiting: ' in line)
     rest, _ = later.communicate(timeout=120)
-    assert owner.who in said
+    assert owner.who in result
     assert Said(later.returncode, rest, "").proved, rest
 
 
@@ -188,9 +190,9 @@ def test_another_text_after_a_restart_is_told_with_both_until_it_is_accepted(des
     desk.deployed()
     assert row_of(verify(desk), "text")["verdict"] == "proved"
     restarted_with(desk, "other-text")
-    said = verify(desk)
-    assert (said.code, row_of(said, "text")["verdict"]) == (1, "failed"), said.out
-    data = said.task("Compare the reference text")["data"]
+    result = verify(desk)
+    assert (result.code, row_of(result, "text")["verdict"]) == (1, "failed"), result.out
+    data = result.task("Compare the reference text")["data"]
     assert data["verdict"] == "another"
     assert data["reference"][0].startswith("The lamp turned") and data["texts"][0].startswith("ships. counted")
     accepted = verify(desk, "--new-baseline")
@@ -202,9 +204,13 @@ def test_a_server_that_does_not_use_the_gpu_is_told_although_it_generates(desk: 
     desk.deployed()
     assert "VLLM::EngineCore (pid " in row_of(verify(desk), "GPU")["evidence"]
     restarted_with(desk, "cpu-only")
-    said = verify(desk)
-    assert (said.code, row_of(said, "GPU")["verdict"], row_of(said, "generates")["verdict"]) == (1, "failed", "proved")
-    assert "device_config=cpu" in row_of(said, "GPU")["evidence"]
+    result = verify(desk)
+    assert (result.code, row_of(result, "GPU")["verdict"], row_of(result, "generates")["verdict"]) == (
+        1,
+        "failed",
+        "proved",
+    )
+    assert "device_config=cpu" in row_of(result, "GPU")["evidence"]
     first = json.loads(desk.run("diagnose", "--host", "sandbox", "--json").out)["causes"][0]
     assert (first["cause"], first["verdict"]) == ("it runs on the CPU", "found")
     assert "device_config=cpu" in first["evidence"]
@@ -221,7 +227,7 @@ def test_a_start_with_another_kernel_than_the_baseline_is_named_with_its_cost(de
     )  # the throughput judges a restart, not the kernel's name
     checked = restarted.task("Check the engine log")["msg"]
     assert "as verified before: MoE MARLIN instead of FLASHINFER_CUTLASS" in checked
-    said = verify(desk)
-    (row,) = (row for row in rows(said) if row["check"].startswith("MoE MARLIN"))
-    assert (said.code == 1 or said.held_up, row["verdict"]) == (True, "failed")
+    result = verify(desk)
+    (row,) = (row for row in rows(result) if row["check"].startswith("MoE MARLIN"))
+    assert (result.code == 1 or result.held_up, row["verdict"]) == (True, "failed")
     assert "instead of FLASHINFER_CUTLASS (weight-only: decoding is nearly as fast" in row["check"]

@@ -41,10 +41,10 @@ class Lab(Turns):
     def bring(self) -> str:
         """Bring the plans of both to the host, and the gateway's files; return what the runs say."""
         deployed = [self.desk.deploy("--recipe", recipe) for recipe in CONTAINERS]
-        assert [said.code for said in deployed] == [0, 0] and self.route("refuse").code == 0
+        assert [result.code for result in deployed] == [0, 0] and self.route("refuse").code == 0
         for recipe in CONTAINERS:
             self.times(recipe, stay_awake_s=0.0, sleep_after_s=0.0)
-        return "".join(said.out for said in deployed)
+        return "".join(result.out for result in deployed)
 
     @property
     def state(self) -> StateFolder:

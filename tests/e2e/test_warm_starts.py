@@ -16,9 +16,9 @@ def log(desk: Desk) -> str:
 
 
 def caches(desk: Desk) -> list[dict[str, Any]]:
-    said = desk.run("caches.list", "--host", "sandbox", "--json")
-    assert said.code == 0, said.err
-    return list(said.events()[0]["caches"])
+    result = desk.run("caches.list", "--host", "sandbox", "--json")
+    assert result.code == 0, result.err
+    return list(result.events()[0]["caches"])
 
 
 def folder(desk: Desk) -> Path:
@@ -97,9 +97,9 @@ def test_a_server_without_the_mount_runs_on_and_gets_it_with_its_next_change(des
     desk.deployed()
     assert not folder(desk).exists()
     desk.edit(RECIPE, "  compile_caches: false\n", "")
-    said = desk.deploy()
-    assert said.task("Write an equivalent docker run script")["status"] == "changed"
-    assert said.recap["changed"] == 1, said.out
+    result = desk.deploy()
+    assert result.task("Write an equivalent docker run script")["status"] == "changed"
+    assert result.recap["changed"] == 1, result.out
     assert not folder(desk).exists()
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
     assert desk.deploy().proved

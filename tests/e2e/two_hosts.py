@@ -67,10 +67,10 @@ def two_hosts() -> Iterator[Two]:
     with speed, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         desk = Two(Path(folder))
         try:
-            said = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
-            assert said.code in (0, 4), said.out[-3000:] + said.err
-            said = desk.run("gateway.deploy", "--host", "box", "--json")
-            assert said.code == 0, said.out[-3000:] + said.err
+            result = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
+            assert result.code in (0, 4), result.out[-3000:] + result.err
+            result = desk.run("gateway.deploy", "--host", "box", "--json")
+            assert result.code == 0, result.out[-3000:] + result.err
             yield desk
         finally:
             for name in HOSTS:

@@ -105,10 +105,10 @@ def test_the_prefix_is_longer_than_two_blocks() -> None:
 
 
 def test_the_log_knows_the_block_better_than_old_metrics() -> None:
-    told = VLLM.prefix_cache.block_tokens
-    assert told({"block_size": "256", "effective_attention_block_size": "None"}) == 256
-    assert told({"block_size": "16", "effective_attention_block_size": "2096"}) == 2096
-    assert told({}) == 0
+    message = VLLM.prefix_cache.block_tokens
+    assert message({"block_size": "256", "effective_attention_block_size": "None"}) == 256
+    assert message({"block_size": "16", "effective_attention_block_size": "2096"}) == 2096
+    assert message({}) == 0
 
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])

@@ -30,7 +30,7 @@ def load(folder: Path, box: str, rest: str = "", head: str = HEAD) -> recipe.Rec
 
 
 @pytest.mark.parametrize(
-    ("box", "line", "said"),
+    ("box", "line", "result"),
     [
         ("network: host\nports: ['8000:8000']", 6, "`container.ports` has no meaning with `network: host`"),
         ("network: none", 5, "nothing can reach the server"),
@@ -64,10 +64,10 @@ def load(folder: Path, box: str, rest: str = "", head: str = HEAD) -> recipe.Rec
         ("cap_add: ALL", 5, "must be a list"),
     ],
 )
-def test_what_is_refused_with_its_line(box: str, line: int, said: str, tmp_path: Path) -> None:
+def test_what_is_refused_with_its_line(box: str, line: int, result: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
         load(tmp_path, box)
-    assert said in f"{error.value.message} {error.value.fix}"
+    assert result in f"{error.value.message} {error.value.fix}"
     assert error.value.where.endswith(f"recipes/one.yml:{line}")
     assert error.value.exit is Exit.REFUSED
 

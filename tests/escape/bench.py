@@ -169,8 +169,8 @@ class Bench:
     def unharmed(self) -> None:
         """Check that nothing escaped, by the image's own output and by the host's files."""
         containers = self.engine.api.containers(all=True, filters={"name": self.name})
-        said = [line for row in containers for line in self.log(row["Id"]).splitlines()]
-        assert [line for line in said if line.startswith(OUT)] == []
+        result = [line for row in containers for line in self.log(row["Id"]).splitlines()]
+        assert [line for line in result if line.startswith(OUT)] == []
         found = {str(item): (item / CANARY).read_text() for item in self.around() if (item / CANARY).exists()}
         assert set(found.values()) == {f"{self.secret}\n"}, found
         assert str(self.home / "outside") in found

@@ -97,7 +97,7 @@ def test_afterwards_one_verified_server_serves(
             bench.ended()
             laptop.wait(timeout=60)
             bench.repair()
-        told = bench.story()
+        message = bench.story()
         if fault == "killed":
             again = bench.desk.deploy()
             assert again.code in PROVED, again.out[-3000:]
@@ -106,11 +106,11 @@ def test_afterwards_one_verified_server_serves(
         now = bench.settled()
     outcome = "none" if not now else "old" if now == old else "new"
     record_property("cell", json.dumps([step, fault, outcome]))
-    assert outcome == expected, [f"{item['name']}: {item['msg']}" for item in told if item.get("status") == "failed"]
+    assert outcome == expected, [f"{item['name']}: {item['msg']}" for item in message if item.get("status") == "failed"]
     assert (seen.most_running, seen.most_eligible) == (1, 1)
     if fault != "killed":
-        assert told[-1]["event"] == "recap"
-        assert (told[-1]["exit"] in PROVED) == (expected == "new"), told[-1]
+        assert message[-1]["event"] == "recap"
+        assert (message[-1]["exit"] in PROVED) == (expected == "new"), message[-1]
     left = [row["Names"][0] for row in bench.client().api.containers(all=True)]
     assert left == ["/qwen35"], "the failed and the older ones are taken away"
 

@@ -161,9 +161,9 @@ def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixt
     fleet = shown_to(Broken(KeyError("surprise\x1b[2J")), seen)
     assert [member.recap["exit"] for member in fleet.members if member.recap] == [0, 0]
     assert [event["event"] for event in seen.events].count("recap") == 2
-    said = capsys.readouterr().err
-    assert said.count("Broken: internal error: KeyError") == 1
-    assert "\x1b" not in said
+    result = capsys.readouterr().err
+    assert result.count("Broken: internal error: KeyError") == 1
+    assert "\x1b" not in result
 
 
 def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
@@ -173,16 +173,16 @@ def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
 
 def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
     stopped: list[dict[str, Any]] = []
-    told = threading.Event()
+    message = threading.Event()
 
     class Link(PretendLink):
         def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
             if header["verb"] == "stop":
                 stopped.append(header)
-                told.set()
+                message.set()
                 return
             yield event("note", task="", text="at work")
-            assert told.wait(20)
+            assert message.wait(20)
             yield from super().request(header, secrets)
 
     class User(Seen):

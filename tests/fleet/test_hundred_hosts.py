@@ -36,12 +36,12 @@ def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_o
     )
     desk.run("play", "look", "--host", "h0")  # ships the runtime
     peak = tmp_path / "peak"
-    said = desk.run("play", "look", "--host", "all", "--json", under=(sys.executable, "-c", MEASURED, str(peak)))
-    ends = {event["host"]: event["exit"] for event in said.events("recap")}
-    assert said.code == 3, {event["msg"] for event in said.events("recap")}
+    result = desk.run("play", "look", "--host", "all", "--json", under=(sys.executable, "-c", MEASURED, str(peak)))
+    ends = {event["host"]: event["exit"] for event in result.events("recap")}
+    assert result.code == 3, {event["msg"] for event in result.events("recap")}
     assert ends == {name: 3 if name == "h50" else 0 for name in names}
-    assert len(said.ran) == HOSTS - 1
-    assert len(said.events("host_finished")) == HOSTS
+    assert len(result.ran) == HOSTS - 1
+    assert len(result.events("host_finished")) == HOSTS
     assert float(peak.read_text()) < MOST_MB
 
 

@@ -52,10 +52,10 @@ def test_who_has_nothing_to_do_is_through_without_a_turn(desk: Desk) -> None:
 
 def test_a_host_that_would_be_refused_is_known_before_one_is_touched(desk: Desk) -> None:
     say(desk, refused=["s3"])
-    said = desk.roll("--host", "lab")
-    assert (said.code, made(desk)) == (5, [])
-    assert (said.rolled["failed"], said.rolled["not_begun"]) == (["s3"], ["s1", "s2", "s4"])
-    assert said.rolled["why"] == "checks failed on s3; no host was touched"
+    result = desk.roll("--host", "lab")
+    assert (result.code, made(desk)) == (5, [])
+    assert (result.rolled["failed"], result.rolled["not_begun"]) == (["s3"], ["s1", "s2", "s4"])
+    assert result.rolled["why"] == "checks failed on s3; no host was touched"
     say(desk)
     assert desk.roll("--resume").code == 0
     assert made(desk) == ["s1", "s2", "s3", "s4"]
@@ -63,15 +63,19 @@ def test_a_host_that_would_be_refused_is_known_before_one_is_touched(desk: Desk)
 
 def test_a_share_of_refusals_may_be_allowed(desk: Desk) -> None:
     say(desk, refused=["s3"])
-    said = desk.roll("--host", "lab", "--max-fail-percentage", "25")
-    assert (said.code, made(desk)) == (5, ["s1", "s2", "s4"])
+    result = desk.roll("--host", "lab", "--max-fail-percentage", "25")
+    assert (result.code, made(desk)) == (5, ["s1", "s2", "s4"])
 
 
 def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(desk: Desk) -> None:
     say(desk, failing=["s2"])
-    said = desk.roll("--host", "lab")
-    assert (said.code, made(desk)) == (1, ["s1"])
-    assert (said.rolled["done"], said.rolled["failed"], said.rolled["not_begun"]) == (["s1"], ["s2"], ["s3", "s4"])
+    result = desk.roll("--host", "lab")
+    assert (result.code, made(desk)) == (1, ["s1"])
+    assert (result.rolled["done"], result.rolled["failed"], result.rolled["not_begun"]) == (
+        ["s1"],
+        ["s2"],
+        ["s3", "s4"],
+    )
 
 
 def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(desk: Desk) -> None:
@@ -97,5 +101,5 @@ def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(de
 
 def test_a_play_with_a_task_that_acts_in_check_mode_is_not_tried_on_everybody(desk: Desk) -> None:
     desk.playbook("roll", BOOK + "    - command: {argv: [touch, acted]}\n      check_mode: false\n")
-    said = desk.roll("--host", "lab")
-    assert (said.code, said.events("looking"), len(said.events("batch_started"))) == (0, [], 4)
+    result = desk.roll("--host", "lab")
+    assert (result.code, result.events("looking"), len(result.events("batch_started"))) == (0, [], 4)

@@ -35,9 +35,9 @@ def newer(tmp_path: Path) -> Desk:
 )
 def test_an_older_laptop_is_told_to_upgrade_and_touches_nothing(words: tuple[str, ...], newer: Desk) -> None:
     before = {path: path.read_bytes() for path in folder(newer).rglob("*") if path.is_file()}
-    said = newer.run(*words, "--host", "s1")
-    assert SAYS in said.out + said.err
-    assert said.code == 5, said.out + said.err
+    result = newer.run(*words, "--host", "s1")
+    assert SAYS in result.out + result.err
+    assert result.code == 5, result.out + result.err
     assert {path: path.read_bytes() for path in folder(newer).rglob("*") if path.is_file()} == before
 
 
@@ -63,7 +63,7 @@ def test_a_lock_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
     desk = Desk(tmp_path, 2)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "spark.lock").write_text("schema: 2\nimages: {}\nthings: {}\n")
-    said = desk.run("lint")
-    assert said.code == 5
-    assert said.err.startswith("spark.lock:1: ") and "newer than this sparkwright" in said.err
-    assert said.err.endswith("Upgrade sparkwright here.\n")
+    result = desk.run("lint")
+    assert result.code == 5
+    assert result.err.startswith("spark.lock:1: ") and "newer than this sparkwright" in result.err
+    assert result.err.endswith("Upgrade sparkwright here.\n")

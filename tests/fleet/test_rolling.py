@@ -22,27 +22,27 @@ def test_a_failure_stops_the_run_and_resume_goes_on_with_the_rest(tmp_path: Path
 
 
 def test_a_canary_and_batches_of_the_command_line_win_over_the_playbook(tmp_path: Path) -> None:
-    said = Desk(tmp_path, 5).roll("--host", "lab", "--canary", "1", "--serial", "50%")
-    assert said.code == 0
-    batches = [(event["hosts"], event["canary"]) for event in said.events("batch_started")]
+    result = Desk(tmp_path, 5).roll("--host", "lab", "--canary", "1", "--serial", "50%")
+    assert result.code == 0
+    batches = [(event["hosts"], event["canary"]) for event in result.events("batch_started")]
     assert batches == [(["s1"], True), (["s2", "s3"], False), (["s4", "s5"], False)]
 
 
 def test_a_share_of_failures_may_be_allowed_and_counts_in_the_exit_code(tmp_path: Path) -> None:
     desk = Desk(tmp_path, 4)
     (desk.home("s2") / "broken").touch()
-    said = desk.roll("--host", "lab", "--serial", "2", "--max-fail-percentage", "50")
-    assert (said.code, sorted(said.ran)) == (1, ["s1", "s2", "s3", "s4"])
-    assert said.rolled["failed"] == ["s2"] and said.rolled["not_begun"] == []
+    result = desk.roll("--host", "lab", "--serial", "2", "--max-fail-percentage", "50")
+    assert (result.code, sorted(result.ran)) == (1, ["s1", "s2", "s3", "s4"])
+    assert result.rolled["failed"] == ["s2"] and result.rolled["not_begun"] == []
     assert desk.roll("--resume").ran == ["s2"]
 
 
 def test_nothing_begins_with_a_host_missing_unless_it_is_left_out(tmp_path: Path) -> None:
     desk = Desk(tmp_path, 2)
     desk.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
-    said = desk.roll("--host", "lab")
-    assert (said.code, said.ran) == (3, [])
-    assert said.rolled["unreachable"] == ["s3"] and "--skip-unreachable" in said.rolled["why"]
+    result = desk.roll("--host", "lab")
+    assert (result.code, result.ran) == (3, [])
+    assert result.rolled["unreachable"] == ["s3"] and "--skip-unreachable" in result.rolled["why"]
     without = desk.roll("--host", "lab", "--skip-unreachable")
     assert (without.code, without.ran) == (3, ["s1", "s2"])
     assert without.rolled["resume"]
@@ -52,8 +52,8 @@ def test_a_command_that_only_looks_goes_on_without_the_missing_host(tmp_path: Pa
     desk = Desk(tmp_path, 2)
     desk.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
     desk.playbook("look", "  read_only: true\n  serial: 1\n  tasks: [{facts: }]")
-    said = desk.run("play", "look", "--host", "lab", "--json")
-    assert (said.code, sorted(said.ran)) == (3, ["s1", "s2"])
+    result = desk.run("play", "look", "--host", "lab", "--json")
+    assert (result.code, sorted(result.ran)) == (3, ["s1", "s2"])
 
 
 def test_resume_refuses_another_playbook_other_hosts_and_other_options(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_resume_refuses_another_playbook_other_hosts_and_other_options(tmp_path:
     assert "not for s1." in desk.roll("--resume", "--host", "s1").err
     assert "a different skip_tags" in desk.roll("--resume", "--skip-tags", "all").err
     desk.playbook("roll", "  serial: 1\n  tasks: [{facts: }]")
-    said = desk.roll("--resume")
-    assert said.code == 5
-    assert "playbooks/roll.yml has changed since s1 was done" in said.err
+    result = desk.roll("--resume")
+    assert result.code == 5
+    assert "playbooks/roll.yml has changed since s1 was done" in result.err
 
 
 def test_no_later_play_begins_after_a_run_was_stopped(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_what_a_playbook_includes_is_part_of_what_the_done_hosts_were_made_from(
     (desk.home("s2") / "broken").touch()
     assert desk.roll("--host", "lab").code == 1
     part.write_text("- command: {argv: ['true']}\n")
-    said = desk.roll("--resume")
-    assert (said.code, "has changed since s1 was done" in said.err) == (5, True)
+    result = desk.roll("--resume")
+    assert (result.code, "has changed since s1 was done" in result.err) == (5, True)
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
@@ -117,5 +117,5 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     assert laptop.returncode == 4, err
     assert "`sparkwright play roll --resume` goes on with the rest" in err
     waits.touch()
-    said = desk.roll("--resume", "--wait")
-    assert (said.code, said.ran) == (0, ["s1", "s2"])
+    result = desk.roll("--resume", "--wait")
+    assert (result.code, result.ran) == (0, ["s1", "s2"])

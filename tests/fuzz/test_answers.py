@@ -188,11 +188,11 @@ def test_absurd_sizes_are_unknown(hostile: Hostile, answers: Any, loaded: list[L
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"), [(b"<html>", "not JSON"), (b"[" * 10**6, "deeper"), (b" " * 2**24, "more than 8 MiB")]
+    ("answers", "result"), [(b"<html>", "not JSON"), (b"[" * 10**6, "deeper"), (b" " * 2**24, "more than 8 MiB")]
 )
-def test_what_is_no_answer_is_one_that_does_not_come(hostile: Hostile, answers: bytes, said: str) -> None:
+def test_what_is_no_answer_is_one_that_does_not_come(hostile: Hostile, answers: bytes, result: str) -> None:
     hostile.answers = answers
-    with pytest.raises(Busy, match=said):
+    with pytest.raises(Busy, match=result):
         Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded()
 
 

@@ -102,8 +102,8 @@ def test_tokens_errors_and_challenges() -> None:
     challenge = b'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull"'
 
     def errors(raw: bytes) -> None:
-        said = registry_client.errors_of(raw)
-        assert said == one_line(said) and len(said) < 2000
+        result = registry_client.errors_of(raw)
+        assert result == one_line(result) and len(result) < 2000
 
     feed(lambda raw: registry_client.token_of(raw, "the token"), texts([token, b'{"access_token": "a"}']))
     feed(errors, texts([error]))

@@ -101,8 +101,8 @@ def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name: str) -> N
 
 def test_what_ip_says(tmp_path: Path) -> None:
     link_tree.lay(tmp_path / "root", 1)
-    said, program = tmp_path / "said", tmp_path / "root/usr/bin/ip"
-    program.write_text(f"#!/bin/sh\ncat {said}\n")
+    result, program = tmp_path / "said", tmp_path / "root/usr/bin/ip"
+    program.write_text(f"#!/bin/sh\ncat {result}\n")
     host = Host(RecordingContext(tmp_path, root=str(tmp_path / "root")), "user")
     seeds = [{"ifname": "enp1s0f1np1", "addr_info": [{"local": "192.168.100.1", "prefixlen": 24}]}]
 

@@ -87,7 +87,7 @@ def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "result"),
     [
         (b'{"a": ' + b"[" * 100_000, "nested deeper than 32"),
         (b"[" * 40 + b"]" * 40, "nested deeper than 32"),
@@ -98,9 +98,9 @@ def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) ->
         (b"[]", "a JSON object"),
     ],
 )
-def test_what_is_no_config_is_one_sentence(tmp_path: Path, raw: bytes, said: str) -> None:
+def test_what_is_no_config_is_one_sentence(tmp_path: Path, raw: bytes, result: str) -> None:
     (tmp_path / "config.json").write_bytes(raw)
-    with pytest.raises(Refused, match=said) as refused:
+    with pytest.raises(Refused, match=result) as refused:
         model_config.read(str(tmp_path))
     assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="."):

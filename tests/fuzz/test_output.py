@@ -11,8 +11,8 @@ HERE = Machine(env={"PATH": "/usr/bin:/bin"})
 
 
 def test_output_errors_and_code_are_the_programs() -> None:
-    said = HERE.run(["sh", "-c", "cat; echo err >&2; exit 3"], stdin="x" * 300_000)
-    assert (said.code, said.out, said.err, said.ok) == (3, "x" * 300_000, "err\n", False)
+    result = HERE.run(["sh", "-c", "cat; echo err >&2; exit 3"], stdin="x" * 300_000)
+    assert (result.code, result.out, result.err, result.ok) == (3, "x" * 300_000, "err\n", False)
 
 
 def test_input_that_nobody_reads_is_no_error() -> None:

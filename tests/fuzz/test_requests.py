@@ -61,7 +61,7 @@ def run(data: Any, home: Path) -> None:
     """Run a plan in this process. Its modules only fail."""
     if not isinstance(data, dict):
         return
-    said: list[Event] = []
+    result: list[Event] = []
     try:
         plan = Plan.from_json(data)
     except (ValueError, RecursionError):
@@ -69,9 +69,9 @@ def run(data: Any, home: Path) -> None:
     if _waits(data) or _other_modules(data):
         return
     secrets = {"HF_TOKEN": Secret("hf_0123456789")}
-    recap = PlayRun(plan, Machine(home=home), StateFolder(home / "state"), secrets, said.append).run()
+    recap = PlayRun(plan, Machine(home=home), StateFolder(home / "state"), secrets, result.append).run()
     assert recap["event"] == "recap" and recap["exit"] in range(6)
-    for item in (*said, recap):
+    for item in (*result, recap):
         assert decode(encode(item, HIDDEN))["event"] == item["event"]
 
 
@@ -135,10 +135,10 @@ def test_events_keep_their_structure_whatever_is_hidden() -> None:
 
     def read(value: Any) -> None:
         if isinstance(value, dict) and isinstance(value.get("event"), str):
-            told = decode(encode(value, HIDDEN))
-            assert told["event"].encode(errors="replace") or not value["event"]
+            message = decode(encode(value, HIDDEN))
+            assert message["event"].encode(errors="replace") or not value["event"]
             assert "hf_0123456789" not in json.dumps(
-                {k: v for k, v in told.items() if k not in ("event", "task", "status")}
+                {k: v for k, v in message.items() if k not in ("event", "task", "status")}
             )
 
     feed(read, values([one]))

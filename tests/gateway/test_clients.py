@@ -176,10 +176,10 @@ def test_the_log_names_the_client_and_nothing_has_a_key(lab: Running) -> None:
     while "{alice}" not in (lab.folder / "log").read_text():
         assert time.monotonic() < until_s
         time.sleep(0.02)
-    told = (lab.folder / "log").read_text() + lab.ask("GET", "/metrics").body.decode()
+    message = (lab.folder / "log").read_text() + lab.ask("GET", "/metrics").body.decode()
     written = "".join(path.read_text() for path in lab.folder.iterdir() if path.is_file())
     for secret in (KEY, *(key_of(client.name) for client in CLIENTS)):
-        assert secret not in told and secret not in written
+        assert secret not in message and secret not in written
 
 
 def test_without_clients_nothing_of_them_is_configured(servers: dict[str, Server], tmp_path: Path) -> None:

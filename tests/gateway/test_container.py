@@ -105,10 +105,10 @@ class Bench:
 
     def earlier(self) -> dict[str, Any]:
         """Start a gateway as a release before 0.36 did, verified. Returns its spec."""
-        told = self.told()
+        message = self.told()
         config = self.folder / place.EARLIER
-        files = {name: text.replace(listeners.SOCKETS + "/", "") for name, text in told["files"].items()}
-        operators = {operations.OPERATORS: clients.keys(told["operators"])}
+        files = {name: text.replace(listeners.SOCKETS + "/", "") for name, text in message["files"].items()}
+        operators = {operations.OPERATORS: clients.keys(message["operators"])}
         digest = place.digest_of(files | operators)
         files[render.CONFIG] = files[render.CONFIG].replace(render.DIGEST, digest)
         place.folder(self.context, place.EARLIER)
@@ -158,10 +158,10 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
     for server in server_operations.servers(at, key):
         server_operations.ask(at, key, operations.REST, server)
     bench.made = replace(bench.made, queue_s=11)
-    said = bench.running()
-    assert said.data["reloaded"] and said.data["digest"] != digest
+    result = bench.running()
+    assert result.data["reloaded"] and result.data["digest"] != digest
     assert [server.state for server in server_operations.servers(at, key)] == ["maintenance"]
-    bench.keep(str(said.data["digest"]))
+    bench.keep(str(result.data["digest"]))
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
 
 
@@ -222,11 +222,11 @@ def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench
     (bench.folder / place.EARLIER / "server_keys.map").symlink_to("/dev/zero")
     assert SECRET not in json.dumps(place.read(bench.folder / place.EARLIER))
     assert SECRET not in json.dumps(haproxy_sockets.inspect(bench.context.state))
-    said = bench.running()
-    bench.keep(str(said.data["digest"]))
+    result = bench.running()
+    bench.keep(str(result.data["digest"]))
     assert not (bench.folder / place.EARLIER).exists()
     assert SECRET not in json.dumps(bench.context.said)
-    assert SECRET not in json.dumps(place.files(bench.context, str(said.data["digest"])))
+    assert SECRET not in json.dumps(place.files(bench.context, str(result.data["digest"])))
 
 
 def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: Bench) -> None:
@@ -236,9 +236,9 @@ def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(benc
     planned = {change.field for change in bench.running().diff}
     bench.context.check = False
     assert {"volumes", "working-dir"} <= planned
-    said = bench.running()
-    assert said.data["reloaded"] is False
-    bench.keep(str(said.data["digest"]))
+    result = bench.running()
+    assert result.data["reloaded"] is False
+    bench.keep(str(result.data["digest"]))
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
     assert not bench.running().changed
     with pytest.raises(Refused, match="earlier sparkwright"):
@@ -249,8 +249,8 @@ def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench
     bench.earlier()
     bench.running()
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is False
-    said = GatewayRestore().run(GatewayRestore.Args(bench.name, "no model generates"), bench.context)
-    assert said.data["restored"] is True
+    result = GatewayRestore().run(GatewayRestore.Args(bench.name, "no model generates"), bench.context)
+    assert result.data["restored"] is True
     found = haproxy_sockets.inspect(bench.context.state)
     assert (found["running"], found["verified"], found["changed"]) == (True, True, [])
     assert bench.running().changed

@@ -113,19 +113,19 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMem
 def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
     context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory, tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
+    message = tmp_path / "told"
     quiet, grows = hog(400, 32, "unless-stopped"), hog(600, 2600, "unless-stopped")
     memory.counted += [quiet, grows]
     quiet.start()
     until(lambda: b"full" in quiet.logs(), "the quiet one")
     grows.start()
-    watch(quiet, grows, room_gib=1.2, tell=(sys.executable, "-c", f"open({str(told)!r}, 'w')"))
+    watch(quiet, grows, room_gib=1.2, tell=(sys.executable, "-c", f"open({str(message)!r}, 'w')"))
     assert grows.wait(timeout=120)["StatusCode"] == 137
     act = until_act(context)
     assert (act.name, act.container_id) == (grows.name, grows.id)
     assert "to save the host" in act.sentence
     assert service_guard.of_container(context.state, grows.id, 0) == act.sentence
-    until(told.exists, "the check that is started for it")
+    until(message.exists, "the check that is started for it")
     for item in (quiet, grows):
         item.reload()
     assert (quiet.status, grows.status) == ("running", "exited")

@@ -55,8 +55,8 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
 def test_a_state_is_of_this_moment(
     box: dict[str, Any], health: int | None, good: dict[str, Any], state: str, why: str
 ) -> None:
-    said = judged(box, health, good)
-    assert (said[0], why in said[1]) == (state, True), said
+    result = judged(box, health, good)
+    assert (result[0], why in result[1]) == (state, True), result
 
 
 def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(tmp_path: Path) -> None:

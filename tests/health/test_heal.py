@@ -75,8 +75,8 @@ def decided(state: StateFolder) -> heal.Decision:
 def test_a_restart_has_to_be_allowed(
     found: Record, past: CheckHistory, settings: Settings, why_not: str, state: StateFolder
 ) -> None:
-    said = heal.forbidden(found, past, settings, NOW_S)
-    assert why_not in said and bool(why_not) == bool(said)
+    result = heal.forbidden(found, past, settings, NOW_S)
+    assert why_not in result and bool(why_not) == bool(result)
     keep(state, plan())
     assert (heal.decide(found, past, settings, state, NOW_S).plan is None) == bool(why_not)
 
@@ -86,7 +86,7 @@ def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFold
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "result"),
     [
         (plan(), ""),
         (plan({**SPEC, "image_ids": ["sha256:2"]}), ""),
@@ -99,13 +99,13 @@ def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFold
     ],
 )
 def test_a_restart_needs_a_plan_that_fits_what_was_verified_and_this_runtime(
-    given: dict[str, Any] | None, said: str, state: StateFolder
+    given: dict[str, Any] | None, result: str, state: StateFolder
 ) -> None:
     if given is not None:
         keep(state, given)
     found = decided(state)
-    assert (found.plan is None) == bool(said)
-    assert said in found.message and ("`invoke health.install" in found.message) == bool(said)
+    assert (found.plan is None) == bool(result)
+    assert result in found.message and ("`invoke health.install" in found.message) == bool(result)
 
 
 def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: StateFolder) -> None:

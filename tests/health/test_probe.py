@@ -51,8 +51,8 @@ def server() -> Iterator[Server]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            told = {"/health": "", "/version": '{"version": "0.32.0"}'}
-            self._say(200, told[self.path] if self.path in told else value.metrics())
+            line = {"/health": "", "/version": '{"version": "0.32.0"}'}
+            self._say(200, line[self.path] if self.path in line else value.metrics())
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))

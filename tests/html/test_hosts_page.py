@@ -78,9 +78,9 @@ def browsed(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
         f"--user-data-dir={folder}/user",
     ]
     words = [BROWSER, *flags, "--window-size=600,900", "--dump-dom", copy.as_uri()]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', said.stdout, re.S)
-    assert found, said.stderr[-500:]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', result.stdout, re.S)
+    assert found, result.stderr[-500:]
     return dict(json.loads(html.unescape(found[1])))
 
 

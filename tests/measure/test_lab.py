@@ -57,18 +57,18 @@ def test_a_stall_of_every_stream_is_seen_where_a_percentile_may_not_be() -> None
 def test_shorts_behind_a_long_prompt_are_held_against_shorts_alone() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=64, output_tokens=4, long_tokens=2000, after_s=0.03)
     found, _ = cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
-    told = found["derived"]
-    assert told["long_prompt_tokens"] == pytest.approx(2000, rel=0.05)
-    assert told["long_ttft_ms"] == pytest.approx(110, abs=20)
-    assert told["short_ttft_ratio"] == pytest.approx(1, abs=0.5)
+    message = found["derived"]
+    assert message["long_prompt_tokens"] == pytest.approx(2000, rel=0.05)
+    assert message["long_ttft_ms"] == pytest.approx(110, abs=20)
+    assert message["short_ttft_ratio"] == pytest.approx(1, abs=0.5)
     assert set(found["groups"]) == {"long", "short", "short alone"}
 
 
 def test_one_stream_gives_llama_benchys_two_rates() -> None:
     load = Load("smoke", requests=2, prompt_tokens=500, output_tokens=20)
-    told = cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
-    assert told["prefill_tok_per_s"] == pytest.approx(500 / 0.05, rel=0.15)
-    assert told["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
+    message = cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
+    assert message["prefill_tok_per_s"] == pytest.approx(500 / 0.05, rel=0.15)
+    assert message["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
 
 
 def test_a_load_has_its_temperature_and_tells_what_of_the_drafts_was_accepted() -> None:

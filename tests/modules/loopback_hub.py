@@ -149,11 +149,11 @@ class _Api(Handler):
         elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
             self.reply(401, {"error": "gated"}, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
         elif text.startswith(f"api/models/{MODEL}/xet-read-token/") and hub.store:
-            told = {"casUrl": hub.store.url, "accessToken": TOKEN, "exp": int(time.time()) + 3600}
-            told = told if hub.faults.xet_token is None else hub.faults.xet_token
+            message = {"casUrl": hub.store.url, "accessToken": TOKEN, "exp": int(time.time()) + 3600}
+            message = message if hub.faults.xet_token is None else hub.faults.xet_token
             names = {"casUrl": "X-Xet-Cas-Url", "accessToken": "X-Xet-Access-Token", "exp": "X-Xet-Token-Expiration"}
-            headers = {names[key]: str(value) for key, value in told.items()} if isinstance(told, dict) else {}
-            self.reply(200, told, headers)
+            headers = {names[key]: str(value) for key, value in message.items()} if isinstance(message, dict) else {}
+            self.reply(200, message, headers)
         elif text.startswith(f"api/models/{MODEL}/tree/"):
             self.reply(200, [{"type": "file", "path": path, "size": len(data)} for path, data in hub.files.items()])
         elif path in hub.faults.moved and text.startswith(f"{MODEL}/resolve/"):

@@ -72,12 +72,12 @@ def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
     spark: Spark, hog: subprocess.Popen[bytes]
 ) -> None:
     spark.gpu(hog.pid, 50 * 1024)
-    said = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
-    assert (said.failed, said.exit) == (True, Exit.REFUSED)
-    assert said.msg.startswith(
+    result = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
+    assert (result.failed, result.exit) == (True, Exit.REFUSED)
+    assert result.msg.startswith(
         "113.0 GiB needed (102.0 for the engine, 7.0 on the host's side, 4 reserve), but 25.0 GiB are available"
     )
-    header, first, *_ = _holders(said.data["evidence"])
+    header, first, *_ = _holders(result.data["evidence"])
     assert header.split() == ["GiB", "held", "by", "what", "frees", "it"]
     assert first.split()[0] == "50.4" and f"pid {hog.pid}" in first
 
@@ -88,14 +88,14 @@ def _holders(evidence: list[str]) -> list[str]:
 
 
 def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: Spark) -> None:
-    said = Memory().run(Memory.Args(utilization=0.98), spark)
-    assert said.msg.startswith("128.6 GiB needed (117.6 for the engine, 7.0 on the host's side, 4 reserve)")
-    assert "but the host has 120.0 GiB" in said.msg and "held by" not in str(said.data["evidence"])
+    result = Memory().run(Memory.Args(utilization=0.98), spark)
+    assert result.msg.startswith("128.6 GiB needed (117.6 for the engine, 7.0 on the host's side, 4 reserve)")
+    assert "but the host has 120.0 GiB" in result.msg and "held by" not in str(result.data["evidence"])
 
 
 def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: Spark) -> None:
-    said = Memory().run(Memory.Args(utilization=0.5, reserve_gib=200), spark)
-    assert (said.exit, said.fix) == (
+    result = Memory().run(Memory.Args(utilization=0.5, reserve_gib=200), spark)
+    assert (result.exit, result.fix) == (
         Exit.REFUSED,
         "Lower `reserve_gib` (`vars:` of the host): 200 GiB is more than the host has.",
     )
@@ -104,8 +104,8 @@ def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: Spark) -> Non
 def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([25, 25, 60, 115, 115, 115, 115])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks) * GIB})
-    said = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
-    assert (said.failed, said.data["available_bytes"]) == (False, 115 * GIB)
+    result = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
+    assert (result.failed, result.data["available_bytes"]) == (False, 115 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_what_cannot_come_back_is_not_waited_for(
     looks = iter([25, 25, 40, 60])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 60) * GIB})
     monkeypatch.setattr(memory, "QUIET_S", 0.3)
-    said = Memory().run(Memory.Args(utilization=0.85, timeout_s=600, ollama="leave"), spark)
-    assert (said.failed, said.exit, said.data["available_bytes"]) == (True, Exit.REFUSED, 60 * GIB)
+    result = Memory().run(Memory.Args(utilization=0.85, timeout_s=600, ollama="leave"), spark)
+    assert (result.failed, result.exit, result.data["available_bytes"]) == (True, Exit.REFUSED, 60 * GIB)
 
 
 def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
@@ -139,9 +139,9 @@ def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> Non
     spark.told["MemAvailable"] = 106 * GIB
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark).data["back"] is True
     spark.told["MemAvailable"] = 90 * GIB
-    said = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
-    assert (said.data["back"], said.data["missing_bytes"], said.failed) == (False, 20 * GIB, False)
-    assert "20.0 of the 100.0 GiB it held not released" in said.msg
+    result = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
+    assert (result.data["back"], result.data["missing_bytes"], result.failed) == (False, 20 * GIB, False)
+    assert "20.0 of the 100.0 GiB it held not released" in result.msg
     assert any("what frees it" in item.get("text", "") for item in spark.said), "who holds it is told"
 
 
@@ -162,13 +162,13 @@ def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_un
     looks = iter([10, 40, 80, 110])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 110) * GIB})
     monkeypatch.setattr(memory, "SETTLED_S", 0.2)
-    said = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
-    assert (said.data["back"], said.msg) == (None, "not recorded; 100.0 GiB released")
+    result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
+    assert (result.data["back"], result.msg) == (None, "not recorded; 100.0 GiB released")
 
 
 def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: Spark) -> None:
-    said = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
-    assert (said.data["back"], said.msg) == (None, "nothing was stopped")
+    result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
+    assert (result.data["back"], result.msg) == (None, "nothing was stopped")
 
 
 def test_in_the_plan_nothing_is_waited_for(spark: Spark) -> None:
@@ -242,14 +242,14 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
     assert "is unknown" in AssertMemoryFits().run(args, spark).msg
     spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
-    said = AssertMemoryFits().run(args, spark)
-    assert said.msg.startswith("2.0 of 120.0 GiB left: 113.0 GiB needed")
-    sizes = {row["name"]: row["size_bytes"] // GIB for row in said.data["budget"]["rows"]}
+    result = AssertMemoryFits().run(args, spark)
+    assert result.msg.startswith("2.0 of 120.0 GiB left: 113.0 GiB needed")
+    sizes = {row["name"]: row["size_bytes"] // GIB for row in result.data["budget"]["rows"]}
     assert sizes == {"GPU's side": 102, "host's side": 7, "compile peak": 0, "the host itself": 5, "reserve": 4}
     spark.state.write("verified", {"container_id": "server", "held_bytes": 70 * GIB})
-    said = AssertMemoryFits().run(args, spark)
-    assert said.exit is Exit.REFUSED
-    assert "95.0 GiB will be available (25.0 now, 70.0 held by the server, 0.0 by Ollama)" in said.msg
+    result = AssertMemoryFits().run(args, spark)
+    assert result.exit is Exit.REFUSED
+    assert "95.0 GiB will be available (25.0 now, 70.0 held by the server, 0.0 by Ollama)" in result.msg
 
 
 def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +263,8 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeyp
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
-    said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.6, ollama="leave"), spark).msg
-    assert said.startswith("7.0 of 120.0 GiB left: 83.0 GiB needed")
+    result = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.6, ollama="leave"), spark).msg
+    assert result.startswith("7.0 of 120.0 GiB left: 83.0 GiB needed")
 
 
 def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +276,8 @@ def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pyte
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
-    said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.85), spark).msg
-    assert said.startswith("7.0 of 120.0 GiB left: 113.0 GiB needed")
+    result = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.85), spark).msg
+    assert result.startswith("7.0 of 120.0 GiB left: 113.0 GiB needed")
 
 
 def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) -> None:

@@ -69,8 +69,8 @@ def play() -> Iterator[Play]:
             self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _reply(self, body: dict[str, Any] | None) -> None:
-            status, said = value.answer(self.path, body)
-            data = json.dumps(said).encode()
+            status, result = value.answer(self.path, body)
+            data = json.dumps(result).encode()
             try:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
@@ -123,8 +123,8 @@ def test_a_busy_model_fails_with_its_name(play: Play, context: RecordingContext)
 def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(play: Play, context: RecordingContext) -> None:
     play.blocked.set()
     assert ollama.inspect(context, timeout_s=0.2).hanging
-    said = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
-    assert "does not answer: it is loading a model or hung" in said.msg
+    result = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
+    assert "does not answer: it is loading a model or hung" in result.msg
 
 
 def test_no_ollama_at_all_is_fine(tmp_path: Path) -> None:

@@ -107,5 +107,5 @@ def test_a_case(name: str, case: dict[str, Any]) -> None:
     changes = [
         [difference.field, difference.before, difference.after] for difference in module.differences(args, found)
     ]
-    said = module.describe(args, found)
-    assert (changes, {key: said[key] for key in case.get("says", {})}) == (case["changes"], case.get("says", {}))
+    result = module.describe(args, found)
+    assert (changes, {key: result[key] for key in case.get("says", {})}) == (case["changes"], case.get("says", {}))

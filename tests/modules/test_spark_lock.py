@@ -96,9 +96,9 @@ def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its
 ) -> None:
     chat = kept(lock(context, file="chats.gguf")["chat"])
     assert chat is not None
-    said = dict(lines(chat))
-    assert said["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
-    assert said["sampling"] == "GGUF file: temperature 0.6, top_k 20"
+    result = dict(lines(chat))
+    assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
+    assert result["sampling"] == "GGUF file: temperature 0.6, top_k 20"
 
 
 def test_a_header_that_ends_before_its_template_says_nothing_of_chats(context: RecordingContext) -> None:

@@ -93,8 +93,8 @@ def test_a_gateway_that_is_gone_or_has_no_server_is_told_after_two_minutes(tmp_p
             {"eval_time": f"{minute}m", "alertname": f"Sparkwright{name}", "exp_alerts": []} for minute in (11, 12)
         ],
     }
-    told = promtool(tmp_path, name, case, summary=True)
-    assert says in told and told.count("alertname:") == 1  # it fires at one of both minutes, the later
+    message = promtool(tmp_path, name, case, summary=True)
+    assert says in message and message.count("alertname:") == 1  # it fires at one of both minutes, the later
 
 
 def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) -> str:

@@ -50,7 +50,7 @@ def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "result"),
     [
         ("path: two", 'path: "../../.ssh/authorized_keys"', "'../../.ssh/authorized_keys' leaves its folder"),
         ("path: two", "path: /etc/cron.d/x", "leaves its folder"),
@@ -73,14 +73,14 @@ def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
         (KEY, '"a/b@x\\e[2J"', r"x\x1b[2J"),
     ],
 )
-def test_what_leads_elsewhere_is_refused_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_what_leads_elsewhere_is_refused_with_its_line(tmp_path: Path, old: str, new: str, result: str) -> None:
     lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry("one", "two")).save(tmp_path)
     text = (tmp_path / "spark.lock").read_text()
     (tmp_path / "spark.lock").write_text(text.replace(old, new, 1))
     with pytest.raises(Refused) as caught:
         lockfile.load(tmp_path)
     assert caught.value.exit is Exit.REFUSED
-    assert said in str(caught.value) and str(caught.value).isprintable()
+    assert result in str(caught.value) and str(caught.value).isprintable()
     assert "spark.lock:" in caught.value.where
 
 

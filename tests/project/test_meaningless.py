@@ -29,7 +29,7 @@ GROUPS = "all: {}\nlab: {}\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "result"),
     [
         (
             {"hosts/spark1.yml": "groups: [labb]\n"},
@@ -69,11 +69,11 @@ GROUPS = "all: {}\nlab: {}\n"
         ),
     ],
 )  # fmt: skip
-def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], said: str) -> None:
+def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], result: str) -> None:
     write(project, files)
     with pytest.raises(Refused) as caught:
         Inventory.load(project)
-    assert said in str(caught.value)
+    assert result in str(caught.value)
     assert caught.value.exit is Exit.REFUSED
     assert isinstance(patterns.hosts(project, "spark1"), list)  # whoever only glances leaves the sentence to the check
 
@@ -115,7 +115,7 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "result"),
     [
         (
             {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gib: lots\n"},
@@ -152,12 +152,14 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_blamed_on_the_line_where_it_was_written(project: Path, files: dict[str, str], said: str) -> None:
+def test_a_mistake_is_blamed_on_the_line_where_it_was_written(
+    project: Path, files: dict[str, str], result: str
+) -> None:
     compiled(project)
     write(project, files)
     with pytest.raises(Refused) as caught:
         compiled(project)
-    assert said in str(caught.value)
+    assert result in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["docker-run.sh.j2", "client.j2"])

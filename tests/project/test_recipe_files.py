@@ -155,11 +155,11 @@ def test_a_mistake_in_a_template_has_its_line(folder: Path) -> None:
         scope(folder, "/etc/x: {template: options.yml.j2}")
 
 
-@pytest.mark.parametrize(("said", "expected"), [("", "fit"), (", page_cache: drop", "drop")])
+@pytest.mark.parametrize(("result", "expected"), [("", "fit"), (", page_cache: drop", "drop")])
 def test_the_page_cache_is_the_recipes_where_it_says_so_and_else_the_hosts(
-    folder: Path, said: str, expected: str
+    folder: Path, result: str, expected: str
 ) -> None:
-    head = HEAD.replace("mount: /models/b", f"mount: /models/b{said}").removesuffix("files:\n")
+    head = HEAD.replace("mount: /models/b", f"mount: /models/b{result}").removesuffix("files:\n")
     (folder / "recipes/r.yml").write_text(head)
     host = Host("spark1", "spark1", recipe="r", vars={"page_cache": "fit"})
     assert recipe.scope(host, "ops", recipe.load(folder, "r"), {})["page_cache"] == expected

@@ -235,8 +235,8 @@ def test_a_small_repository_that_unpacks_to_gigabytes_is_refused(
     project: Path, work: Path, bomb: Callable[[Path], None], why: str
 ) -> None:
     bomb(work)
-    code, said, most_kib = measured(project, "recipe.search", "a")
-    assert code == 5 and why in said and "registry ours" in said, said
+    code, result, most_kib = measured(project, "recipe.search", "a")
+    assert code == 5 and why in result and "registry ours" in result, result
     assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"
 
 

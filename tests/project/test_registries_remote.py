@@ -194,6 +194,6 @@ def test_a_delta_that_unpacks_to_much_more_ends_git_in_little_memory(
     subprocess.run(["git", "-C", bare, "update-ref", "refs/heads/main", commit], check=True)
     assert len(pack) < 10_000
     (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
-    code, said, most_kib = measured(project, "recipe.search", "a")
-    assert code == 3 and "registry ours: git says: fatal: " in said, said
+    code, result, most_kib = measured(project, "recipe.search", "a")
+    assert code == 3 and "registry ours: git says: fatal: " in result, result
     assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"

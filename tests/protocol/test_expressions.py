@@ -170,8 +170,8 @@ def test_memory_is_bounded_where_the_process_runs_alone(text: str) -> None:
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
         "bytearray(400 * 2**20)\n"  # the limit is gone again
     )
-    said = subprocess.run([sys.executable, "-c", program, text], capture_output=True, text=True, check=True)
-    sentence, growth_mib = said.stdout.splitlines()
+    result = subprocess.run([sys.executable, "-c", program, text], capture_output=True, text=True, check=True)
+    sentence, growth_mib = result.stdout.splitlines()
     assert " in " in sentence and int(growth_mib) < 300
 
 

@@ -75,9 +75,9 @@ def run(case: Case, engine: Engine, runs: Path, answer: Answer | None = None) ->
     folder = runs / case.name
     model = str(engine.models / case.model)
     argv = case.argv(model)
-    said = prediction.predicted(case, engine.model_config(case.model), VERSION)
+    output = prediction.predicted(case, engine.model_config(case.model), VERSION)
     with serving(engine, argv, folder / "server.log") as server:
-        outcome = Outcome(case, said, folder, server.ready, None, 0, server.reader.state)
+        outcome = Outcome(case, output, folder, server.ready, None, 0, server.reader.state)
         if server.ready:
             outcome.true = _own_word(server) or dict(answer.settings or {} if answer else {})
             _ask(server, outcome, flags.served_name(case.settings(), model))
@@ -96,8 +96,10 @@ def of_answer(case: Case, answer: Answer, engine: Engine, runs: Path) -> Outcome
     folder = runs / case.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.log").write_text(answer.output)
-    said = prediction.predicted(case, engine.model_config(case.model), VERSION)
-    outcome = Outcome(case, said, folder, answer.exit_code == 0, answer.exit_code or None, 0, read(answer.output, LOG))
+    result = prediction.predicted(case, engine.model_config(case.model), VERSION)
+    outcome = Outcome(
+        case, result, folder, answer.exit_code == 0, answer.exit_code or None, 0, read(answer.output, LOG)
+    )
     outcome.started = False
     outcome.not_here = "" if outcome.starts else _not_here(answer.output)
     outcome.true = dict(answer.settings or {})
@@ -144,8 +146,8 @@ def against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
         return []
     late = not outcome.started and said.why.startswith(prediction.LATE)
     if said.starts != outcome.starts and not outcome.not_here and not late:
-        told = "started" if outcome.starts else f"was refused: {outcome.read.failure.value}"
-        return [f"{side} that it {'starts' if said.starts else 'is refused'}; it {told}"]
+        message = "started" if outcome.starts else f"was refused: {outcome.read.failure.value}"
+        return [f"{side} that it {'starts' if said.starts else 'is refused'}; it {message}"]
     if not outcome.starts and not outcome.not_here:
         return []
     pairs = [(name, getattr(said, name), effective(outcome).get(name)) for name in SETTINGS]
@@ -178,13 +180,13 @@ def _ask(server: Server, outcome: Outcome, model: str) -> None:
 def _own_word(server: Server) -> dict[str, Any]:
     config = (server.ask("/server_info?config_format=json").json() or {}).get("vllm_config") or {}
     cache = config.get("cache_config") or {}
-    told = {
+    message = {
         "chunked_prefill": (config.get("scheduler_config") or {}).get("enable_chunked_prefill"),
         "prefix_caching": cache.get("enable_prefix_caching"),
         "mamba_cache_mode": cache.get("mamba_cache_mode"),
         "block_size": cache.get("block_size"),
     }
-    return told if config else {}
+    return message if config else {}
 
 
 def _measure(server: Server, outcome: Outcome, model: str, context: RecordingContext) -> None:

@@ -68,9 +68,9 @@ def main(folder: Path) -> None:
         for name, action in options.items()
         if action.choices and name in request
     }
-    said = {name: repr(metadata) for name, metadata in ranges.items()}
+    result = {name: repr(metadata) for name, metadata in ranges.items()}
     _write(folder / "parser.json", rows)
-    _write(folder / "flag-values.json", {"values": VALUES, "letters": letters, "choices": choices, "ranges": said})
+    _write(folder / "flag-values.json", {"values": VALUES, "letters": letters, "choices": choices, "ranges": result})
 
 
 def _name(action: argparse.Action) -> str:

@@ -39,17 +39,17 @@ def _asked(parser: FlexibleArgumentParser, folder: Path, argv: list[str], config
     folder.mkdir()
     if config:
         Path(folder, "config.json").write_text(json.dumps(config))
-    said = {"parser": _error(_parse, parser, [str(folder), *argv[1:]])}
-    return {**said, "model": _error(_model, str(folder)) if config else ""}
+    result = {"parser": _error(_parse, parser, [str(folder), *argv[1:]])}
+    return {**result, "model": _error(_model, str(folder)) if config else ""}
 
 
 def _error(ask: Callable[..., object], *arguments: Any) -> str:
-    said = io.StringIO()
+    result = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(result):
             ask(*arguments)
     except (SystemExit, Exception) as error:
-        return f"{type(error).__name__}: {error} {said.getvalue()[-300:]}"
+        return f"{type(error).__name__}: {error} {result.getvalue()[-300:]}"
     return ""
 
 

@@ -18,20 +18,20 @@ KEPT = [case for case in CASES if (keep.DATA / case.name).exists()]
 
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
 def test_a_kept_run_reads_as_its_case_says(case: Case) -> None:
-    folder, said = keep.DATA / case.name, case.expected
+    folder, output = keep.DATA / case.name, case.expected
     state = read((folder / "server.log").read_bytes(), LOG)
     assert (state.ready, json.loads((folder / "result.json").read_text())["exit_code"] == 0) == (
-        said.starts,
-        said.starts,
+        output.starts,
+        output.starts,
     )
-    if said.starts:
+    if output.starts:
         assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (
-            said.chunked_prefill,
-            said.prefix_caching,
+            output.chunked_prefill,
+            output.prefix_caching,
         )
         assert state.failure.value is None
     else:
-        assert state.failure.value == said.why.replace("{model}", f"/models/{case.model}")
+        assert state.failure.value == output.why.replace("{model}", f"/models/{case.model}")
 
 
 OTHERS = [

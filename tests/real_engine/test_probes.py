@@ -115,5 +115,5 @@ def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
     }
     with serving(engine, flags.command(str(model), given), tmp_path / "server.log") as server:
         assert not server.ready
-    told = str(read((tmp_path / "server.log").read_bytes(), LOG).failure.value)
-    assert told.startswith("--tool-call-parser llama3_json: the parser is another model's"), told
+    message = str(read((tmp_path / "server.log").read_bytes(), LOG).failure.value)
+    assert message.startswith("--tool-call-parser llama3_json: the parser is another model's"), message

@@ -40,9 +40,9 @@ def desk(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Desk]:
 
 
 def deployed(desk: Desk) -> Said:
-    said = desk.deploy()
-    assert said.proved, said.out[-3000:] + said.err
-    return said
+    result = desk.deploy()
+    assert result.proved, result.out[-3000:] + result.err
+    return result
 
 
 def generates(desk: Desk) -> bool:
@@ -73,9 +73,9 @@ def test_status_verify_and_diagnose_say_what_is(desk: Desk) -> None:
     deployed(desk)
     row = json.loads(desk.run("status", "--host", "here", "--json").out)
     assert row["state"] in ("up", "ok"), row
-    said = desk.run("verify", "--host", "here", "--json")
-    assert said.code in (0, 4), said.out
-    cache = said.task("Test the prefix cache")["data"]
+    result = desk.run("verify", "--host", "here", "--json")
+    assert result.code in (0, 4), result.out
+    cache = result.task("Test the prefix cache")["data"]
     assert (cache["verdict"], cache["hit_share"] <= 1) == ("hits", True)
     diagnosed = desk.run("diagnose", "--host", "here")
     assert diagnosed.code != 1, diagnosed.out
@@ -109,9 +109,9 @@ def test_a_start_that_fails_is_rolled_back_with_the_models_file(desk: Desk, flag
     deployed(desk)
     before = id_and_policy(desk)
     desk.llama(**flags)
-    said = desk.deploy()
-    assert said.code == 1, said.out
-    assert why in said.task("Wait until it is ready")["msg"]
+    result = desk.deploy()
+    assert result.code == 1, result.out
+    assert why in result.task("Wait until it is ready")["msg"]
     assert id_and_policy(desk) == before
     assert generates(desk), "nothing differs from what was verified"
     desk.llama()
@@ -182,9 +182,9 @@ def test_one_that_nobody_verified_is_named_and_left_alone(desk: Desk) -> None:
     (desk.root.parent / "home/.local/state/sparkwright/verified.json").unlink()
     desk.name = f"{first}-b"
     desk.llama()
-    said = desk.deploy()
-    assert said.code == 5, said.out
-    found = said.task("Run preflight checks")
+    result = desk.deploy()
+    assert result.code == 5, result.out
+    found = result.task("Run preflight checks")
     assert f"port {desk.port} is in use by container {first}." in found["msg"]
     assert f"name the recipe's container like it (`container.name: {first}`)" in found["msg"] + found["fix"]
     assert docker("ps", "-aq", "--filter", f"name={desk.name}") == ""
@@ -207,10 +207,10 @@ def test_a_container_of_a_person_keeps_its_name_and_its_life(desk: Desk) -> None
     theirs = docker("inspect", "-f", shown, taken)
     try:
         desk.llama(parallel=1)
-        said = desk.deploy()
-        assert said.code == 5, said.out[-3000:]
-        assert f"container {taken} (" in said.recap["msg"] and "was not started by sparkwright" in said.recap["msg"]
-        assert f"`docker stop {taken} && docker rename {taken} {taken}-kept`" in said.recap["msg"]
+        result = desk.deploy()
+        assert result.code == 5, result.out[-3000:]
+        assert f"container {taken} (" in result.recap["msg"] and "was not started by sparkwright" in result.recap["msg"]
+        assert f"`docker stop {taken} && docker rename {taken} {taken}-kept`" in result.recap["msg"]
         assert (id_and_policy(desk), docker("inspect", "-f", shown, taken)) == (before, theirs)
         docker("rename", taken, f"{desk.name}-theirs")
         deployed(desk)
@@ -218,8 +218,11 @@ def test_a_container_of_a_person_keeps_its_name_and_its_life(desk: Desk) -> None
         marks = desk.container()["Config"]["Labels"]
         assert (marks["sparkwright.role"], marks["sparkwright.server"]) == ("server", desk.name)
         docker("rename", desk.name, f"{desk.name}-moved")
-        told = desk.deploy()
-        assert (told.code, f"container {desk.name}-moved is the server {desk.name}, renamed" in told.out) == (5, True)
+        message = desk.deploy()
+        assert (message.code, f"container {desk.name}-moved is the server {desk.name}, renamed" in message.out) == (
+            5,
+            True,
+        )
         docker("rename", f"{desk.name}-moved", desk.name)
         cleaned = desk.run("host.clean", "--host", "here", "--server", "--yes")
         assert cleaned.code == 0, cleaned.out + cleaned.err

@@ -38,9 +38,9 @@ def test_the_host_checks_it_without_the_recipe(desk: Desk) -> None:
     assert generates(desk), "the check reads the container's label, not the recipe"
     row = json.loads(desk.run("status", "--host", "here", "--json").out)
     assert row["state"] in ("up", "ok"), row
-    said = desk.run("diagnose", "--host", "here")
-    assert "no server answers" not in said.out
-    assert said.code != 1, said.out
+    result = desk.run("diagnose", "--host", "here")
+    assert "no server answers" not in result.out
+    assert result.code != 1, result.out
 
 
 def test_a_killed_server_is_told_and_a_deploy_brings_it_back(desk: Desk) -> None:
@@ -71,9 +71,9 @@ def test_a_failure_is_rolled_back_to_a_described_server(
     deployed(desk)
     before = id_and_policy(desk)
     desk.described(*words, **section)
-    said = desk.deploy()
-    assert said.code == 1, said.out
-    assert why in said.out
+    result = desk.deploy()
+    assert result.code == 1, result.out
+    assert why in result.out
     assert id_and_policy(desk) == before
     assert generates(desk), "nothing differs from what was verified"
 
@@ -144,8 +144,8 @@ def test_a_recipes_files_are_placed_by_content_and_another_content_is_a_swap(des
     again = desk.deploy()
     assert (again.code, again.recap["changed"]) == (0, 0), again.out
     with_files(desk, chat=TEMPLATE, greeting="two")
-    told = desk.run("plan", "--host", "here", "--json").task("Compare running container with recipe")["diff"]
-    assert [(item["field"], item["before"], item["after"]) for item in told] == [
+    message = desk.run("plan", "--host", "here", "--json").task("Compare running container with recipe")["diff"]
+    assert [(item["field"], item["before"], item["after"]) for item in message] == [
         ("file /etc/sparkwright/options.yml", "served: tiny # one\n", "served: tiny # two\n")
     ]
     deployed(desk)
@@ -177,8 +177,8 @@ def test_a_file_with_which_the_server_does_not_start_is_rolled_back(desk: Desk) 
     deployed(desk)
     before = id_and_policy(desk)
     with_files(desk, chat="{% if %}", greeting="one")
-    said = desk.deploy()
-    assert said.code == 1, said.out
+    result = desk.deploy()
+    assert result.code == 1, result.out
     assert id_and_policy(desk) == before
     assert docker("exec", desk.name, "cat", AT) == TEMPLATE.strip()
     assert generates(desk)

@@ -58,8 +58,8 @@ def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(desk: Desk) -
     gateway = {"host": "here", "port": port, "tls": "none", "image": desk.images.name(SHORT), "limits": {"check_s": 1}}
     (desk.root / "hosts/groups.yml").write_text(json.dumps({"box": {"hosts": ["here"], "gateway": gateway}}))
     desk.llama()
-    assert (said := desk.deploy()).proved, said.out[-3000:] + said.err
-    assert (said := desk.run("gateway.deploy", "--host", "box", "--json")).code == 0, said.out[-3000:] + said.err
+    assert (result := desk.deploy()).proved, result.out[-3000:] + result.err
+    assert (result := desk.run("gateway.deploy", "--host", "box", "--json")).code == 0, result.out[-3000:] + result.err
     before = desk.container()["Id"]
     steady = Steady(port, "tiny", tokens=8)
     with steady.running():
@@ -70,10 +70,10 @@ def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(desk: Desk) -
         after = desk.container()
         restarted = desk.run("restart", "--host", "here", "--json")
         steady.answered(10)
-    for said in (deployed, restarted):
-        assert said.code in (0, 4), said.out[-3000:] + said.err
-        why = said.task("Check whether a second server fits beside it")["msg"]
-        assert said.task("Send requests to interim server")["msg"] == "gets requests from box", why
+    for result in (deployed, restarted):
+        assert result.code in (0, 4), result.out[-3000:] + result.err
+        why = result.task("Check whether a second server fits beside it")["msg"]
+        assert result.task("Send requests to interim server")["msg"] == "gets requests from box", why
     assert after["Id"] != before
     assert desk.container()["State"]["StartedAt"] != after["State"]["StartedAt"]
     assert not steady.wrong

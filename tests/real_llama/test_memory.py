@@ -43,12 +43,12 @@ def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Pa
     header = gguf.header(tiny.read_bytes())
     with servers.started(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
         assert server.until_served() and server.logged("KV buffer size =")
-        told = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
+        message = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
         slot = server.ask("/props").body["default_generation_settings"]["n_ctx"]
         count = server.ask("/props").body["total_slots"]
     held = advice.kv_bytes(header, given)
     assert held is not None
-    assert held / MIB == pytest.approx(told, abs=0.006)
+    assert held / MIB == pytest.approx(message, abs=0.006)
     assert flags.slots(given) == count
     assert min(flags.context(given) or tiny_gguf.TRAINED_CONTEXT, tiny_gguf.TRAINED_CONTEXT) == slot
 

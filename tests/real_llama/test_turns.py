@@ -60,8 +60,8 @@ def desk(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Turns]:  # no
 
 def test_they_take_turns_in_the_same_containers(desk: Turns) -> None:
     for recipe in (LLAMA, VLLM):
-        said = desk.run("deploy", "--host", "here", "--recipe", recipe, "--json")
-        assert said.proved, said.out[-3000:] + said.err
+        result = desk.run("deploy", "--host", "here", "--recipe", recipe, "--json")
+        assert result.proved, result.out[-3000:] + result.err
     assert docker("ps", "-aq", "--filter", f"name={desk.names[VLLM]}") == "", "prepared, and not started"
     there = desk.switch(VLLM)
     assert there.proved, there.out[-3000:]
@@ -86,8 +86,8 @@ def test_one_that_does_not_start_leaves_the_other_awake(desk: Turns) -> None:
     path = desk.root / f"recipes/{VLLM}.yml"
     stated = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**stated, "expect": {**stated["expect"], "tok_per_s": 9000}}))
-    said = desk.switch(VLLM)
-    assert said.code == 1 and said.recap["msg"].endswith(f"{desk.names[LLAMA]} is awake again."), said.out[-3000:]
+    result = desk.switch(VLLM)
+    assert result.code == 1 and result.recap["msg"].endswith(f"{desk.names[LLAMA]} is awake again."), result.out[-3000:]
     found = desk.boxes()
     assert found[LLAMA] == (before, True, "unless-stopped") and found[VLLM][1:] == (False, "no")
     assert desk.states() == {LLAMA: "up", VLLM: "asleep"}

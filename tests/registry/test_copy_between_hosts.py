@@ -130,9 +130,9 @@ def other_image(pair: Pair, command: str) -> str:
 
 
 def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair) -> None:
-    said = pair.copy()
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "its content is the lock's" in said.stdout
+    result = pair.copy()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "its content is the lock's" in result.stdout
     assert image_copy.names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.proved: pair.good_id}
     again = pair.copy()
     assert (again.returncode, "already" in again.stdout) == (0, True)
@@ -142,17 +142,17 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
     mine, evil = other_image(pair, "/mine"), other_image(pair, "/evil")
     load(pair.target, archive(pair.source, mine, ["in/use:here"]))
     pair.turns_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.proved, pair.ref])
-    said = pair.copy()
-    assert said.returncode == 1
-    assert "the image that arrived is not" in said.stdout and "removed it" in said.stdout
+    result = pair.copy()
+    assert result.returncode == 1
+    assert "the image that arrived is not" in result.stdout and "removed it" in result.stdout
     assert image_copy.names(pair.target).tags == {"in/use:here": mine}
     assert inspect(pair.target, evil) == {}
 
 
 def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair) -> None:
     pair.turns_hostile(other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
-    said = pair.copy()
-    assert said.returncode == 1 and "no image arrived" in said.stdout
+    result = pair.copy()
+    assert result.returncode == 1 and "no image arrived" in result.stdout
     assert image_copy.names(pair.target).tags == {}
 
 
@@ -203,10 +203,10 @@ def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(most_used, root, ended)
         try:
-            said = pair.copy()
+            output = pair.copy()
         finally:
             ended.set()
-    assert said.returncode == 1
-    assert "unpacks to more than" in said.stdout and "too much for this image" in said.stdout
+    assert output.returncode == 1
+    assert "unpacks to more than" in output.stdout and "too much for this image" in output.stdout
     assert image_copy.names(pair.target).tags == {} and not pair.target.images(all=True)
     assert watching.result()[0] < mib * 2**20 / 4

@@ -82,9 +82,9 @@ def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(liar: Liar, tmp
     (tmp_path / "config.json").write_text(json.dumps({"auths": {f"127.0.0.1:{liar.port}": {"auth": login}}}))
 
     def denies(given: str | None) -> tuple[int, dict[str, str], bytes]:
-        said = {"errors": [{"code": "NO", "message": f"not for {given}, Tr0ub4dor-3"}]}
+        result = {"errors": [{"code": "NO", "message": f"not for {given}, Tr0ub4dor-3"}]}
         challenge = {"WWW-Authenticate": 'Basic realm="x"'}
-        return (418, {}, json.dumps(said).encode()) if given else (401, challenge, b"{}")
+        return (418, {}, json.dumps(result).encode()) if given else (401, challenge, b"{}")
 
     liar.answers["/v2/a/b"] = denies
     http = Http(Name.parse(f"127.0.0.1:{liar.port}/a/b:c"), insecure=True)
@@ -139,7 +139,7 @@ def index(rows: int, digest: str = ZERO) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "result"),
     [
         (b"[" * 100_000, "is not a JSON object"),
         (b'{"manifests":' + b"[" * 100_000, "is not a JSON object"),
@@ -160,9 +160,9 @@ def index(rows: int, digest: str = ZERO) -> bytes:
         (manifest(config=ZERO, mediaType="application/vnd.helm.v1+json"), "not an image manifest"),
     ],
 )  # fmt: skip
-def test_a_document_that_is_none_is_a_sentence(body: bytes, said: str, liar: Liar) -> None:
+def test_a_document_that_is_none_is_a_sentence(body: bytes, result: str, liar: Liar) -> None:
     liar.says("/v2/a/b/manifests/", body=body)
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(Failed, match=result):
         registry(liar).entry("linux/amd64")
 
 

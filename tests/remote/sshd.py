@@ -100,8 +100,8 @@ class Sshd:
     def sessions(self) -> list[int]:
         """Return the processes that serve logged-in connections."""
         assert self.process is not None
-        said = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
-        return [int(pid) for pid in said.stdout.split()]
+        result = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in result.stdout.split()]
 
     def signal(self, number: int) -> None:
         """Send a signal to sshd and to everything that serves a connection."""

@@ -65,9 +65,9 @@ def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: Lab) -> None
     (there,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     for what, damage in reversed(DAMAGE.items()):
         damage(there)
-        said = [run["text"] for run in runs(lab) if run["event"] == "note"]
-        assert [text for text in said if text.startswith("the runtime on the host does not start: ")], what
-        assert [text for text in said if text.startswith("shipping the runtime for ")], what
+        result = [run["text"] for run in runs(lab) if run["event"] == "note"]
+        assert [text for text in result if text.startswith("the runtime on the host does not start: ")], what
+        assert [text for text in result if text.startswith("shipping the runtime for ")], what
         assert runs(lab) == [], what
     assert {path.name for path in there.parent.iterdir()} == {there.name, ".lock"}
 
@@ -77,7 +77,7 @@ def test_the_operator_reads_what_was_wrong(lab: Lab) -> None:
     runs(lab)
     (there,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     (there / "lib/sparkwright/shell.py").write_bytes(b"")
-    said = [run["text"] for run in runs(lab) if run["event"] == "note"]
-    assert said[0] == (
+    result = [run["text"] for run in runs(lab) if run["event"] == "note"]
+    assert result[0] == (
         f"the runtime on the host does not start: cannot use the runtime {there}: lib/sparkwright/shell.py is damaged"
     )

@@ -120,21 +120,21 @@ def test_the_clipboard_is_not_written(
     nested = finished(status="failed", exit=1, msg=osc52, data={"evidence": [osc52]}, name="\x9b2J")
     hostile.says({"event": "note", "text": osc52}, f"{osc52}\n".encode(), nested, recap(exit=1, failed=1, msg=osc52))
     assert code_of(runs.attach, host="spark1") == 1
-    said = capsys.readouterr().out
-    assert said.count("\\x1b]52;c;Y3VybCBldmlsfHNo\\x07") == 4  # the recap does not repeat the failure
-    assert not {"\x1b", "\x07", "\x9b"} & set(said)
+    result = capsys.readouterr().out
+    assert result.count("\\x1b]52;c;Y3VybCBldmlsfHNo\\x07") == 4  # the recap does not repeat the failure
+    assert not {"\x1b", "\x07", "\x9b"} & set(result)
 
 
 def test_json_stays_json(lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile.says(finished(msg="\x1b[2J\ud800", data={"\x1b": float("nan")}), recap(ok=1e999), recap())
     assert code_of(runs.attach, host="spark1", json=True) == 0
-    said = capsys.readouterr().out
-    value, wrong, last = (json.loads(line, parse_constant=pytest.fail) for line in said.splitlines())
+    result = capsys.readouterr().out
+    value, wrong, last = (json.loads(line, parse_constant=pytest.fail) for line in result.splitlines())
     assert value["msg"] == "\\x1b[2J\\ud800"
     assert value["data"] == {"\\x1b": None}
     assert wrong["event"] == "raw"
     assert last["exit"] == 0
-    assert "\x1b" not in said
+    assert "\x1b" not in result
 
 
 @pytest.mark.parametrize("code", [99, -1, True, "0", None, 0.5, [0]])
@@ -172,9 +172,9 @@ def test_a_malformed_event_is_shown_as_it_is_and_ends_nothing(
 ) -> None:
     hostile.says(wrong, finished(name="the next one"), recap())
     assert code_of(runs.attach, host="spark1,spark2") == 0
-    said = capsys.readouterr()
-    assert said.out.count("the next one") == 2
-    assert "Error" not in said.out + said.err
+    result = capsys.readouterr()
+    assert result.out.count("the next one") == 2
+    assert "Error" not in result.out + result.err
 
 
 def test_a_line_without_an_end_is_read_over_in_little_memory(lab: Lab, hostile: Hostile) -> None:

@@ -40,8 +40,8 @@ def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> No
     names = ", ".join(registry.WHERE[name] for name in registry.NAMES)
     paths = "[p for p in sys.path if 'site-packages' not in p and 'src' not in p]"
     program = f"import sys; sys.path = [{str(lib)!r}] + {paths}; import {heavy}, sparkwright.runner.main, {names}; print('whole')"
-    said = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
-    assert said.stdout == "whole\n", said.stderr
+    result = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
+    assert result.stdout == "whole\n", result.stderr
 
 
 def test_the_laptops_side_stays_on_the_laptop(tmp_path: Path) -> None:
@@ -96,17 +96,17 @@ def shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
 
 def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, str]:
     """Return the answer to a whole archive, or to this one."""
-    said = shipping(home, name).communicate(runtime.unpacker() + (small() if data is None else data))
-    answer = json.loads(said[0].splitlines()[-1])
-    assert isinstance(answer, dict), said
+    result = shipping(home, name).communicate(runtime.unpacker() + (small() if data is None else data))
+    answer = json.loads(result[0].splitlines()[-1])
+    assert isinstance(answer, dict), result
     return answer
 
 
 def starts(home: Path, name: str = "abc") -> bool:
     env = {**os.environ, "HOME": str(home)}
     words = ["sh", "-c", runtime.start(name, "engine")]
-    said = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return b'{"event": "ready"}' in said.stdout.splitlines()
+    result = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return b'{"event": "ready"}' in result.stdout.splitlines()
 
 
 @pytest.fixture
@@ -159,9 +159,9 @@ def test_a_file_that_is_wrong_but_of_the_right_size_is_not_taken_for_somebody_el
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.999])
 def test_an_archive_that_breaks_off_leaves_nothing(home: Path, left: float) -> None:
     data = small()
-    said = ship(home, data=data[: int(len(data) * left)])
-    assert said["event"] == "not_shipped"
-    assert "did not arrive complete" in said["why"]
+    result = ship(home, data=data[: int(len(data) * left)])
+    assert result["event"] == "not_shipped"
+    assert "did not arrive complete" in result["why"]
     assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
 
 
@@ -169,8 +169,8 @@ def test_a_byte_that_flips_on_the_way_is_noticed(home: Path) -> None:
     tar = gzip.decompress(small())
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         at = next(member.offset_data for member in archive if member.name.endswith("/status.py"))
-    said = ship(home, data=gzip.compress(tar[:at] + b"X" + tar[at + 1 :], 1))
-    assert (said["event"], "status.py is damaged" in said["why"]) == ("not_shipped", True)
+    result = ship(home, data=gzip.compress(tar[:at] + b"X" + tar[at + 1 :], 1))
+    assert (result["event"], "status.py is damaged" in result["why"]) == ("not_shipped", True)
 
 
 def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_not(home: Path) -> None:
@@ -184,8 +184,8 @@ def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_
     killed.communicate()
     assert ship(home, "other")["event"] == "shipped"
     assert len(list(folder_of(home).glob(".new.*"))) == 1
-    said, _ = working.communicate(small()[50_000:])
-    assert json.loads(said.splitlines()[-1])["event"] == "shipped"
+    result, _ = working.communicate(small()[50_000:])
+    assert json.loads(result.splitlines()[-1])["event"] == "shipped"
     assert {path.name for path in folder_of(home).iterdir()} == {"abc", "other", ".lock"}
 
 
@@ -240,9 +240,9 @@ def _said(*words: str) -> str:
 def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, options: str, why: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(home)], check=True)
     try:
-        said = ship(home)
-        assert said["event"] == "not_shipped"
-        assert re.search(why, said["why"]) and runtime.BOOTSTRAP_FOLDER.split("/")[0] in said["why"]
+        result = ship(home)
+        assert result["event"] == "not_shipped"
+        assert re.search(why, result["why"]) and runtime.BOOTSTRAP_FOLDER.split("/")[0] in result["why"]
         assert not list(home.glob("**/.new.*"))
     finally:
         subprocess.run(["umount", str(home)], check=True)
@@ -252,9 +252,9 @@ def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, o
 def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=100", "tmpfs", str(home)], check=True)
     try:
-        said = ship(home)
-        assert said["event"] == "not_shipped"
-        assert re.search(r"No space left on device \(\d+ MB free\)", said["why"])
+        result = ship(home)
+        assert result["event"] == "not_shipped"
+        assert re.search(r"No space left on device \(\d+ MB free\)", result["why"])
         assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
     finally:
         subprocess.run(["umount", str(home)], check=True)
@@ -272,9 +272,9 @@ def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Pat
         (there / damage).write_bytes(b"")
     words = [sys.executable, "-I", str(there / "lib/sparkwright/runner/scheduled_checks.py"), str(there / "tag")]
     env = {**os.environ, "HOME": str(home)}
-    said = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-    assert (said.returncode, said.stderr) == (75, "")
-    assert said.stdout.endswith("`sparkwright health.install` again\n")
+    result = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (75, "")
+    assert result.stdout.endswith("`sparkwright health.install` again\n")
     assert not (home / ".local/state").exists()
 
 

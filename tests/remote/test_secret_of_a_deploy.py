@@ -75,20 +75,20 @@ def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab
     file.write_text(key)
     try:
         with Watch(key) as watch:
-            said = deploy(project, {"env": "HF_TOKEN"}, {})
+            result = deploy(project, {"env": "HF_TOKEN"}, {})
     finally:
         file.unlink()
-    assert said.returncode in (0, 4), said.stdout[-2000:] + said.stderr  # 4: this machine was too busy to measure
+    assert result.returncode in (0, 4), result.stdout[-2000:] + result.stderr  # 4: this machine was too busy to measure
     assert watch.met("sshd:") and watch.told == set()
-    assert key not in said.stdout + said.stderr
+    assert key not in result.stdout + result.stderr
     (found,) = files_with(key, lab.folder, project)
     assert re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", found)
 
 
 def test_without_a_token_it_says_where_to_accept_the_licence_and_how_to_give_one(project: Path) -> None:
-    said = deploy(project, {"env": "HF_TOKEN"}, {})
-    assert said.returncode in (1, 5)
-    words = json.loads(said.stdout.splitlines()[-1])["msg"]
+    result = deploy(project, {"env": "HF_TOKEN"}, {})
+    assert result.returncode in (1, 5)
+    words = json.loads(result.stdout.splitlines()[-1])["msg"]
     assert "meta-llama/Llama-3.1-8B-Instruct is gated. Accept its license at " in words
     assert "`secrets`" in words
 
@@ -100,8 +100,8 @@ def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(lab: L
         (Path(own) / "token").write_text(token + "\n")
         given = {"env": "HF_TOKEN", "file": f"{own}/token", "command": ["cat", f"{own}/token"]}
         with Watch(token) as watch:
-            said = deploy(project, {source: given[source]}, {"HF_TOKEN": token} if source == "env" else {})
-    assert said.returncode == 0, said.stdout[-2000:] + said.stderr
+            result = deploy(project, {source: given[source]}, {"HF_TOKEN": token} if source == "env" else {})
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sshd:")
     laptop = {line for line, where in watch.told if where == "environment"}
     allowed = (
@@ -109,5 +109,5 @@ def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(lab: L
     )  # what the user's own shell gives to its children
     assert not [line for line in laptop if not any(words in line for words in allowed)]
     assert not [line for line, where in watch.told if where == "command line"]
-    assert token not in said.stdout + said.stderr
+    assert token not in result.stdout + result.stderr
     assert files_with(token, lab.folder, project) == []

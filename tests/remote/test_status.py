@@ -61,8 +61,8 @@ def checked(sshd: Sshd, record: Record) -> None:
 
 
 def run(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    said = commands.run(*words, cwd=project)
-    return said.returncode, [json.loads(line) for line in said.stdout.splitlines()]
+    result = commands.run(*words, cwd=project)
+    return result.returncode, [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def connections(lab: Lab) -> list[int]:

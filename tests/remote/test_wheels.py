@@ -80,10 +80,10 @@ def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_internet_it_is_said_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unplug(monkeypatch)
-    said = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
-    assert said.returncode == 1
+    result = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
     what = f"the runtime for {MACHINE}, Python {PYTHON} is not in this laptop's cache, and no package index can be reached."
-    assert said.stderr == f"{what} {FIX}\n"
+    assert result.stderr == f"{what} {FIX}\n"
 
 
 @pytest.mark.ssh
@@ -142,9 +142,9 @@ def test_an_archive_that_is_not_as_it_was_built_is_built_again(index: Path) -> N
     ("option", "value"), [("--machine", "riscv64"), ("--python", "3.10"), ("--machine", "../x86_64")]
 )
 def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
-    said = subprocess.run([*COMMAND[:2], option, value], capture_output=True, text=True, check=False)
-    assert said.returncode == 5
-    assert f"{option} must be one of" in said.stderr
+    result = subprocess.run([*COMMAND[:2], option, value], capture_output=True, text=True, check=False)
+    assert result.returncode == 5
+    assert f"{option} must be one of" in result.stderr
     with pytest.raises(Failed, match="there is no runtime for"):
         runtime.fetched("3.10", MACHINE)
 

@@ -156,26 +156,26 @@ def out(events: list[Event]) -> str:
 )
 def test_root_is_reached_whatever_the_rule(account: Account, rule: str, defaults: str, password: str) -> None:
     account.rule(rule, defaults)
-    said = account.become(password)
-    assert (out(said), said[-1]["exit"]) == ("0", 0), said
+    result = account.become(password)
+    assert (out(result), result[-1]["exit"]) == ("0", 0), result
 
 
 def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(account: Account) -> None:
     account.rule(ASKS)
-    said = account.become(WRONG)
-    assert said[-1]["msg"].startswith(
+    result = account.become(WRONG)
+    assert result[-1]["msg"].startswith(
         f"sudo rejected the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
     )
-    assert said[-1]["exit"] == 5
+    assert result[-1]["exit"] == 5
     assert (account.state() / "lock").read_text() == ""
     assert out(account.become(PASSWORD)) == "0"
-    told = subprocess.run(["journalctl", "-q", "-t", "sudo"], capture_output=True, text=True, check=False).stdout
+    message = subprocess.run(["journalctl", "-q", "-t", "sudo"], capture_output=True, text=True, check=False).stdout
     kept = [
         path.read_text(errors="replace")
         for path in account.home.rglob("*")
         if path.is_file() and path.name != "ballast"
     ]
-    for text in (told, *kept):
+    for text in (message, *kept):
         assert TOKEN not in text and WRONG not in text and PASSWORD not in text
 
 
@@ -219,17 +219,17 @@ def test_what_root_writes_is_closed_to_others_and_the_state_is_the_users(account
     made = account.home / "made"
     before = os.umask(0)
     try:
-        said = account.become("", "sh", "-c", f"umask; touch {made}")
+        result = account.become("", "sh", "-c", f"umask; touch {made}")
     finally:
         os.umask(before)
-    assert out(said) == "0022"
+    assert out(result) == "0022"
     assert {path.stat().st_uid for path in account.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
 
 
 def test_what_a_program_of_a_root_task_prints_or_reads_is_not_the_conversation(account: Account) -> None:
     account.rule(ASKS_NOT)
-    said = account.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
-    assert out(said) == "loud"
+    result = account.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
+    assert out(result) == "loud"
 
 
 # -- what root leaves in the user's folder -----------------------------------------------------------------------------

@@ -64,9 +64,9 @@ def test_a_block_whose_condition_breaks_is_told_with_its_name_and_rescues_itself
     )
     stage.run(inner)
     assert stage.said() == ["inner rescue", "inner always"]
-    told = stage.finished("swap the server")
-    assert (told["status"], told["where"]) == ("failed", "play.yml:7")
-    assert "'gone' is undefined" in told["msg"]
+    message = stage.finished("swap the server")
+    assert (message["status"], message["where"]) == ("failed", "play.yml:7")
+    assert "'gone' is undefined" in message["msg"]
 
 
 def test_in_check_mode_a_block_that_waits_for_a_change_is_known_after_it(stage: Stage) -> None:

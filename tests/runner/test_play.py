@@ -149,8 +149,8 @@ def test_a_rescue_still_knows_what_it_rescues_after_a_smaller_one_in_it(stage: S
         tasks=(stage.task("no luck", module="fail"),),
         rescue=(stage.task("once more"),),
     )
-    said = Task(id="say", name="say", module="fail", args={"msg": "{{ failed_result.msg }}"}, open=("msg",))
-    recap = stage.run(Block(id="b", name="swap", tasks=(stage.task("broken", module="fail"),), rescue=(inner, said)))
+    result = Task(id="say", name="say", module="fail", args={"msg": "{{ failed_result.msg }}"}, open=("msg",))
+    recap = stage.run(Block(id="b", name="swap", tasks=(stage.task("broken", module="fail"),), rescue=(inner, result)))
     assert stage.said() == ["once more"]
     assert (recap["exit"], recap["msg"]) == (1, "broken")
 

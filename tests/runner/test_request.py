@@ -63,12 +63,12 @@ MALFORMED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("what", MALFORMED)
 def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: str) -> None:
-    said, errors = ask(tmp_path, MALFORMED[what])
+    result, errors = ask(tmp_path, MALFORMED[what])
     assert errors == ""
-    assert [item["event"] for item in said] == ["recap"]
-    assert "invalid" in said[0]["msg"] or "is not valid" in said[0]["msg"]
-    assert said[0]["exit"] in (1, 5)
-    assert "\x1b" not in said[0]["msg"]
+    assert [item["event"] for item in result] == ["recap"]
+    assert "invalid" in result[0]["msg"] or "is not valid" in result[0]["msg"]
+    assert result[0]["exit"] in (1, 5)
+    assert "\x1b" not in result[0]["msg"]
 
 
 def test_a_proxy_with_a_password_is_a_secret_that_programs_of_the_run_have_and_nothing_shows(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ def test_a_proxy_with_a_password_is_a_secret_that_programs_of_the_run_have_and_n
     words[2] = words[2].replace("proxy;", f"{tmp_path}/proxy;").replace(" proxy |", f" {tmp_path}/proxy |")
     plan = Plan("r1", "spark1", "Test", (Task("t1", "Say", "command", {"argv": words}),), exclusive=False).to_json()
     secrets = {"HTTPS_PROXY": "http://ops:Tr0ub4dor-3@proxy:3128", "NOT_PASSED": "x" * 20}
-    said, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": secrets}).encode())
+    result, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": secrets}).encode())
     assert (tmp_path / "proxy").read_text() == "http://ops:Tr0ub4dor-3@proxy:3128 \n"
-    assert said[-1]["exit"] == 0
-    (done,) = (item for item in said if item["event"] == "task_finished")
+    assert result[-1]["exit"] == 0
+    (done,) = (item for item in result if item["event"] == "task_finished")
     assert done["data"]["out"] == "•••• \n••••"
     kept = b"".join(path.read_bytes() for path in (tmp_path / ".local").rglob("*") if path.is_file())
     assert b"Tr0ub4dor" not in kept
@@ -118,8 +118,8 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     assert stop(tmp_path)["text"] == "run one will stop at the next safe point"
     two = begun(state, "two", 5)
     two.open()
-    said = stop(tmp_path)
-    assert (said["exit"], "several runs in progress: two, one" in said["msg"]) == (5, True)
+    result = stop(tmp_path)
+    assert (result["exit"], "several runs in progress: two, one" in result["msg"]) == (5, True)
     assert stop(tmp_path, "two")["text"].startswith("run two will stop")
     assert "no run three" in stop(tmp_path, "three")["msg"]
     assert journal.lives(value.folder)
@@ -131,12 +131,12 @@ def test_secrets_are_dots_in_every_answer_and_in_what_the_runner_prints(tmp_path
     plan = Plan(
         "r1", "spark1", "Test", (task, Task("t2", secret, "command", {"argv": [f"/{secret}"]})), exclusive=False
     ).to_json()
-    said, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": {"KEY": secret}}).encode())
-    assert said[-1]["event"] == "recap"
+    result, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": {"KEY": secret}}).encode())
+    assert result[-1]["event"] == "recap"
     written = [
         path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("ballast", "alive")
     ]
-    for text in (json.dumps(said, ensure_ascii=False), *written):
+    for text in (json.dumps(result, ensure_ascii=False), *written):
         assert "zqx" not in text, text
     refused, _ = ask(tmp_path, json.dumps({"verb": "attach", "run": secret, "secrets": {"KEY": secret}}).encode())
     assert "zqx" not in refused[0]["msg"]

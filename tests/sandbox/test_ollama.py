@@ -110,8 +110,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
 def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
     free = pretend.pool.available
     with pretend.steps.hold(ollama.UNLOAD_S):
-        status, said = pretend.ask("/api/generate", UNLOAD)
-        assert (status, said["response"], said["done"], said["done_reason"]) == (200, "", True, "unload")
+        status, result = pretend.ask("/api/generate", UNLOAD)
+        assert (status, result["response"], result["done"], result["done_reason"]) == (200, "", True, "unload")
         pretend.steps.reached(ollama.UNLOAD_S)
         assert pretend.loaded() == ["qwen3:32b"]
         assert pretend.pool.available == free
@@ -165,8 +165,8 @@ RETURNED_BY_S = ollama.RETURNS_S + 0.5
 
 def test_a_model_that_does_not_fit_is_refused(pretend: Pretend) -> None:
     pretend.pool.claim("vllm", pretend.pool.available - GIB)
-    status, said = pretend.ask("/api/generate", {"model": "gpt-oss:20b"})
-    assert (status, said) == (
+    status, result = pretend.ask("/api/generate", {"model": "gpt-oss:20b"})
+    assert (status, result) == (
         500,
         {"error": "model requires more system memory (14.0 GiB) than is available (1.0 GiB)"},
     )

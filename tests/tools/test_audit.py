@@ -65,13 +65,13 @@ def test_a_vulnerability_that_a_version_fixes_fails(
     service: str, monkeypatch: pytest.MonkeyPatch, vulnerable: dict[str, str], code: int, says: str
 ) -> None:
     monkeypatch.setattr(Osv, "vulnerable", vulnerable)
-    said = audit(service)
-    assert says in said.stdout, said.stderr
-    assert "pip-audit: this environment: " in said.stdout
-    assert said.returncode == code
+    result = audit(service)
+    assert says in result.stdout, result.stderr
+    assert "pip-audit: this environment: " in result.stdout
+    assert result.returncode == code
 
 
 def test_a_service_that_cannot_be_reached_is_said_and_fails_nothing() -> None:
-    said = audit("http://127.0.0.1:9/v1/query")
-    assert said.stdout.startswith("pip-audit: no vulnerability data reachable, not checked")
-    assert said.returncode == 0
+    result = audit("http://127.0.0.1:9/v1/query")
+    assert result.stdout.startswith("pip-audit: no vulnerability data reachable, not checked")
+    assert result.returncode == 0

@@ -202,10 +202,15 @@ def test_every_spelling_becomes_dots(secret: str, spelling: str) -> None:
 def test_an_event_with_it_is_still_that_event(secret: str, spelling: str) -> None:
     written = SPELLINGS[spelling](secret)
     value = event("task_finished", task="t1", status="ok", msg=f"got {written}", data={written: [written, 7]})
-    told = decode(encode(value, Redactor([secret])))
-    assert (told["event"], told["task"], told["status"], told["time"]) == ("task_finished", "t1", "ok", value["time"])
-    assert written not in json.dumps(told, ensure_ascii=False)
-    assert told["msg"].startswith("got ") and next(iter(told["data"].values()))[1] == 7
+    message = decode(encode(value, Redactor([secret])))
+    assert (message["event"], message["task"], message["status"], message["time"]) == (
+        "task_finished",
+        "t1",
+        "ok",
+        value["time"],
+    )
+    assert written not in json.dumps(message, ensure_ascii=False)
+    assert message["msg"].startswith("got ") and next(iter(message["data"].values()))[1] == 7
 
 
 def test_a_line_of_a_secret_of_several_is_hidden_too() -> None:
@@ -215,8 +220,8 @@ def test_a_line_of_a_secret_of_several_is_hidden_too() -> None:
 @pytest.mark.parametrize("secret", ["ok", "task_finished", "status", "event", "t1", "1", '"', ":", "true"])
 def test_a_secret_that_is_a_common_word_leaves_every_event_readable(secret: str) -> None:
     value = event("task_finished", task="t1", status="ok", module="facts", exit=1, msg="ok", changed=True)
-    told = decode(encode(value, Redactor([secret])))
-    assert {key: told[key] for key in ("event", "task", "status", "module", "exit", "time")} == {
+    message = decode(encode(value, Redactor([secret])))
+    assert {key: message[key] for key in ("event", "task", "status", "module", "exit", "time")} == {
         key: value[key] for key in ("event", "task", "status", "module", "exit", "time")
     }
 
@@ -229,5 +234,5 @@ def test_without_secrets_nothing_changes() -> None:
 def test_the_password_of_a_url_is_hidden_by_itself() -> None:
     hidden = Redactor(["http://ops:Tr0ub%40dor-3@proxy:3128"])
     login = base64.b64encode(b"ops:Tr0ub@dor-3").decode()
-    said = hidden.text(f"a Tr0ub%40dor-3 b Tr0ub@dor-3 c {login} d http://ops:Tr0ub%40dor-3@proxy:3128 e ops proxy")
-    assert "dor-3" not in said and login not in said and said.endswith("d •••• e ops proxy")
+    result = hidden.text(f"a Tr0ub%40dor-3 b Tr0ub@dor-3 c {login} d http://ops:Tr0ub%40dor-3@proxy:3128 e ops proxy")
+    assert "dor-3" not in result and login not in result and result.endswith("d •••• e ops proxy")

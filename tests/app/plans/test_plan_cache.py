@@ -58,8 +58,8 @@ class Recorder:
         self._host = host
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        told = {name: secret.reveal() for name, secret in secrets.items()}
-        Recorder.asked.append(json.loads(json.dumps({**header, "secrets": told}, default=str)))
+        message = {name: secret.reveal() for name, secret in secrets.items()}
+        Recorder.asked.append(json.loads(json.dumps({**header, "secrets": message}, default=str)))
         if Recorder.learnt:
             about = {"task": "t9", "name": "Check flags", "module": "lint", "status": "ok", "register": ""}
             yield event("task_finished", **about, data=Recorder.learnt)
@@ -169,7 +169,7 @@ def test_a_change_is_planned_anew(project: Project, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("file", "old", "new", "result"),
     [
         ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: -3", r"recipes/qwen3\.5-35b\.yml:\d+"),
         ("hosts/spark1.yml", "user: ops", "user: ops\nrecipee: x", r"hosts/spark1\.yml:3"),
@@ -178,7 +178,7 @@ def test_a_change_is_planned_anew(project: Project, name: str) -> None:
     ],
 )
 def test_a_mistake_is_refused_after_a_good_run(
-    project: Project, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, said: str
+    project: Project, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, result: str
 ) -> None:
     project.deploy()
     project.deploy()
@@ -190,7 +190,7 @@ def test_a_mistake_is_refused_after_a_good_run(
         message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     except Refused as refused:
         message = str(refused)
-    assert re.search(said, message)
+    assert re.search(result, message)
     assert not Recorder.asked
 
 
@@ -289,12 +289,12 @@ def test_a_servers_key_is_read_for_each_run(
         monkeypatch.setenv("SPARK_KEY", key)
         assert project.deploy()["secrets"] == {"server_key of qwen3.5-35b": key}
     assert b"that-is-long" not in project.kept[0].read_bytes()
-    for key, said in (("", "SPARK_KEY holds no key"), ("short", "a key must be")):
+    for key, result in (("", "SPARK_KEY holds no key"), ("short", "a key must be")):
         monkeypatch.setenv("SPARK_KEY", key)
         capsys.readouterr()
         assert playbooks.run("deploy", "deploy", options()) == [5]
         message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
-        assert said in message and re.search(r"qwen3\.5-35b\.yml:\d+", message)
+        assert result in message and re.search(r"qwen3\.5-35b\.yml:\d+", message)
     assert project.planned == 1
 
 
@@ -362,17 +362,17 @@ def test_the_members_of_a_cluster_are_asked_the_same_without_planning(pair: Pair
 
 def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.deployed()
-    said: list[str] = []
+    result: list[str] = []
 
     def ready(self: Recorder) -> None:
         if self._host.name == "spark2":
-            said.append(self._host.name)
+            result.append(self._host.name)
             raise Unreachable("spark2 is off.")
 
     monkeypatch.setattr(Recorder, "ready", ready)
     Recorder.asked.clear()
     assert playbooks.run("deploy", "deploy", options(host="pair")) == [3]
-    assert said and not Recorder.asked
+    assert result and not Recorder.asked
 
 
 #: runs in a process of its own, as a command does, and prints the modules that were imported

@@ -13,14 +13,14 @@ TOP = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
-    ("text", "url", "told"),
+    ("text", "url", "message"),
     [
         ("publish: loopback", "http://127.0.0.1:8000", "through ssh -L 8000:127.0.0.1:8000 spark1"),
         ("publish: lan", "http://10.0.0.7:8000", "anyone on the network can use this server"),
         ("server_key: {env: TEAM_KEY}", "http://10.0.0.7:8000", "TEAM_KEY"),
     ],
 )
-def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, told: str) -> None:
+def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, message: str) -> None:
     (tmp_path / "recipes").mkdir()
     shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text().replace("publish: loopback\n", "")
     (tmp_path / "recipes/r.yml").write_text(shipped.replace("\nvllm:  ", f"\n{text}\nvllm:  "))
@@ -32,5 +32,5 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, tol
     panel.serves(value)
     panel.close()
     shown = "\n".join(lines)
-    assert url in shown and told in shown
+    assert url in shown and message in shown
     assert sum(word in shown for word in ("through ssh", "anyone on the network", "TEAM_KEY")) == 1

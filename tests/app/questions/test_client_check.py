@@ -31,8 +31,8 @@ def at(server: Server, key: str = "") -> Endpoint:
 
 @pytest.mark.parametrize("client", ["claude-code", "codex", "opencode"])
 def test_an_agent_calls_a_tool_through_its_own_api(servers: dict[str, Server], client: str) -> None:
-    said = client_check.check(FORMATS[client], at(servers["parsers"]))
-    assert said.startswith(f"{FORMATS[client].path}, streamed, in ") and "called get_weather with 'Paris'" in said
+    result = client_check.check(FORMATS[client], at(servers["parsers"]))
+    assert result.startswith(f"{FORMATS[client].path}, streamed, in ") and "called get_weather with 'Paris'" in result
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def line(row: Row) -> str:
 
 
 def test_a_line_holds_what_was_asked_for() -> None:
-    said = line(row_of("spark1", answer(), PINNED, NOW_S))
+    result = line(row_of("spark1", answer(), PINNED, NOW_S))
     for words in (
         "spark1",
         "ok",
@@ -52,15 +52,15 @@ def test_a_line_holds_what_was_asked_for() -> None:
         "2h",
         "none",
     ):
-        assert words in said
-    assert "18.0 of 120 GiB free" in said
-    assert "1m ago" in said
-    assert "a" * 13 not in said
+        assert words in result
+    assert "18.0 of 120 GiB free" in result
+    assert "1m ago" in result
+    assert "a" * 13 not in result
 
 
 def test_the_stages_of_the_start_are_shown_where_they_were_measured() -> None:
-    said = line(row_of("spark1", answer(load_s={"weights": 210.4, "compile": 95.0, "graphs": 4.0}), PINNED, NOW_S))
-    assert "weights 210 s, compile 95 s, graphs 4.0 s" in said
+    result = line(row_of("spark1", answer(load_s={"weights": 210.4, "compile": 95.0, "graphs": 4.0}), PINNED, NOW_S))
+    assert "weights 210 s, compile 95 s, graphs 4.0 s" in result
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_a_model_whose_files_all_differ_fills_no_screen_and_json_has_each() -> N
     files = tuple(f"model model-{n:05}-of-00163.safetensors" for n in range(163))
     row = row_of("spark1", answer(replace(RECORD, drift=files)), PINNED, NOW_S)
     assert row.drift == files
-    said = "163 files of its model: model-00000-of-00163.safetensors, model-00001-of-00163.safetensors, "
-    assert f"{said}model-00002-of-00163.safetensors and 160 more" in line(row)
+    result = "163 files of its model: model-00000-of-00163.safetensors, model-00001-of-00163.safetensors, "
+    assert f"{result}model-00002-of-00163.safetensors and 160 more" in line(row)
 
 
 def test_a_server_that_comes_and_goes_is_shown_as_one_while_it_serves() -> None:
@@ -128,13 +128,13 @@ def test_a_stopped_server_has_no_uptime() -> None:
 
 
 def test_what_was_never_measured_is_a_dash_and_not_a_zero() -> None:
-    said = line(row_of("spark1", answer(replace(RECORD, speed=Speed(None, 52.4))), PINNED, NOW_S))
-    assert "- / 52.4" in said
-    assert "0.0" not in said
+    result = line(row_of("spark1", answer(replace(RECORD, speed=Speed(None, 52.4))), PINNED, NOW_S))
+    assert "- / 52.4" in result
+    assert "0.0" not in result
 
 
 def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_seen() -> None:
-    said = line(
+    result = line(
         row_of(
             "spark1",
             answer(live=True, outdated="no check since the container was started (last state: wedged)"),
@@ -142,8 +142,8 @@ def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_see
             NOW_S,
         )
     )
-    assert "now " in said and "no schedule" not in said
-    assert "no check since the container was started (last state: wedged)" in said
+    assert "now " in result and "no schedule" not in result
+    assert "no check since the container was started (last state: wedged)" in result
 
 
 def test_a_deploy_in_progress_is_no_verdict() -> None:

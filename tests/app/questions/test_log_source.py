@@ -97,9 +97,9 @@ def test_the_engine_of_a_saved_log_is_recognised(
 def test_the_engine_of_a_log_without_its_beginning_can_be_said(tmp_path: Path) -> None:
     raw = (DATA.parent / "llama-b10068" / "ready" / "server.log").read_bytes()
     (tmp_path / "end.log").write_bytes(raw[raw.index(b"load_model: initializing") :])
-    said = logs(tmp_path, "--file", "end.log", "--state", "--engine", "llama_cpp")
-    rows = {line.split()[0]: line.split()[1:] for line in said.stdout.splitlines()}
-    assert (said.returncode, rows["slots"][0], rows["max_model_len"][0]) == (0, "2", "2,048")
+    result = logs(tmp_path, "--file", "end.log", "--state", "--engine", "llama_cpp")
+    rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()}
+    assert (result.returncode, rows["slots"][0], rows["max_model_len"][0]) == (0, "2", "2,048")
     assert logs(tmp_path, "--file", "end.log", "--state").returncode == 4
     other = logs(tmp_path, "--file", "end.log", "--engine", "llamacpp")
     assert (other.returncode, other.stderr.strip()) == (

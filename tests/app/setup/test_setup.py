@@ -154,5 +154,5 @@ def test_what_serves_already_comes_with_the_command_that_adopts_it(capsys: pytes
     row = {"engine": "vllm", "models": ["m"], "port": 8000, "verified": False}
     servers = [{**row, "name": "my-llm"}, {**row, "name": "ours", "verified": True}]
     new_host.show_notes(SurveyedHost(NewHost("spark1", "spark1.local"), seen(servers=servers), None))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "recipe.import --from-host spark1 --container my-llm" in told and "--container ours" not in told
+    message = " ".join(capsys.readouterr().out.split())
+    assert "recipe.import --from-host spark1 --container my-llm" in message and "--container ours" not in message

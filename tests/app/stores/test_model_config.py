@@ -43,8 +43,8 @@ def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
             program.run(["sparkwright", "model.inspect", *words])
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return Said(code, said.out, said.err)
+        result = capsys.readouterr()
+        return Said(code, result.out, result.err)
 
     return run
 
@@ -100,14 +100,14 @@ def hub() -> Iterator[tuple[type[Hub], str]]:
 
 def test_a_folder_is_inspected_for_a_person(inspect: Inspect, tmp_path: Path) -> None:
     shutil.copy(DATA / "qwen3.5-35b-a3b.json", tmp_path / "config.json")
-    said = inspect(str(tmp_path))
-    assert said.code == 0, said.err
-    assert "recurrent: Gated DeltaNet in addition to full attention" in said.out
-    assert "30 of 40 are recurrent" in said.out
-    assert "text_config.layer_types: linear_attention in 30 of 40" in said.out
-    assert "1056 tokens, 2096 with an fp8 KV cache" in said.out
-    assert "0.17.0 and newer" in said.out
-    assert ELSEWHERE not in said.out
+    result = inspect(str(tmp_path))
+    assert result.code == 0, result.err
+    assert "recurrent: Gated DeltaNet in addition to full attention" in result.out
+    assert "30 of 40 are recurrent" in result.out
+    assert "text_config.layer_types: linear_attention in 30 of 40" in result.out
+    assert "1056 tokens, 2096 with an fp8 KV cache" in result.out
+    assert "0.17.0 and newer" in result.out
+    assert ELSEWHERE not in result.out
 
 
 @pytest.mark.parametrize(
@@ -118,28 +118,28 @@ def test_where_the_rule_of_thumb_misleads_it_says_so(inspect: Inspect, name: str
 
 
 def test_a_program_gets_one_object(inspect: Inspect) -> None:
-    said = json.loads(inspect(str(DATA / "qwen3.5-122b-a10b-nvfp4.json"), "--json").out)
-    assert (said["kind"], said["mechanism"]) == ("recurrent", "Gated DeltaNet")
-    assert (said["recurrent_layers"], said["layers"]) == (36, 48)
-    assert (said["name"], said["model_type"]) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
-    assert said["evidence"][0] == {"path": "text_config.layer_types", "seen": "linear_attention in 36 of 48"}
-    assert said["substring_rule"] == "recurrent"
-    assert said["block_tokens"] == {"auto": 4176, "fp8": 4176}
-    assert said["vllm"] == {"since": "0.17.0", "until": None, "lacking": "0.16.0"}
+    result = json.loads(inspect(str(DATA / "qwen3.5-122b-a10b-nvfp4.json"), "--json").out)
+    assert (result["kind"], result["mechanism"]) == ("recurrent", "Gated DeltaNet")
+    assert (result["recurrent_layers"], result["layers"]) == (36, 48)
+    assert (result["name"], result["model_type"]) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
+    assert result["evidence"][0] == {"path": "text_config.layer_types", "seen": "linear_attention in 36 of 48"}
+    assert result["substring_rule"] == "recurrent"
+    assert result["block_tokens"] == {"auto": 4176, "fp8": 4176}
+    assert result["vllm"] == {"since": "0.17.0", "until": None, "lacking": "0.16.0"}
 
 
 def test_a_hub_id_is_fetched_with_the_token_in_a_header(inspect: Inspect, hub: tuple[type[Hub], str]) -> None:
     handler, url = hub
-    said = inspect("Qwen/Qwen3-Next", "--json", hub=url, token="hf_secret")
-    assert json.loads(said.out)["block_tokens"] == {"auto": 544, "fp8": 1072}
+    result = inspect("Qwen/Qwen3-Next", "--json", hub=url, token="hf_secret")
+    assert json.loads(result.out)["block_tokens"] == {"auto": 544, "fp8": 1072}
     files = ("config.json", "chat_template.jinja", "tokenizer_config.json", "generation_config.json")
     assert handler.asked == [(f"/Qwen/Qwen3-Next/resolve/main/{name}", "Bearer hf_secret") for name in files]
-    assert "hf_secret" not in said.out + said.err
+    assert "hf_secret" not in result.out + result.err
 
 
 def test_a_revision_is_asked_for(inspect: Inspect, hub: tuple[type[Hub], str]) -> None:
-    said = inspect("Qwen/Qwen3-Next", "--revision", "refs/pr/1", "--json", hub=hub[1])
-    assert json.loads(said.out)["kind"] == "dense"
+    result = inspect("Qwen/Qwen3-Next", "--revision", "refs/pr/1", "--json", hub=hub[1])
+    assert json.loads(result.out)["kind"] == "dense"
 
 
 def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
@@ -171,17 +171,17 @@ def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
 def test_what_the_hub_refuses_is_one_sentence(
     inspect: Inspect, hub: tuple[type[Hub], str], model: str, token: str, code: int, sentence: str
 ) -> None:
-    said = inspect(model, hub=hub[1], token=token)
-    assert said.code == code
-    assert sentence in said.err
-    assert "Traceback" not in said.err
-    assert len(said.err.splitlines()) == 1
+    result = inspect(model, hub=hub[1], token=token)
+    assert result.code == code
+    assert sentence in result.err
+    assert "Traceback" not in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_no_hub_is_unreachable(inspect: Inspect) -> None:
-    said = inspect("org/name", hub=f"http://127.0.0.1:{free_port()}", token="")
-    assert said.code == 3
-    assert "does not answer: Connection refused." in said.err
+    result = inspect("org/name", hub=f"http://127.0.0.1:{free_port()}", token="")
+    assert result.code == 3
+    assert "does not answer: Connection refused." in result.err
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_no_hub_is_unreachable(inspect: Inspect) -> None:
 def test_what_is_no_config_is_refused(inspect: Inspect, tmp_path: Path, content: str | None, sentence: str) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    said = inspect(str(tmp_path))
-    assert said.code == 5
-    assert sentence in said.err
+    result = inspect(str(tmp_path))
+    assert result.code == 5
+    assert sentence in result.err
 
 
 def test_a_token_that_is_none_is_refused_and_not_repeated(inspect: Inspect) -> None:
-    said = inspect("org/name", token="hf_\nsecret")
-    assert said.code == 5
-    assert "secret" not in said.err
+    result = inspect("org/name", token="hf_\nsecret")
+    assert result.code == 5
+    assert "secret" not in result.err

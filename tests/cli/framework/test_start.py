@@ -31,7 +31,7 @@ def test_a_command_starts_without_asyncio_and_a_mock_context_still_works() -> No
 def test_an_invoke_yaml_of_the_users_is_still_read(tmp_path: Path) -> None:
     (tmp_path / "invoke.yaml").write_text("run: {echo: true}\nmine: {words: [a, 1]}\n")
     program = "import sparkwright.cli; from invoke import Config; c = Config(project_location='.'); c.load_project(); "
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program + "print(c.run.echo, c.mine.words)"],
         capture_output=True,
         cwd=tmp_path,
@@ -39,7 +39,7 @@ def test_an_invoke_yaml_of_the_users_is_still_read(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert said.stdout == "True ['a', 1]\n", said.stderr
+    assert result.stdout == "True ['a', 1]\n", result.stderr
 
 
 @pytest.mark.parametrize(

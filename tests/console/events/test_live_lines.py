@@ -123,8 +123,8 @@ def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there
 
 def test_a_failure_with_the_very_words_of_an_earlier_one_is_not_told_again() -> None:
     def failed(host: str, evidence: str) -> list[Event]:
-        told = {"msg": "no.", "fix": "Do this.", "where": "playbooks/a.yml:3", "data": {"evidence": [evidence]}}
-        return [task(host, status="failed", **told), finished(host, 1, msg="no. Do this.")]
+        message = {"msg": "no.", "fix": "Do this.", "where": "playbooks/a.yml:3", "data": {"evidence": [evidence]}}
+        return [task(host, status="failed", **message), finished(host, 1, msg="no. Do this.")]
 
     same, other = (lines(*failed("s1", "x"), *failed("s22", evidence)) for evidence in ("x", "y"))
     assert same[4:5] == ["failed       s22   1m01s  same reason as s1"] and same.count("             → Do this.") == 1

@@ -41,8 +41,8 @@ class PairDesk(Desk):
         return self.run("deploy", "--host", starter.GROUP, "--json", *words)
 
     def deployed(self) -> None:
-        said = self.deploy()
-        assert said.proved, said.out[-3000:] + said.err
+        result = self.deploy()
+        assert result.proved, result.out[-3000:] + result.err
 
     def folder_of(self, host: str) -> Path:
         return self.sandbox / "hosts" / host

@@ -59,16 +59,16 @@ def until(running: subprocess.Popen[str], task: str) -> None:
 
 
 def test_two_arms_are_measured_there_and_back_through_the_head(pair: PairDesk, served: dict[str, str]) -> None:
-    said = pair.run("bench.ab", *HERE, "--flag", "chunked-prefill", "--json", *SMALL)
-    assert said.code == 0, said.out[-3000:] + said.err
+    result = pair.run("bench.ab", *HERE, "--flag", "chunked-prefill", "--json", *SMALL)
+    assert result.code == 0, result.out[-3000:] + result.err
     cells = [
         (event["host"], event["data"]["cell"]["arm"])
-        for event in said.events()
+        for event in result.events()
         if (event.get("data") or {}).get("cell")
     ]
     assert cells == [(HOSTS[0], arm) for arm in "abba"]
     joined = [
-        event for event in said.events() if event.get("name") == "Wait until the rank has joined" and "msg" in event
+        event for event in result.events() if event.get("name") == "Wait until the rank has joined" and "msg" in event
     ]
     assert sorted({(item["host"], item["msg"]) for item in joined}) == [
         ("sandbox1", "rank 0 of 2, over rdma"),
@@ -80,9 +80,9 @@ def test_two_arms_are_measured_there_and_back_through_the_head(pair: PairDesk, s
 
 
 def test_a_flag_that_does_nothing_is_found_out_by_all_members(pair: PairDesk, served: dict[str, str]) -> None:
-    said = pair.run("bench.ab", *HERE, "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
-    assert said.code == 0, said.out[-3000:] + said.err
-    assert "the flag does nothing" in said.out
+    result = pair.run("bench.ab", *HERE, "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
+    assert result.code == 0, result.out[-3000:] + result.err
+    assert "the flag does nothing" in result.out
     assert results(pair, "nothing")["cells"] == []
 
 
@@ -138,9 +138,9 @@ def test_without_the_laptop_it_goes_on_and_no_cell_is_measured_twice(pair: PairD
     running.wait()
     pair.run("attach", *HERE)
     assert pair.ids() == served
-    said = pair.run(*SWEEP, "--name", "alone")
-    assert said.code == 0, said.out[-3000:] + said.err
-    assert "Start the head" not in said.out
+    result = pair.run(*SWEEP, "--name", "alone")
+    assert result.code == 0, result.out[-3000:] + result.err
+    assert "Start the head" not in result.out
     assert [cell["arm"] for cell in results(pair, "alone")["cells"]] == ["4096", "8192"]
 
 
@@ -156,13 +156,13 @@ def test_a_member_that_is_lost_leaves_what_the_same_command_finishes(
     out = running.communicate(timeout=120)[0]
     assert running.returncode == 1, out[-3000:]
     assert re.search(rf"lost {host} \(rank \d\)|was interrupted", out)
-    said = pair.run(*SWEEP, "--name", name)
-    assert said.code == 0, said.out[-3000:] + said.err
-    assert "Measure 4096" not in said.out
+    result = pair.run(*SWEEP, "--name", name)
+    assert result.code == 0, result.out[-3000:] + result.err
+    assert "Measure 4096" not in result.out
     assert [cell["arm"] for cell in results(pair, name)["cells"]] == ["4096", "8192"]
 
 
 def test_a_member_alone_is_refused_and_one_with_others_too(pair: PairDesk, served: dict[str, str]) -> None:
     for hosts in ("sandbox2", "sandbox1"):
-        said = pair.run("bench.ab", "--host", hosts, "--flag", "chunked-prefill", *SMALL)
-        assert said.code == 5 and "Use `--host sandbox-pair`." in said.err, said.err
+        result = pair.run("bench.ab", "--host", hosts, "--flag", "chunked-prefill", *SMALL)
+        assert result.code == 5 and "Use `--host sandbox-pair`." in result.err, result.err

@@ -48,13 +48,13 @@ def test_the_head_proves_the_load_that_the_recipe_promises(pair: PairDesk) -> No
     promise = "  ready_s: 8\n  load: {context: 512, streams: 2}\n"
     pair.edit(RECIPE, "  ready_s: 8\n", promise)
     try:
-        said = pair.deploy()
+        result = pair.deploy()
     finally:
         pair.edit(RECIPE, promise, "  ready_s: 8\n")
-    assert said.proved, said.out[-3000:]
+    assert result.proved, result.out[-3000:]
     proofs = {
         event["host"]: event
-        for event in said.events()
+        for event in result.events()
         if event["event"] == "task_finished" and event["name"] == "Prove the promised load"
     }
     assert {host: event["status"] for host, event in proofs.items()} == {HOSTS[0]: "ok", HOSTS[1]: "skipped"}
@@ -67,10 +67,10 @@ def test_a_container_that_docker_refuses_is_refused_before_any_member_stops(pair
     text = (pair.root / RECIPE).read_text()
     pair.edit(RECIPE, r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
     try:
-        said = pair.deploy()
+        result = pair.deploy()
     finally:
         (pair.root / RECIPE).write_text(text)
-    assert said.code == 1 and 'plugin \\"lokki\\" not found.' in said.out, said.out[-3000:]
+    assert result.code == 1 and 'plugin \\"lokki\\" not found.' in result.out, result.out[-3000:]
     assert pair.ids() == before and pair.token()[0] == 200
     rows = [row["Names"][0] for host in HOSTS for row in pair.engine_of(host).api.containers(all=True)]
     assert rows == [f"/{NAME}"] * 2
@@ -83,13 +83,13 @@ def test_a_restored_cluster_that_serves_is_not_stopped_for_a_later_step_that_fai
     pair.before("Wait until it is ready", "{name: Break, fail: {msg: the new one is broken.}, when: head}")
     pair.before("Record that it serves again", "{name: Break, fail: {msg: the state folder is full.}}")
     try:
-        said = pair.deploy()
+        result = pair.deploy()
     finally:
         for path, kept in books.items():
             path.write_text(kept)
         (pair.root / RECIPE).write_text(text)
-    assert said.code == 1, said.out[-3000:]
-    assert "The previous cluster serves again, but a later step failed: the state folder is full." in said.out
+    assert result.code == 1, result.out[-3000:]
+    assert "The previous cluster serves again, but a later step failed: the state folder is full." in result.out
     assert pair.ids() == before and pair.token()[0] == 200
     pair.deployed()
 
@@ -124,17 +124,17 @@ def test_each_command_says_what_is_so(pair: PairDesk, row: str) -> None:
     wrong = []
     for command in COMMANDS:
         if command in ROWS[row]:
-            said = pair.run(command, "--host", "sandbox-pair")
-            if not fits(ROWS[row][command], said.code, said.out + said.err):
-                wrong.append(f"{command}: {said.code}\n{said.out}{said.err}")
+            result = pair.run(command, "--host", "sandbox-pair")
+            if not fits(ROWS[row][command], result.code, result.out + result.err):
+                wrong.append(f"{command}: {result.code}\n{result.out}{result.err}")
     assert not wrong, "\n".join(wrong)
     assert pair.token()[0] == ROWS[row]["client"]
 
 
 def test_the_server_of_one_member_is_not_cleaned_away(pair: PairDesk) -> None:
     before = whole(pair)
-    said = pair.run("host.clean", "--host", "sandbox2", "--server", "--yes")
-    assert said.code == 5 and "Use `--host sandbox-pair`." in said.err, said.out + said.err
+    result = pair.run("host.clean", "--host", "sandbox2", "--server", "--yes")
+    assert result.code == 5 and "Use `--host sandbox-pair`." in result.err, result.out + result.err
     assert pair.ids() == before
 
 
@@ -148,8 +148,8 @@ def test_a_stream_ends_with_an_error_when_a_rank_is_killed_under_load(pair: Pair
     client.join(timeout=30)
     ((status, text),) = got
     assert status == 200 and '"error"' in text.split("data: ")[-2] and text.endswith("data: [DONE]\n\n")
-    said = pair.deploy()
-    assert said.proved and pair.token()[0] == 200
+    result = pair.deploy()
+    assert result.proved and pair.token()[0] == 200
 
 
 def test_ranks_that_are_still_starting_leave_verify_inconclusive_with_the_stage_of_each(pair: PairDesk) -> None:
@@ -158,13 +158,13 @@ def test_ranks_that_are_still_starting_leave_verify_inconclusive_with_the_stage_
     pair.change()
     assert pair.deploy("--no-rollback").code == 1
     pair.edit(RECIPE, r"ready_s: \d+", "ready_s: 600")  # so long a start may take: what was left there may still be one
-    said = pair.run("verify", "--host", "sandbox-pair")
+    result = pair.run("verify", "--host", "sandbox-pair")
     pair.edit(RECIPE, r"ready_s: \d+", "ready_s: 8")
-    assert said.code == 4, said.out + said.err
+    assert result.code == 4, result.out + result.err
     stages = re.findall(
-        r"rank +inconclusive .*rank (\d) has not joined its group; the last stage in its log: (\w+)", said.out
+        r"rank +inconclusive .*rank (\d) has not joined its group; the last stage in its log: (\w+)", result.out
     )
-    assert sorted(rank for rank, _ in stages) == ["0", "1"], said.out
+    assert sorted(rank for rank, _ in stages) == ["0", "1"], result.out
     whole(pair)
 
 
@@ -176,11 +176,11 @@ def test_the_image_that_one_member_has_is_copied_to_the_other(pair: PairDesk) ->
     for item in engine.containers.list(all=True):
         item.remove(force=True)
     engine.images.remove(image.id, force=True)
-    said = pair.deploy()
-    assert said.proved, said.out[-3000:]
+    result = pair.deploy()
+    assert result.proved, result.out[-3000:]
     copied = {
         event["host"]: event["msg"]
-        for event in said.events()
+        for event in result.events()
         if event["event"] == "task_finished" and event["name"] == "Copy image from a member, or pull it"
     }
     assert copied["sandbox2"] == "copied from sandbox1"
@@ -200,20 +200,21 @@ def test_a_rank_that_ends_while_the_head_is_proved_is_told_before_its_consequenc
             f"- name: Kill\n  command: {kill}\n  when: not head\n\n- name: Wait until the cluster is verified\n",
         )
     )
-    said = pair.run("deploy", "--host", "sandbox-pair")
+    result = pair.run("deploy", "--host", "sandbox-pair")
     part.write_text(kept)
-    assert said.code == 1, said.out
-    ends = [line for line in said.out.splitlines() if line.startswith("failed")]
-    assert [line.split()[2] for line in ends] == ["sandbox2", "sandbox1"], said.out
-    assert "rank 1 exited (exit code 137)" in said.out, said.out
+    assert result.code == 1, result.out
+    ends = [line for line in result.out.splitlines() if line.startswith("failed")]
+    assert [line.split()[2] for line in ends] == ["sandbox2", "sandbox1"], result.out
+    assert "rank 1 exited (exit code 137)" in result.out, result.out
     assert pair.token()[0] == 200  # the previous cluster
 
 
 def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairDesk) -> None:
-    said = pair.run("sandbox.fault", "sockets")
-    assert said.code == 5
+    result = pair.run("sandbox.fault", "sockets")
+    assert result.code == 5
     assert (
-        "`sockets` is a fault of a cluster's member. Add `--host sandbox1` or `--host sandbox2`." in said.out + said.err
+        "`sockets` is a fault of a cluster's member. Add `--host sandbox1` or `--host sandbox2`."
+        in result.out + result.err
     )
     assert pair.run("sandbox.pair").code == 5
 
@@ -222,10 +223,10 @@ def test_a_recipe_that_is_not_for_the_group_is_refused_once_and_touches_nothing(
     before, path = whole(pair), pair.root / RECIPE
     text = path.read_text()
     path.write_text(text.replace("parallel: {tensor: 2}", "parallel: {tensor: 3}"))
-    said = pair.run("deploy", "--host", "sandbox-pair")
+    result = pair.run("deploy", "--host", "sandbox-pair")
     path.write_text(text)
     why = "the recipe sandbox-pair is for 3 hosts (`parallel`), and the cluster sandbox-pair has 2."
-    assert (said.code, (said.out + said.err).count(why)) == (5, 1), said.out + said.err
+    assert (result.code, (result.out + result.err).count(why)) == (5, 1), result.out + result.err
     assert pair.ids() == before
 
 
@@ -247,9 +248,9 @@ def test_a_cluster_with_a_member_that_failed_is_not_said_to_serve(pair: PairDesk
     pair.deployed()
     assert "sandbox-pair serves" in pair.run("verify", "--host", "sandbox-pair").out
     pair.run("sandbox.fault", "leftover-member", "--host", "sandbox2")
-    said = pair.run("verify", "--host", "sandbox-pair")
-    assert said.code == 1 and "throughput    proved" in said.out, said.out
-    assert "sandbox-pair serves" not in said.out
+    result = pair.run("verify", "--host", "sandbox-pair")
+    assert result.code == 1 and "throughput    proved" in result.out, result.out
+    assert "sandbox-pair serves" not in result.out
     whole(pair)
 
 
@@ -266,7 +267,9 @@ def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairDesk, 
     rendered = pair.run("render", "--host", "sandbox-pair").out
     port = int(re.findall(r"--master-port (\d+)", rendered)[0])
     with socket.create_server(("127.0.0.1", port)):
-        said = pair.run(command, "--host", "sandbox-pair")
-    assert said.code == 5 and f"port {port}, on which the ranks meet, is in use by" in said.out, said.out + said.err
+        result = pair.run(command, "--host", "sandbox-pair")
+    assert result.code == 5 and f"port {port}, on which the ranks meet, is in use by" in result.out, (
+        result.out + result.err
+    )
     again = pair.run(command, "--host", "sandbox-pair")
     assert (again.code, pair.token()[0]) == (0, 200), again.out + again.err

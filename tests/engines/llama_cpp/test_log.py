@@ -135,9 +135,9 @@ def test_only_the_last_start_counts() -> None:
 def test_what_a_model_answers_and_a_request_that_is_refused_are_no_failure() -> None:
     log = (DATA / "llama-b10068" / "ready" / "server.log").read_text(errors="replace")
     assert "exceeds the available context size" in log and "unparsed" in log
-    said = "0.09.000.000 W common_chat_peg_parse: unparsed peg-native output: error loading model: CUDA error: no\n"
+    result = "0.09.000.000 W common_chat_peg_parse: unparsed peg-native output: error loading model: CUDA error: no\n"
     before, stop = log.rsplit("\n", 2)[0], "0.09.100.000 E srv  x: failed to load model, 'a'\n"
-    assert read(f"{before}\n{said}{stop}", LOG).failure.value is None
+    assert read(f"{before}\n{result}{stop}", LOG).failure.value is None
 
 
 def test_an_engine_that_fails_in_the_middle_of_its_service_is_a_failure() -> None:

@@ -205,11 +205,11 @@ def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
         "text_config": {"layer_types": ["linear_attention"]},
     }
     assert classify(wrapped).kind == "dense"
-    said = classify(wrapped).evidence[0]
-    assert said.path == "architectures"
+    result = classify(wrapped).evidence[0]
+    assert result.path == "architectures"
     assert (
-        "attention alone in vLLM's registry" in said.seen
-        and "text_config.layer_types says linear_attention" in said.seen
+        "attention alone in vLLM's registry" in result.seen
+        and "text_config.layer_types says linear_attention" in result.seen
     )
 
 
@@ -232,6 +232,6 @@ def test_every_architecture_is_what_vllms_own_registry_says() -> None:
     served = [
         name for name in registry if not tables.DRAFT_NAMES.search(name) and name != "Terratorch"
     ]  # no language model
-    told = {name: classify({"architectures": [name]}).kind for name in served}
-    assert len(told) > 300
-    assert {name: kind for name, kind in told.items() if kind != kinds[registry[name]]} == {}
+    message = {name: classify({"architectures": [name]}).kind for name in served}
+    assert len(message) > 300
+    assert {name: kind for name, kind in message.items() if kind != kinds[registry[name]]} == {}

@@ -102,9 +102,9 @@ FILES = {
 def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
     chat = chat_template_tree.of_files(FILES.get)
     assert (chat["template"]["thinking"], chat["sampling"]) == ("on", {"temperature": 0.6, "top_p": 0.95})
-    said = dict(chat_template.lines(chat))
-    assert said["sampling"] == "generation_config.json: temperature 0.6, top_p 0.95"
-    assert said["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
+    result = dict(chat_template.lines(chat))
+    assert result["sampling"] == "generation_config.json: temperature 0.6, top_p 0.95"
+    assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
     bare = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
     assert dict(chat_template.lines(bare)) == {
         "template": "reads no field of a request",

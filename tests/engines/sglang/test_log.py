@@ -84,18 +84,18 @@ def test_the_newer_release_prints_its_arguments_as_a_mapping() -> None:
 
 def test_the_backend_that_was_chosen_before_the_arguments_are_printed_is_known() -> None:
     """0.5.23 resolves its arguments first, then prints them: the line with them begins a start."""
-    selection, told = "Attention backend not specified. Use triton backend by default.", "[2026-11-21 00:07:42] "
+    selection, message = "Attention backend not specified. Use triton backend by default.", "[2026-11-21 00:07:42] "
     lines = [line for line in START.format(size=8192).splitlines() if "Attention backend" not in line]
     arguments = lines[0].replace("port=", "decode_attention_backend='fa3', attention_backend='triton', port=")
-    assert read("\n".join([told + selection, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
+    assert read("\n".join([message + selection, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
 
 
 def test_a_size_that_is_given_up_for_the_model_is_off() -> None:
-    told = "Chunked prefill is disabled for multimodal models with the Transformers backend to avoid partial multimodal chunk mismatches."
+    message = "Chunked prefill is disabled for multimodal models with the Transformers backend to avoid partial multimodal chunk mismatches."
     lines = START.format(size=8192).splitlines()
-    state = read("\n".join([*lines[:-1], f"[2026-11-21 00:09:31] {told}", lines[-1]]), LOG)
+    state = read("\n".join([*lines[:-1], f"[2026-11-21 00:09:31] {message}", lines[-1]]), LOG)
     assert state.value("chunked_prefill") is False
-    assert told in state.reading("chunked_prefill").evidence
+    assert message in state.reading("chunked_prefill").evidence
 
 
 def test_a_cache_that_is_sized_after_the_graphs_is_read_too() -> None:

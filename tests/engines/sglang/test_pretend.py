@@ -102,12 +102,12 @@ def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_
     )  # fmt: skip
     with serving(server := Pretend(), tmp_path, *flags):
         assert engine.of_models(http_probe.ask(server.url, "/v1/models").json()) == SGLANG
-        told = SGLANG.http.settings_of(http_probe.ask(server.url, SGLANG.http.settings).json())
-    assert (told["version"], told["mem_fraction_static"], told["served_name"]) == ("0.5.23", 0.6, "m")
-    assert (told["chunked_prefill"], told["prefix_caching"]) == (False, False)
+        message = SGLANG.http.settings_of(http_probe.ask(server.url, SGLANG.http.settings).json())
+    assert (message["version"], message["mem_fraction_static"], message["served_name"]) == ("0.5.23", 0.6, "m")
+    assert (message["chunked_prefill"], message["prefix_caching"]) == (False, False)
     state = read(server.log, SGLANG.log)
     assert (state.ready, state.value("chunked_prefill"), state.value("prefix_caching")) == (True, False, False)
-    assert state.value("kv_cache_tokens") == told["kv_cache_tokens"]
+    assert state.value("kv_cache_tokens") == message["kv_cache_tokens"]
 
 
 def test_any_name_is_served(tmp_path: Path) -> None:

@@ -219,8 +219,8 @@ def test_a_later_line_wins_over_the_dump() -> None:
 def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
     worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
     last = "RuntimeError: Engine core initialization failed. See root cause above."
-    told = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
-    assert read(f"{worker}\n{last}\n", LOG).failure.value == told
+    message = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
+    assert read(f"{worker}\n{last}\n", LOG).failure.value == message
     assert read(f"{last}\n", LOG).failure.value == "its engine failed to start."
 
 

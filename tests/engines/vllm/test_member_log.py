@@ -27,13 +27,13 @@ SPARK = "(Worker pid=7) spark2:91:113 [0] NCCL INFO "
 )
 def test_a_rank_is_read_in_every_releases_spelling(fields: str) -> None:
     line = f"(Worker pid=7) INFO 10-20 10:00:09 [parallel_state.py:1] rank 1 in world size 2 is assigned as {fields}\n"
-    told = member(LAUNCHED + INTENT + line)
-    assert (told.rank, told.world_size, told.evidence["rank"]) == (1, 2, line.strip())
+    message = member(LAUNCHED + INTENT + line)
+    assert (message.rank, message.world_size, message.evidence["rank"]) == (1, 2, line.strip())
 
 
 def test_what_is_said_before_the_ranks_meet_proves_nothing() -> None:
-    told = member(LAUNCHED + INTENT)
-    assert (told.rank, told.world_size, told.intended_rank, told.version) == (None, None, 1, "0.32.0")
+    message = member(LAUNCHED + INTENT)
+    assert (message.rank, message.world_size, message.intended_rank, message.version) == (None, None, 1, "0.32.0")
 
 
 def test_a_restart_forgets_the_rank_of_the_start_before() -> None:
@@ -58,17 +58,17 @@ def test_a_restart_forgets_the_rank_of_the_start_before() -> None:
     ],
 )  # fmt: skip
 def test_what_carries_the_channels(lines: tuple[str, ...], transport: str) -> None:
-    told = member(LAUNCHED + INTENT + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
-    assert told.transport == transport
-    assert bool(told.evidence.get("transport")) == (transport != "unknown")
+    message = member(LAUNCHED + INTENT + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
+    assert message.transport == transport
+    assert bool(message.evidence.get("transport")) == (transport != "unknown")
 
 
 def test_nccls_network_version_and_adapters() -> None:
-    said = f"{SPARK}NET/IB : No device found.\n{SPARK}Using network Socket\n"
+    result = f"{SPARK}NET/IB : No device found.\n{SPARK}Using network Socket\n"
     version = "(Worker pid=7) INFO 10-20 10:00:05 [pynccl.py:111] vLLM is using nccl==2.28.9\n"
-    told = member(LAUNCHED + said + version)
-    assert (told.network, told.nccl) == ("Socket", "2.28.9")
-    assert "No device found" in told.evidence["adapters_found"]
+    message = member(LAUNCHED + result + version)
+    assert (message.network, message.nccl) == ("Socket", "2.28.9")
+    assert "No device found" in message.evidence["adapters_found"]
 
 
 def test_sockets_instead_of_rdma_are_a_warning_of_any_log() -> None:
@@ -101,10 +101,10 @@ def test_sockets_instead_of_rdma_are_a_warning_of_any_log() -> None:
     ],
 )  # fmt: skip
 def test_real_members(log: str, rank: int | None, failure: str) -> None:
-    told = member((CASES / f"{log}.log").read_bytes())
-    assert (told.rank, told.failure, told.version) == (rank, failure, "0.32.0")
-    assert told.world_size == (None if rank is None else 2)
-    assert told.transport == ("unknown" if rank is None else "gloo")
+    message = member((CASES / f"{log}.log").read_bytes())
+    assert (message.rank, message.failure, message.version) == (rank, failure, "0.32.0")
+    assert message.world_size == (None if rank is None else 2)
+    assert message.transport == ("unknown" if rank is None else "gloo")
 
 
 def test_a_workers_stages_are_read_like_a_heads() -> None:

@@ -29,9 +29,9 @@ def refused(name: str, value: Any) -> bool:
 @pytest.mark.parametrize("name", sorted(ASKED["letters"]))
 def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
     option = option_values.known()[name]
-    told = {repr(value): letter for value, letter in zip(ASKED["values"], ASKED["letters"][name], strict=True)}
+    message = {repr(value): letter for value, letter in zip(ASKED["values"], ASKED["letters"][name], strict=True)}
     ours = {repr(value): refused(name, value) for value in ASKED["values"] if (name, value) != ANOTHER}
-    differ = {value: told[value] for value, no in ours.items() if no != (told[value] != "y")}
+    differ = {value: message[value] for value, no in ours.items() if no != (message[value] != "y")}
     if option.kind.startswith("object"):  # the names of an object's keys are not known here
         differ = {value: letter for value, letter in differ.items() if ours[value]}
     assert differ == {}
@@ -73,12 +73,12 @@ def test_the_options_of_another_image_come_back_from_what_differs() -> None:
 
 
 def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:
-    told = rules.check(rules.VllmRequest(given), classify(DENSE), versions.parse(version), listed)
-    return [(item.severity, item.sentence) for item in told if item.rule == "flag-value"]
+    message = rules.check(rules.VllmRequest(given), classify(DENSE), versions.parse(version), listed)
+    return [(item.severity, item.sentence) for item in message if item.rule == "flag-value"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "result"),
     [
         ({"max-num-seqs": -3}, "max-num-seqs must be at least 1, got -3: vLLM 0.32.0 refuses to start."),
         ({"max-model-len": "lots"}, "max-model-len must be a whole number, one with a unit such as 32k, or auto, got 'lots'"),
@@ -92,14 +92,14 @@ def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[
         ({"served-model-name": "-x"}, "served-model-name can't begin with a dash"),
     ],
 )  # fmt: skip
-def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], said: str) -> None:
+def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], result: str) -> None:
     ((severity, sentence),) = found(given, "0.32.0")
-    assert severity == "error" and sentence.startswith(said)
+    assert severity == "error" and sentence.startswith(result)
 
 
 def test_the_nearest_choice_is_offered() -> None:
-    told = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
-    (value,) = (item for item in told if item.rule == "flag-value")
+    message = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
+    (value,) = (item for item in message if item.rule == "flag-value")
     assert value.ways_out[0].text == "write kv-cache-dtype: fp8"
 
 
@@ -113,8 +113,8 @@ def test_the_nearest_choice_is_offered() -> None:
 )
 def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, way: str) -> None:
     options = rules.VllmRequest({"tool-call-parser": written, "enable-auto-tool-choice": True})
-    told = rules.check(options, classify(DENSE), versions.parse("0.32.0"))
-    (value,) = (item for item in told if item.rule == "flag-value")
+    message = rules.check(options, classify(DENSE), versions.parse("0.32.0"))
+    (value,) = (item for item in message if item.rule == "flag-value")
     assert value.severity == "error" and value.ways_out[0].text == way
 
 
@@ -167,7 +167,7 @@ def test_the_images_own_choices_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "name", "said"),
+    ("written", "name", "result"),
     [
         ({"gpu_memory_utilization": 0.8}, "gpu-memory-utilization", 0.8),
         ({"device-memory-utilization": 0.8}, "gpu-memory-utilization", 0.8),
@@ -183,8 +183,8 @@ def test_the_images_own_choices_decide() -> None:
         ({"max-num": 8}, "max-num", 8),
     ],
 )
-def test_a_flag_is_found_under_any_spelling(written: dict[str, Any], name: str, said: Any) -> None:
-    assert flags.value(flags.named(written), name) == said
+def test_a_flag_is_found_under_any_spelling(written: dict[str, Any], name: str, result: Any) -> None:
+    assert flags.value(flags.named(written), name) == result
     assert flags.named(flags.named(written)) == flags.named(written)
 
 

@@ -122,8 +122,8 @@ def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity:
 @pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
 def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
     options = rules.VllmRequest({"max-num-seqss": 8})
-    said = rules.check(options, classify(DENSE), versions.parse("0.32.0"), listed)
-    (value,) = (finding for finding in said if finding.rule == "unknown-flag")
+    result = rules.check(options, classify(DENSE), versions.parse("0.32.0"), listed)
+    (value,) = (finding for finding in result if finding.rule == "unknown-flag")
     assert [(way.text, way.changes) for way in value.ways_out] == [
         ("write max-num-seqs", {"max-num-seqss": None, "max-num-seqs": 8})
     ]
@@ -132,13 +132,13 @@ def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[s
 def test_the_engines_own_list_decides_and_the_table_explains() -> None:
     options = rules.VllmRequest({"calculate-kv-scales": True, "brand-new": 1})
     listed = {"brand-new", "max-num-seqs"}
-    (told,) = [
+    (message,) = [
         item
         for item in rules.check(options, classify(DENSE), versions.parse("0.20.0"), listed)
         if item.rule == "unknown-flag"
     ]
-    assert told.severity == "error"
-    assert "0.28.0" in told.sentence
+    assert message.severity == "error"
+    assert "0.28.0" in message.sentence
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_the_options_of_every_release_that_was_read_are_known(
     flag: str, version: str, severity: str | None, why: str
 ) -> None:
     options = rules.VllmRequest({flag: True if flag == "disable-chunked-prefill" else 1})
-    told = {item.rule: item for item in rules.check(options, classify(DENSE), versions.parse(version))}.get(
+    message = {item.rule: item for item in rules.check(options, classify(DENSE), versions.parse(version))}.get(
         "unknown-flag"
     )
-    assert (told.severity if told else None) == severity
-    assert told is None or why in told.sentence
+    assert (message.severity if message else None) == severity
+    assert message is None or why in message.sentence
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_human_readable_lengths_are_numbers() -> None:
 
 def test_chunked_prefill_off_is_ignored_before_0111() -> None:
     flags = {**UNCHUNKED, "max-num-batched-tokens": 1024}
-    told = found(flags, DENSE, "0.11.0")
-    assert told["ignored-flag"] == "warning"
-    assert "unchunked-budget" not in told
+    message = found(flags, DENSE, "0.11.0")
+    assert message["ignored-flag"] == "warning"
+    assert "unchunked-budget" not in message
     assert found(flags, DENSE, "0.12.0")["unchunked-budget"] == "error"
 
 
@@ -253,7 +253,7 @@ def test_a_server_that_nobody_could_reach_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "result"),
     [
         ({}, []),
         ({"safetensors-load-strategy": "lazy"}, []),
@@ -263,23 +263,23 @@ def test_a_server_that_nobody_could_reach_is_refused(
     ],
 )
 def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
-    flags: dict[str, Any], said: list[str]
+    flags: dict[str, Any], result: list[str]
 ) -> None:
     case = Case(rules.VllmRequest(flags), classify(DENSE), versions.parse("0.32.0"))
-    told = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
-    assert len(told) == len(said) and all(word in value for word, value in zip(said, told, strict=True))
+    message = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
+    assert len(message) == len(result) and all(word in value for word, value in zip(result, message, strict=True))
 
 
 def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared() -> None:
     model = {**DENSE, "text_config": {"num_experts_per_tok": 8}}
-    for given, told in (
+    for given, message in (
         ({"text_config": {"num_experts_per_tok": 16}}, True),
         ('{"num_experts_per_tok": 4}', True),
         ({"num_experts_per_tok": 8}, False),
         ({"rope_theta": 1}, False),
         ("not json", False),
     ):
-        assert ("experts-per-token" in found({"hf-overrides": given}, model, "0.32.0")) == told, given
+        assert ("experts-per-token" in found({"hf-overrides": given}, model, "0.32.0")) == message, given
 
 
 def test_a_parser_among_the_models_files_is_named_until_it_is_loaded() -> None:
@@ -307,8 +307,10 @@ def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -
         decided = decide({"max-model-len": 4096}, model, version)
         assert decided.flags["enable-chunked-prefill"] is False
         assert decided.expected == "disabled"
-        told = rules.check(rules.VllmRequest(decided.flags), classify(model), versions.parse(version))
-        assert not [item for item in told if item.rule in ("prefix-caching-needs-chunked-prefill", "unchunked-budget")]
+        message = rules.check(rules.VllmRequest(decided.flags), classify(model), versions.parse(version))
+        assert not [
+            item for item in message if item.rule in ("prefix-caching-needs-chunked-prefill", "unchunked-budget")
+        ]
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.33.0", None])

@@ -48,16 +48,16 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
 
 @pytest.mark.parametrize("name", ["parallel", *SPLITS])
 def test_every_rule_is_explained(name: str) -> None:
-    told = next((rules.explained(name) for rules in advice.RULES if name in rules), None)
-    assert told is not None
-    text = rule_text(told)
+    message = next((rules.explained(name) for rules in advice.RULES if name in rules), None)
+    assert message is not None
+    text = rule_text(message)
     assert text.startswith(f"{name}: ") and "Sources:" in text and "fix: " in text
 
 
 def test_what_parallel_is_explained_with() -> None:
-    told = rules.RULES.explained("parallel")
-    assert told is not None
-    paragraphs = rule_text(told).split("\n\n")
+    message = rules.RULES.explained("parallel")
+    assert message is not None
+    paragraphs = rule_text(message).split("\n\n")
     assert [paragraph[:25] for paragraph in paragraphs[1:4]] == [
         "`parallel: {tensor: 2}` s",
         "`parallel: {pipeline: 2}`",

@@ -81,15 +81,15 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
             finally:
                 bench.open(host)
                 try:
-                    told = bench.ended()
+                    message = bench.ended()
                     laptop.wait(timeout=60)
                 finally:
                     bench.reconnect()
         outcome = bench.outcome(old)
         record_property("outcome", outcome)  # `--junitxml FILE` shows it
-        said = {key: events[-1].get("msg", "") for key, events in told.items()}
+        result = {key: events[-1].get("msg", "") for key, events in message.items()}
         again = bench.desk.deploy()
-    assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, said)
+    assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, result)
     assert again.proved, again.out[-3000:]
     assert bench.outcome(old) in ("old", "new")
     assert seen.most == 1, "two servers ran at once on one host"

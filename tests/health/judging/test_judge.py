@@ -217,11 +217,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("differs", "state", "cure", "said"), CASES.values(), ids=CASES.keys())
-def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, said: str) -> None:
+@pytest.mark.parametrize(("differs", "state", "cure", "result"), CASES.values(), ids=CASES.keys())
+def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, result: str) -> None:
     found = judge(replace(FINE, **differs), Limits())
     assert (found.state, found.cure) == (state, cure), found
-    assert said in found.why
+    assert result in found.why
 
 
 def test_every_state_has_its_place_and_its_exit_code() -> None:
@@ -244,7 +244,7 @@ FLAPS = ["ok", "down", "ok", "down", "ok"]
 
 
 @pytest.mark.parametrize(
-    ("before", "seen", "told"),
+    ("before", "seen", "message"),
     [
         (None, "ok", "ok"),
         (None, "degraded", "degraded"),  # the first look is all there is
@@ -266,8 +266,8 @@ FLAPS = ["ok", "down", "ok", "down", "ok"]
         ("ok", "ok down ok down", "down"),
     ],
 )
-def test_what_is_told(before: str | None, seen: str, told: str) -> None:
-    assert damp(before, seen.split()).state == told  # type: ignore[arg-type]
+def test_what_is_told(before: str | None, seen: str, message: str) -> None:
+    assert damp(before, seen.split()).state == message  # type: ignore[arg-type]
 
 
 def test_flapping_is_said_until_it_is_long_ago() -> None:

@@ -63,8 +63,8 @@ def as_nobody(act: Callable[[], None]) -> str:
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
-    with os.fdopen(reading) as said:
-        return said.read()
+    with os.fdopen(reading) as result:
+        return result.read()
 
 
 def _raised(act: Callable[[], None]) -> str:
@@ -110,8 +110,8 @@ def test_where_no_container_can_root_is_told_what_to_type(
         container_files.discard(context, folder / "live")
         container_files.empty_trash(context)
 
-    said = as_nobody(remove)
-    assert said.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH}/" in said
+    result = as_nobody(remove)
+    assert result.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH}/" in result
 
 
 def _must(holds: bool) -> None:

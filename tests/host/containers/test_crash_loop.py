@@ -41,5 +41,5 @@ def ago(minutes: float, restarts: int) -> Sample:
     ],
 )
 def test_a_loop_is_told_from_a_restart(found: dict[str, Any], seen: list[Sample], why: str) -> None:
-    said = verdict(found, seen, now_s=NOW_S, most=3, within_s=600)
-    assert why in said and bool(why) == bool(said)
+    result = verdict(found, seen, now_s=NOW_S, most=3, within_s=600)
+    assert why in result and bool(why) == bool(result)

@@ -251,9 +251,9 @@ def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingC
         for net_connection in psutil.net_connections("tcp")
         if net_connection.laddr and net_connection.laddr.port == port and net_connection.pid
     }
-    said = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-    assert b"sparkwright.host.models.peer" in said
-    assert TOKEN.reveal().encode() not in said
+    result = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+    assert b"sparkwright.host.models.peer" in result
+    assert TOKEN.reveal().encode() not in result
     assert TOKEN.reveal() not in json.dumps(giver.said)
     with peer.reached(urls, "spark1", TOKEN):
         pass

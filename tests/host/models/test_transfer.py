@@ -354,13 +354,13 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
 def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.rate = 20 * MIB  # slow enough that a busy machine looks at it several times
     fetch(context, hub)
-    said = [item for item in context.said if item["event"] == "progress" and item.get("parts")]
-    last = said[-1]
+    result = [item for item in context.said if item["event"] == "progress" and item.get("parts")]
+    last = result[-1]
     assert 0 < last["done"] <= last["total"] == sum(map(len, FILES.values()))
     part = next(part for part in last["parts"] if part["path"] == BIG)
     assert 0 < part["done"] <= part["total"] == len(FILES[BIG])
     assert part["rate"] > 0 and part["left_s"] is not None
-    assert BIG in last["text"] and any("left" in item["text"] for item in said)
+    assert BIG in last["text"] and any("left" in item["text"] for item in result)
 
 
 def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(

@@ -334,14 +334,14 @@ def test_the_token_for_the_hub_is_not_sent_to_its_chunk_store(context: Recording
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     ["no", {}, {"casUrl": "file:///etc", "accessToken": "x", "exp": 1}, {"casUrl": 1, "accessToken": 2, "exp": "x"}],
 )
 def test_an_answer_about_the_chunk_store_that_can_not_be_is_a_sentence(
-    context: RecordingContext, hub: LoopbackHub, told: Any
+    context: RecordingContext, hub: LoopbackHub, message: Any
 ) -> None:
     hub.with_store()
-    hub.faults.xet_token = told
+    hub.faults.xet_token = message
     with pytest.raises(Failed, match="about its chunk store is not valid. Use `transfer: plain`"):
         fetch(context, [hub.row(BIG)], "xet")
 

@@ -89,10 +89,10 @@ def test_the_history_is_newest_first_and_survives_a_line_cut_in_half(tmp_path: P
 
 def test_a_line_of_json_is_one_on_the_laptop_too(tmp_path: Path) -> None:
     """The laptop shows unseen characters as escapes, and some of those JSON does not have."""
-    told = {"event": "note", "text": "a\x1b[2J\x7f\x9bb\u200b\u202ec\n"}
-    line = json.dumps(told, ensure_ascii=False)
+    message = {"event": "note", "text": "a\x1b[2J\x7f\x9bb\u200b\u202ec\n"}
+    line = json.dumps(message, ensure_ascii=False)
     (tmp_path / "events.jsonl").write_text(f"{line}\n{line}\n")
     (tmp_path / "container.log").write_text("\x9b2J\n")
     sent = {name: visible(text) for name, text in incidents.files(tmp_path, tmp_path / "none")}
-    assert [json.loads(line) for line in sent["events.jsonl"].splitlines()] == [told, told]
+    assert [json.loads(line) for line in sent["events.jsonl"].splitlines()] == [message, message]
     assert sent["container.log"] == "\\x9b2J\n"

@@ -121,8 +121,8 @@ def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: S
     book.write(event("task_started", task="2", name="Start the server"))
     state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
     assert journal.unfinished(state, ALICE)
-    told = journal.story(state, ALICE)
-    assert "alice@desk" in told and "in: Start the server" in told and "it had stopped qwen35" in told
+    message = journal.story(state, ALICE)
+    assert "alice@desk" in message and "in: Start the server" in message and "it had stopped qwen35" in message
     book.write(event("recap", exit=1))
     assert not journal.unfinished(state, ALICE)
 
@@ -167,9 +167,9 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(state: StateFol
         signal.signal(signal.SIGXFSZ, was)
     book.write(event("note", task="", text="after"))
     book.write(event("note", task="", text="and after that"))
-    said = [decode(line) for line in events.read_bytes().splitlines()]
-    assert [item["text"] for item in said if item["event"] == "note"] == ["before", "after", "and after that"]
-    assert [item["event"] for item in said].count("raw") == 1, "the piece of the lost one stands alone"
+    result = [decode(line) for line in events.read_bytes().splitlines()]
+    assert [item["text"] for item in result if item["event"] == "note"] == ["before", "after", "and after that"]
+    assert [item["event"] for item in result].count("raw") == 1, "the piece of the lost one stands alone"
 
 
 def test_who_only_looks_at_the_lock_keeps_nobody_out(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +204,10 @@ def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrup
     book.leave()
     assert journal.interrupted(state) == "", "it gave the lock back"
     (state.path / "lock").write_text(left)  # as kill -9 or a power cut leaves it, whoever has this pid now
-    said = journal.interrupted(state)
-    assert said.startswith(f"{name} of 2026-11-1") and "by alice@desk was interrupted, in: Start the server; " in said
-    assert said.endswith(settled_by)
+    result = journal.interrupted(state)
+    assert (
+        result.startswith(f"{name} of 2026-11-1") and "by alice@desk was interrupted, in: Start the server; " in result
+    )
+    assert result.endswith(settled_by)
     book.write(event("recap", host="spark1", ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, seconds=1))
     assert journal.interrupted(state) == "", "it had come to its end"

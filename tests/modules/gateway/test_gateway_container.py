@@ -19,7 +19,7 @@ def test_one_that_no_gateway_takes_back_yet_is_not_called_returned(
     server_operations.made(context.state)
     drain_record.drain(context.state, [Gateway("box", "127.0.0.1", free_port(), False, "spark1")], "run-1")
     monkeypatch.setattr(replacement, "current", lambda context, name: {"Id": "x", "State": {"Running": True}})
-    said = GatewayReturn().run(GatewayReturn.Args(name="chat", proved=True), context)
-    assert (said.changed, said.msg, said.data["returned"]) == (False, "not returned yet", [])
+    result = GatewayReturn().run(GatewayReturn.Args(name="chat", proved=True), context)
+    assert (result.changed, result.msg, result.data["returned"]) == (False, "not returned yet", [])
     assert [item["text"] for item in context.said] == ["the gateway box does not answer: not returned there yet."]
     assert drain_record.of(context.state) != [], "the next run returns it"

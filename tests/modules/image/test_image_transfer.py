@@ -53,7 +53,7 @@ def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("script", "limit", "said"),
+    ("script", "limit", "result"),
     [
         ("exec sleep 60", "SILENCE_S", "no progress for 0.5 s"),
         ("cat >/dev/null; exec sleep 60", "ENDED_S", "not finished 0.5 s after the last byte"),
@@ -61,11 +61,11 @@ def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypa
     ids=["takes-nothing", "never-ends"],
 )
 def test_a_host_that_does_nothing_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, result: str
 ) -> None:
     monkeypatch.setattr(transfer, limit, 0.5)
     error = sent(monkeypatch, tmp_path, script)
-    assert isinstance(error, Failed) and said in error.message
+    assert isinstance(error, Failed) and result in error.message
 
 
 # The key of a transfer in authorized_keys: two at once, everybody else's lines, and what a stranger's key may hold.

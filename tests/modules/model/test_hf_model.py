@@ -195,9 +195,9 @@ def test_a_revision_that_turns_thinking_off_says_so_before_it_is_fetched(
     fetch(context)
     assert not any("chat template" in item.field for item in fetch(context, **pinned(context)).diff)
     hub[0].moved, context.check = lambda: True, True
-    told = {item.field: (item.before, item.after) for item in fetch(context).diff}
-    assert set(told) == {*MOVED_PATHS, "chat template: thinking"}
-    assert [text.split(" by default")[0] for text in told["chat template: thinking"]] == ["on", "off"]
+    message = {item.field: (item.before, item.after) for item in fetch(context).diff}
+    assert set(message) == {*MOVED_PATHS, "chat template: thinking"}
+    assert [text.split(" by default")[0] for text in message["chat template: thinking"]] == ["on", "off"]
 
 
 def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingContext) -> None:
@@ -282,8 +282,8 @@ def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(
     without_a_hub(context)
     assert LockModel().run(LockModel.Args(id=MODEL, or_here=True), context).data == options
     folder = context.machine.home / "m"
-    said = f"does not answer. Using the complete copy on this host: {folder}, commit {options['commit']}."
-    assert any(said in item.get("text", "") for item in context.said)
+    result = f"does not answer. Using the complete copy on this host: {folder}, commit {options['commit']}."
+    assert any(result in item.get("text", "") for item in context.said)
 
 
 @pytest.mark.parametrize("harm", ["gone", "half", "another commit", "never whole"])
@@ -307,7 +307,7 @@ def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContex
 
 
 @pytest.mark.parametrize(
-    ("model", "revision", "said"),
+    ("model", "revision", "result"),
     [
         ("Qwen/Nothing", "main", "has no model Qwen/Nothing"),
         ("Qwen", "main", "has no model Qwen"),
@@ -315,12 +315,12 @@ def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContex
         ("meta-llama/Llama-3.1-8B-Instruct", "main", "is gated. Accept its license at .*/meta-llama/Llama-3.1-8B-Instruct"),
     ],
 )  # fmt: skip
-def test_what_the_hub_refuses_is_a_sentence(context: RecordingContext, model: str, revision: str, said: str) -> None:
+def test_what_the_hub_refuses_is_a_sentence(context: RecordingContext, model: str, revision: str, result: str) -> None:
     with pytest.raises(Failed) as caught:
         LockModel().run(LockModel.Args(id=model, revision=revision), context)
     import re
 
-    assert re.search(said, str(caught.value))
+    assert re.search(result, str(caught.value))
 
 
 def test_a_gated_model_opens_with_a_token(context: RecordingContext) -> None:

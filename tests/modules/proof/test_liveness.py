@@ -78,9 +78,9 @@ def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
         client.start()
         until(lambda: server.generated > 0, "the first token")
         server.plan.silent = True
-        said = ask(tmp_path, server.url, timeout_s=0.1)
-    assert (said.failed, said.data["silent"], said.exit) == (False, False, Exit.INCONCLUSIVE), said
-    assert "generates for other clients" in said.msg
+        result = ask(tmp_path, server.url, timeout_s=0.1)
+    assert (result.failed, result.data["silent"], result.exit) == (False, False, Exit.INCONCLUSIVE), result
+    assert "generates for other clients" in result.msg
 
 
 @pytest.mark.parametrize(("restarts", "silent"), [(0, False), (1, False), (2, True)])

@@ -105,7 +105,7 @@ def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, ser
 
 
 @pytest.mark.parametrize(
-    ("told", "labels", "servers"),
+    ("message", "labels", "servers"),
     [
         ((200, {"hello": "world"}), {}, []),
         ((200, ["data"]), {engine.LABEL: "vllm"}, []),
@@ -115,9 +115,13 @@ def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, ser
     ],
 )
 def test_another_web_server_is_none_and_one_with_a_key_is_known_by_its_label(
-    tmp_path: Path, server: ThreadingHTTPServer, told: tuple[int, Any], labels: dict[str, str], servers: list[list[str]]
+    tmp_path: Path,
+    server: ThreadingHTTPServer,
+    message: tuple[int, Any],
+    labels: dict[str, str],
+    servers: list[list[str]],
 ) -> None:
-    server.told = told  # type: ignore[attr-defined]
+    server.told = message  # type: ignore[attr-defined]
     assert [item.models for item in found(tmp_path, container("web", server.server_port, labels=labels))] == servers
 
 

@@ -102,9 +102,9 @@ def test_the_engine_says_what_the_table_says(client: Any, field: str) -> None:
     found, wanted = {}, {}
     for word in (word for word in WORDS if word.field == field and word.docker is not None):
         wanted[word.text] = word.docker
-        found[word.text], said = created("docker", "create", FLAGS.get(field, f"--{field}"), word.text, IMAGE, "/x")
+        found[word.text], result = created("docker", "create", FLAGS.get(field, f"--{field}"), word.text, IMAGE, "/x")
         if found[word.text]:
-            client.api.remove_container(said, v=True)
+            client.api.remove_container(result, v=True)
     assert found == wanted
 
 
@@ -130,7 +130,7 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "result"),
     [
         ('ports: ["8000:8000", "127.0.0.1:8000:8001"]', "publishes the host's port of '127.0.0.1:8000:8001' twice"),
         ("ports: [22:22]", "quote it"),
@@ -138,13 +138,13 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
         ('volumes: ["/a:/model/"]', "the model is mounted at /model already"),
     ],
 )
-def test_what_can_not_stand_together(lines: str, said: str, tmp_path: Path) -> None:
+def test_what_can_not_stand_together(lines: str, result: str, tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     head = "image: a/b:v1\nmodel: {id: a/b, dir: ~/b, mount: /model}\ncontainer:\n  name: box\n"
     (tmp_path / "recipes/words.yml").write_text(f"{head}  {lines}\n")
     with pytest.raises(Refused) as error:
         recipe.load(tmp_path, "words")
-    assert said in error.value.message
+    assert result in error.value.message
     assert error.value.where.endswith("recipes/words.yml:5")
 
 

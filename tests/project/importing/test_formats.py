@@ -346,6 +346,6 @@ services:
     found = yaml.safe_load(value.text)
     assert found["model"]["id"] == "acme/Tiny" and found["vllm"]["max-model-len"] == 4096
     assert found["vllm"]["hf-overrides"] == {"a": 1}
-    said = "\n".join(f"{row.what}: {row.why}" for row in value.report.rows)
-    assert "one item with several words" in said
-    assert not any(sign in said for sign in ("['", "('", "{'", "True", "None")), said
+    result = "\n".join(f"{row.what}: {row.why}" for row in value.report.rows)
+    assert "one item with several words" in result
+    assert not any(sign in result for sign in ("['", "('", "{'", "True", "None")), result

@@ -78,6 +78,6 @@ def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it(
 def test_it_says_how_the_files_that_it_downloaded_are_taken_over() -> None:
     report = Report()
     recipe_of.taken(container.read_running(SETTINGS, "spark1", report), "", report, "spark1")
-    told = " ".join(f"{row.what} {row.why}" for row in report.rows)
+    message = " ".join(f"{row.what} {row.why}" for row in report.rows)
     folder = "~/models/tiny"
-    assert f"mkdir -p {folder} && sudo cp -rlL /srv/cache/hub/models--acme--Tiny/snapshots/*/. {folder}/" in told
+    assert f"mkdir -p {folder} && sudo cp -rlL /srv/cache/hub/models--acme--Tiny/snapshots/*/. {folder}/" in message

@@ -40,16 +40,16 @@ def test_patterns_are_ansibles(project: Path, pattern: str, names: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "result"),
     [
         ("sparc1", "no host or group named 'sparc1'. Did you mean `spark1`?"),
         ("lab:!lab", "matches no hosts"),
     ],
 )
-def test_a_pattern_without_hosts_is_refused(project: Path, pattern: str, said: str) -> None:
+def test_a_pattern_without_hosts_is_refused(project: Path, pattern: str, result: str) -> None:
     with pytest.raises(Refused) as caught:
         Inventory.load(project).match(pattern)
-    assert said in str(caught.value)
+    assert result in str(caught.value)
 
 
 def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "result"),
     [
         ("adress: x\n", "hosts/spark1.yml:1: unknown key `adress`. Did you mean `address`?"),
         ("address: x\nport: ssh\n", "hosts/spark1.yml:2: `port` must be an integer"),
@@ -71,11 +71,11 @@ def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
         ("secrets: {T: {env: A, file: b}}\n", "hosts/spark1.yml:1: `secrets.T`: set exactly one of"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(project: Path, text: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_line(project: Path, text: str, result: str) -> None:
     (project / "hosts/spark1.yml").write_text(text)
     with pytest.raises(Refused) as caught:
         Inventory.load(project)
-    assert said in str(caught.value)
+    assert result in str(caught.value)
 
 
 def test_secrets_come_from_the_environment_a_file_or_a_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_in_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    text, line, said = GROUPS[name]
+    text, line, result = GROUPS[name]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts").mkdir()
     (tmp_path / "hosts/spark1.yml").write_text("{}\n")
@@ -59,7 +59,7 @@ def test_in_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) 
     with pytest.raises(Refused) as caught:
         Inventory.load(tmp_path)
     assert str(caught.value).startswith(f"hosts/groups.yml:{line}: ")
-    assert said in str(caught.value)
+    assert result in str(caught.value)
     assert SECRET not in str(caught.value) and "4711" not in str(caught.value)
 
 
@@ -92,14 +92,14 @@ container:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_in_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    text, said = RECIPES[name]
+    text, result = RECIPES[name]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").mkdir()
     indent = "  " if text.startswith(("env", "labels")) else ""
     (tmp_path / "recipes/r.yml").write_text(RECIPE + indent + text.replace("SECRET", SECRET))
     with pytest.raises(Refused, match=r"^recipes/r\.yml:\d+: ") as caught:
         recipe.load(tmp_path, "r")
-    assert said in str(caught.value)
+    assert result in str(caught.value)
     assert SECRET not in str(caught.value)
     assert caught.value.exit == 5
 
@@ -120,7 +120,7 @@ PLAYS = {
 
 @pytest.mark.parametrize("name", PLAYS)
 def test_in_a_playbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    text, line, said = PLAYS[name]
+    text, line, result = PLAYS[name]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "part.yml").write_text(f"- facts:\n  vars: {{a_token: {SECRET}}}\n")
     (tmp_path / "book.yml").write_text("- hosts: all\n" + text.replace("SECRET", SECRET))
@@ -128,7 +128,7 @@ def test_in_a_playbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: st
         playbook.load(tmp_path / "book.yml", tmp_path)
     where = "part.yml" if "include" in text else "book.yml"
     assert str(caught.value).startswith(f"{where}:{line}: ")
-    assert said in str(caught.value) and SECRET not in str(caught.value)
+    assert result in str(caught.value) and SECRET not in str(caught.value)
 
 
 def test_what_only_names_a_secret_is_taken_in_a_playbook(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "result"),
     [
         ("env: NOT_SET_HERE", "`server_key`: the environment variable NOT_SET_HERE holds no key."),
         ("env: hf_hunter2hunter2hunter2", "`server_key`: the environment variable of that name holds no key."),
@@ -161,7 +161,7 @@ def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_a_source_that_gives_no_key_is_said_without_what_it_gave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, result: str
 ) -> None:
     from sparkwright.errors import SparkwrightError
 
@@ -177,7 +177,7 @@ def test_a_source_that_gives_no_key_is_said_without_what_it_gave(
     (tmp_path / "recipes/r.yml").write_text(f"{RECIPE}server_key: {{{source}}}\n")
     with pytest.raises(SparkwrightError) as caught:
         recipe.load(tmp_path, "r").secrets()
-    assert said in str(caught.value) and "hunter2" not in str(caught.value)
+    assert result in str(caught.value) and "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

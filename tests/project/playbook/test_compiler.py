@@ -120,7 +120,7 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "result"),
     [
         ("    - dokcer_image: {ref: x}\n", "book.yml:4: unknown module `dokcer_image`. Did you mean `docker_image`?"),
         ("    - file: {pth: x}\n", "book.yml:4: file has no argument `pth`. Did you mean `path`?"),
@@ -147,23 +147,23 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("- hosts: all\n  task: []\n", "book.yml:2: unknown key `task`. Did you mean `tasks`?"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path, text: str, result: str) -> None:
     with pytest.raises(Refused) as caught:
         compiled(tmp_path, text)
-    assert said in str(caught.value)
+    assert result in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "result"),
     [
         ({"tags": ("c",)}, "no task has the tag 'c'. Tags: a, always, b, never."),
         ({"start_at_task": "thre"}, "no task named 'thre'. Did you mean `three`?"),
     ],
 )
-def test_an_option_that_matches_nothing_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_an_option_that_matches_nothing_is_refused(tmp_path: Path, options: dict[str, Any], result: str) -> None:
     with pytest.raises(Refused) as caught:
         compiled(tmp_path, TAGGED, **options)
-    assert said in str(caught.value)
+    assert result in str(caught.value)
 
 
 def test_a_variable_over_facts_is_rendered_on_the_host(tmp_path: Path) -> None:

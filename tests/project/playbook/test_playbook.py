@@ -46,7 +46,7 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("tasks", "part", "said", "where"),
+    ("tasks", "part", "result", "where"),
     [
         ("    - include: parts/inner.yml\n", "- facts:\n- fial: {msg: x}\n", "unknown module `fial`", "inner.yml:2"),
         ("    - include: parts/iner.yml\n", "- facts:\n", "no file 'parts/iner.yml'", "book.yml:4"),
@@ -72,11 +72,11 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_in_the_file_that_holds_it(
-    tmp_path: Path, tasks: str, part: str, said: str, where: str
+    tmp_path: Path, tasks: str, part: str, result: str, where: str
 ) -> None:
     with pytest.raises(Refused) as refused:
         compiled(tmp_path, tasks, {"inner.yml": part})
-    assert said in refused.value.message
+    assert result in refused.value.message
     assert where in str(refused.value.where)
 
 

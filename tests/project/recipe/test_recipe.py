@@ -124,7 +124,7 @@ def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "result"),
     [
         ("  shm_size: 1gb", "  shmsize: 1gb", "unknown key `shmsize`. Did you mean `shm_size`?"),
         ("image: vllm/vllm-openai:v0.32.0", "imagee: x", "unknown key `imagee`"),
@@ -138,7 +138,7 @@ def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
     ],
 )
 def test_a_mistake_in_a_recipe_is_named_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, result: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = (TOP / "recipes/qwen3.5-35b.yml").read_text()
@@ -147,7 +147,7 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line(
     (tmp_path / "recipes/bad.yml").write_text(text.replace(before, after))
     with pytest.raises(Refused, match=r"recipes/bad.yml:\d+: ") as caught:
         recipe.load(tmp_path, "bad")
-    assert said in str(caught.value)
+    assert result in str(caught.value)
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -20,7 +20,7 @@ def load(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Rec
 
 
 @pytest.mark.parametrize(
-    ("container", "said"),
+    ("container", "result"),
     [
         ("labels: {a: b, sparkwright.run: x}", "labels that start with `sparkwright.` are reserved"),
         ('labels: {"": x}', "a label needs a name"),
@@ -38,16 +38,16 @@ def load(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Rec
         ('env: {A: "x\\0y"}', "can't be an environment variable"),
     ],
 )
-def test_a_value_that_docker_would_not_understand(container: str, said: str, tmp_path: Path) -> None:
+def test_a_value_that_docker_would_not_understand(container: str, result: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
         load(tmp_path, container)
-    assert said in error.value.message
+    assert result in error.value.message
     assert error.value.where.endswith("recipes/b.yml:5")
     assert error.value.exit is Exit.REFUSED
 
 
 @pytest.mark.parametrize(
-    ("image", "said"),
+    ("image", "result"),
     [
         ("vllm/vllm-openai:v1 --privileged", "has a tag that is not valid"),
         ("VLLM/openai/X:v1", "is not REPOSITORY:TAG"),
@@ -57,10 +57,10 @@ def test_a_value_that_docker_would_not_understand(container: str, said: str, tmp
         (f"{'a/' * 200}b:v1", "is too long"),
     ],
 )
-def test_an_image_that_is_none(image: str, said: str, tmp_path: Path) -> None:
+def test_an_image_that_is_none(image: str, result: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
         load(tmp_path, image=image)
-    assert said in error.value.message
+    assert result in error.value.message
     assert error.value.where.endswith("recipes/b.yml:1")
 
 
@@ -134,7 +134,7 @@ def test_what_is_planned_is_what_stands_there_however_a_flag_is_spelled(
 
 
 @pytest.mark.parametrize(
-    ("lines", "said", "line"),
+    ("lines", "result", "line"),
     [
         (
             ("max-num-seqs: 8", "max_num_seqs: 9"),
@@ -148,11 +148,11 @@ def test_what_is_planned_is_what_stands_there_however_a_flag_is_spelled(
     ],
 )  # fmt: skip
 def test_a_flag_given_twice_or_not_to_be_given_is_refused_with_its_line(
-    lines: tuple[str, ...], said: str, line: int, tmp_path: Path
+    lines: tuple[str, ...], result: str, line: int, tmp_path: Path
 ) -> None:
     with pytest.raises(Refused) as caught:
         flagged(tmp_path, *lines)
-    assert said in caught.value.message and str(caught.value.where).endswith(f"recipes/b.yml:{line}")
+    assert result in caught.value.message and str(caught.value.where).endswith(f"recipes/b.yml:{line}")
     assert caught.value.exit is Exit.REFUSED
 
 

@@ -89,9 +89,9 @@ class Desk(AnyDesk):
     def deployed(self, **recipe: Any) -> Said:
         """The server of this recipe, proved. One that serves already is left alone."""
         self.recipe_of(**recipe)
-        said = self.deploy()
-        assert said.proved, said.out[-3000:] + said.err
-        return said
+        result = self.deploy()
+        assert result.proved, result.out[-3000:] + result.err
+        return result
 
     def holds(self, **recipe: Any) -> bool:
         """Whether a deploy of this recipe would change nothing."""
@@ -102,11 +102,11 @@ class Desk(AnyDesk):
         """The sentence with which a deploy of this recipe is refused; what serves is not touched."""
         before = self.state()
         self.recipe_of(**recipe)
-        said = self.deploy()
+        result = self.deploy()
         # an image that was pulled first is something that was touched
-        assert said.code == (1 if said.recap["changed"] else 5), said.out[-3000:] + said.err
+        assert result.code == (1 if result.recap["changed"] else 5), result.out[-3000:] + result.err
         assert self.state() == before
-        return str(said.recap["error"])
+        return str(result.recap["error"])
 
     def state(self) -> tuple[str, str, bool, str]:
         """The container: its Id, its last start, whether it runs, its restart policy."""
@@ -120,8 +120,8 @@ class Desk(AnyDesk):
 
     def settings(self) -> dict[str, Any]:
         """What the engine's own log says of its last start."""
-        said = self.run("logs", "--host", "here", "--state", "--json")
-        return dict(json.loads(said.out))
+        result = self.run("logs", "--host", "here", "--state", "--json")
+        return dict(json.loads(result.out))
 
     def processes(self) -> dict[str, int]:
         """The processes in the container, by their titles, with the numbers that the host knows them by."""

@@ -61,10 +61,10 @@ def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(desk: Desk
     os.kill(next(pid for title, pid in desk.processes().items() if "EngineCore" in title), signal.SIGKILL)
     code = desk.until_exited()
     assert desk.run("health.check", "--host", "here").code == 1
-    said = desk.run("status", "--host", "here")
-    assert (said.code, f"exited ({code})" in said.out) == (1, True), said.out
-    said = desk.run("diagnose", "--host", "here")
-    assert (said.code, f"exited ({code})" in said.out) == (1, True), said.out
+    result = desk.run("status", "--host", "here")
+    assert (result.code, f"exited ({code})" in result.out) == (1, True), result.out
+    result = desk.run("diagnose", "--host", "here")
+    assert (result.code, f"exited ({code})" in result.out) == (1, True), result.out
     again = desk.deploy()
     assert again.proved, again.out[-3000:]
     assert desk.state()[0] == before[0] and desk.state()[3] == "unless-stopped"
@@ -73,8 +73,8 @@ def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(desk: Desk
 def test_chunked_prefill_is_switched_off(desk: Desk) -> None:
     desk.deployed()
     before = desk.state()
-    said = desk.deployed(expect=OFF)
-    read = said.task("Check the engine log")["data"]["state"]
+    result = desk.deployed(expect=OFF)
+    read = result.task("Check the engine log")["data"]["state"]
     assert read["chunked_prefill"] is False
     assert desk.state()[0] != before[0]
 
@@ -83,9 +83,9 @@ def test_a_kv_cache_larger_than_memory_is_told_and_rolled_back(desk: Desk) -> No
     desk.deployed(expect=OFF)
     before = desk.state()
     desk.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
-    said = desk.deploy()
-    assert said.code == 1, said.out[-3000:]
-    why = said.task("Wait until it is ready")["msg"]
+    result = desk.deploy()
+    assert result.code == 1, result.out[-3000:]
+    why = result.task("Wait until it is ready")["msg"]
     assert TAKEN in why
     assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
     assert desk.generates()
@@ -100,10 +100,10 @@ def test_a_failed_server_that_is_left_is_diagnosed_and_rolled_back_by_hand(desk:
     before = desk.state()
     desk.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
     assert desk.run("deploy", "--host", "here", "--no-rollback", "--json").code == 1
-    said = desk.run("diagnose", "--host", "here")
-    assert (said.code, TAKEN in said.out) == (1, True), said.out
-    said = desk.run("rollback", "--host", "here", "--json")
-    assert said.proved, said.out[-3000:]
+    result = desk.run("diagnose", "--host", "here")
+    assert (result.code, TAKEN in result.out) == (1, True), result.out
+    result = desk.run("rollback", "--host", "here", "--json")
+    assert result.proved, result.out[-3000:]
     assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
 
 
@@ -111,8 +111,8 @@ def test_a_roll_back_returns_to_the_state_before(desk: Desk) -> None:
     if not desk.holds(expect=OFF):
         desk.deployed()
         desk.deployed(expect=OFF)
-    said = desk.run("rollback", "--host", "here", "--json")
-    assert said.proved, said.out[-3000:]
+    result = desk.run("rollback", "--host", "here", "--json")
+    assert result.proved, result.out[-3000:]
     assert desk.settings()["chunked_prefill"] is True
     desk.recipe_of()
     assert desk.deploy().recap["changed"] == 0
@@ -123,8 +123,8 @@ def test_two_recipes_are_measured_and_the_server_is_restored(desk: Desk) -> None
     (desk.root / "recipes/served.yml").rename(desk.root / "recipes/other.yml")
     desk.deployed()
     before = desk.state()
-    said = desk.run(*AB, *SMALL)
-    assert said.code == 0, said.out[-3000:] + said.err
+    result = desk.run(*AB, *SMALL)
+    assert result.code == 0, result.out[-3000:] + result.err
     found = json.loads((desk.root / "results/ab-here/results.json").read_text())
     assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
     assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
@@ -138,12 +138,12 @@ def test_a_server_with_a_key_asks_for_it(desk: Desk) -> None:
     key = "spk-" + secrets.token_hex(20)
     desk.env["SPARK_KEY"] = key
     try:
-        said = desk.deployed(more={"server_key": {"env": "SPARK_KEY"}})
+        result = desk.deployed(more={"server_key": {"env": "SPARK_KEY"}})
     finally:
         del desk.env["SPARK_KEY"]
-    assert said.task("Check that it generates")["data"]["verdict"] == "ready"
+    assert result.task("Check that it generates")["data"]["verdict"] == "ready"
     assert desk.generates(), "a check reads it on the host"
-    assert key not in json.dumps(desk.container()) + docker("logs", desk.name) + said.out + said.err
+    assert key not in json.dumps(desk.container()) + docker("logs", desk.name) + result.out + result.err
 
 
 def test_an_end_with_exit_code_0_is_a_failure(desk: Desk) -> None:
@@ -153,5 +153,5 @@ def test_an_end_with_exit_code_0_is_a_failure(desk: Desk) -> None:
     os.kill(desk.container()["State"]["Pid"], signal.SIGTERM)
     assert desk.until_exited() == 0
     assert desk.run("health.check", "--host", "here").code == 1
-    said = desk.run("status", "--host", "here")
-    assert (said.code, "exited (0)" in said.out) == (1, True), said.out
+    result = desk.run("status", "--host", "here")
+    assert (result.code, "exited (0)" in result.out) == (1, True), result.out

@@ -44,8 +44,8 @@ def test_to_an_older_version_and_back(desk: Desk, other: str) -> None:
     assert desk.container()["Image"] != before
     why = desk.refused(**OLDER[other])
     assert option(OLDER[other]) in why and f"vLLM {desk.shelf.usual}" in why
-    said = desk.run("rollback", "--host", "here", "--json")
-    assert said.proved, said.out[-3000:]
+    result = desk.run("rollback", "--host", "here", "--json")
+    assert result.proved, result.out[-3000:]
     assert (desk.settings()["version"], desk.container()["Image"]) == (desk.shelf.usual, before)
     desk.recipe_of(**NEWER)
     assert desk.deploy().recap["changed"] == 0

@@ -53,9 +53,9 @@ def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tm
         assert health == 200
         assert proof.verdict == "failed" and proof.sentence.startswith(f"rank 1 ({WORKER}): the process of rank 1")
         assert pair.token().status != 200
-        told = f"/health {health}, the worker exited with {code}: {proof.sentence}"
+        message = f"/health {health}, the worker exited with {code}: {proof.sentence}"
         readings.keep(
-            "its rank 1 killed while idle", "/health 200, the worker exits with 0, told as rank 1's end", told
+            "its rank 1 killed while idle", "/health 200, the worker exits with 0, told as rank 1's end", message
         )
 
 
@@ -70,9 +70,9 @@ def test_a_rank_that_is_killed_under_load(engine: Engine, tmp_path: Path) -> Non
         assert (worker, head, pair.health()) == (0, 0, 0)
         proof = pair.proof()
         assert proof.verdict == "failed" and proof.sentence.startswith(f"rank 1 ({WORKER}): the process of rank 1")
-        told = f"the client: {ended}; the worker exits with {worker}, the head with {head}: {proof.sentence}"
+        message = f"the client: {ended}; the worker exits with {worker}, the head with {head}: {proof.sentence}"
         predicted = "the client is told an error, both exit with 0, told as rank 1's end"
-        readings.keep("its rank 1 killed under load", predicted, told)
+        readings.keep("its rank 1 killed under load", predicted, message)
 
 
 def test_a_head_that_is_killed(engine: Engine, tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_a_head_that_is_killed(engine: Engine, tmp_path: Path) -> None:
             pair.members[WORKER].wait(UNNOTICED_S)
         logs, code = pair.proof().sentence, pair.stopped(WORKER)
         assert (code, pair.health()) == (0, 0)
-        told = f"/health refused; the worker runs on for {UNNOTICED_S} s and exits with {code} when stopped; the logs still say: {logs}"
-        readings.keep("its head killed", "the worker runs on until it is stopped; no log tells", told)
+        message = f"/health refused; the worker runs on for {UNNOTICED_S} s and exits with {code} when stopped; the logs still say: {logs}"
+        readings.keep("its head killed", "the worker runs on until it is stopped; no log tells", message)
 
 
 def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> No
         proof = pair.proof()
         assert (code, proof.verdict) == (0, "failed")
         assert proof.sentence.startswith(f"rank 1 ({WORKER}): a prompt of ")
-        told = f"all joined, a token; by its command line: --max-model-len 1024, not 8192; the long reference text: {error.value}; the head exits with {code}: {proof.sentence}"
+        message = f"all joined, a token; by its command line: --max-model-len 1024, not 8192; the long reference text: {error.value}; the head exits with {code}: {proof.sentence}"
         predicted = "all joined, a token; told by the command line and the long reference text"
-        readings.keep("another max-model-len on rank 1", predicted, told)
+        readings.keep("another max-model-len on rank 1", predicted, message)
 
 
 def test_pipeline_parallel_and_stopping_it(engine: Engine, tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_pipeline_parallel_and_stopping_it(engine: Engine, tmp_path: Path) -> No
         assert pair.members[WORKER].poll() is None
         worker = pair.stopped(WORKER)
         assert (head, worker) == (0, 0)
-        told = f"the worker runs on without its head; they exit with {head} and {worker}"
-        readings.keep("stopped, the head first", "no worker ends by itself; both exit with 0 within its time", told)
+        message = f"the worker runs on without its head; they exit with {head} and {worker}"
+        readings.keep("stopped, the head first", "no worker ends by itself; both exit with 0 within its time", message)
 
 
 def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:

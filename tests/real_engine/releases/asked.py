@@ -53,8 +53,8 @@ def ask(engine: Engine, cases: Sequence[Case]) -> Answers:
         check=True,
         timeout=WITHIN_S,
     )
-    said = json.loads(target.read_text())
-    return Answers({name: Answer(**line) for name, line in said["lines"].items()}, tuple(said["architectures"]))
+    result = json.loads(target.read_text())
+    return Answers({name: Answer(**line) for name, line in result["lines"].items()}, tuple(result["architectures"]))
 
 
 def argv(case: Case, engine: Engine) -> list[str]:

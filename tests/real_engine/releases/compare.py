@@ -75,7 +75,7 @@ def _end(did: Did) -> str:
         return f"not on a CPU ({did.not_here})"
     if not did.starts:
         return f"refused: {did.said}"
-    told = (
+    message = (
         f"{name} {value}" for name, value in did.settings.items() if name not in ("block_size", "memory_utilization")
     )
-    return f"taken: {', '.join(told)}"
+    return f"taken: {', '.join(message)}"

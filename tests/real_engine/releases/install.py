@@ -248,8 +248,10 @@ def _python() -> str:
     for name in (sys.executable, *(f"python{major}.{minor}" for major, minor in PYTHONS)):
         options = "import ensurepip, sys; print(*sys.version_info[:2])"
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run([name, "-c", options], capture_output=True, text=True, timeout=20, check=True).stdout
-            if tuple(int(part) for part in said.split()) in PYTHONS:
+            result = subprocess.run(
+                [name, "-c", options], capture_output=True, text=True, timeout=20, check=True
+            ).stdout
+            if tuple(int(part) for part in result.split()) in PYTHONS:
                 return name
     raise EngineMissing("none of Python 3.11, 3.12 and 3.13 (with venv) is on PATH.")
 

@@ -138,21 +138,21 @@ def _cell(name: str, report: Report) -> str:
     ]
     mode = settings.get("mamba_cache_mode")
     short += [str(mode)] if mode not in (None, "none") else []
-    told = ", ".join(short)
+    message = ", ".join(short)
     if did.not_here:
-        cell = f"not on a CPU ({did.not_here}); {told}"
+        cell = f"not on a CPU ({did.not_here}); {message}"
     elif not did.starts:
         cell = f"refused ({did.exit_code})"
     else:
-        cell = f"{'starts' if did.how == 'started' else 'taken'}: {told}"
+        cell = f"{'starts' if did.how == 'started' else 'taken'}: {message}"
     wrong = _wrong(name, report)
     return f"**{cell}**<br>{'<br>'.join(wrong)}" if wrong else cell
 
 
 def _dated(found: Sequence[Report]) -> str:
     rows = [(change.release, change.what, change.source, change.evidence(found)) for change in tables.changes()]
-    told = ", ".join(_unseen(found))
-    return f"{_table(('from', 'what', 'source', 'evidence'), rows)}\nReleases that the tables name, read and not seen: {told}.\n"
+    message = ", ".join(_unseen(found))
+    return f"{_table(('from', 'what', 'source', 'evidence'), rows)}\nReleases that the tables name, read and not seen: {message}.\n"
 
 
 def _unseen(found: Sequence[Report]) -> list[str]:
@@ -166,8 +166,16 @@ def _whole(report: Report) -> str:
     for case in CASES:
         did = report.cases[case.name]
         wrong = "".join(f"<br>**{sentence}**" for sentence in _wrong(case.name, report))
-        said = _predicted(tables.foretold(case, report.version))
-        row = (case.name, did.model, f"`{did.flags}`", said, _did(did) + wrong, f"`{did.line}`", str(did.seconds or ""))
+        result = _predicted(tables.foretold(case, report.version))
+        row = (
+            case.name,
+            did.model,
+            f"`{did.flags}`",
+            result,
+            _did(did) + wrong,
+            f"`{did.line}`",
+            str(did.seconds or ""),
+        )
         rows.append(row)
     return _table(head, rows)
 
@@ -183,8 +191,8 @@ def _predicted(said: Prediction) -> str:
         return "nothing"
     if not said.starts:
         return "refused"
-    told = _settings({name: getattr(said, name) for name in WORDS if getattr(said, name) is not None})
-    return f"starts: {told}"
+    message = _settings({name: getattr(said, name) for name in WORDS if getattr(said, name) is not None})
+    return f"starts: {message}"
 
 
 def _settings(values: object) -> str:
@@ -198,10 +206,10 @@ def _settings(values: object) -> str:
 
 def _figures(found: Iterable[Report]) -> str:
     lines = [f"* {item.version}, {case}: {figures}" for item in found for case, figures in item.figures.items()]
-    told = (
+    message = (
         "Sparkwright's own clients against the running servers (`verify_health`, `smoke_test`, and both sides' tokens):"
     )
-    return f"{told}\n\n" + "\n".join(lines) + "\n"
+    return f"{message}\n\n" + "\n".join(lines) + "\n"
 
 
 def _groups() -> str:

@@ -43,9 +43,11 @@ class Change:
 
     def evidence(self, reports: Sequence[Report]) -> str:
         """How far real releases stand for it, in words for a table. reports: oldest first."""
-        told = [(f"{report.version}{' (source)' if report.of_source else ''}", self.seen(report)) for report in reports]
-        without = [version for version, seen in told if seen is False]
-        having = [version for version, seen in told if seen]
+        message = [
+            (f"{report.version}{' (source)' if report.of_source else ''}", self.seen(report)) for report in reports
+        ]
+        without = [version for version, seen in message if seen is False]
+        having = [version for version, seen in message if seen]
         if any(self.wrong(report) for report in reports):
             return f"**wrong**: not in {', '.join(without) or 'none'}; in {', '.join(having) or 'none'}"
         if without and having:
@@ -76,19 +78,19 @@ def foretold(case: Case, release: str) -> Prediction:
 def against(case: Case, report: Report) -> list[str]:
     """What the rules say of a case and is not so in this release."""
     did = report.cases.get(case.name)
-    said = foretold(case, report.version)
-    if did is None or said.starts is None:
+    result = foretold(case, report.version)
+    if did is None or result.starts is None:
         return []
-    if did.not_here or (did.starts and said.starts):
+    if did.not_here or (did.starts and result.starts):
         return [
             f"{name}: predicted {wanted}, is {did.settings[name]}"
             for name in COMPARED
-            if (wanted := getattr(said, name)) is not None and did.settings.get(name, wanted) != wanted
+            if (wanted := getattr(result, name)) is not None and did.settings.get(name, wanted) != wanted
         ]
-    late = did.how == "asked" and said.why.startswith(LATE)
-    if did.starts == said.starts or late:
+    late = did.how == "asked" and result.why.startswith(LATE)
+    if did.starts == result.starts or late:
         return []
-    return [f"predicted that it {'starts' if said.starts else 'is refused'}; it {_became(did)}"]
+    return [f"predicted that it {'starts' if result.starts else 'is refused'}; it {_became(did)}"]
 
 
 def _became(did: Did) -> str:
@@ -103,9 +105,9 @@ def _options(report: Report) -> Iterator[str]:
     for name in sorted({*options.every(), *option_history.BY_FLAG, *report.options}):
         if name.startswith("no-") or name == "help":
             continue
-        said, has = option_history.existence(name, version).exists, _has_option(name, report)
-        if said is not None and said != has:
-            yield f"--{name}: the tables say it {'exists' if said else 'does not exist'}, and it {'does' if has else 'does not'}"
+        result, has = option_history.existence(name, version).exists, _has_option(name, report)
+        if result is not None and result != has:
+            yield f"--{name}: the tables say it {'exists' if result else 'does not exist'}, and it {'does' if has else 'does not'}"
     usual = option_values.usual()
     everywhere = options.of_anchor(options.OLDER) & options.of_anchor(options.NEWER)
     for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(usual)):
@@ -135,9 +137,9 @@ def _class(shape: str) -> str:
 
 def _architectures(report: Report) -> Iterator[str]:
     for name in architecture_support.SUPPORT:
-        said, has = architecture_support.loads(name, report.version), name in report.architectures
-        if said is not None and said != has:
-            yield f"{name}: the tables say it {'loads' if said else 'does not load'}, and it {'does' if has else 'does not'}"
+        result, has = architecture_support.loads(name, report.version), name in report.architectures
+        if result is not None and result != has:
+            yield f"{name}: the tables say it {'loads' if result else 'does not load'}, and it {'does' if has else 'does not'}"
 
 
 def _variables(report: Report) -> Iterator[str]:
@@ -146,9 +148,9 @@ def _variables(report: Report) -> Iterator[str]:
     for name in sorted(
         (read | {environment.PREFIX + short for short in environment.histories()}) - OF_NO_CHECK if read else ()
     ):
-        said = environment.unread(name, version) is None
-        if said != (name in read) and name.startswith(environment.PREFIX):
-            yield f"{name}: the tables say that it is {'read' if said else 'not read'}, and it is {'not ' if said else ''}read"
+        result = environment.unread(name, version) is None
+        if result != (name in read) and name.startswith(environment.PREFIX):
+            yield f"{name}: the tables say that it is {'read' if result else 'not read'}, and it is {'not ' if result else ''}read"
 
 
 def _config_file(report: Report) -> Iterator[str]:

@@ -120,8 +120,8 @@ def test_what_a_release_shows_against_a_table_is_told() -> None:
     options = {name: shape for name, shape in NEWEST.options.items() if name != "enable-log-requests"}
     architectures = tuple(name for name in NEWEST.architectures if name != "Qwen3NextForCausalLM")
     cases = {**NEWEST.cases, "swap-space": TAKEN}
-    told = tables.disagreements(replace(NEWEST, options=options, architectures=architectures, cases=cases))
-    assert told == [
+    message = tables.disagreements(replace(NEWEST, options=options, architectures=architectures, cases=cases))
+    assert message == [
         "`--enable-log-requests` exists from 0.10.1 on (#21739 (dates))",
         "--enable-log-requests: the tables say it exists, and it does not",
         "Qwen3NextForCausalLM: the tables say it loads, and it does not",
@@ -160,8 +160,8 @@ def test_what_changed_since_the_release_before() -> None:
         key_shown=not old.key_shown,
     )
     assert compare.before("0.33.0", [old, replace(new, version="0.34.0")]) is old
-    told = compare.changes(old, new)
-    assert list(told.items())[:-1] == [
+    message = compare.changes(old, new)
+    assert list(message.items())[:-1] == [
         ("options that are new", ["--d word"]),
         ("options that are gone", ["--a"]),
         ("options that take something else", ["--b: +z -y", "--c: switch before, word now"]),

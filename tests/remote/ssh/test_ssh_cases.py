@@ -193,8 +193,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def by_ssh(bench: Bench) -> str:
     """Return ssh's refusal; empty if it connects."""
     words = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=error", "target", "true"]
-    said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    return said.stderr.strip() or f"exit {said.returncode}" if said.returncode else ""
+    result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return result.stderr.strip() or f"exit {result.returncode}" if result.returncode else ""
 
 
 def by_sparkwright(bench: Bench) -> str:

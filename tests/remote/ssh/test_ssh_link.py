@@ -128,9 +128,9 @@ def test_a_jump_host_is_gone_through(lab: Lab) -> None:
 
 def test_an_unknown_host_key_is_refused_with_what_mends_it(lab: Lab) -> None:
     lab.known_hosts.write_text("")
-    said = refusal(lab)
-    assert "is not known yet: SHA256:" in said
-    assert f"`ssh -p {lab.sshd.port} root@127.0.0.1`" in said
+    result = refusal(lab)
+    assert "is not known yet: SHA256:" in result
+    assert f"`ssh -p {lab.sshd.port} root@127.0.0.1`" in result
     assert lab.known_hosts.read_text() == ""
 
 
@@ -138,9 +138,9 @@ def test_a_changed_host_key_is_refused_with_what_mends_it(lab: Lab) -> None:
     lab.sshd.stop()
     lab.sshd.new_host_key()
     lab.sshd.start()
-    said = refusal(lab)
-    assert "is not the known one" in said
-    assert f"ssh-keygen -R '[127.0.0.1]:{lab.sshd.port}'" in said
+    result = refusal(lab)
+    assert "is not the known one" in result
+    assert f"ssh-keygen -R '[127.0.0.1]:{lab.sshd.port}'" in result
 
 
 def test_a_hashed_known_hosts_line_is_understood(lab: Lab) -> None:
@@ -186,9 +186,9 @@ def test_a_revoked_key_is_refused_even_when_it_is_known(lab: Lab, strict: str) -
 
 def test_a_certificate_authority_is_not_mistaken_for_the_key(lab: Lab) -> None:
     lab.known_hosts.write_text(f"@cert-authority {lab.sshd.known_hosts_line()}")
-    said = refusal(lab)
-    assert "Host certificates are not checked here." in said
-    assert f"`ssh-keyscan -p {lab.sshd.port} 127.0.0.1 >> {lab.known_hosts}`" in said
+    result = refusal(lab)
+    assert "Host certificates are not checked here." in result
+    assert f"`ssh-keyscan -p {lab.sshd.port} 127.0.0.1 >> {lab.known_hosts}`" in result
 
 
 def test_a_proxy_command_runs_as_ssh_runs_it(lab: Lab) -> None:
@@ -253,8 +253,8 @@ def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
 
 def test_a_key_the_host_does_not_take_is_named(lab: Lab) -> None:
     (lab.sshd.folder / "authorized_keys").write_text("")
-    said = refusal(lab)
-    assert f"accepts none of the agent's keys and {lab.folder}/id" in said
+    result = refusal(lab)
+    assert f"accepts none of the agent's keys and {lab.folder}/id" in result
 
 
 def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: Lab) -> None:
@@ -343,8 +343,8 @@ def test_a_secret_reaches_the_runner_and_no_file(lab: Lab) -> None:
     show = say("sh", "-c", "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; env")
     events = ask(lab, plan(show), {"HF_TOKEN": Secret(token)})
     assert token not in str(events)
-    said = subprocess.run(["grep", "-rlF", token, str(lab.sshd.home)], capture_output=True, text=True, check=False)
-    assert said.stdout == ""
+    result = subprocess.run(["grep", "-rlF", token, str(lab.sshd.home)], capture_output=True, text=True, check=False)
+    assert result.stdout == ""
 
 
 def test_the_target_is_what_ssh_itself_says(lab: Lab) -> None:

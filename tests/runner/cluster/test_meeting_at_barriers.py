@@ -63,8 +63,8 @@ def test_a_second_failure_fails_the_barriers_of_the_rescue(tmp_path: Path) -> No
         broken = (sh("Restore previous server", "exit 7"), *rescue)
         worker = pair.begin(1, swap(sh("Pull", "exit 3"), barrier("prepared"), rescue=broken))
         assert (head.recap()["exit"], worker.recap()["exit"]) == (1, 1)
-        told = head.outcome("Meet at all restored")[1]
-        assert told == "spark2 (rank 1) failed at 'Restore previous server': sh exited with 7: no output."
+        message = head.outcome("Meet at all restored")[1]
+        assert message == "spark2 (rank 1) failed at 'Restore previous server': sh exited with 7: no output."
 
 
 def test_a_failure_that_nothing_rescues_is_told_too_and_one_that_is_ignored_is_none(tmp_path: Path) -> None:

@@ -143,8 +143,8 @@ def test_logs_by_tail_since_time_and_stream(engine: docker.DockerClient, model: 
     parts = [container.logs(stdout=out, stderr=not out) for out in (True, False)]
     assert b"non-default args" in parts[0] and b"Application startup complete." not in parts[0]
     assert b"Application startup complete." in parts[1] and b"non-default args" not in parts[1]
-    status, said = refused(lambda: container.logs(stdout=False, stderr=False))
-    assert (status, said) == (400, "Bad parameters: you must choose at least one stream")
+    status, result = refused(lambda: container.logs(stdout=False, stderr=False))
+    assert (status, result) == (400, "Bad parameters: you must choose at least one stream")
 
 
 def test_following_ends_with_the_container(engine: docker.DockerClient, model: Path) -> None:
@@ -171,8 +171,8 @@ def test_following_ends_with_the_container(engine: docker.DockerClient, model: P
 def test_a_throw_away_container_tells_the_version(engine: docker.DockerClient, entrypoint: Any, command: Any) -> None:
     for tag, version in ((TAG, "0.32.0"), ("cu130-nightly", "0.19.2rc1.dev134+gsandbox")):
         pull(engine, tag)
-        said = engine.containers.run(f"{REPOSITORY}:{tag}", command, entrypoint=entrypoint, remove=True)
-        assert said.decode().strip() == version
+        result = engine.containers.run(f"{REPOSITORY}:{tag}", command, entrypoint=entrypoint, remove=True)
+        assert result.decode().strip() == version
     assert names(engine, all=True) == []
 
 
@@ -182,20 +182,20 @@ def test_a_container_that_removes_itself_is_gone_after_its_end(engine: docker.Do
 
 
 def test_a_program_that_is_not_there_is_refused_at_the_start(engine: docker.DockerClient) -> None:
-    status, said = refused(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
-    assert status == 400 and 'exec: "nvtop": executable file not found in $PATH' in said
+    status, result = refused(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
+    assert status == 400 and 'exec: "nvtop": executable file not found in $PATH' in result
     assert engine.api.containers(all=True)[0]["State"] == "created"
 
 
 def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: Path) -> None:
     container = serving(engine, "one", model)
-    status, said = refused(lambda: engine.images.remove(IMAGE, force=True))
+    status, result = refused(lambda: engine.images.remove(IMAGE, force=True))
     assert (
-        status == 409 and f"(cannot be forced) - image is being used by running container {container.id[:12]}" in said
+        status == 409 and f"(cannot be forced) - image is being used by running container {container.id[:12]}" in result
     )
     container.stop()
-    status, said = refused(lambda: engine.images.remove(IMAGE))
-    assert status == 409 and "(must be forced) - image is being used by stopped container" in said
+    status, result = refused(lambda: engine.images.remove(IMAGE))
+    assert status == 409 and "(must be forced) - image is being used by stopped container" in result
     container.remove()
     engine.api.tag(IMAGE, REPOSITORY, "mine")
     engine.images.remove(f"{REPOSITORY}:mine")

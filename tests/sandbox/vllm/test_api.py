@@ -187,8 +187,8 @@ def test_errors_are_word_for_word(serve: Callable[..., Server]) -> None:
         status,
         json.loads(text),
     )
-    said = server.json("POST", "/v1/completions", {"model": NAME, "prompt": "x" * 4 * 4090, "max_tokens": 100})
-    assert said[0] == 400 and "4096 tokens. However, you requested 100 output tokens" in said[1]["error"]["message"]
+    result = server.json("POST", "/v1/completions", {"model": NAME, "prompt": "x" * 4 * 4090, "max_tokens": 100})
+    assert result[0] == 400 and "4096 tokens. However, you requested 100 output tokens" in result[1]["error"]["message"]
     assert server.json("POST", "/v1/chat/completions", {"model": NAME})[0] == 400
 
 

@@ -64,10 +64,10 @@ def laid(kind: str, folder: Path) -> Path:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) -> None:
     path = str(laid(case.model, tmp_path))
-    settings, said = stand_in(case.argv(path), tmp_path, VERSION)
-    assert (settings is not None) == case.expected.starts, said
+    settings, result = stand_in(case.argv(path), tmp_path, VERSION)
+    assert (settings is not None) == case.expected.starts, result
     if settings is None:
-        assert words(read(said, LOG).failure.value) == words(case.expected.why.replace("{model}", path))
+        assert words(read(result, LOG).failure.value) == words(case.expected.why.replace("{model}", path))
         return
     now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
     wanted = case.expected
@@ -96,8 +96,8 @@ def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_
         found = rules.check(options, classify(model), versions.parse(version))
         errors = [item.sentence for item in found if item.severity == "error" and item.rule not in NOT_REFUSED]
         case = Case("", kind, Prediction(None), dict(options.flags))
-        settings, said = stand_in(case.argv(path), tmp_path, version)
-        assert bool(errors) == (settings is None), f"{flags}: {errors} against {said[-300:]}"
+        settings, result = stand_in(case.argv(path), tmp_path, version)
+        assert bool(errors) == (settings is None), f"{flags}: {errors} against {result[-300:]}"
         if settings is not None:
             foretold = prediction.effective(options, classify(model), versions.parse(version))
             assert foretold.chunked_prefill == settings.chunked_prefill

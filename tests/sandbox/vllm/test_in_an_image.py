@@ -11,15 +11,15 @@ from molecule.bed import bed
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "result"),
     [
         (["--max-num-sequences", "8"], 2, "unrecognized arguments: --max-num-sequences"),
         (["--help"], 0, "usage: vllm serve"),
     ],
 )
-def test_it_reads_its_arguments(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+def test_it_reads_its_arguments(tmp_path: Path, arguments: list[str], code: int, result: str) -> None:
     bed.sandbox(tmp_path)
     start = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_module('sparkwright.sandbox.vllm', run_name='__main__')"
     program = [sys.executable, "-I", "-S", "-c", start, "serve", "--model", "/models/x", *arguments]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    assert said in ended.stdout + ended.stderr and ended.returncode == code, ended.stderr[-2000:]
+    assert result in ended.stdout + ended.stderr and ended.returncode == code, ended.stderr[-2000:]

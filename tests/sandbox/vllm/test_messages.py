@@ -123,8 +123,8 @@ def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_m
     room = {"max_tokens": 2048} if chat else {"max_output_tokens": 2048}
 
     def answered(text: str) -> dict[str, Any]:
-        said = {"messages": [{"role": "user", "content": text}]} if chat else {"input": text}
-        status, found = servers[False].json("POST", path, {"model": "m", "tools": [tool], **said, **room})
+        result = {"messages": [{"role": "user", "content": text}]} if chat else {"input": text}
+        status, found = servers[False].json("POST", path, {"model": "m", "tools": [tool], **result, **room})
         assert status == 200, found
         return dict(found)
 

@@ -99,9 +99,9 @@ def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> N
     real_log = (DATA / case / "server.log").read_text()
     log, code = begin(TINY.get(words[0]), *words)
     assert code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
-    told, real = read(log, LOG).failure, read(real_log, LOG).failure
-    assert told.value == real.value is not None
-    assert told.evidence.partition(" [type=")[0] == real.evidence.partition(" [type=")[0]
+    message, real = read(log, LOG).failure, read(real_log, LOG).failure
+    assert message.value == real.value is not None
+    assert message.evidence.partition(" [type=")[0] == real.evidence.partition(" [type=")[0]
     assert read(log, LOG).value("architecture") == read(real_log, LOG).value("architecture")
 
 
