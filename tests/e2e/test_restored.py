@@ -1,4 +1,4 @@
-"""What is said of a previous server that is restored: it serves, or nothing does."""
+"""The outcome of a failed deploy whose previous server is restored: it serves, or neither does."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -38,10 +38,10 @@ def answers(desk: Desk) -> bool:
             "The previous server serves again, but a later step failed: the state folder is full.",
             True,
         ),
-        ("Start previous server", "The previous server failed too: nothing serves now.", False),
+        ("Start previous server", "The previous server failed too: neither serves now.", False),
     ],
 )
-def test_a_previous_server_that_is_not_as_it_was_is_asked_before_it_is_said_that_nothing_serves(
+def test_a_previous_server_that_is_not_as_it_was_is_asked_before_it_is_said_that_neither_serves(
     broken: Desk, task: str, outcome: str, serves: bool
 ) -> None:
     broken.before(task, BREAK % "the state folder is full.")
@@ -50,10 +50,10 @@ def test_a_previous_server_that_is_not_as_it_was_is_asked_before_it_is_said_that
     assert answers(broken) == serves
 
 
-def test_a_roll_back_to_a_kept_server_that_fails_says_that_nothing_serves(broken: Desk) -> None:
+def test_a_roll_back_to_a_kept_server_that_fails_says_that_neither_serves(broken: Desk) -> None:
     assert broken.deploy("--no-rollback").code == 1
     broken.before("Start previous server", BREAK % "it does not start.")
     failed = broken.run("rollback", "--host", "sandbox", "--json")
     assert failed.code == 1, failed.out[-3000:]
-    assert failed.recap["msg"].endswith("The previous server failed too: nothing serves now.")
+    assert failed.recap["msg"].endswith("The previous server failed too: neither serves now.")
     assert not answers(broken)

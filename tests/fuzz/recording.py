@@ -42,9 +42,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         ("models.verify", "ollama.ps", "ollama.unload", "incident", "logs", "recipe.list", "caches.list"), BOTH
     ),
     **dict.fromkeys(("deploy", "restart", "provision", "health.install", "health.uninstall"), BOTH),
+    "runs:all": (*BOTH, "--all"),
     **dict.fromkeys(("models.prune", "images.prune", "caches.prune", "host.clean"), (*BOTH, "--yes")),
     "logs:state": (*BOTH, "--state"),
-    "runs:all": (*BOTH, "--all"),
     "doctor:fix": (*BOTH, "--fix", "--yes"),
     "report": (*BOTH, "--to", "page.html"),
     "recommend": ONE,
@@ -238,7 +238,7 @@ def record() -> None:
             print("gateway.deploy", done.code, done.out[-1500:] if done.code else "")
             files = _files(desk.root)
             for command in COMMANDS:
-                ended = run(words_of(command), desk.root, desk._env(), recorder(command, rows))
+                ended = run(words_of(command), desk.root, desk.environment(), recorder(command, rows))
                 print(command, ended.code, ended.out[-300:].replace("\n", " | ") if ended.code else "")
             requests = [json.loads(line) for line in rows.read_text().splitlines()]
         finally:

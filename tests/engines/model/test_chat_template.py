@@ -184,7 +184,7 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
         (ON, 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}', "enable_thinking: false"),
         (EFFORT, "thinking   always on, no request turns it off; its effort is set with reasoning_effort", ""),
         (PLAIN, "", ""),
-        ("", "thinking   unknown: spark.lock tells nothing", ""),
+        ("", "thinking   unknown: spark.lock has no record", ""),
     ],
 )  # fmt: skip
 def test_client_says_of_thinking_what_the_template_does(text: str, line: str, switch: str) -> None:
