@@ -231,7 +231,7 @@ def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alon
     ):
         alone.desk.before(task, f"{{name: Break, fail: {{msg: {why}}}}}")
     result = alone.deploy()
-    outcome = "The previous server failed too: neither serves now."
+    outcome = "The previous server failed: neither serves now."
     assert (result.code, result.recap["msg"]) == (1, f"the new one is broken. {outcome}"), result.out[-3000:]
     assert alone.containers()[INTERIM] == "running" and alone.servers()["sandbox::interim"] == "up"
 

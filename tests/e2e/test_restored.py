@@ -38,7 +38,7 @@ def answers(desk: Desk) -> bool:
             "The previous server serves again, but a later step failed: the state folder is full.",
             True,
         ),
-        ("Start previous server", "The previous server failed too: neither serves now.", False),
+        ("Start previous server", "The previous server failed: neither serves now.", False),
     ],
 )
 def test_a_previous_server_that_is_not_as_it_was_is_asked_before_it_is_said_that_neither_serves(
@@ -55,5 +55,5 @@ def test_a_roll_back_to_a_kept_server_that_fails_says_that_neither_serves(broken
     broken.before("Start previous server", BREAK % "it does not start.")
     failed = broken.run("rollback", "--host", "sandbox", "--json")
     assert failed.code == 1, failed.out[-3000:]
-    assert failed.recap["msg"].endswith("The previous server failed too: neither serves now.")
+    assert failed.recap["msg"] == "A rollback was requested. The previous server failed: neither serves now."
     assert not answers(broken)

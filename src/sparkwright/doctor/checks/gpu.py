@@ -184,7 +184,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
         yield Finding(
             HEAT_NAME, "warning", f"{shown}, which is not in effect: it runs at {clock:.0f} MHz", fix, about.source
         )
-    elif slowed or celsius > defaults.HOT_C:
+    elif slowed or celsius >= defaults.HOT_C:
         name = host.wanted.name or "HOST"
         lower = f"a lower clock_cap_mhz than {cap}" if cap else "clock_cap_mhz: 2000"
         fix = f"check fans and room; {lower} in its vars, then invoke provision --host {name}"

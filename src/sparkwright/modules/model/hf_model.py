@@ -61,7 +61,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
     that a safetensors index names must exist.
 
     transfer: `hf_transfer` reads a file in parallel ranges (for throttled connections); `plain` downloads files in parallel
-    and resumes them (for fast mirrors); `xet` uses the hub's chunk store; `auto` measures for two seconds and reports its
+    and resumes them (for fast mirrors); `xet` uses the hub's chunk store; `auto` measures each for a second and reports its
     choice. If no new byte is written for stall_seconds, the transfer is killed and continues in the next mode. Partial files
     of another mode or hub version are removed first, because continuing one corrupts it silently.
 

@@ -63,7 +63,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     With speculation a baseline also has the acceptance by position; a first position below three quarters of it is a
     regression. Before the first baseline is kept, eight questions are sent as one stream and as eight, at temperature 0 and
-    0.7: speculation that gives no answer there, or at most half as many correct ones as one greedy stream, fails.
+    0.7: speculation that gives no answer there, or fewer than half as many correct ones as one greedy stream, fails.
 
     A server whose tokens come in bursts has no decode rate: tok_per_s is null, and request_tok_per_s is the rate of the
     whole requests.

@@ -92,7 +92,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("reason, for the history", default="requested")
+        why: str = arg("reason, for the history", default="A rollback was requested.")
 
     def read(self, args: Args, context: Context) -> Found:
         good = good_states.last(context.state)
