@@ -56,7 +56,7 @@ class Desk:
 
     def lay(self, recipe: str) -> None:
         """Its files, and deploys until there is nothing to do. Raises Absent where the sandbox has no such engine."""
-        starter.lay(self.folder)
+        starter.write_starter(self.folder)
         host = self.folder / "hosts/sandbox.yml"
         with socket.create_server(("127.0.0.1", 0)) as one:
             port = one.getsockname()[1]

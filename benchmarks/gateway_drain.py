@@ -212,18 +212,18 @@ def added() -> bool:
             thread.start()
         while sum(server.running for server in servers) < STREAMS:
             time.sleep(0.02)
-        config = render.files(replace(made, models=(model("m", *servers, slots=16),)))[render.CONFIG]
-        config = config.replace(render.DIGEST, "nine")
-        container.keep_states(Path(folder), config)
-        (Path(folder) / render.CONFIG).write_text(config)
-        haproxy_sockets.ask(Path(folder), "reload", render.MASTER_SOCKET)
+        config = render.render_files(replace(made, models=(model("m", *servers, slots=16),)))[render.CONFIG_FILE]
+        config = config.replace(render.DIGEST_PLACEHOLDER, "nine")
+        container.save_states(Path(folder), config)
+        (Path(folder) / render.CONFIG_FILE).write_text(config)
+        haproxy_sockets.send_command(Path(folder), "reload", render.MASTER_SOCKET)
         while haproxy_sockets.running_digest(Path(folder)) != "nine":
             time.sleep(0.02)
         for server in servers:
             server.go_on.set()
         for thread in threads:
             thread.join()
-        rows = haproxy_sockets.statistics_rows(Path(folder))
+        rows = haproxy_sockets.read_statistics(Path(folder))
     whole = sum(end.endswith(b"data: [DONE]\n\n") for end in ends)
     count = sum(row["svname"].startswith("s") for row in rows)
     print(

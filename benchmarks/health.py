@@ -61,7 +61,7 @@ def command(project: Path, *words: str) -> None:
 def unpacked(folder: Path) -> list[str]:
     """The words that check once, with a runtime as a host gets it."""
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    with tarfile.open(runtime.archive(python, platform.machine())) as tar:
+    with tarfile.open(runtime.ensure_archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
     compileall.compile_dir(folder / "lib", quiet=1)
     (folder / "lock").touch()  # as unpack.py leaves it

@@ -33,7 +33,7 @@ from tests.real_llama import tiny_gguf
 from sparkwright.engines import openai_api
 from sparkwright.engines.llama_cpp.http import HTTP
 from sparkwright.measure import stream
-from sparkwright.measure.background import undisturbed
+from sparkwright.measure.background import suspend_gc
 
 SHAPE = tiny_gguf.Shape(layers=6, heads=8, kv_heads=4, head=64, inner=2048)
 SLOTS, CONTEXT = 4, 8192
@@ -74,7 +74,7 @@ def main() -> None:
 
 def body(tokens: int) -> dict[str, Any]:
     """A measured request whose prompt no cache holds."""
-    return openai_api.measured_stream(HTTP, "tiny", PROMPT.format(next(numbers)), tokens)
+    return openai_api.build_stream_request(HTTP, "tiny", PROMPT.format(next(numbers)), tokens)
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------------
@@ -96,13 +96,13 @@ def rates(base_url: str) -> None:
 
 def compared(base_url: str, streams: int) -> list[tuple[float, float]]:
     """Of each stream: the server's rate, and ours over it."""
-    with ThreadPoolExecutor(streams) as pool, undisturbed():
+    with ThreadPoolExecutor(streams) as pool, suspend_gc():
         recordings = list(
             pool.map(lambda asked: stream.record(base_url, asked), [body(TOKENS) for _ in range(streams)])
         )
     rows = []
     for recording in recordings:
-        ours_per_s = stream.read(recording, HTTP.counted).tok_per_s or 0.0
+        ours_per_s = stream.parse_recording(recording, HTTP.counted).tok_per_s or 0.0
         said = timings(b"".join(piece for _, piece in recording.pieces))["predicted_per_second"]
         rows.append((said, ours_per_s / said))
     return rows
@@ -136,7 +136,7 @@ def first_tokens(base_url: str) -> None:
 def ours(base_url: str) -> First:
     """As every measurement of sparkwright's."""
     recording = stream.record(base_url, body(8))
-    found = stream.read(recording, HTTP.counted)
+    found = stream.parse_recording(recording, HTTP.counted)
     own = timings(b"".join(piece for _, piece in recording.pieces))
     return First(1000 * (found.ttft_s or 0), own["prompt_ms"])
 
@@ -144,7 +144,7 @@ def ours(base_url: str) -> First:
 def plain(base_url: str) -> First:
     """Nothing but a socket: the request, and the time at which the first bytes with text came."""
     where = urlsplit(base_url)
-    request = stream.request_bytes(base_url, body(8), "")
+    request = stream.build_request(base_url, body(8), "")
     with socket.create_connection((where.hostname or "", where.port or 0)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sent_s = time.perf_counter()

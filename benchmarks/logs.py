@@ -83,7 +83,7 @@ def measured(path: Path) -> str:
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     )
     with path.open("rb") as file:
-        state = reader.read(file, LOG)
+        state = reader.read_log(file, LOG)
     seconds, cpu = time.perf_counter() - began_s, time.process_time() - cpu_s
     megabytes = path.stat().st_size / (1 << 20)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

@@ -242,7 +242,7 @@ def rates() -> None:
     """The decode rate with several tokens a chunk."""
     for per_chunk in (1, 3, 8):
         with server(gap_s=per_chunk / RATE, per_chunk=per_chunk) as url:
-            found = stream.run(url, openai_api.measured_stream(HTTP, "m", "hello", TOKENS))
+            found = stream.measure_stream(url, openai_api.build_stream_request(HTTP, "m", "hello", TOKENS))
             (_first, gaps) = record(url).times[0]
         true = (found.points[-1][1] - per_chunk) / sum(gaps)
         assert found.tok_per_s is not None
@@ -254,7 +254,7 @@ def gate() -> None:
     with server(gap_s=1 / 47) as url:
         baseline = smoke.Baseline(dict.fromkeys(smoke.PROMPTS, 47.0), deviation=0.0, runs=5)
         started_s = time.perf_counter()
-        found = smoke.measure(url, "m", bounds=smoke.Bounds(expected=47), baseline=baseline)
+        found = smoke.measure_decode_rate(url, "m", bounds=smoke.Bounds(expected=47), baseline=baseline)
         took_s = time.perf_counter() - started_s
     print(f"smoke test of 47 tok/s: {found.verdict}, {found.tok_per_s:.2f} tok/s, {took_s:.1f} s")
 

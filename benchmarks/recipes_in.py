@@ -14,7 +14,7 @@ from pathlib import Path
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.importing import recipe_of, recognise
-from sparkwright.project.importing.foreign import Report
+from sparkwright.project.importing.foreign import ImportReport
 
 #: refusals and questions by what they are about: the first that a sentence contains
 REASONS = (
@@ -24,9 +24,9 @@ REASONS = (
 
 def outcome(path: Path) -> tuple[str, list[str]]:
     """whole, questions (their keys), refused (the reason) or traceback."""
-    report = Report()
+    report = ImportReport()
     try:
-        recipe_of.taken(recognise.read(document.text_of(path), path, report), "", report, path.name)
+        recipe_of.build_recipe(recognise.parse(document.read_text(path), path, report), "", report, path.name)
     except Refused as error:
         return "refused", [next((one for one in REASONS if one in str(error)), error.message)]
     except Exception:

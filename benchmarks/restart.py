@@ -64,7 +64,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        starter.lay(folder)
+        starter.write_starter(folder)
         with socket.create_server(("127.0.0.1", 0)) as one:
             self.port = one.getsockname()[1]
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")

@@ -28,7 +28,7 @@ from tests.remote.sshd import Sshd
 
 from benchmarks.delay_proxy import DelayProxy
 from sparkwright.health.record import Container, Machine, Record, Serves, Speed
-from sparkwright.host.records.good_states import remember
+from sparkwright.host.records.good_states import save_verified
 from sparkwright.host.state import StateFolder
 
 RUNS = 5
@@ -178,7 +178,9 @@ def checked(home: Path) -> None:
         machine=Machine(128 * 10**9, 20 * 10**9, 0, 0, 10**12, 10**6),
     )
     state.write("health", record.to_json())
-    remember(state, {"spec": {"name": "qwen35", "image": image}, "model": {"commit": commit}, "container_id": "c" * 64})
+    save_verified(
+        state, {"spec": {"name": "qwen35", "image": image}, "model": {"commit": commit}, "container_id": "c" * 64}
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from sparkwright.engines.caches import MOUNT
+from sparkwright.engines.caches import CACHE_MOUNT
 from sparkwright.engines.vllm.caches import CACHES
 
 READY_S, POLL_S = 1200.0, 0.25
@@ -39,7 +39,7 @@ def started(engine: Path, model: Path, caches: Path) -> tuple[float, float]:
         for place, name in CACHES.places.items():
             (caches / name).mkdir(parents=True, exist_ok=True)
             (Path(folder) / Path(place).name.replace("root", getpass.getuser())).symlink_to(caches / name)
-        kept = {name: value.replace(MOUNT, str(caches)) for name, value in CACHES.environment.items()}
+        kept = {name: value.replace(CACHE_MOUNT, str(caches)) for name, value in CACHES.environment.items()}
         words = [str(engine / "bin/vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
         begun_s = time.monotonic()
         server = subprocess.Popen(

@@ -15,11 +15,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from sparkwright.app import json_output, manual, recipe_exchange
-from sparkwright.app.findings import explained, rule_text, rules
+from sparkwright.app.findings import find_rules, format_rule, rule_titles
 from sparkwright.app.questions import client_formats
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
-from sparkwright.cli.framework.help import spelled
+from sparkwright.cli.framework.help import format_option
 from sparkwright.cli.help_groups import GROUPS
 from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
@@ -65,12 +65,12 @@ def pages() -> dict[Path, str]:
     """Every generated file with its text."""
     tables = {model.__name__: keys_table(model) for model in MODELS}
     found = {HERE / "modules" / f"{name}.md": manual.module_page(name) for name in registry.NAMES}
-    for kind in json_output.KINDS:
+    for kind in json_output.FILE_KINDS:
         found[HERE.parent / "schemas" / f"{kind}.json"] = json.dumps(json_output.schema(kind), indent=1) + "\n"
     found[HERE / "schemas" / "events.json"] = json.dumps(json_output.events_schema(), indent=1) + "\n"
     for command in json_output.COMMANDS:
         found[HERE / "schemas" / "json" / f"{command}.json"] = (
-            json.dumps(json_output.schema_of(command), indent=1) + "\n"
+            json.dumps(json_output.command_schema(command), indent=1) + "\n"
         )
     for page in sorted((HERE / "files").glob("*.md")):
         text = page.read_text()
@@ -117,14 +117,14 @@ def _shown(value: Any) -> str:
 
 def _code() -> str:
     """What the comparison says of this version: a row each of what a table of the code has."""
-    served = engine.served()
+    served = engine.list_served()
     split = (one.title for one in served if one.parallel)
     rows = {
         "engines": ", ".join(one.title for one in served),
         "one model over several hosts": ", ".join(split),
         "recipes that ship": f"{len(recipe.names(HERE.parent))} ([the book](recipes.md))",
         "recipes are taken from": f"{recognise.FORMATS} ([how](recipes-in.md))",
-        "recipes are written as": ", ".join(f"`{name}`" for name in recipe_exchange.FORMATS),
+        "recipes are written as": ", ".join(f"`{name}`" for name in recipe_exchange.EXPORT_FORMATS),
         "settings are written for": ", ".join(f"`{name}`" for name in client_formats.FORMATS),
         "a secret comes from": ", ".join(f"`{name}`" for name in SecretSource.model_fields),
         "commands": f"{sum(map(len, GROUPS.values()))} ([all](commands.md))",
@@ -154,10 +154,10 @@ NAMED = {"json": "JSON body", "form": "form", "response": "by the response"}
 
 def _paths() -> str:
     """The paths that a gateway routes, and the releases from which each engine serves them."""
-    engines = {name: engine.of(name) for name in engine.TITLES}
+    engines = {name: engine.get_engine(name) for name in engine.TITLES}
     titles = [one.title for one in engines.values()]
     rows = [f"| path | `model` | {' | '.join(titles)} |", f"|---|---|{'---|' * len(titles)}"]
-    for path in api_paths.union(one.http.paths for one in engines.values()):
+    for path in api_paths.merge_paths(one.http.paths for one in engines.values()):
         served = [_served(one.http.paths, path.path) for one in engines.values()]
         method = f"{path.method} " if path.method != "POST" else ""
         rows.append(f"| {method}`{path.path}` | {NAMED[path.model]} | {' | '.join(served)} |")
@@ -175,7 +175,7 @@ def _commands() -> Iterator[str]:
     for title, commands in GROUPS.items():
         yield f"## {title}\n"
         for name, examples in commands.items():
-            shown = help.spoken(namespace, name)
+            shown = help.display_name(namespace, name)
             yield f"### {shown}\n\n{inspect.getdoc(namespace[name])}\n"
             yield "```\n" + "\n".join(f"sparkwright {shown} {words}".rstrip() for words in examples) + "\n```\n"
             yield "| option | meaning |\n|---|---|"
@@ -185,9 +185,7 @@ def _commands() -> Iterator[str]:
 
 def _option(task: object, option: object) -> str:
     word = option.positional or option.name == task.word
-    return (
-        f"| `{option.name.upper() if word else spelled(option).strip()}` | {option.help.replace('|', chr(92) + '|')} |"
-    )
+    return f"| `{option.name.upper() if word else format_option(option).strip()}` | {option.help.replace('|', chr(92) + '|')} |"
 
 
 COMMANDS = """# Commands
@@ -219,7 +217,7 @@ def _man() -> Iterator[str]:
     for title, commands in GROUPS.items():
         yield f".SS {title}"
         for name, examples in commands.items():
-            shown = help.spoken(namespace, name)
+            shown = help.display_name(namespace, name)
             yield from (
                 ".TP",
                 rf"\fB{_troff_word(shown)}\fR",
@@ -227,7 +225,11 @@ def _man() -> Iterator[str]:
                 ".RS",
             )
             for option in contexts[name].args.values():
-                yield from (".TP", rf"\fB{_troff_word(spelled(option).strip())}\fR", *_troff(option.help or "", ".IP"))
+                yield from (
+                    ".TP",
+                    rf"\fB{_troff_word(format_option(option).strip())}\fR",
+                    *_troff(option.help or "", ".IP"),
+                )
             yield from (".RE", ".IP", ".nf")
             yield from (_troff_word(f"sparkwright {shown} {words}".rstrip()) for words in examples)
             yield ".fi"
@@ -259,7 +261,7 @@ sparkwright COMMAND --help shows the options of a command. Each page of the docu
 def _sections() -> str:
     """A row an engine that is served: what its section says of its flags."""
     rows = ["| section | known flags | set by another key | key of the server | memory |", "|---|---|---|---|---|"]
-    for one in engine.served():
+    for one in engine.list_served():
         by = ", ".join(f"`{name}`: `{key}`" for name, key in one.flags.SET_BY.items()) or "none"
         share = f"`{one.flags.MEMORY}`" if one.flags.MEMORY else "bytes, from its files and flags"
         key = f"read from a file (`{one.key.option}`)" if one.key else "none"
@@ -284,13 +286,13 @@ def _recipes() -> str:
             hosts,
             context,
             _drafts(flags),
-            _figure(catalogue.of(name, model)),
+            _figure(catalogue.find_entry(name, model)),
         )
         rows.append(f"| {' | '.join(map(str, cells))} | {wanted.file.date or 'undated'} |")
     return "\n".join(rows)
 
 
-def _figure(known: catalogue.Known) -> str:
+def _figure(known: catalogue.CatalogueEntry) -> str:
     """The report of a recipe's rate, with source and date."""
     if known.reported is None:
         return str(known.served or "none found")
@@ -308,15 +310,21 @@ def _drafts(flags: dict[str, object]) -> str:
 
 
 def _engines() -> str:
-    rows = ((name, title, "served" if engine.of(name).served else "not yet") for name, title in engine.TITLES.items())
+    rows = (
+        (name, title, "served" if engine.get_engine(name).served else "not yet")
+        for name, title in engine.TITLES.items()
+    )
     return "\n".join(f"| `{name}` | {title} | {state} |" for name, title, state in rows)
 
 
 def _metrics() -> str:
-    labels = {textfile.STATE.name: "`state`", textfile.INFO.name: "`model`, `commit`, `image`, `container`"}
+    labels = {
+        textfile.STATE_METRIC.name: "`state`",
+        textfile.INFO_METRIC.name: "`model`, `commit`, `image`, `container`",
+    }
     rows = [
         f"| `{textfile.PREFIX}{one.name}` | {labels.get(one.name, '')} | {one.about} |"
-        for one in (textfile.STATE, textfile.INFO, textfile.HEALS, *textfile.METRICS)
+        for one in (textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC, *textfile.METRICS)
     ]
     return f"{METRICS}\n| metric | labels | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
@@ -340,8 +348,8 @@ def _rules() -> str:
     parts = [
         "# Rules\n\nWhat `invoke lint` checks, and a deploy before it touches a host. `invoke explain RULE` shows the same.\n"
     ]
-    for name in sorted(rules()):
-        text = "\n\n".join(map(rule_text, explained(name)))
+    for name in sorted(rule_titles()):
+        text = "\n\n".join(map(format_rule, find_rules(name)))
         parts.append(f"\n## {name}\n\n```\n{text}\n```\n")
     return "".join(parts)
 

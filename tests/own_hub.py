@@ -12,7 +12,7 @@ from sparkwright.sandbox.web import Server
 @contextmanager
 def serving(models: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
     """Its address, for as long as the block. models: by their names, the files of each by path."""
-    others, theirs = hub.content, hub.files
+    others, theirs = hub.file_content, hub.list_files
 
     def content(model: str, path: str, *, moved: bool = False) -> bytes:
         return models[model][path] if model in models else others(model, path, moved=moved)
@@ -23,8 +23,8 @@ def serving(models: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, held in models.items():
             patch.setitem(hub.GGUF, name, tuple(held))
-        patch.setattr(hub, "files", files)
-        patch.setattr(hub, "content", content)
+        patch.setattr(hub, "list_files", files)
+        patch.setattr(hub, "file_content", content)
         server = Server(0, hub.HubApi, hub.Hub())
         server.start()
         try:

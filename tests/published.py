@@ -32,7 +32,7 @@ def closed(schema: Any) -> Any:
 
 def refused(command: str, out: str) -> list[str]:
     """What the schema has against it; nothing printed is refused, too, and so is a field that no page tells of."""
-    found = {**closed(json_output.schema_of(command)), "$id": f"{BASE}/json/{command}.json"}
+    found = {**closed(json_output.command_schema(command)), "$id": f"{BASE}/json/{command}.json"}
     jsonschema.Draft202012Validator.check_schema(found)
     known = Registry().with_resource(f"{BASE}/events.json", Resource.from_contents(json_output.events_schema()))
     judge = jsonschema.Draft202012Validator(found, registry=known)

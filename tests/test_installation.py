@@ -39,18 +39,18 @@ def environment(folder: Path, left: str, origin: dict[str, object] | None) -> tu
 )
 def test_the_command_fits_the_installer(tmp_path: Path, where: str, left: str, words: list[str]) -> None:
     prefix, package = environment(tmp_path / where, left, {"url": WHEEL, "archive_info": {}})
-    assert shlex.split(installation.adding("mcp", prefix, package)) == words
+    assert shlex.split(installation.install_command("mcp", prefix, package)) == words
 
 
 def test_a_package_of_a_repository_is_named_by_its_repository(tmp_path: Path) -> None:
     origin = {"url": "https://example.org/sparkwright", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}}
     prefix, package = environment(tmp_path, "uv-receipt.toml", origin)
-    assert installation.adding("mcp", prefix, package).endswith(" git+https://example.org/sparkwright")
+    assert installation.install_command("mcp", prefix, package).endswith(" git+https://example.org/sparkwright")
 
 
 def test_a_package_of_unknown_origin_is_not_installed_again(tmp_path: Path) -> None:
     prefix, package = environment(tmp_path, "uv-receipt.toml", None)
-    assert shlex.split(installation.adding("mcp", prefix, package)) == [
+    assert shlex.split(installation.install_command("mcp", prefix, package)) == [
         *("uv", "pip", "install", "--python", str(tmp_path), "mcp>=2.3,<3"),
     ]
 

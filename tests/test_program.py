@@ -16,7 +16,7 @@ from tests.remote.sshd import free_port
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     host = tmp_path / "hosts/sandbox.yml"
     host.write_text(f"{host.read_text()}\n".replace("serve_port: 18471", f"serve_port: {free_port()}"))
     yield tmp_path
@@ -46,10 +46,10 @@ def test_only_commands_are_put_in_our_words(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "argv", ["/x/invoke/__main__.py"])
     program.name.cache_clear()
     try:
-        assert program.typed("`sparkwright plan` shows it, `inv deploy --host a` does") == (
+        assert program.rewrite_commands("`sparkwright plan` shows it, `inv deploy --host a` does") == (
             "`invoke plan` shows it, `invoke deploy --host a` does"
         )
         for same in ("sparkwright is a tool", "they invoke it", "`sparkwright` alone", "/opt/sparkwright plan"):
-            assert program.typed(same) == same
+            assert program.rewrite_commands(same) == same
     finally:
         program.name.cache_clear()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkwright.ready import readable
+from sparkwright.ready import wait_for_readable
 
 MANY = 2000  # more than `select.select` takes
 
@@ -24,31 +24,31 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_what_has_arrived_is_seen_and_so_is_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
     near, far = ends
-    assert readable([near]) == []
+    assert wait_for_readable([near]) == []
     far.send(b"x")
-    assert readable([near], 60) == [near]
+    assert wait_for_readable([near], 60) == [near]
     assert near.recv(8) == b"x"
     far.close()
-    assert readable([near], 60) == [near] and near.recv(8) == b""
+    assert wait_for_readable([near], 60) == [near] and near.recv(8) == b""
 
 
 def test_one_that_takes_more_ends_the_wait_and_has_nothing_to_read(ends: tuple[socket.socket, socket.socket]) -> None:
     near, far = ends
-    assert readable([near], 60, writing=[near]) == []
+    assert wait_for_readable([near], 60, writers=[near]) == []
     far.send(b"x")
-    assert readable([near, far], 60, writing=[near]) == [near]
+    assert wait_for_readable([near, far], 60, writers=[near]) == [near]
 
 
 def test_a_pipe_by_its_number() -> None:
     out, into = os.pipe()
     with os.fdopen(out, "rb"), os.fdopen(into, "wb", buffering=0) as file:
-        assert readable([out]) == []
+        assert wait_for_readable([out]) == []
         file.write(b"x")
-        assert readable([out], 60) == [out]
+        assert wait_for_readable([out], 60) == [out]
 
 
 def test_a_closed_one_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
     near, _ = ends
     near.close()
     with pytest.raises(ValueError, match="file descriptor"):
-        readable([near])
+        wait_for_readable([near])

@@ -10,35 +10,35 @@ from sparkwright.errors import Refused
     ("size_bytes", "result"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (9.04e9, "9.0 GB"), (1.2e12, "1.2 TB")]
 )
 def test_sizes_are_decimal(size_bytes: float, result: str) -> None:
-    assert units.size(size_bytes) == result
+    assert units.format_size(size_bytes) == result
 
 
 @pytest.mark.parametrize(("seconds", "result"), [(0.42, "0.4s"), (12.4, "12s"), (185, "3m05s"), (3725, "1h02m")])
 def test_durations_are_short(seconds: float, result: str) -> None:
-    assert units.duration(seconds) == result
+    assert units.format_duration(seconds) == result
 
 
 @pytest.mark.parametrize(
     ("seconds", "result"), [(-1, "0 s"), (0.4, "0 s"), (119, "119 s"), (300, "5 min"), (9000, "2 h"), (2e5, "2 days")]
 )
 def test_a_rough_time_has_one_unit(seconds: float, result: str) -> None:
-    assert units.about(seconds) == result
+    assert units.format_rough_duration(seconds) == result
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("12h", 43200), (" 7d ", 604800), ("2w", 1209600)]
 )
 def test_every_option_reads_the_same_durations(text: str, seconds: float) -> None:
-    assert units.seconds(text, "--every") == seconds
+    assert units.parse_duration(text, "--every") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "x", "5 m", "5ms", "-5m", "nan", "inf", "1e3", "5M"])
 def test_what_is_no_duration_is_refused_by_the_options_name(text: str) -> None:
     with pytest.raises(Refused, match=r"^--every: invalid duration '"):
-        units.seconds(text, "--every")
+        units.parse_duration(text, "--every")
 
 
 @pytest.mark.parametrize("text", ["29s", "0"])
 def test_a_duration_below_the_least_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=f"--every {text} is too short.*At least 30s"):
-        units.seconds(text, "--every", least_s=30)
+        units.parse_duration(text, "--every", min_s=30)

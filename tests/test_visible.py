@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sparkwright.visible import in_json, one_line, visible
+from sparkwright.visible import escape_invisible, escape_json, one_line
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from sparkwright.visible import in_json, one_line, visible
     ],
 )
 def test_a_control_character_is_shown_and_not_sent(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert escape_invisible(text) == shown
 
 
 def test_one_line_stays_one_line() -> None:
@@ -31,10 +31,10 @@ def test_one_line_stays_one_line() -> None:
 
 @pytest.mark.parametrize("text", ["a\u202eb", "\U000e0069", "\x7f", "\xad"])
 def test_json_means_the_same_with_its_unseen_characters_escaped(text: str) -> None:
-    shown = in_json(json.dumps(text, ensure_ascii=False))
-    assert shown == visible(shown)
+    shown = escape_json(json.dumps(text, ensure_ascii=False))
+    assert shown == escape_invisible(shown)
     assert json.loads(shown) == text
 
 
 def test_what_is_cut_is_counted() -> None:
-    assert visible("a" * 100, at_most=10) == "a" * 10 + "... (90 more characters)"
+    assert escape_invisible("a" * 100, max_chars=10) == "a" * 10 + "... (90 more characters)"

@@ -55,7 +55,7 @@ def requirements(project: dict[str, Any]) -> list[str]:
 def line(name: str, versions: dict[str, set[str]], pythons: set[str]) -> str:
     """A requirement with its hashes; for some versions of Python only, where the others do without."""
     ((version, hashes),) = versions.items()
-    text = runtime.written(name, version, hashes)
+    text = runtime.format_pin(name, version, hashes)
     if pythons == set(runtime.PYTHONS):
         return text
     newest = max(pythons, key=runtime.PYTHONS.index)
@@ -80,7 +80,7 @@ def resolved(machine: str, python: str, asked: list[str], pins: list[str]) -> li
             str(report),
         ]
         words += ["--target", folder, "--requirement", f"{folder}/asked.txt", "--constraint", f"{folder}/pins.txt"]
-        subprocess.run([*words, *runtime.platform_words(machine, python)], check=True)
+        subprocess.run([*words, *runtime.platform_options(machine, python)], check=True)
         found: list[dict[str, Any]] = json.loads(report.read_text())["install"]
     return found
 

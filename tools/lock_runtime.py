@@ -24,7 +24,7 @@ def main() -> int:
     """Rewrite the file; 1 when something is missing from it."""
     text = runtime.REQUIREMENTS.read_text()
     head = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
-    pinned = runtime.locked(text)
+    pinned = runtime.pinned_requirements(text)
     hashes: dict[str, set[str]] = defaultdict(set)
     missing: set[str] = set()
     for machine in runtime.MACHINES:
@@ -37,7 +37,7 @@ def main() -> int:
     if missing:
         print("\n".join(sorted(missing)), file=sys.stderr)
         return 1
-    lines = (runtime.written(name, pinned[name].version, hashes[name]) for name in sorted(pinned))
+    lines = (runtime.format_pin(name, pinned[name].version, hashes[name]) for name in sorted(pinned))
     runtime.REQUIREMENTS.write_text(head + "".join(lines))
     return 0
 
@@ -49,7 +49,7 @@ def resolved(machine: str, python: str, pins: list[str]) -> list[dict[str, Any]]
         report = Path(folder) / "report.json"
         words = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]
         words += ["--report", str(report), "--target", folder, "--requirement", str(Path(folder) / "pins.txt")]
-        subprocess.run([*words, *runtime.platform_words(machine, python)], check=True)
+        subprocess.run([*words, *runtime.platform_options(machine, python)], check=True)
         found: list[dict[str, Any]] = json.loads(report.read_text())["install"]
     return found
 

@@ -21,11 +21,11 @@ def ours(url: str, streams: int, tokens: int) -> dict[str, Any]:
     from sparkwright.engines.vllm.http import HTTP
     from sparkwright.measure import figures, load
 
-    requests = [load.Request(openai_api.measured_stream(HTTP, "m", f"{n} hello", tokens)) for n in range(streams)]
+    requests = [load.Request(openai_api.build_stream_request(HTTP, "m", f"{n} hello", tokens)) for n in range(streams)]
     cpu_s = time.process_time()
-    outcomes = load.run(url, requests)
+    outcomes = load.send_all(url, requests)
     found = [one.stream for one in outcomes if one.stream]
-    summed = figures.of(found)
+    summed = figures.summarize(found)
     cpu_s = time.process_time() - cpu_s
     return {
         "ttft_s": [one.ttft_s for one in found],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from sparkwright.visible import visible
+from sparkwright.visible import escape_invisible
 
 
 class Exit(IntEnum):
@@ -33,9 +33,9 @@ class SparkwrightError(Exception):
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(message)
-        self.message = visible(message)
-        self.where = visible(where)
-        self.fix = visible(fix)
+        self.message = escape_invisible(message)
+        self.where = escape_invisible(where)
+        self.fix = escape_invisible(fix)
 
     def __str__(self) -> str:
         start = f"{self.where}: " if self.where else ""

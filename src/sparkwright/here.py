@@ -11,35 +11,35 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-_OPENED: ContextVar[Path | None] = ContextVar("opened", default=None)
+_FOLDER: ContextVar[Path | None] = ContextVar("opened", default=None)
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 
-def folder() -> Path:
+def project_folder() -> Path:
     """Return the opened folder of this thread, or the current one."""
-    return _OPENED.get() or Path.cwd()
+    return _FOLDER.get() or Path.cwd()
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[None]:
+def use_folder(path: Path) -> Iterator[None]:
     """Use a folder within the block, and in the threads that it starts through `carried`."""
-    before = _OPENED.set(path)
+    token = _FOLDER.set(path)
     try:
         yield
     finally:
-        _OPENED.reset(before)
+        _FOLDER.reset(token)
 
 
-def carried(act: Callable[Given, Answer]) -> Callable[Given, Answer]:
+def bind_folder(function: Callable[Params, Result]) -> Callable[Params, Result]:
     """Return a function for another thread that keeps the opened folder, which a thread does not inherit."""
-    at = _OPENED.get()
-    if at is None:
-        return act
+    opened_folder = _FOLDER.get()
+    if opened_folder is None:
+        return function
 
-    def there(*args: Given.args, **options: Given.kwargs) -> Answer:
-        with opened(at):
-            return act(*args, **options)
+    def wrapper(*args: Params.args, **options: Params.kwargs) -> Result:
+        with use_folder(opened_folder):
+            return function(*args, **options)
 
-    return there
+    return wrapper

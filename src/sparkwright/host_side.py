@@ -39,10 +39,10 @@ PARTS = (
 )
 
 
-def sources() -> Iterator[tuple[str, bytes]]:
+def iter_sources() -> Iterator[tuple[str, bytes]]:
     """Yield every file of the host's side in a fixed order: its path below the package, its content."""
     for part in PARTS:
-        for path in [str(PACKAGE / part)] if part.endswith(".py") else _files(str(PACKAGE / part)):
+        for path in [str(PACKAGE / part)] if part.endswith(".py") else _list_files(str(PACKAGE / part)):
             with open(path, "rb", buffering=0) as file:
                 yield os.path.relpath(path, PACKAGE), file.read()
 
@@ -50,21 +50,21 @@ def sources() -> Iterator[tuple[str, bytes]]:
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
     """Return the hash of the host's side, 20 hexadecimal digits."""
-    total = hashlib.sha256()
-    for name, data in sources():
-        total.update(f"{name}\0{len(data)}\0".encode() + data)
-    return total.hexdigest()[:20]
+    digest = hashlib.sha256()
+    for name, data in iter_sources():
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()[:20]
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """Return the laptop's cache folder, closed to other users: hosts run its content. All of it can be built again."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright"
     with contextlib.suppress(OSError):  # its user reports it
-        private.folder(path)
+        private.create_folder(path)
     return path
 
 
-def _files(folder: str) -> list[str]:
+def _list_files(folder: str) -> list[str]:
     """Return the Python files below a folder, and the tables that they read. os.walk, because
     every command does this and Path.rglob takes twice as long."""
     return sorted(

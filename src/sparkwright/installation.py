@@ -15,12 +15,12 @@ from pathlib import Path
 
 from sparkwright import shell
 
-NAME = "sparkwright"
+PACKAGE_NAME = "sparkwright"
 #: the extras of pyproject.toml that need packages, which a test compares with these
 EXTRAS = {"mcp": ("mcp>=2.3,<3",)}
 
 
-class Kind(Enum):
+class Installer(Enum):
     """Installer that made the environment, by what it leaves there."""
 
     UV_TOOL = "uv tool"  # uv-receipt.toml
@@ -30,17 +30,17 @@ class Kind(Enum):
     UV = "uv"  # an environment without pip
 
 
-def kind(prefix: Path) -> Kind:
+def detect_installer(prefix: Path) -> Installer:
     if (prefix / "uv-receipt.toml").is_file():
-        return Kind.UV_TOOL
+        return Installer.UV_TOOL
     if (prefix / "pipx_metadata.json").is_file():
-        return Kind.PIPX
+        return Installer.PIPX
     if prefix.parent.name.startswith(("archive-v", "environments-v", "builds-v")):
-        return Kind.UVX
-    return Kind.PIP if find_spec("pip") else Kind.UV
+        return Installer.UVX
+    return Installer.PIP if find_spec("pip") else Installer.UV
 
 
-def adding(extra: str, prefix: Path | None = None, package: Distribution | None = None) -> str:
+def install_command(extra: str, prefix: Path | None = None, package: Distribution | None = None) -> str:
     """Return the shell command that installs what an extra needs.
 
     Args:
@@ -49,24 +49,24 @@ def adding(extra: str, prefix: Path | None = None, package: Distribution | None 
         package: the installed package; by default the running one.
     """
     prefix, packages = prefix or Path(sys.prefix), EXTRAS[extra]
-    more = [word for name in packages for word in ("--with", name)]
-    source = _source(package)
-    match kind(prefix):
-        case Kind.UV_TOOL if source:
-            return shell.join(["uv", "tool", "install", *more, source])
-        case Kind.PIPX:
+    with_options = [word for name in packages for word in ("--with", name)]
+    source = _package_source(package)
+    match detect_installer(prefix):
+        case Installer.UV_TOOL if source:
+            return shell.join(["uv", "tool", "install", *with_options, source])
+        case Installer.PIPX:
             return shell.join(["pipx", "inject", prefix.name, *packages])
-        case Kind.UVX if source:
-            return f"{shell.join(['uvx', *more, '--from', source, NAME])} ..."
-        case Kind.PIP:
+        case Installer.UVX if source:
+            return f"{shell.join(['uvx', *with_options, '--from', source, PACKAGE_NAME])} ..."
+        case Installer.PIP:
             return shell.join([sys.executable, "-m", "pip", "install", *packages])
     return shell.join(["uv", "pip", "install", "--python", prefix, *packages])
 
 
-def _source(package: Distribution | None) -> str:
+def _package_source(package: Distribution | None) -> str:
     """Return the file, folder or URL that the package was installed from; empty if it came from an index."""
     try:
-        text = (package or distribution(NAME)).read_text("direct_url.json")
+        text = (package or distribution(PACKAGE_NAME)).read_text("direct_url.json")
     except PackageNotFoundError:  # run from its source
         return ""
     origin = json.loads(text or "{}")

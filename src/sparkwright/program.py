@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OWN, INVOKE = "sparkwright", ("invoke", "inv")
+PROGRAM_NAME, INVOKE_NAMES = "sparkwright", ("invoke", "inv")
 #: a program's name before a command: `invoke health.install`, `invoke attach --host spark1`; a text that is a command and no more
 _COMMAND = re.compile(r"(?:(?<=`)(?:sparkwright|invoke|inv)|^(?:invoke|inv)) (?=[a-z]+(?:\.[a-z]+)?(?:`| |\.\*|$))")
 
@@ -20,20 +20,20 @@ _COMMAND = re.compile(r"(?:(?<=`)(?:sparkwright|invoke|inv)|^(?:invoke|inv)) (?=
 @functools.cache
 def name() -> str:
     """Return invoke, inv or sparkwright. `python -m invoke` is invoke."""
-    started = Path(sys.argv[0])
-    word = started.parent.name if started.stem == "__main__" else started.stem
-    return word if word in INVOKE else OWN
+    executable = Path(sys.argv[0])
+    stem = executable.parent.name if executable.stem == "__main__" else executable.stem
+    return stem if stem in INVOKE_NAMES else PROGRAM_NAME
 
 
-def typed(text: str) -> str:
+def rewrite_commands(text: str) -> str:
     """Return a text with its commands as this program's user types them."""
-    return _COMMAND.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE) else text
+    return _COMMAND.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE_NAMES) else text
 
 
-def typed_in(value: Any) -> Any:
+def rewrite_commands_in(value: Any) -> Any:
     """Return a JSON value with `typed` applied to every text; its keys are unchanged."""
     if isinstance(value, str):
-        return typed(value)
+        return rewrite_commands(value)
     if isinstance(value, dict):
-        return {key: typed_in(item) for key, item in value.items()}
-    return [typed_in(item) for item in value] if isinstance(value, list) else value
+        return {key: rewrite_commands_in(item) for key, item in value.items()}
+    return [rewrite_commands_in(item) for item in value] if isinstance(value, list) else value

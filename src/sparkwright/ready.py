@@ -14,22 +14,25 @@ class HasFileno(Protocol):
         """Return its descriptor."""
 
 
-One = TypeVar("One", bound=HasFileno | int)
+Item = TypeVar("Item", bound=HasFileno | int)
 
 
-def readable(ones: Sequence[One], timeout_s: float = 0, *, writing: Iterable[HasFileno] = ()) -> list[One]:
+def wait_for_readable(items: Sequence[Item], timeout_s: float = 0, *, writers: Iterable[HasFileno] = ()) -> list[Item]:
     """Return the items that have something to read or have ended, as soon as there is one; none after `timeout_s`.
 
-    writing: these also end the wait once they accept more. Raises ValueError for a closed one.
+    writers: these also end the wait once they accept more. Raises ValueError for a closed one.
     """
     poll = select.poll()
-    numbers = {_number(item): item for item in ones}
-    takers = {_number(connection) for connection in writing}
-    for number in numbers.keys() | takers:
-        poll.register(number, (select.POLLIN if number in numbers else 0) | (select.POLLOUT if number in takers else 0))
-    answered = poll.poll(max(0.0, timeout_s) * 1000)
-    return [numbers[number] for number, what in answered if number in numbers and what & ~select.POLLOUT]
+    by_descriptor = {_descriptor(item): item for item in items}
+    writer_descriptors = {_descriptor(connection) for connection in writers}
+    for number in by_descriptor.keys() | writer_descriptors:
+        poll.register(
+            number,
+            (select.POLLIN if number in by_descriptor else 0) | (select.POLLOUT if number in writer_descriptors else 0),
+        )
+    events = poll.poll(max(0.0, timeout_s) * 1000)
+    return [by_descriptor[number] for number, what in events if number in by_descriptor and what & ~select.POLLOUT]
 
 
-def _number(connection: HasFileno | int) -> int:
+def _descriptor(connection: HasFileno | int) -> int:
     return connection if isinstance(connection, int) else connection.fileno()

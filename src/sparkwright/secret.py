@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkwright.trust.redact import DOTS
+from sparkwright.trust.redact import MASK
 
 
 class Secret:
@@ -21,10 +21,10 @@ class Secret:
         return self._value
 
     def __repr__(self) -> str:
-        return f"Secret({DOTS})"
+        return f"Secret({MASK})"
 
     def __str__(self) -> str:
-        return DOTS
+        return MASK
 
     def __bool__(self) -> bool:
         return bool(self._value)

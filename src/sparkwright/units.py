@@ -10,17 +10,17 @@ from sparkwright.errors import Refused
 MIB, GIB = 2**20, 2**30
 GB = 10**9
 #: a moment to the minute
-MINUTE = "%Y-%m-%d %H:%M"
-UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+MINUTE_FORMAT = "%Y-%m-%d %H:%M"
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
-def gib(size_bytes: float) -> str:
+def format_gib(size_bytes: float) -> str:
     """Return an amount in GiB, 12.3: the number alone, for sentences that compare several."""
     return f"{size_bytes / GIB:.1f}"
 
 
-def size(size_bytes: float) -> str:
+def format_size(size_bytes: float) -> str:
     """Format a size: 12.3 GB."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(size_bytes) >= factor:
@@ -28,12 +28,12 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} B"
 
 
-def speed(bytes_per_s: float) -> str:
+def format_rate(bytes_per_s: float) -> str:
     """Format a transfer rate: 412 MB/s."""
     return f"{bytes_per_s / 1e6:.0f} MB/s" if bytes_per_s >= 1e6 else f"{bytes_per_s / 1e3:.0f} kB/s"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration: 0.4s, 12s, 3m05s, 1h02m."""
     if seconds < 10:
         return f"{seconds:.1f}s"
@@ -43,7 +43,7 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def about(seconds: float) -> str:
+def format_rough_duration(seconds: float) -> str:
     """Return a duration roughly, in one unit: 20 s, 5 min, 3 h, 2 days."""
     for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * factor:
@@ -51,28 +51,28 @@ def about(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Format a duration like `about`, for a column: 12s, 5m, 3h, 2d."""
-    unit = next((item for item in ("d", "h", "m") if seconds >= UNITS_S[item]), "s")
-    return f"{seconds / UNITS_S[unit]:.0f}{unit}"
+    unit = next((item for item in ("d", "h", "m") if seconds >= SECONDS_PER_UNIT[item]), "s")
+    return f"{seconds / SECONDS_PER_UNIT[unit]:.0f}{unit}"
 
 
-def moment(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+def format_time(time_s: float, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Format a time on this machine's clock. time_s: since the epoch."""
-    return time.strftime(form, time.localtime(time_s))
+    return time.strftime(pattern, time.localtime(time_s))
 
 
 def today() -> str:
     """Return the day on this machine's clock, YYYY-MM-DD."""
-    return moment(time.time(), "%Y-%m-%d")
+    return format_time(time.time(), "%Y-%m-%d")
 
 
-def seconds(text: str, option: str = "", *, least_s: float = 0.0) -> float:
+def parse_duration(text: str, option: str = "", *, min_s: float = 0.0) -> float:
     """Parse an option given as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
-    found = WRITTEN.fullmatch(text.strip())
-    if not found:
+    match = DURATION.fullmatch(text.strip())
+    if not match:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")
-    given_s = float(found[1]) * UNITS_S[found[2] or "s"]
-    if not least_s <= given_s < float("inf"):
-        raise Refused(f"{option} {text} is too short.", fix=f"At least {least_s:g}s.")
-    return given_s
+    duration_s = float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"]
+    if not min_s <= duration_s < float("inf"):
+        raise Refused(f"{option} {text} is too short.", fix=f"At least {min_s:g}s.")
+    return duration_s

@@ -7,37 +7,41 @@ import pytest
 
 from sparkwright.app import catalogue as shown
 from sparkwright.app.setup.proposal import HostMemory
-from sparkwright.engines.budget import Start
+from sparkwright.engines.budget import StartFacts
 from sparkwright.project import catalogue, recipe, shipped_files
 from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
 
-TOP = shipped_files.source()
+TOP = shipped_files.shipped_folder()
 
 
-def row(name: str, *proofs: shown.Proof) -> shown.Row:
-    return shown.Row(recipe.load(TOP, name), catalogue.KNOWN[name], {}, proofs)
+def row(name: str, *proofs: shown.Proof) -> shown.CatalogueRow:
+    return shown.CatalogueRow(recipe.load(TOP, name), catalogue.ENTRIES[name], {}, proofs)
 
 
 def test_what_makers_serve_without_a_figure_comes_between_a_report_and_arithmetic() -> None:
     kind, rate, sentence = row("gemma-4-26b").evidence
     assert (kind, rate) == ("served", 0.0) and "vllm-project/recipes #916" in sentence and "2026-09-02" in sentence
-    assert shown.ORDER.index("reported") < shown.ORDER.index("served") < shown.ORDER.index("ceiling")
+    assert (
+        shown.EVIDENCE_ORDER.index("reported")
+        < shown.EVIDENCE_ORDER.index("served")
+        < shown.EVIDENCE_ORDER.index("ceiling")
+    )
 
 
 def test_a_recipe_older_than_six_months_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "today", lambda: "2026-11-26")
     old, new, undated = row("qwen3.5-35b"), row("qwen3.6-35b"), row("qwen3-coder-next")
     assert old.to_json()["old"] and "of 2026-03-05, older than six months" in "\n".join(
-        shown._lines(old, hosts_answered=False)
+        shown._format_entry(old, hosts_answered=False)
     )
     assert not new.to_json()["old"] and new.to_json()["date"] == "2026-08-31"
     assert undated.to_json()["date"] is None and not undated.to_json()["old"]
 
 
 def test_every_shipped_recipe_is_known_and_every_report_has_a_source() -> None:
-    assert set(catalogue.KNOWN) == set(recipe.names(TOP))
-    for name, known in catalogue.KNOWN.items():
+    assert set(catalogue.ENTRIES) == set(recipe.names(TOP))
+    for name, known in catalogue.ENTRIES.items():
         assert known.model == recipe.load(TOP, name).file.model.id
         assert known.uses and set(known.uses) <= set(catalogue.USES)
         assert known.reported is None or (known.reported.source and known.reported.tok_per_s > 0)
@@ -59,7 +63,7 @@ def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_on
 
 
 def judged(name: str, memory_gib: float, reserve_gib: float = 4) -> tuple[str, str]:
-    fit = shown._fit(row(name), HostMemory(int(memory_gib * GIB), reserve_gib), Start())
+    fit = shown._evaluate_fit(row(name), HostMemory(int(memory_gib * GIB), reserve_gib), StartFacts())
     return fit.verdict, fit.why
 
 

@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(command: str, server: ExactServer, **given: Any) -> int:
     """Run a command with its defaults, as Invoke passes them."""
     options = next(options for name, options, _ in bench.COMMANDS if name == command)
-    defaults = {name.replace("-", "_"): default for name, default, _ in (*bench.COMMON, *options)}
+    defaults = {name.replace("-", "_"): default for name, default, _ in (*bench.COMMON_OPTIONS, *options)}
     return experiments.run(command, {**defaults, "url": server.url, **given})
 
 
@@ -46,7 +46,7 @@ def results(name: str) -> dict[str, Any]:
     ("text", "numbers"), [("1,3", (1, 3)), ("1..8", (1, 2, 4, 8)), ("1..6", (1, 2, 4, 6)), ("2..2", (2,)), ("", ())]
 )
 def test_concurrencies_are_a_list_or_a_span_that_doubles(text: str, numbers: tuple[int, ...]) -> None:
-    assert experiments.order_of("serve", {"concurrency": text}).concurrency == numbers
+    assert experiments.build_order("serve", {"concurrency": text}).concurrency == numbers
 
 
 def test_any_openai_compatible_server_is_measured_from_here(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,17 +14,17 @@ WELL = "qwen3.5-35b"
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path / f"recipes/{WELL}.yml"
 
 
 def needs(client: str) -> list[tuple[str, str]]:
-    checked, _ = findings.check(WELL, "", "")
+    checked, _ = findings.check_recipes(WELL, "", "")
     own = len(checked[0].served.findings)
     return [
         (finding.severity, finding.sentence)
-        for finding in findings.with_client_needs(checked, client)[0].served.findings[own:]
+        for finding in findings.add_client_findings(checked, client)[0].served.findings[own:]
     ]
 
 

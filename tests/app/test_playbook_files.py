@@ -20,7 +20,7 @@ PART = "playbooks/parts/prove.yml"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    starter.lay(tmp_path / "project")
+    starter.write_starter(tmp_path / "project")
     return tmp_path / "project"
 
 
@@ -51,8 +51,8 @@ def newer(tmp_path: Path) -> Installed:
         if path.name == "starter":  # of a wheel
             continue
         (installed.shipped.parent / path.name).symlink_to(path)
-    for folder in (*starter.FOLDERS, *shipped_files.FOLDERS):
-        shutil.copytree(shipped_files.source() / folder, installed.shipped / folder)
+    for folder in (*starter.STARTER_FOLDERS, *shipped_files.SHIPPED_FOLDERS):
+        shutil.copytree(shipped_files.shipped_folder() / folder, installed.shipped / folder)
     return installed
 
 
@@ -109,7 +109,7 @@ def test_the_list_shows_the_state_of_each_file(project: Path) -> None:
     commands.run("playbook.eject", "parts/prove", cwd=project)
     replace(project / PART, "- name: ", "- name: My ")
     (project / "playbooks/ours.yml").write_text("- hosts: all\n  tasks: []\n")
-    shutil.copy(shipped_files.source() / "playbooks/verify.yml", project / "playbooks")
+    shutil.copy(shipped_files.shipped_folder() / "playbooks/verify.yml", project / "playbooks")
     states = {
         row["file"]: row["state"]
         for row in rows(commands.run("playbook.eject", "--list", "--json", cwd=project).stdout)
@@ -124,8 +124,8 @@ def test_the_list_shows_the_state_of_each_file(project: Path) -> None:
 
 
 def test_a_project_of_an_earlier_version_is_cleaned_after_asking(project: Path) -> None:
-    for folder in shipped_files.FOLDERS:
-        shutil.copytree(shipped_files.source() / folder, project / folder)
+    for folder in shipped_files.SHIPPED_FOLDERS:
+        shutil.copytree(shipped_files.shipped_folder() / folder, project / folder)
     mine = project / "playbooks/verify.yml"
     mine.write_text(mine.read_text() + "# ours\n")
     lint = commands.run("lint", cwd=project)
@@ -137,7 +137,7 @@ def test_a_project_of_an_earlier_version_is_cleaned_after_asking(project: Path) 
         assert sorted(project.rglob("*")) == before
     assert commands.run("playbook.clean", "--yes", cwd=project).returncode == 0
     left = sorted(path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file())
-    assert [name for name in left if name.split("/")[0] in shipped_files.FOLDERS] == [
+    assert [name for name in left if name.split("/")[0] in shipped_files.SHIPPED_FOLDERS] == [
         "playbooks/verify.yml",
         "schemas/playbook.json",  # its first line names it
     ]

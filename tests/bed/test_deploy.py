@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sparkwright.engines.caches import MOUNT
+from sparkwright.engines.caches import CACHE_MOUNT
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.protocol.container import OWNER_LABEL, ROLE_LABEL, RUN_LABEL, SERVER_LABEL
 from tests.bed.conftest import Lab
@@ -43,7 +43,7 @@ def test_the_script_left_on_the_host_makes_the_same_container(bare: Lab) -> None
         [(mount["Source"], mount["Target"]) for mount in made["HostConfig"].pop("Mounts")] for made in (ours, theirs)
     ]
     assert mounts[0] == mounts[1]
-    assert [target for _, target in mounts[0]] == [MOUNT, *CACHES.places]
+    assert [target for _, target in mounts[0]] == [CACHE_MOUNT, *CACHES.places]
     for made in (ours, theirs):
         made["Config"]["Env"].sort()
     for part in ("Config", "HostConfig"):

@@ -19,9 +19,9 @@ def base() -> Recipe:
 
 def pinned(version: str = "0.32.0", model: str = "hybrid") -> dict[str, Any]:
     """Return the entries of a lock: the engine's version, the model's config."""
-    from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID
+    from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL
 
-    config = json.loads(json.dumps(HYBRID if model == "hybrid" else DENSE))
+    config = json.loads(json.dumps(HYBRID_MODEL if model == "hybrid" else DENSE_MODEL))
     return {
         "image": {"digest": f"sha256:{'1' * 64}", "engine_version": version},
         "model": {"commit": "c" * 40, "config": config, "files": []},

@@ -32,21 +32,21 @@ def of(*rates: float) -> Results:
 def test_a_difference_counts_when_repetitions_do_not_overlap(
     first: tuple[float, ...], second: tuple[float, ...], verdict: str
 ) -> None:
-    found = compare.two_files(of(*first), of(*second))
+    found = compare.compare_results(of(*first), of(*second))
     row = next(item for item in found if item.figure == "output tok/s")
     assert row.verdict == verdict
 
 
 def test_two_arms_are_compared_by_what_each_load_is_there_for() -> None:
-    found = compare.arms(made.ab())
+    found = compare.compare_arms(made.ab())
     rows = {(item.load.split(":")[0], item.figure): item for item in found}
     gap = rows["H1", "largest gap ms"]
     assert (gap.first, gap.second, gap.verdict) == (502, 3002, "worse")
     shorts = rows["H2", "shorts behind it, mean TTFT ms"]
     assert shorts.ratio == pytest.approx(1 / 6, rel=0.01)
     assert shorts.verdict == "better"
-    assert compare.arms(made.sweep()) != []
-    assert compare.arms(of(1, 2)) == []
+    assert compare.compare_arms(made.sweep()) != []
+    assert compare.compare_arms(of(1, 2)) == []
 
 
 def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
@@ -58,13 +58,13 @@ def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
         for n in (1, 2)
         for arm, message in (("a", seen), ("b", missed))
     ]
-    found = {arm.figure: arm.verdict for arm in compare.arms(made.made("ab", [], cells))}
+    found = {arm.figure: arm.verdict for arm in compare.compare_arms(made.made("ab", [], cells))}
     assert (found["ITL p99 ms"], found["largest gap ms"]) == ("misses stalls", "worse")
 
 
 def test_the_terminal_says_arms_figures_and_what_was_not_started() -> None:
     out = io.StringIO()
-    summary.show(made.sweep(), out, width=200)
+    summary.print_results(made.sweep(), out, width=200)
     text = out.getvalue()
     assert (
         "arm 512 (max-num-batched-tokens 512): not started: a block of 2096 tokens is larger than a step of 512."
@@ -105,7 +105,7 @@ itls=[[0.02, 0.021, 1.0, 0.02], [0.02, 0.02,]]
 def test_the_printed_text_of_vllms_benchmark_is_taken_in(tmp_path: Path) -> None:
     path = tmp_path / "run.txt"
     path.write_text(TEXT)
-    (cell,) = vllm_results.load(path).cells
+    (cell,) = vllm_results.read_results(path).cells
     assert (cell.load["concurrency"], cell.load["rate"], cell.failed_requests) == (8, 0, 1)
     value = cell.figures
     assert (value.ttft_p50_ms, value.tpot_p99_ms, value.itl_p99_ms) == (200.5, 72.63, 90.0)
@@ -120,8 +120,8 @@ def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
         ' "completed": 16, "total_input_tokens": 100, "total_output_tokens": 300, "output_throughput": 100.0,'
         ' "median_ttft_ms": 205.0, "p99_ttft_ms": 300.0, "median_itl_ms": 21.0, "ttfts": [0.2, 0.21], "itls": [[0.02, 0.03], []]}'
     )
-    theirs = vllm_results.load(path)
-    found = {two_file.figure: two_file for two_file in compare.two_files(theirs, of(100))}
+    theirs = vllm_results.read_results(path)
+    found = {two_file.figure: two_file for two_file in compare.compare_results(theirs, of(100))}
     assert found["output tok/s"].verdict == "equal"
     assert found["TTFT p50 ms"].ratio == pytest.approx(200 / 205)
     assert theirs.cells[0].figures.largest_gap_ms == 30.0
@@ -130,4 +130,4 @@ def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
 def test_what_is_neither_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("Median age: 31\n")
     with pytest.raises(Refused, match="neither the JSON nor the text"):
-        vllm_results.load(tmp_path / "x.txt")
+        vllm_results.read_results(tmp_path / "x.txt")

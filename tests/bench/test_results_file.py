@@ -16,8 +16,8 @@ from tests.bench import made
 
 
 def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: Path) -> None:
-    results_file.write(tmp_path / "x", made.ab())
-    assert results_file.read(tmp_path / "x") == made.ab()
+    results_file.write_results(tmp_path / "x", made.ab())
+    assert results_file.read_results(tmp_path / "x") == made.ab()
     written = json.loads((tmp_path / "x/results.json").read_text())
     jsonschema.validate(written, json_output.schema("results"))
     assert (written["schema"], written["kind"]) == (1, "sparkwright bench")
@@ -53,14 +53,14 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
 def test_what_is_no_results_file_is_refused_with_the_reason(text: str, result: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(Refused, match=result):
-        results_file.read(tmp_path / "r.json")
+        results_file.read_results(tmp_path / "r.json")
 
 
 def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     message = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
     smoke = made.cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=message)
     arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
-    table = summary.table(made.made("smoke", [arm], [smoke])).splitlines()
+    table = summary.render_markdown(made.made("smoke", [arm], [smoke])).splitlines()
     assert table[0].split("|")[1:7] == [
         " model ",
         " test ",
@@ -72,12 +72,12 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
     assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
     with pytest.raises(Refused, match="no measurement of one stream"):
-        summary.table(made.sweep())
+        summary.render_markdown(made.sweep())
 
 
 def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:
-    results_file.write(tmp_path, Results.model_validate({"name": "x", "experiment": "ab"}))
-    assert results_file.read(tmp_path).cells == []
+    results_file.write_results(tmp_path, Results.model_validate({"name": "x", "experiment": "ab"}))
+    assert results_file.read_results(tmp_path).cells == []
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+cmd", "@SUM(1)", "\t=1"])

@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("lab")
-    starter.lay(made)
+    starter.write_starter(made)
     return made
 
 
@@ -133,7 +133,7 @@ def test_a_home_that_is_a_file_is_a_sentence(folder: Path, tmp_path: Path) -> No
 
 
 def test_a_terminal_of_ascii_gets_escapes(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     recipe = tmp_path / "recipes/qwen3.5-35b.yml"
     recipe.write_text(recipe.read_text().replace("ipc: private", "env: {GREETING: grüß}\n  ipc: private"))
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -147,5 +147,5 @@ def test_init_keeps_what_commands_leave_out_of_git_and_a_gitignore_as_it_is(fold
     assert ".sandbox/" in (folder / ".gitignore").read_text().splitlines()
     assert "spark.lock" not in (folder / ".gitignore").read_text()
     (tmp_path / ".gitignore").write_text("mine\n")
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     assert (tmp_path / ".gitignore").read_text() == "mine\n"

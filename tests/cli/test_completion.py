@@ -45,7 +45,7 @@ TYPED = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with the scripts, and files whose names are not valid for hosts, recipes or playbooks."""
     made = tmp_path_factory.mktemp("lab")
-    starter.lay(made)
+    starter.write_starter(made)
     for name in ("hosts/$(touch oops).yml", "hosts/a b.yml", "hosts/\x1b[31m.yml", "notes.html"):
         (made / name).write_text("")
     (made / "deeper").mkdir()
@@ -169,9 +169,9 @@ PROGRAM = """
 import sys
 sys.argv = ["sparkwright", "completion", "bash"]
 from sparkwright.cli import namespace
-from sparkwright.cli.project import completable
+from sparkwright.cli.project import completion_commands
 from sparkwright.app import completion
-assert "_sparkwright" in completion.of("bash", completable(namespace))
+assert "_sparkwright" in completion.render_script("bash", completion_commands(namespace))
 print(sorted({"pydantic", "fabric", "rich"} & set(sys.modules)))
 """
 

@@ -10,7 +10,7 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 
 
 def test_recipes_as_shipped_are_one_line_until_one_of_them_is_edited(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     fresh = commands.run("lint", cwd=tmp_path)
     assert fresh.returncode == 0 and re.match(r"(\d+) recipes: 0 errors, 0 warnings; \1 as shipped", fresh.stdout)
     assert "thinking is on" not in fresh.stdout

@@ -33,7 +33,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     ).returncode:
         pytest.skip("only root may mount a disk")
     try:
-        starter.lay(disk)
+        starter.write_starter(disk)
         yield disk
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
@@ -55,10 +55,10 @@ def test_on_a_full_disk_each_command_says_which(small: Path) -> None:
         assert done.returncode == 1, (words, done.stdout, done.stderr)
         assert f"the disk of {small}/.sandbox is full. Free some space." in done.stdout + done.stderr
         assert "internal error" not in done.stdout + done.stderr
-    assert str(bounds.full([small / "not/there"])) == str(small)
+    assert str(bounds.find_full_disk([small / "not/there"])) == str(small)
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_atomically(small / "spark.lock", b"x" * 8192)
-    assert bounds.sentence(caught.value) == f"{small}/spark.lock: No space left on device."
+    assert bounds.describe_os_error(caught.value) == f"{small}/spark.lock: No space left on device."
 
 
 def test_init_on_a_full_disk_leaves_nothing_and_can_be_given_again(small: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_read_only_folder_is_named(small: Path) -> None:
 def test_a_pipe_that_nobody_reads_ends_quietly_and_with_the_commands_own_code(
     tmp_path: Path, line: str, code: int
 ) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     (tmp_path / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
     (tmp_path / "hosts/broken.yml").write_text("address: 127.0.0.1\n")
     for reader in ("true", "head -1"):
@@ -112,7 +112,7 @@ def test_a_pipe_that_nobody_reads_ends_quietly_and_with_the_commands_own_code(
 @pytest.mark.parametrize("library", sorted({"_json", "_yaml"}.difference(sys.builtin_module_names)))
 def test_ctrl_c_while_it_starts_is_a_sentence(tmp_path: Path, library: str) -> None:
     """Ctrl-C is sent when a library that is imported on the way appears in the process."""
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     for _ in range(10):  # on a busy machine the command may have ended before this process has its turn
         process = subprocess.Popen(
             [BIN, "lint"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -131,13 +131,13 @@ def test_ctrl_c_while_it_starts_is_a_sentence(tmp_path: Path, library: str) -> N
 def test_what_can_not_be_laid_down_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("a file")
     with pytest.raises(Failed, match="Nothing was created"):
-        starter.lay(tmp_path)
+        starter.write_starter(tmp_path)
     assert os.listdir(tmp_path) == ["hosts"]  # noqa: PTH208
 
 
 @pytest.mark.parametrize("line", ["--help", "deploy --help", "lint --help"])
 def test_help_on_a_full_disk_is_a_sentence(tmp_path: Path, line: str) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     done = subprocess.run(
         ["bash", "-c", f"{BIN} {line} > /dev/full"],
         cwd=tmp_path,

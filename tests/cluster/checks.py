@@ -13,7 +13,7 @@ import yaml
 
 from sparkwright.health import schedule
 from sparkwright.health.record import Record
-from sparkwright.health.store import latest
+from sparkwright.health.store import load_latest
 from sparkwright.host.state import StateFolder
 from tests.cluster.pair import Pair
 from tests.e2e.conftest import Said
@@ -71,7 +71,7 @@ class Checks:
         """Wait until a check ends."""
         out, _ = check.communicate(timeout=self.ends_within_s)
         assert check.returncode == 0, out
-        record = latest(self.state(host).path)
+        record = load_latest(self.state(host).path)
         assert record is not None
         return Checked(out, record)
 

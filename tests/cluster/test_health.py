@@ -98,7 +98,7 @@ def test_a_group_that_hangs_is_found_by_one_check(pair: Pair, checks: Checks) ->
 
 def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair: Pair, checks: Checks) -> None:
     def kept() -> set[str]:
-        return {server_keys.heal_tokens_kept(checks.state(host)).reveal() for host in pair.names}
+        return {server_keys.load_heal_token(checks.state(host)).reveal() for host in pair.names}
 
     first = kept()
     assert len(first) == 1
@@ -113,7 +113,7 @@ def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair
 
 def files(state: StateFolder) -> Iterator[Path]:
     """Yield all files that a host keeps, except the secret itself."""
-    yield from (path for path in state.path.rglob("*") if path.is_file() and path.stem != server_keys.HEAL_TOKENS_NAME)
+    yield from (path for path in state.path.rglob("*") if path.is_file() and path.stem != server_keys.HEAL_TOKEN_RECORD)
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ class Members:
 def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
     def context(name: str, engine: str) -> RecordingContext:
         return RecordingContext(
-            tmp_path / name, secrets={peers.TOKEN: TOKEN}, docker_host=engine, architecture=os.uname().machine
+            tmp_path / name, secrets={peers.TOKEN_NAME: TOKEN}, docker_host=engine, architecture=os.uname().machine
         )
 
     giver, taker = context("one", ""), context("two", second_engine)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from sparkwright.app.outcome import worst
+from sparkwright.app.outcome import worst_exit_code
 from sparkwright.app.questions import log_source
 from sparkwright.bench import summary
 from sparkwright.bench.results_file import Results
-from sparkwright.console.events.lines import Lines, plain
-from sparkwright.console.events.live_lines import Live
-from sparkwright.console.events.summary import Served, Summary
-from sparkwright.console.out import hanging, say, say_json, say_prose
-from sparkwright.console.terminal import terminal
+from sparkwright.console.events.lines import TaskLines, print_plain
+from sparkwright.console.events.live_lines import LiveTaskLines
+from sparkwright.console.events.summary import ServerSummary, Summary
+from sparkwright.console.out import print_json_line, print_prose, print_text, wrap_hanging
+from sparkwright.console.terminal import build_console
 from sparkwright.errors import Failed
 
 MARKUP = "[/red] [bold]x[/bold] :smile: [link=http://evil]here[/link]"
@@ -38,7 +38,7 @@ def finished(**fields: Any) -> dict[str, Any]:
 
 def test_progress_may_say_anything() -> None:
     out = io.StringIO()
-    live = Live(console=terminal(file=out, force_terminal=True, width=200, force_interactive=True))
+    live = LiveTaskLines(console=build_console(file=out, force_terminal=True, width=200, force_interactive=True))
     live.hosts(["spark1"])
     about = {"event": "progress", "host": "spark1", "time": 1.0, "task": "t", "unit": MARKUP}
     live.on({**about, "done": 1, "total": 2, "text": MARKUP})
@@ -50,7 +50,7 @@ def test_progress_may_say_anything() -> None:
 
 def test_no_text_of_one_host_looks_like_a_line_of_another() -> None:
     shown: list[str] = []
-    lines = Lines(write=lambda style, text: shown.extend(text.splitlines()))
+    lines = TaskLines(write=lambda style, text: shown.extend(text.splitlines()))
     lines.hosts(["spark1", "spark2"])
     lines.on(finished(msg="fine\nok       spark2  everything"))
     lines.on({"event": "note", "host": "spark1", "task": "", "text": "a\nfailed   spark2  no"})
@@ -62,7 +62,7 @@ def test_no_text_of_one_host_looks_like_a_line_of_another() -> None:
 
 def test_two_huge_texts_are_not_compared_line_by_line() -> None:
     shown: list[str] = []
-    lines = Lines(diff=True, write=lambda style, text: shown.append(text))
+    lines = TaskLines(diff=True, write=lambda style, text: shown.append(text))
     before, after = ("\n".join(f"{n % 7} {side}" for n in range(60_000)) for side in "ab")
     lines.on(finished(status="changed", diff=[{"field": "f", "before": before, "after": after}]))
     assert len(shown) < 10
@@ -71,13 +71,13 @@ def test_two_huge_texts_are_not_compared_line_by_line() -> None:
 @pytest.mark.parametrize("name", ["/red] [bold]x", MARKUP, "$\\frac{1}{0"])
 def test_a_name_in_results_is_no_markup(name: str) -> None:
     out = io.StringIO()
-    summary.show(Results.model_validate({"name": name, "experiment": "serve", "notes": [name]}), out)
+    summary.print_results(Results.model_validate({"name": name, "experiment": "serve", "notes": [name]}), out)
     assert out.getvalue().count(name) == 2
 
 
 def test_a_printed_text_is_visible_and_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
-    say("a\x1b]52;c;aGk=\x07\x9b")
-    say_json({"\x1b": "\x9b\u202e", "n": float("nan")})
+    print_text("a\x1b]52;c;aGk=\x07\x9b")
+    print_json_line({"\x1b": "\x9b\u202e", "n": float("nan")})
     text, data = capsys.readouterr().out.splitlines()
     assert text == "a\\x1b]52;c;aGk=\\x07\\x9b"
     assert json.loads(data) == {"\\x1b": "\\x9b\\u202e", "n": None}
@@ -92,23 +92,23 @@ def test_a_saved_log_is_read_without_its_colours_and_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log").write_bytes(b"\x1b[36mINFO\x1b[0m ready\n10 %\r100 %\n\x1b]52;c;aGk=\x07\n")
-    for found in log_source.of_file(str(tmp_path / "log"), 10):
-        log_source.show(found, state=False, json=False, titled=False)
+    for found in log_source.read_file(str(tmp_path / "log"), 10):
+        log_source.print_log(found, state=False, json=False, titled=False)
     assert capsys.readouterr().out == "INFO ready\n10 %\n100 %\n\\x1b]52;c;aGk=\\x07\n"
 
 
 @pytest.mark.parametrize("codes", [[99], [0, -1], [0, 7, 2]])
 def test_a_code_that_is_none_is_a_failure(codes: list[int]) -> None:
-    assert worst(codes) == 1
+    assert worst_exit_code(codes) == 1
 
 
 def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """The served name comes from a recipe, which may be another user's."""
     out = io.StringIO()
-    live = Live(console=terminal(file=out, width=200))
-    for write in (plain, live.write):
+    live = LiveTaskLines(console=build_console(file=out, width=200))
+    for write in (print_plain, live.write):
         panel = Summary(write)
-        panel.serves(Served("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000"))
+        panel.serves(ServerSummary("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000"))
         panel.on(finished(module="verify_health", msg="serves"))
         panel.on(finished(module="grant_restart", status="changed", diff=[{"field": "last good state"}]))
         panel.on({"event": "recap", "host": "spark1", "exit": 0})
@@ -124,7 +124,7 @@ def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pyt
 
 def test_a_finding_hangs_below_its_text_and_its_command_is_not_divided() -> None:
     line = "  info    recipes/a.yml:43: thinking is on. Why: `sparkwright explain reasoning-truncates-answers`."
-    assert hanging(line, 60) == [
+    assert wrap_hanging(line, 60) == [
         "  info    recipes/a.yml:43: thinking is on. Why:",
         "          `sparkwright explain reasoning-truncates-answers`.",
     ]
@@ -132,7 +132,7 @@ def test_a_finding_hangs_below_its_text_and_its_command_is_not_divided() -> None
 
 def test_a_table_of_a_budget_hangs_below_its_last_column() -> None:
     line = "     69.1  KV cache and computation  gpu-memory-utilization 0.85 of 119.7 GiB, less the weights"
-    first, *rest = hanging(line, 76)
+    first, *rest = wrap_hanging(line, 76)
     assert first.endswith("0.85 of 119.7") and rest == [" " * 37 + "GiB, less the weights"]
 
 
@@ -141,7 +141,7 @@ def test_a_digest_that_is_longer_than_the_line_is_left_whole(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     image = f"    vllm/vllm-openai@sha256:{'ab' * 32}"
-    say_prose(f"served\n{image}")
+    print_prose(f"served\n{image}")
     assert capsys.readouterr().out == f"served\n{image}\n"
 
 
@@ -149,7 +149,7 @@ def test_text_to_copy_and_a_pipe_are_not_wrapped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sentence = "word " * 30 + "end"
-    say_prose(sentence)
+    print_prose(sentence)
     monkeypatch.setenv("COLUMNS", "40")
-    say(sentence)
+    print_text(sentence)
     assert capsys.readouterr().out == f"{sentence}\n{sentence}\n"

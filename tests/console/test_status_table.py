@@ -51,7 +51,7 @@ def read_on(lines: list[str]) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_state_and_its_reason_are_whole_at_every_width(width: int) -> None:
-    lines = status_table.table(ROWS, width).plain.splitlines()
+    lines = status_table.build_table(ROWS, width).plain.splitlines()
     assert max(map(len, lines)) <= width
     assert WHY in read_on(lines)
     assert "crash-looping" in lines[1] and lines[1].startswith("spark1")
@@ -60,7 +60,7 @@ def test_a_state_and_its_reason_are_whole_at_every_width(width: int) -> None:
 
 
 def test_what_matters_less_leaves_first() -> None:
-    titles = [status_table.table(ROWS, width).plain.splitlines()[0].split() for width in (None, *WIDTHS)]
+    titles = [status_table.build_table(ROWS, width).plain.splitlines()[0].split() for width in (None, *WIDTHS)]
     assert titles[0] == [
         "HOST", "STATE", "RECIPE", "IMAGE", "ENGINE", "MODEL", "TOK/S", "UP", "MEMORY", "DRIFT", "CHECKED", "WHY",
     ]  # fmt: skip
@@ -71,14 +71,14 @@ def test_what_matters_less_leaves_first() -> None:
 
 
 def test_where_no_terminal_limits_it_a_host_is_one_line() -> None:
-    lines = status_table.table(ROWS).plain.splitlines()
+    lines = status_table.build_table(ROWS).plain.splitlines()
     assert len(lines) == 3 and lines[1].endswith(WHY)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_verdicts_evidence_and_fixes_are_whole_at_every_width(width: int) -> None:
     columns = tables.TABLES["verdict"][1]
-    found = tables.lines(VERDICTS, columns, width)
+    found = tables.format_table(VERDICTS, columns, width)
     lines = [text for _, text in found]
     assert max(map(len, lines)) <= width
     message = read_on(lines)
@@ -88,7 +88,7 @@ def test_verdicts_evidence_and_fixes_are_whole_at_every_width(width: int) -> Non
 
 
 def test_in_a_pipe_evidence_is_one_line() -> None:
-    lines = [text for _, text in tables.lines(VERDICTS, tables.TABLES["verdict"][1], None)]
+    lines = [text for _, text in tables.format_table(VERDICTS, tables.TABLES["verdict"][1], None)]
     assert any(line.endswith(WHY) for line in lines)
 
 

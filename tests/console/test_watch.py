@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions.watch import Rates
+from sparkwright.app.questions.watch import TokenRates
 from sparkwright.console import watch
 from sparkwright.console.rows import GatewayRow, Routed, Row, Upstream
-from sparkwright.console.watch import Act, Traffic, View
+from sparkwright.console.watch import HistoryEntry, Traffic, View
 from sparkwright.health.record import Gpu, Record
 
 
@@ -18,13 +18,13 @@ def row(host: str, state: str = "ok", **more: Any) -> Row:
 
 
 def shown(view: View, width: int = 80, height: int = 24) -> list[str]:
-    return [line.plain for line in watch.lines(view, width, height)]
+    return [line.plain for line in watch.screen_lines(view, width, height)]
 
 
 def test_in_80_columns_a_fleet_has_its_requests_rate_and_the_marked_ones_acts() -> None:
     rows = [row(f"spark{n}") for n in range(1, 8)] + [row("spark8", "degraded", why="swap is 93 % full")]
     traffic = {"spark2": Traffic(3, 2, 141.5, 61)}
-    acts = {"spark2": [Act(1.8e9, "verified  by ops@laptop")]}
+    acts = {"spark2": [HistoryEntry(1.8e9, "verified  by ops@laptop")]}
     lines = shown(View(rows, traffic, acts, chosen=1, at="12:30:05"))
     text = "\n".join(lines)
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
@@ -55,7 +55,9 @@ def test_a_narrow_window_tells_how_to_leave_it() -> None:
 
 
 def test_what_a_host_says_is_text() -> None:
-    lines = shown(View([row("spark1", "down", why="[bold]\x1b[2J gone")], acts={"spark1": [Act(1.8e9, "x\x1b]0;y")]}))
+    lines = shown(
+        View([row("spark1", "down", why="[bold]\x1b[2J gone")], acts={"spark1": [HistoryEntry(1.8e9, "x\x1b]0;y")]})
+    )
     assert not any("\x1b" in line for line in lines) and any("[bold]" in line for line in lines)
 
 
@@ -66,7 +68,7 @@ def test_a_rate_needs_two_looks_at_one_server() -> None:
             "traffic": {} if total is None else {"generated": total, "running": 1},
         }
 
-    rates = Rates()
+    rates = TokenRates()
     assert rates.of("spark1", answer(100), 10.0).tok_per_s is None
     assert rates.of("spark1", answer(350), 15.0) == Traffic(1, None, 50.0, None)
     assert rates.of("spark1", answer(20), 20.0).tok_per_s is None  # another server: its counter begins again
@@ -75,5 +77,5 @@ def test_a_rate_needs_two_looks_at_one_server() -> None:
 
 def test_the_temperature_is_of_now_where_the_host_tells_it() -> None:
     record = Record(time_s=1.8e9, state="ok", seen="ok", since_s=1.8e9, gpu=Gpu(50)).to_json()
-    assert Rates().of("spark1", {"record": record, "traffic": {"temperature_c": 71}}, 0.0).temperature_c == 71
-    assert Rates().of("spark1", {"record": record}, 0.0).temperature_c == 50
+    assert TokenRates().of("spark1", {"record": record, "traffic": {"temperature_c": 71}}, 0.0).temperature_c == 71
+    assert TokenRates().of("spark1", {"record": record}, 0.0).temperature_c == 50

@@ -4,12 +4,12 @@ from sparkwright.console import words
 
 
 def test_an_amount_says_its_unit_once() -> None:
-    assert words.amount(64, 128, "tokens") == "64 of 128 tokens"
-    assert words.amount(1.2e9, 9e9, "bytes") == "1.2 GB of 9.0 GB"
-    assert words.amount(3, 0, "bytes") == "3 B"
+    assert words.format_progress(64, 128, "tokens") == "64 of 128 tokens"
+    assert words.format_progress(1.2e9, 9e9, "bytes") == "1.2 GB of 9.0 GB"
+    assert words.format_progress(3, 0, "bytes") == "3 B"
 
 
 def test_a_digest_keeps_its_first_twelve_characters_and_a_long_text_its_first_line() -> None:
-    assert words.short("repo@sha256:" + "ab" * 32) == "repo@sha256:abababababab…"
-    assert words.short("a\nb") == "a⏎b"
-    assert len(words.short("x" * 500)) == 88
+    assert words.truncate_value("repo@sha256:" + "ab" * 32) == "repo@sha256:abababababab…"
+    assert words.truncate_value("a\nb") == "a⏎b"
+    assert len(words.truncate_value("x" * 500)) == 88

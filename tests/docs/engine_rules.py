@@ -149,7 +149,11 @@ Each row is a concept; each cell has the engine's rules for it (`sparkwright exp
 
 def rules(name: str) -> set[str]:
     """Return the names of an engine's rules, with those for every engine."""
-    return {*(rule for rules in engine.of(name).advice.RULES for rule in rules), *budget.RULES, *container_rules.RULES}
+    return {
+        *(rule for rules in engine.get_engine(name).advice.RULES for rule in rules),
+        *budget.RULES,
+        *container_rules.RULES,
+    }
 
 
 def named(name: str) -> Iterator[str]:

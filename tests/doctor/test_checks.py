@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from sparkwright.doctor import known
-from sparkwright.doctor.checks import CHECKS, examine, gpu, memory, operating_system, services
-from sparkwright.doctor.host import FIXES, Finding, Host, Wanted
+from sparkwright.doctor.checks import CHECKS, gpu, memory, operating_system, run_checks, services
+from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.records import good_states, restart_plans, turns
 from sparkwright.host.runs.context import SocketDenied
-from sparkwright.host.settings_table import CLOCK, PATHS, UNIT
+from sparkwright.host.settings_table import CLOCK, CLOCK_UNIT_TEXT, PATHS
 from tests.doctor import link_tree, tree
 from tests.doctor.tree import GIB, MEMINFO, RELEASE, SMI, WANTED
 
@@ -33,7 +33,7 @@ SMI_590 = {
     LOADED: MODULE.format("Open Kernel", "590.44.01"),
 }
 MISMATCH = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
-NTP_OFF = {operating_system.SYNCHRONIZED: None, "timedatectl": "printf 'NTP=no\\nNTPSynchronized=no\\n'"}
+NTP_OFF = {operating_system.SYNCHRONIZED_PATH: None, "timedatectl": "printf 'NTP=no\\nNTPSynchronized=no\\n'"}
 EARLYOOM = {"/proc/77/comm": "earlyoom\n"}
 AVAHI = {"/proc/88/comm": "avahi-daemon\n", "/proc/88/cmdline": "avahi-daemon: running [spark-sandbox-17.local]\0"}
 TOO_SMALL = MEMINFO.format(total=int(112.5 * GIB) // 1024, swap_free=16777216)
@@ -50,7 +50,7 @@ KHO = {
 }
 
 OTA = "nvidia-spark-ota-check"
-CAPPED = {PATHS[CLOCK]: UNIT.format(2000)}
+CAPPED = {PATHS[CLOCK]: CLOCK_UNIT_TEXT.format(2000)}
 STAT = "77 (VLLM::Engine Core) S 1 77 77 0 -1 4194560 1 0 0 0 4300 200 0 0 20 0 90 0 100 0 0\n"
 
 #: check, finding, what is changed, its verdict, what the evidence says, what the fix says
@@ -155,7 +155,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("disk", "disk", {"/sandbox/disk_free": "30000000000"}, "warning", "30.0 GB free", "images.prune"),
     ("disk", "disk", {"/sandbox/disk_free": "300000000000"}, "ok", "300.0 GB free", ""),
     ("clock", "clock", NTP_OFF, "warning", "NTP is off", "sudo timedatectl set-ntp true"),
-    ("clock", "clock", {operating_system.SYNCHRONIZED: None}, "unknown", "status unknown", ""),
+    ("clock", "clock", {operating_system.SYNCHRONIZED_PATH: None}, "unknown", "status unknown", ""),
     (
         "clock",
         "clock",
@@ -251,7 +251,7 @@ def test_one_thing_that_is_wrong_is_seen(
 
 def test_a_healthy_host_has_nothing_bad_and_nothing_to_warn_of(tmp_path: Path) -> None:
     """Only what a folder can't provide is missing: an engine that answers."""
-    found = examine(tree.host(tmp_path, {"/sandbox/disk_free": str(10**12)}))
+    found = run_checks(tree.host(tmp_path, {"/sandbox/disk_free": str(10**12)}))
     assert {item.check: item.verdict for item in found if item.verdict != "ok"} == {
         "docker": "bad",
         "mounts": "unknown",
@@ -261,8 +261,8 @@ def test_a_healthy_host_has_nothing_bad_and_nothing_to_warn_of(tmp_path: Path) -
 
 
 def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path) -> None:
-    bare = tree.host(tmp_path, dict.fromkeys([*tree.FILES, *tree.PROGRAMS], None), Wanted())
-    verdicts = {item.check: item.verdict for item in examine(bare)}
+    bare = tree.host(tmp_path, dict.fromkeys([*tree.FILES, *tree.PROGRAMS], None), IntendedServer())
+    verdicts = {item.check: item.verdict for item in run_checks(bare)}
     assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama", "memory budget"}, (
         "no recipe, no budget"
     )
@@ -270,11 +270,11 @@ def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path
 
 def test_a_server_that_requests_may_wake_without_the_service_is_a_warning(tmp_path: Path) -> None:
     host = tree.host(tmp_path, {})
-    state = host.context.state.of_server("small")
+    state = host.context.state.for_server("small")
     good = {"spec": {"name": "small", "image": "vllm@sha256:1"}, "model": {}, "serve": {}}
-    good_states.remember(state, good)
+    good_states.save_verified(state, good)
     wake = {"on_request": True, "sleep_after_s": 0, "stay_awake_s": 600, "gateways": [], "plan": {}}
-    state.write(f"{restart_plans.FOLDER}/{restart_plans.name_of(good)}", {"runtime": "1", "plan": {}, "wake": wake})
+    state.write(f"{restart_plans.FOLDER}/{restart_plans.state_hash(good)}", {"runtime": "1", "plan": {}, "wake": wake})
     found = tree.findings(host, "memory budget")["wake on request"]
     assert (found.verdict, found.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
     with (host.context.state.path / turns.LOCK).open("w") as lock:
@@ -286,7 +286,7 @@ def test_a_verified_server_without_the_guard_of_the_memory_is_a_warning(tmp_path
     host = tree.host(tmp_path, {})
     state = host.context.state
     assert "memory guard" not in tree.findings(host, "memory budget")
-    good_states.remember(state, {"spec": {"name": "qwen35", "image": "vllm@sha256:1"}, "model": {}, "serve": {}})
+    good_states.save_verified(state, {"spec": {"name": "qwen35", "image": "vllm@sha256:1"}, "model": {}, "serve": {}})
     object.__setattr__(host.context.machine, "sandbox", False)
     found = tree.findings(host, "memory budget")["memory guard"]
     assert (found.verdict, found.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
@@ -342,7 +342,7 @@ def test_why_docker_refuses_a_login(
 
 
 def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:
-    value = tree.host(tmp_path, {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0"}, Wanted(name="spark1"))
+    value = tree.host(tmp_path, {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0"}, IntendedServer(name="spark1"))
     found = tree.findings(value, "earlyoom")["earlyoom"]
     assert found.verdict == "unknown"
     assert "12.0 GiB" in found.evidence  # earlyoom's default is a tenth
@@ -359,7 +359,7 @@ def test_the_options_of_earlyoom(words: list[str], limit: int | None) -> None:
     ("off_s", "verdict"), [(0, "ok"), (-20, "ok"), (45, "warning"), (-45, "warning"), (4000, "bad")]
 )
 def test_the_clock_beside_the_laptop(off_s: float, verdict: str) -> None:
-    found = operating_system.against(1000.0 + off_s, 1000.0, "ops")
+    found = operating_system.compare_clocks(1000.0 + off_s, 1000.0, "ops")
     assert found.verdict == verdict
 
 
@@ -367,7 +367,7 @@ def test_a_check_that_breaks_is_unknown_and_hides_no_other(tmp_path: Path) -> No
     def broken(host: Host) -> list[Finding]:
         raise RuntimeError("surprise")
 
-    found = examine(tree.host(tmp_path, {}), {"odd": broken, "swap": CHECKS["swap"]})
+    found = run_checks(tree.host(tmp_path, {}), {"odd": broken, "swap": CHECKS["swap"]})
     assert [(item.check, item.verdict) for item in found] == [("odd", "unknown"), ("swap", "ok")]
     assert "surprise" in found[0].evidence
 
@@ -385,7 +385,7 @@ def test_whatever_is_bad_names_a_command_or_a_place_and_a_source(tmp_path: Path)
 def test_no_mend_touches_packages() -> None:
     words = {word for fix in FIXES.values() for word in fix.argv}
     assert not words & {"apt", "apt-get", "dpkg", "snap", "reboot", "swapoff"}
-    assert services.GROUP in FIXES["docker group"].argv
+    assert services.DOCKER_GROUP in FIXES["docker group"].argv
 
 
 def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_told(tmp_path: Path) -> None:
@@ -394,10 +394,10 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
     try:
         value = tree.host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})
         (tmp_path / "root/proc").joinpath(str(spinning.pid)).symlink_to(f"/proc/{spinning.pid}")
-        ticks = gpu._ticks(value, str(spinning.pid))
+        ticks = gpu._cpu_ticks(value, str(spinning.pid))
         assert ticks is not None
         found = tree.findings(value, "idle engine")["idle engine"]
-        later = gpu._ticks(value, str(spinning.pid))
+        later = gpu._cpu_ticks(value, str(spinning.pid))
         assert later is not None
         assert later > ticks
         assert re.match(r"\d+% of a core without a request", found.evidence)
@@ -410,7 +410,7 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
 def test_a_shared_memory_that_is_too_small_for_an_engine_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_size_bytes", lambda host: 64 * 2**20)
+    monkeypatch.setattr(memory, "_shm_size_bytes", lambda host: 64 * 2**20)
     found = tree.findings(tree.host(tmp_path, {}), "shared memory")["shared memory"]
     assert (found.verdict, found.evidence[:22]) == ("warning", "0.0 of 0.1 GiB in /dev")
     assert "remount" in found.fix
@@ -418,13 +418,13 @@ def test_a_shared_memory_that_is_too_small_for_an_engine_is_told(
 
 def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     value = tree.host(tmp_path, {"/dev/shm/psm_left": "x" * 100_000})
-    monkeypatch.setattr(known, "SHM_BYTES", 50_000)
+    monkeypatch.setattr(known, "SHM_WARNING_BYTES", 50_000)
     found = tree.findings(value, "shared memory")["shared memory"]
     assert found.verdict == "warning"
     assert "remove what no process uses" in found.fix
 
 
-SERVES = Wanted(recipe="qwen", container="qwen35", port=8000, model_dir="/home/ops/models/qwen35-hf")
+SERVES = IntendedServer(recipe="qwen", container="qwen35", port=8000, model_dir="/home/ops/models/qwen35-hf")
 UNIT_OF_OTHERS = "[Service]\nExecStart=/usr/bin/docker start -a qwen35\n"
 COMPOSE = "services:\n  llm:\n    image: vllm/vllm-openai\n    volumes:\n      - /home/ops/models/qwen35-hf:/m\n"
 
@@ -459,5 +459,6 @@ def test_files_that_start_no_such_server_are_none_and_a_pipe_is_not_waited_for(t
     (home / "ours.sh").write_text("# Written by sparkwright\ndocker run --name qwen35 x\n")
     assert tree.findings(host, "other starts")["other starts"].verdict == "ok"
     assert (
-        tree.findings(tree.host(tmp_path / "bare", {}, Wanted()), "other starts")["other starts"].verdict == "unknown"
+        tree.findings(tree.host(tmp_path / "bare", {}, IntendedServer()), "other starts")["other starts"].verdict
+        == "unknown"
     )

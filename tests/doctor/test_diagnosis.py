@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sparkwright.doctor.diagnosis import down_causes, verdict
-from sparkwright.doctor.diagnosis.server_probe import Expected, Measured
-from sparkwright.doctor.diagnosis.server_state import EXITS, DiagnosisInput, End, Probe, standing
+from sparkwright.doctor.diagnosis import down_causes, evaluate_measurement
+from sparkwright.doctor.diagnosis.server_probe import ExpectedRate, Measurement
+from sparkwright.doctor.diagnosis.server_state import EXITS, ContainerExit, DiagnosisInput, ProbeResult, evaluate_state
 from sparkwright.engines import engine, slowness
 from sparkwright.engines.log.state import EngineState, Reading
 from sparkwright.health.judging.observation import Limits
@@ -18,9 +18,9 @@ from sparkwright.units import GIB
 
 NOW = 1_800_000_000.0
 LIMITS = Limits()
-REFUSED = Probe("http://127.0.0.1:8000", health=0, error="refused")
-SERVES = Probe("http://127.0.0.1:8000", health=200)
-LOADING = Probe("http://127.0.0.1:8000", health=503)
+REFUSED = ProbeResult("http://127.0.0.1:8000", health=0, error="refused")
+SERVES = ProbeResult("http://127.0.0.1:8000", health=200)
+LOADING = ProbeResult("http://127.0.0.1:8000", health=503)
 READY = EngineState({"ready": Reading(True, "ready")}, stage="ready")
 LOADS = EngineState(stage="weights", shards=(3, 14))
 
@@ -35,7 +35,7 @@ def sight(**more: Any) -> DiagnosisInput:
     return DiagnosisInput(NOW, **{**usual, **more})
 
 
-EXITED = End(1, NOW - 20)
+EXITED = ContainerExit(1, NOW - 20)
 PREFILL = "unknown whether it is wedged: 2 requests running, no token for 30 s; it may be a long prefill"
 #: what was seen, state, sentence
 SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
@@ -45,12 +45,12 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         'no server answers: qwen35 exited (1) 20 s ago, its last line: "RuntimeError: no"',
     ),
     (
-        sight(box=box("exited"), end=End(137, NOW - 7200, out_of_memory=True)),
+        sight(box=box("exited"), end=ContainerExit(137, NOW - 7200, out_of_memory=True)),
         "down",
         "no server answers: qwen35 was OOM-killed (137) 2 h ago",
     ),
     (
-        sight(box=box("created"), end=End(error="port is already allocated")),
+        sight(box=box("created"), end=ContainerExit(error="port is already allocated")),
         "down",
         "no server answers: qwen35 was created but never started: port is already allocated",
     ),
@@ -113,12 +113,12 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         "no token: the server is wedged: 2 requests running, no token for 61 s",
     ),
     (
-        sight(engine=engine.of("llama_cpp"), log=EngineState(stage="tensors"), probe=LOADING),
+        sight(engine=engine.get_engine("llama_cpp"), log=EngineState(stage="tensors"), probe=LOADING),
         "starting",
         "no server answers yet: qwen35 has been starting for 20 s (tensors); the last start took 100 s",
     ),
     (
-        sight(engine=engine.of("sglang"), log=READY, probe=LOADING),
+        sight(engine=engine.get_engine("sglang"), log=READY, probe=LOADING),
         "wedged",
         "no token: the server is wedged: /health answers 503, but it was ready",
     ),
@@ -154,22 +154,22 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
 
 @pytest.mark.parametrize(("seen", "state", "result"), SEEN, ids=[f"{n}-{row[1]}" for n, row in enumerate(SEEN)])
 def test_what_is_seen_is_said(seen: DiagnosisInput, state: str, result: str) -> None:
-    found = standing(seen, LIMITS)
+    found = evaluate_state(seen, LIMITS)
     assert found is not None
     assert (found.state, found.message) == (state, result)
     assert (EXITS[found.state] == 0) == (state == "ok")
 
 
 def test_a_server_that_gave_a_token_and_has_nothing_to_do_is_to_be_measured() -> None:
-    assert standing(sight(probe=replace(SERVES, token="made")), LIMITS) is None
+    assert evaluate_state(sight(probe=replace(SERVES, token="made")), LIMITS) is None
     unseen = sight(engine_error="no answer from the Docker Engine", box=box(""), probe=replace(SERVES, token="made"))
-    assert standing(unseen, LIMITS) is None
+    assert evaluate_state(unseen, LIMITS) is None
 
 
 def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() -> None:
     seen = sight(
         box=box("exited", policy="unless-stopped"),
-        end=End(137, NOW - 20, out_of_memory=True),
+        end=ContainerExit(137, NOW - 20, out_of_memory=True),
         failure=Reading(
             "11.8 of 119.7 GiB were free, and the engine wanted 101.7.", "ValueError: Free memory on device"
         ),
@@ -177,8 +177,12 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
         port=8000,
         cut_off="ada runs deploy since 14:03",
     )
-    about = slowness.Seen(ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB})
-    rows = slowness.ranked([*down_causes.causes(seen), *slowness.of_a_start(about, str(seen.failure.value))])
+    about = slowness.SlownessEvidence(
+        ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
+    )
+    rows = slowness.rank_causes(
+        [*down_causes.causes(seen), *slowness.find_start_causes(about, str(seen.failure.value))]
+    )
     assert [row.name for row in rows if row.verdict == "found"] == [
         "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
         "it was OOM-killed",
@@ -191,7 +195,7 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
 
 @pytest.mark.parametrize("out_of_memory", [True, False])
 def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memory: bool) -> None:
-    end = End(137, NOW - 20, out_of_memory=out_of_memory)
+    end = ContainerExit(137, NOW - 20, out_of_memory=out_of_memory)
     found = {cause.name: cause for cause in down_causes.causes(sight(box=box("exited", policy="no"), end=end))}
     assert ("it was OOM-killed" in found) == out_of_memory
     if not out_of_memory:
@@ -200,18 +204,18 @@ def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memo
 
 
 def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
-    about = slowness.Seen(ollama=[("qwen3:32b", 20 * GIB)])
-    assert slowness.of_a_start(about, "the engine does not know: --nope.")[0].verdict == "noted"
+    about = slowness.SlownessEvidence(ollama=[("qwen3:32b", 20 * GIB)])
+    assert slowness.find_start_causes(about, "the engine does not know: --nope.")[0].verdict == "noted"
 
 
 def test_nothing_explains_the_slowness_of_a_fast_server() -> None:
-    seen = slowness.Seen(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
-    assert {cause.verdict for cause in slowness.causes(seen)} <= {"noted", "unknown", "excluded"}
+    seen = slowness.SlownessEvidence(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
+    assert {cause.verdict for cause in slowness.find_causes(seen)} <= {"noted", "unknown", "excluded"}
 
 
 HOT = slowness.Cause("the GPU is too hot", "found", "96 °C", weight=70)
 FULL = slowness.Cause("the disk is full", "found", "0.0 GiB free", weight=90, of_rate=False)
-BASELINE = Expected(47.0, 0.1, "baseline")
+BASELINE = ExpectedRate(47.0, 0.1, "baseline")
 
 
 @pytest.mark.parametrize(
@@ -226,24 +230,24 @@ BASELINE = Expected(47.0, 0.1, "baseline")
 def test_a_rate_is_explained_by_what_slows_it_and_not_by_what_is_wrong_too(
     rate: float, rows: list[slowness.Cause], slow: bool, state: str, result: str
 ) -> None:
-    found = verdict(BASELINE, Measured([Run("prose", rate, 0.1)]), slow, rows)
+    found = evaluate_measurement(BASELINE, Measurement([Run("prose", rate, 0.1)]), slow, rows)
     assert (found.state, found.message) == (state, result)
 
 
 def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() -> None:
     runs = [Run("prose", 47.0, 0.1)]
-    assert verdict(Expected(), Measured(runs), None, []).state == "unknown"
-    spoilt = verdict(BASELINE, Measured(runs, doubt="this client is too slow"), None, [])
+    assert evaluate_measurement(ExpectedRate(), Measurement(runs), None, []).state == "unknown"
+    spoilt = evaluate_measurement(BASELINE, Measurement(runs, doubt="this client is too slow"), None, [])
     assert (spoilt.state, EXITS[spoilt.state]) == ("busy", 4)
 
 
 def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None:
-    seen = slowness.Seen(
+    seen = slowness.SlownessEvidence(
         share=0.12, slow=True, gpu_degraded=True, gpu="SM clock 712 MHz", kv_used=0.99, thought=9, answered=9
     )
-    verdicts = [cause.verdict for cause in slowness.causes(seen)]
+    verdicts = [cause.verdict for cause in slowness.find_causes(seen)]
     assert verdicts == sorted(verdicts, key=["found", "possible", "unknown", "noted", "excluded"].index)
-    names = [cause.name for cause in slowness.causes(seen) if cause.verdict == "found"]
+    names = [cause.name for cause in slowness.find_causes(seen) if cause.verdict == "found"]
     assert names == ["the GPU is held at a low clock (power fault)", "the KV cache is full"]
     assert re.match("found|possible", verdicts[1])
 
@@ -261,8 +265,8 @@ def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
     booted_s: float | None, lost: str, name: str, verdict: str, evidence: str
 ) -> None:
     """Docker sets exit code 255 if it finds a container dead at its own start."""
-    seen = sight(box=box("exited"), end=End(255, NOW - 20), booted_s=booted_s, lost=lost)
+    seen = sight(box=box("exited"), end=ContainerExit(255, NOW - 20), booted_s=booted_s, lost=lost)
     found = down_causes.causes(seen)
     assert [(cause.name, cause.verdict) for cause in found] == [(name, verdict)]
     assert evidence in found[0].evidence and "journalctl" in found[0].fix
-    assert not down_causes.failed(seen)
+    assert not down_causes.has_failed(seen)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.doctor.checks import CHECKS
-from sparkwright.doctor.host import Finding, Host, Wanted
+from sparkwright.doctor.host import Finding, Host, IntendedServer
 from sparkwright.sandbox import system
 from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
@@ -13,7 +13,7 @@ from tests.modules.context import RecordingContext
 MEMINFO = "MemTotal: {total} kB\nMemAvailable: {total} kB\nSwapTotal: 16777216 kB\nSwapFree: {swap_free} kB\n"
 RELEASE = 'DGX_NAME="DGX Spark"\nDGX_SWBUILD_VERSION="7.2.3"\nDGX_OTA_VERSION="{}"\n'
 STATUS = "Name:\tpython3\nGroups:\t27 999 1000 \n"
-WANTED = Wanted(
+WANTED = IntendedServer(
     name="spark1",
     recipe="qwen",
     container="qwen35",
@@ -47,7 +47,7 @@ PROGRAMS: dict[str, str] = {
 }
 
 
-def host(folder: Path, changes: Mapping[str, str | None], wanted: Wanted = WANTED, **machine: Any) -> Host:
+def host(folder: Path, changes: Mapping[str, str | None], wanted: IntendedServer = WANTED, **machine: Any) -> Host:
     """Return the healthy host with some files changed. A name without a slash is a program; None removes it."""
     files = {**FILES, **{f"/usr/bin/{name}": f"#!/bin/sh\n{script}\n" for name, script in PROGRAMS.items()}}
     for name, text in changes.items():

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from sparkwright.sandbox import control
-from sparkwright.sandbox.faults import AT_START
+from sparkwright.sandbox.faults import START_FAULTS
 from tests.cells import fits, flat
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
@@ -104,13 +104,13 @@ class Spark:
             found[column] = self._seen(column)
         for column in (item for item in CHANGING if item in columns):
             found[column] = self._seen(column, lambda: self._anew(state))
-        control.fault(self.desk.sandbox, None)
+        control.set_fault(self.desk.sandbox, None)
         if "fixed" in columns:
             found["fixed"] = self._seen("fixed")
         self._heal()
         for column in (afterward for afterward in AFTERWARDS if afterward in columns):
             found[column] = self._seen(column)
-        if state in AT_START:  # what was started beside it still is as it made it, and may give tokens
+        if state in START_FAULTS:  # what was started beside it still is as it made it, and may give tokens
             self._seen("restart")
         return {column: found[column] for column in COLUMNS if column in found}
 
@@ -135,7 +135,7 @@ class Spark:
         if state in BY_HAND:
             BY_HAND[state](self.docker)
         elif state in control.FAULTS:
-            control.fault(self.desk.sandbox, state)
+            control.set_fault(self.desk.sandbox, state)
 
     def _forget(self) -> None:
         """That the rows before made it come and go: flapping is no part of the table."""
@@ -145,7 +145,7 @@ class Spark:
 
     def _heal(self) -> None:
         """No fault, and a server that serves, whatever it takes."""
-        control.fault(self.desk.sandbox, None)
+        control.set_fault(self.desk.sandbox, None)
         for command in ("", "restart", "deploy"):
             if command:
                 self._seen(command)

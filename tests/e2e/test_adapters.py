@@ -76,7 +76,7 @@ def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on
 
 def answer(desk: Desk, model: str) -> dict[str, Any]:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
-    found = http_probe.ask(f"http://127.0.0.1:{desk.port}", "/v1/chat/completions", body=body, timeout_s=20)
+    found = http_probe.send_request(f"http://127.0.0.1:{desk.port}", "/v1/chat/completions", body=body, timeout_s=20)
     assert found.status == 200, found.body
     return dict(found.json())
 

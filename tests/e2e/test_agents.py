@@ -50,7 +50,9 @@ def variable(agent: str) -> str:
 def test_an_agent_gets_its_answer_from_the_sandbox(agent: str, gate: Gate, tmp_path: Path) -> None:
     if not shutil.which(AGENTS[agent][0]):
         pytest.skip(f"{AGENTS[agent][0]} is not installed")
-    client_files.write(agent, endpoint(gate), str(tmp_path / client_files.PLACES[agent].path.removeprefix("~/")))
+    client_files.write_settings(
+        agent, endpoint(gate), str(tmp_path / client_files.CLIENT_FILES[agent].path.removeprefix("~/"))
+    )
     work = tmp_path / "work"
     work.mkdir()
     done = subprocess.run(

@@ -135,11 +135,11 @@ def test_a_flag_that_no_engine_has_stops_a_sweep_before_the_server(served: tuple
 
 def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[Desk, str]) -> None:
     desk, server = served
-    control.fault(desk.sandbox, "oom")
+    control.set_fault(desk.sandbox, "oom")
     result = desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "8192", "--name", "dies", *SMALL)
     assert result.code == 1, result.out + result.err
     assert "41.30 of 119.70 GiB were free" in results(desk, "dies")["arms"][0]["failed"]
-    control.fault(desk.sandbox, None)
+    control.set_fault(desk.sandbox, None)
     assert desk.containers() == ["qwen35 running"]
     assert desk.serving() == server
 

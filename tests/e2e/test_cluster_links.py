@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.app.questions import link_rules
-from sparkwright.app.questions.link_rules import Links
+from sparkwright.app.questions.link_rules import HostLinks
 from sparkwright.project import starter
 from tests import commands, published
 from tests.doctor import link_tree
@@ -40,7 +40,7 @@ class Pair:
 def pair(tmp_path: Path) -> Pair:
     found = Pair(tmp_path)
     (tmp_path / "home").mkdir()
-    starter.lay(tmp_path / "project")
+    starter.write_starter(tmp_path / "project")
     for number, name in enumerate(("spark1", "spark2"), 1):
         found.lay(name, number)
         text = f"connection: local\nenv: {{SPARKWRIGHT_ROOT: {tmp_path}/{name}.root}}\n"
@@ -196,8 +196,8 @@ def test_what_kept_it_from_being_measured_is_told(pair: Pair) -> None:
 def test_clocks_that_are_apart_are_told_with_the_figure() -> None:
     """Two folders of one machine have one clock; here is what the command makes of two."""
     at = [("spark1", (0.0, 0.4)), ("spark2", (-12.4, -12.0)), ("spark3", (-0.5, 0.9))]
-    members = [Links(host, (), ahead_s=ahead_s) for host, ahead_s in at]
-    found = [finding for _, finding in link_rules.findings(members) if finding.check == "clock"]
+    members = [HostLinks(host, (), ahead_s=ahead_s) for host, ahead_s in at]
+    found = [finding for _, finding in link_rules.check_links(members) if finding.check == "clock"]
     assert [(item.verdict, item.evidence) for item in found] == [
         ("warning", "that of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): their logs and histories do not match"),
     ]  # fmt: skip

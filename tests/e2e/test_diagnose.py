@@ -98,7 +98,7 @@ def diagnosed(desk: Desk, *words: str) -> dict[str, Any]:
 
 def healed(desk: Desk) -> None:
     """A running server again, whatever was done to it."""
-    control.fault(desk.sandbox, None)
+    control.set_fault(desk.sandbox, None)
     if desk.containers() == ["qwen35 running"]:
         desk.docker().api.restart("qwen35")
     else:
@@ -125,7 +125,7 @@ def broken(desk: Desk, case: Case) -> dict[str, Any]:
     if case.do in KEPT:
         getattr(desk.docker().api, case.do)("qwen35", **({"force": True} if case.do == "remove_container" else {}))
     else:
-        control.fault(desk.sandbox, None if case.do == "none" else case.do)
+        control.set_fault(desk.sandbox, None if case.do == "none" else case.do)
     row = diagnosed(desk)
     deadline_s = time.monotonic() + SETTLES_S
     while case.until and row["state"] != case.until and time.monotonic() < deadline_s:
@@ -153,7 +153,7 @@ def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: Desk, c
         if case.code and case.do != "remove_container":
             healed(served)
         else:
-            control.fault(served.sandbox, None)
+            control.set_fault(served.sandbox, None)
 
 
 # -- without disturbing anybody ----------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ def test_beside_the_load_of_another_nothing_is_asked_and_that_is_said(desk: Desk
 def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: Desk) -> None:
     desk.deployed()
     before = asked_of(desk)
-    owner = lock.Owner("deploy", "ada@laptop", "20260101T000000-ab", os.getpid(), time.time())
-    with lock.held(StateFolder(desk.sandbox / "home/.local/state/sparkwright"), owner, host="sandbox"):
+    owner = lock.LockOwner("deploy", "ada@laptop", "20260101T000000-ab", os.getpid(), time.time())
+    with lock.acquire(StateFolder(desk.sandbox / "home/.local/state/sparkwright"), owner, host="sandbox"):
         row = diagnosed(desk)
         desk.docker().api.stop("qwen35")
         stopped = diagnosed(desk)
@@ -221,7 +221,7 @@ def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk:
     threading.Thread(target=hang, daemon=True).start()
     while not running(metrics(desk)):
         time.sleep(0.05)
-    control.fault(desk.sandbox, "wedge")
+    control.set_fault(desk.sandbox, "wedge")
     row = diagnosed(desk, "--token-s", "1")
     assert re.match(r"unknown whether it is wedged: 1 request running, no token for \d+ s; .*", row["summary"])
     assert (row["state"], row["exit"]) == ("unknown", 4)
@@ -301,7 +301,7 @@ def test_nothing_is_cut_at_eighty_columns_and_the_sentence_comes_first(
     assert result.code == 1
     assert result.out.splitlines()[0].startswith("no server answers: there is no container qwen35")
     desk.deployed()
-    control.fault(desk.sandbox, "power")
+    control.set_fault(desk.sandbox, "power")
     result = desk.run("diagnose", "--host", "sandbox")
     first, *rest = result.out.splitlines()
     assert first.startswith("slow: 5.7 of ")

@@ -15,7 +15,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.runner.health_check import composed
+from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.test_bench import SMALL
 from tests.e2e.two_hosts import HOSTS, MODEL, Two, two_hosts
@@ -101,7 +101,7 @@ def test_a_health_check_returns_what_a_killed_run_left_drained(two: Two) -> None
     context = RunContext(
         machine, StateFolder.of(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
     )
-    composed(context, Settings(host=HOSTS[1]), scheduled=True).run()
+    build_check(context, Settings(host=HOSTS[1]), scheduled=True).run()
     assert "returned to the gateway box." in notes
     assert two.states()[HOSTS[1]] == "up"
 
@@ -111,16 +111,16 @@ def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: T
     simulated = two.sandbox / "hosts" / HOSTS[1]
     machine = Machine.here(control.up(simulated))
     state = StateFolder.of(machine.home)
-    control.fault(simulated, "wedge")
+    control.set_fault(simulated, "wedge")
     try:
         for later_s in (0, 300, 600):
             settings = Settings(host=HOSTS[1], heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
             context = RunContext(machine, state, "run-1", lambda value: None)
-            found = composed(context, settings, scheduled=True, now=lambda at_s=later_s: time.time() + at_s).run()
+            found = build_check(context, settings, scheduled=True, now=lambda at_s=later_s: time.time() + at_s).run()
             if found.healed.startswith("restarted"):
                 break
     finally:
-        control.fault(simulated, None)
+        control.set_fault(simulated, None)
     assert found.healed.startswith("restarted (run "), (found.state, found.why, found.healed)
     run = found.healed.removeprefix("restarted (run ").partition(")")[0].partition(",")[0]
     events = "".join(path.read_text() for path in (two.home(HOSTS[1]) / "runs" / run).glob("events*"))

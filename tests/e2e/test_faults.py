@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from sparkwright.sandbox import control
-from sparkwright.sandbox.faults import OF_MEMBERS
+from sparkwright.sandbox.faults import MEMBER_FAULTS
 from tests.e2e.conftest import Desk, fresh_desk
 from tests.faults.bench import released
 from tests.waiting import until
@@ -123,7 +123,7 @@ def test_a_value_that_the_engine_would_refuse_never_takes_the_server_down(desk: 
 
 def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
     listed = desk.run("sandbox.fault")
-    assert listed.out.count("\n") == len({**control.FAULTS, **OF_MEMBERS})
+    assert listed.out.count("\n") == len({**control.FAULTS, **MEMBER_FAULTS})
     assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err
 
 
@@ -132,12 +132,12 @@ def test_a_fault_means_what_it_says_each_time_it_is_said(desk: Desk) -> None:
     desk.deployed()
     server = desk.docker().api.inspect_container("qwen35")
     for order in ("ollama-busy", None, "ollama-loads", None):
-        control.fault(desk.sandbox, order)
+        control.set_fault(desk.sandbox, order)
         assert control.status(desk.sandbox)["sandbox"] == "up"
     assert desk.docker().api.inspect_container("qwen35")["State"] == server["State"], "it serves all the while"
     assert desk.serving() == server["Id"]
     for _ in range(2):
-        control.fault(desk.sandbox, "wedge")
+        control.set_fault(desk.sandbox, "wedge")
         assert not desk.serving()
         desk.docker().api.restart("qwen35")
         until(desk.serving, "its cure")
@@ -150,10 +150,10 @@ def test_a_fault_means_what_it_says_each_time_it_is_said(desk: Desk) -> None:
 def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk: Desk) -> None:
     desk.deployed()
     before = desk.serving()
-    control.fault(desk.sandbox, "oom")
+    control.set_fault(desk.sandbox, "oom")
     result = desk.run("restart", "--host", "sandbox", "--json")
     assert (result.code, "GiB were free, and the engine wanted" in result.recap["msg"]) == (1, True), result.recap
     assert desk.serving() == ""
-    control.fault(desk.sandbox, None)
+    control.set_fault(desk.sandbox, None)
     assert desk.deploy().proved
     assert desk.serving() == before

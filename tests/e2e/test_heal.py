@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.connect import choose
+from sparkwright.app.connect import select_hosts
 from sparkwright.app.plans import server_context
 from sparkwright.app.runs import session
 from sparkwright.health.judging.observation import Limits
@@ -20,7 +20,7 @@ from sparkwright.host.runs import journal
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode
-from sparkwright.runner.health_check import composed
+from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, fresh_desk
 from tests.e2e.test_restart import command, models, seqs
@@ -42,14 +42,14 @@ class Host:
         """What the host's own clock starts, five minutes after the last one."""
         self.ahead_s += 300
         context = RunContext(self.machine, self.state, "run-1", lambda event: None)
-        return composed(context, SETTINGS, scheduled=True, now=lambda: time.time() + self.ahead_s).run()
+        return build_check(context, SETTINGS, scheduled=True, now=lambda: time.time() + self.ahead_s).run()
 
     def healed(self) -> Record:
         """The server hangs until two checks have seen it."""
-        control.fault(self.desk.sandbox, "wedge")
+        control.set_fault(self.desk.sandbox, "wedge")
         self.check()
         found = self.check()
-        control.fault(self.desk.sandbox, None)
+        control.set_fault(self.desk.sandbox, None)
         self.ahead_s += 3600
         return found
 
@@ -57,7 +57,7 @@ class Host:
         """The plan and the finished tasks of the newest run."""
         folder = next(self.state.runs())
         events = map(decode, (folder / "events.jsonl").read_bytes().splitlines())
-        return journal.plan_of(folder), [event for event in events if event["event"] == "task_finished"]
+        return journal.read_plan(folder), [event for event in events if event["event"] == "task_finished"]
 
     def container(self) -> tuple[str, str, str]:
         """The server's container: its id, when it was started, its restart policy."""
@@ -90,7 +90,7 @@ def host(made: Host) -> Iterator[Host]:
         path.unlink()
     assert made.check().state == "ok"
     yield made
-    control.fault(made.desk.sandbox, None)
+    control.set_fault(made.desk.sandbox, None)
     for path, text in kept.items():
         path.write_text(text)
 
@@ -154,9 +154,9 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
     def install() -> str:
         for path in host.plans():
             path.unlink()
-        selection = choose("sandbox")
-        server_context.give(selection)
-        assert session.one_task(selection, "facts", {}, json=True) == [0]
+        selection = select_hosts("sandbox")
+        server_context.attach_restart_plans(selection)
+        assert session.run_module_task(selection, "facts", {}, json=True) == [0]
         return capsys.readouterr().out
 
     assert "will not restart" not in install()
@@ -193,7 +193,7 @@ def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing
     path.write_text(json.dumps({**json.loads(kept), "runtime": "another"}))
     assert "another version of sparkwright" in host.healed().healed
     path.unlink()
-    control.fault(host.desk.sandbox, "wedge")
+    control.set_fault(host.desk.sandbox, "wedge")
     found = host.check()
     assert "no restart plan is kept" in found.healed and "`invoke health.install" in found.healed
     assert found.state == "wedged" and host.container() == before

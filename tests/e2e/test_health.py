@@ -22,14 +22,14 @@ import pytest
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
-from sparkwright.health.store import CheckHistory, history, latest
+from sparkwright.health.store import CheckHistory, load_history, load_latest
 from sparkwright.host.containers.containers import started_s
 from sparkwright.host.machine import Machine
 from sparkwright.host.records.history import read as acts
 from sparkwright.host.runs import lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.runner.health_check import composed
+from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from sparkwright.units import GIB
 from tests.e2e import kept
@@ -55,13 +55,13 @@ class Ward:
     def check(self, settings: Settings = QUICK, later_s: float = 0.0, **given: Any) -> Record:
         self.ahead_s += later_s
         context = given.pop("context", None) or self.context()
-        return composed(context, settings, now=lambda: time.time() + self.ahead_s, **given).run()
+        return build_check(context, settings, now=lambda: time.time() + self.ahead_s, **given).run()
 
     def docker(self) -> Any:
         return self.context().docker().api
 
     def fault(self, name: str) -> None:
-        control.fault(self.desk.sandbox, name)
+        control.set_fault(self.desk.sandbox, name)
 
     def until(self, true: Callable[[Any], bool]) -> None:
         """Until docker says so of the container."""
@@ -72,7 +72,7 @@ class Ward:
 
     def repair(self) -> None:
         """As it was deployed: no fault, serving, nothing remembered."""
-        control.fault(self.desk.sandbox, None)
+        control.set_fault(self.desk.sandbox, None)
         box = self.docker().inspect_container("qwen35")
         if box["State"]["Status"] != "running" or box["RestartCount"]:
             self.docker().stop("qwen35", timeout=1)
@@ -163,13 +163,13 @@ def test_a_healthy_server_is_ok_with_all_the_evidence(ward: Ward) -> None:
     assert set(levels.values()) == {"ok"}, found.evidence
     assert {"container", "/health", "token", "stall", "power", "temperature", "memory", "disk", "drift"} <= set(levels)
     assert found.server.token == "made" and found.serves.engine_version and found.sandbox
-    assert latest(ward.state.path) == found
+    assert load_latest(ward.state.path) == found
 
 
 def test_no_state_is_invented_in_200_checks(ward: Ward) -> None:
     found = [ward.check(later_s=300, pause=lambda s: None) for _ in range(200)]
     assert {(item.state, item.seen, item.flapping) for item in found} == {("ok", "ok", False)}
-    assert len(history(ward.state.path)) == 200
+    assert len(load_history(ward.state.path)) == 200
     assert CheckHistory.of(ward.state).heals == []
 
 
@@ -313,7 +313,7 @@ machine = Machine.here(control.up(Path(sandbox)))
 context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda event: None)
 settings = Settings(verify_every_s=86400, quiet_hours=hours)
 import time
-print(model_hashes.go_on(context, settings, now=lambda: time.time() + float(ahead_s)))
+print(model_hashes.hash_more_files(context, settings, now=lambda: time.time() + float(ahead_s)))
 print(os.nice(0), int(psutil.Process().ionice().ioclass))
 """
 
@@ -392,7 +392,7 @@ def test_without_docker_or_a_verified_server_nothing_is_claimed(ward: Ward) -> N
 
 def test_a_deploy_in_progress_is_neither_probed_nor_a_change(ward: Ward) -> None:
     ward.check(scheduled=True)
-    with lock.held(ward.state, lock.Owner("deploy", "ops@laptop", "run-2", 1, time.time()), host="sandbox"):
+    with lock.acquire(ward.state, lock.LockOwner("deploy", "ops@laptop", "run-2", 1, time.time()), host="sandbox"):
         found = ward.check(scheduled=True)
     assert (found.state, found.server.token) == ("unknown", "") and "ops@laptop" in found.busy
     after = ward.check(scheduled=True)
@@ -458,7 +458,7 @@ def test_a_deploy_that_begins_during_a_check_is_not_taken_for_a_fault(ward: Ward
     checking.start()
     while _running(ward.metrics()) < 1:  # the check waits for its token
         time.sleep(0.02)
-    with lock.held(ward.state, lock.Owner("deploy", "ops@laptop", "run-2", 1, time.time()), host="sandbox"):
+    with lock.acquire(ward.state, lock.LockOwner("deploy", "ops@laptop", "run-2", 1, time.time()), host="sandbox"):
         ward.docker().kill("qwen35")
         checking.join(timeout=20)
     assert found[0].state == "unknown" and "ops@laptop" in found[0].busy

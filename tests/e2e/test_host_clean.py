@@ -78,7 +78,7 @@ def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: Desk) -> 
     api.create_container(image, name="qwen35-interim", command=["--model", "x"])  # by hand, as its labels say
     api.create_container(image, name="someone-elses", command=["--model", "x"])
     state = StateFolder.of(desk.sandbox / "home")
-    with lock.held(state, lock.Owner("deploy", "alice@desk", "run-a", 1, 1.0), host="sandbox"):
+    with lock.acquire(state, lock.LockOwner("deploy", "alice@desk", "run-a", 1, 1.0), host="sandbox"):
         refused = desk.run(*CLEAN, "--yes")
         assert (refused.code, "deploy by alice@desk" in refused.err) == (5, True), refused.out + refused.err
     others = ["qwen35-interim created", "someone-elses created"]

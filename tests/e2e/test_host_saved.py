@@ -24,14 +24,14 @@ def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_serve
 ) -> None:
     desk.deployed()
     before = desk.serving()
-    control.fault(desk.sandbox, fault)
+    control.set_fault(desk.sandbox, fault)
     desk.edit(*SEQS)
     done = desk.deploy()
     assert done.code == 1, done.out
     failed = next(event for event in done.events() if event.get("status") == "failed")
     print(failed)
     assert "was stopped to save the host" in failed["msg"]
-    assert not control.lost(desk.sandbox)
+    assert not control.is_lost(desk.sandbox)
     assert desk.serving() == before
     print(done.recap)
 
@@ -39,14 +39,14 @@ def test_a_start_that_would_take_the_host_down_is_stopped_and_the_previous_serve
 def test_an_arm_of_an_experiment_is_guarded_as_any_start(desk: Desk) -> None:
     desk.deployed()
     before = desk.serving()
-    control.fault(desk.sandbox, "overshoot")
+    control.set_fault(desk.sandbox, "overshoot")
     small = (
         "--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6",
     )  # fmt: skip
     words = ("--flag", "max-num-seqs", "--values", "4", "--name", "arm", *small)
     result = desk.run("bench.sweep", "--host", "sandbox", *words)
     assert "was stopped to save the host" in result.out, result.out + result.err
-    assert not control.lost(desk.sandbox)
+    assert not control.is_lost(desk.sandbox)
     assert desk.serving() == before
 
 
@@ -59,12 +59,12 @@ def guarding(desk: Desk) -> dict[str, str]:
 @pytest.mark.parametrize("fault", ["overshoot", "other-program"])
 def test_without_the_guard_the_same_start_takes_the_host_down(desk: Desk, fault: str) -> None:
     desk.deployed()
-    control.fault(desk.sandbox, fault)
+    control.set_fault(desk.sandbox, fault)
     desk.edit(*SEQS)
     with desk.start("deploy", "--host", "sandbox", "--json") as deploy:
         until(lambda: guarding(desk), "a guard")
         os.kill(int(guarding(desk)["pid"]), signal.SIGKILL)
-        until(lambda: control.lost(desk.sandbox), "the end of the host")
+        until(lambda: control.is_lost(desk.sandbox), "the end of the host")
         deploy.communicate(timeout=60)
     gone = desk.run("status", "--host", "sandbox")
     assert (gone.code, "ran out of memory" in gone.out + gone.err) == (3, True), gone
@@ -72,11 +72,11 @@ def test_without_the_guard_the_same_start_takes_the_host_down(desk: Desk, fault:
 
 def test_a_configuration_that_took_the_host_down_starts_again_only_when_somebody_says_so(desk: Desk) -> None:
     desk.deployed()
-    control.fault(desk.sandbox, "unkillable")
+    control.set_fault(desk.sandbox, "unkillable")
     desk.edit(*SEQS)
     desk.deploy()
-    assert control.lost(desk.sandbox)
-    control.fault(desk.sandbox, None)  # reboots it
+    assert control.is_lost(desk.sandbox)
+    control.set_fault(desk.sandbox, None)  # reboots it
 
     assert "the host went down at" in " ".join(desk.run("status", "--host", "sandbox").out.split())
     again = desk.deploy()
@@ -96,7 +96,10 @@ def test_a_configuration_that_took_the_host_down_starts_again_only_when_somebody
     assert desk.deploy().proved
 
     state = StateFolder.of(desk.sandbox / "home")
-    row = {"key": start_guard.key_of(good_states.before(state)[0]["spec"]), "why": "the host went down at 02:14"}
+    row = {
+        "key": start_guard.configuration_key(good_states.load_earlier(state)[0]["spec"]),
+        "why": "the host went down at 02:14",
+    }
     state.write(host_lost.FORBIDDEN, {"rows": [row]})
     refused(desk, "rollback")
     assert desk.run("rollback", "--host", "sandbox", "--json", "--anyway").proved
@@ -116,12 +119,12 @@ def test_a_server_that_leaks_is_stopped_by_the_guard_of_the_service_and_the_chec
     state = StateFolder.of(desk.sandbox / "home")
     words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(service_guard.folder(state))]
     with subprocess.Popen(words) as guard:
-        until(lambda: service_guard.running(state), "the guard")
-        control.fault(desk.sandbox, "leak")
-        until(lambda: service_guard.acts(state), "an act of the guard")
+        until(lambda: service_guard.is_running(state), "the guard")
+        control.set_fault(desk.sandbox, "leak")
+        until(lambda: service_guard.list_actions(state), "an act of the guard")
         until(lambda: desk.serving() == "", "the end of the server")
         guard.terminate()
-    assert not control.lost(desk.sandbox)
+    assert not control.is_lost(desk.sandbox)
     done = desk.run("health", "--host", "sandbox", "--json")
     assert "qwen35 was stopped at" in done.out, done.out
     assert "to save the host" in done.out

@@ -11,7 +11,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.runner.health_check import composed
+from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.alone import CONTAINER, INTERIM, MODEL, Alone, one_host
 from tests.e2e.conftest import Said
@@ -125,14 +125,14 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
 def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alone: Alone) -> None:
     before = alone.id()
     alone.changed()
-    control.fault(alone.desk.sandbox, "overshoot")
+    control.set_fault(alone.desk.sandbox, "overshoot")
     try:
         result = alone.deploy()
     finally:
-        control.fault(alone.desk.sandbox, None)
+        control.set_fault(alone.desk.sandbox, None)
     assert result.code == 1, result.out[-3000:]
     assert "was stopped to save the host" in result.out
-    assert not control.lost(alone.desk.sandbox)
+    assert not control.is_lost(alone.desk.sandbox)
     assert (alone.id(), alone.containers()) == (before, {CONTAINER: "running"})
 
 
@@ -196,7 +196,7 @@ def test_a_health_check_removes_what_a_killed_run_left(alone: Alone, task: str) 
     context = RunContext(
         machine, StateFolder.of(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
     )
-    composed(context, Settings(host="sandbox"), scheduled=True).run()
+    build_check(context, Settings(host="sandbox"), scheduled=True).run()
     assert f"{INTERIM} removed." in notes
     assert alone.containers() == {CONTAINER: "running"} | new
     assert alone.servers() == {"sandbox": "up"}

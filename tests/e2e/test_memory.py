@@ -8,8 +8,8 @@ import pytest
 
 from sparkwright.engines.budget import Budget
 from sparkwright.sandbox import control
-from sparkwright.sandbox.memory import TOTAL
-from sparkwright.sandbox.serving.process import HOST_SIDE
+from sparkwright.sandbox.memory import TOTAL_BYTES
+from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES
 from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, Said, fresh_desk
 from tests.e2e.test_host_saved import guarding
@@ -55,8 +55,8 @@ def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(served
     budget = plan.task(FITS)["data"]["budget"]
     known = hosts_side(budget)
     assert not known["assumed"] and "other arguments of this image" in known["source"]
-    assert known["size_bytes"] == pytest.approx(HOST_SIDE, rel=0.02)
-    assert budget["total_bytes"] == pytest.approx(TOTAL, rel=0.001)
+    assert known["size_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02)
+    assert budget["total_bytes"] == pytest.approx(TOTAL_BYTES, rel=0.001)
     table = Budget.of_json(budget).lines()
     assert all(any(row.strip() in line for line in shown.out.splitlines()) for row in table[1:-1]), shown.out
 
@@ -64,7 +64,7 @@ def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(served
 def test_history_and_doctor_tell_what_was_measured(served: Desk) -> None:
     result = served.run("history", "--host", "sandbox", "--json")
     memory = result.events()[0]["memory"]
-    assert memory["host_bytes"] == pytest.approx(HOST_SIDE, rel=0.02) and memory["cold"]
+    assert memory["host_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02) and memory["cold"]
     assert memory["lowest_bytes"] <= memory["after_bytes"] < memory["before_bytes"]
     text = served.run("history", "--host", "sandbox").out
     assert "GiB available during the start (cold)" in text and "survives 2048 x 2: " in text
@@ -122,7 +122,7 @@ def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_de
     found = json.loads((served.root / "results/ladder/results.json").read_text())
     cells = [(cell["load"]["prompt_tokens"], cell["requests"], cell["derived"]) for cell in found["cells"]]
     assert [(tokens, requests) for tokens, requests, _ in cells] == [(1024, 2), (2048, 2), (4096, 2)]
-    assert all(0 < derived["lowest_available_gib"] < TOTAL / GIB for _, _, derived in cells)
+    assert all(0 < derived["lowest_available_gib"] < TOTAL_BYTES / GIB for _, _, derived in cells)
     page = (served.root / "results/ladder/report.html").read_text()
     assert all(f"{title} against depth" in page for title in ("Decode rate", "TTFT", "Memory"))
     assert "depth 4096 x 2" in result.out and "lowest available GiB" in result.out
@@ -137,12 +137,12 @@ def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow_and_it_serves_ag
     try:
         with served.start("bench.context", "--host", "sandbox", *words) as bench:
             until(lambda: guarding(served).get("what") == "serving", "the guard of the measurement")
-            control.fault(served.sandbox, "leak")
+            control.set_fault(served.sandbox, "leak")
             until(lambda: served.containers() == ["qwen35 exited"], "the guard's act")
-            control.fault(served.sandbox, None)
+            control.set_fault(served.sandbox, None)
             out, err = bench.communicate(timeout=120)
     finally:
-        control.fault(served.sandbox, None)
+        control.set_fault(served.sandbox, None)
     assert bench.returncode == 1 and "was stopped to save the host" in out, out + err
     assert "while it served 1 x " in out
     assert served.serving() == before != "", out + err

@@ -117,7 +117,7 @@ def test_the_verified_server_of_another_recipe_is_no_previous_one_of_this(desk: 
     desk.deployed()
     state, api = StateFolder.of(desk.sandbox / "home"), desk.docker().api
     other = by_hand(desk, "qwen35-previous")  # as an earlier release left it: verified, without labels
-    state.of_server("qwen35-previous")
+    state.for_server("qwen35-previous")
     StateFolder(state.path, "qwen35-previous").write(
         "verified", {**(state.read("verified") or {}), "container_id": other, "spec": spec_of(state, "qwen35-previous")}
     )

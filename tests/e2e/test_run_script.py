@@ -20,7 +20,7 @@ def agree(desk: Desk) -> str:
     runs: dict[str, Any] = desk.docker().api.inspect_container("qwen35")
     script = (desk.sandbox / "home/.local/share/sparkwright/run/qwen35.sh").read_text().replace("\\\n", " ").split()
     state = StateFolder.of(desk.sandbox / "home")
-    good, act = good_states.last(state), history.read(state)[0]
+    good, act = good_states.load_last(state), history.read(state)[0]
     assert good["container_id"] == act["container_id"] == runs["Id"]
     assert good["spec"]["image"] == act["image"] == next(word for word in script if word.startswith("vllm/"))
     assert runs["Config"]["Image"].partition("@")[2] == act["image"].partition("@")[2]

@@ -18,7 +18,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.runner.health_check import composed
+from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, Said, fresh_desk
 from tests.watching import Watch, files_with
@@ -178,10 +178,10 @@ def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: 
 
     def check(later_s: float) -> Record:
         context = RunContext(machine, state, "run-1", lambda event: None)
-        return composed(context, settings, now=lambda: time.time() + later_s, scheduled=True).run()
+        return build_check(context, settings, now=lambda: time.time() + later_s, scheduled=True).run()
 
     assert (check(0).state, check(300).server.token) == ("ok", "made")
-    control.fault(desk.sandbox, "wedge")
+    control.set_fault(desk.sandbox, "wedge")
     healed = [check(600.0 + 300 * n).healed for n in range(3)]
     assert any("restarted (run" in item for item in healed), healed
     assert check(3600).state == "ok"

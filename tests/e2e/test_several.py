@@ -12,7 +12,7 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.runner.health_check import composed
+from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, fresh_desk
 from tests.gateway.steady import Steady
@@ -267,10 +267,10 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) 
 def test_whoever_is_notified_hears_which_server_it_is(both: Desk, tmp_path: Path) -> None:
     message = tmp_path / "told"
     settings = Settings(host="sandbox", command=("sh", "-c", f'echo "$SPARKWRIGHT_HOST" > {message}'))
-    state = StateFolder.of(both.sandbox / "home").of_server("qwen35")
+    state = StateFolder.of(both.sandbox / "home").for_server("qwen35")
     context = RunContext(Machine.here(control.up(both.sandbox)), state, "run-1", lambda event: None)
     for _ in range(2):
-        composed(context, settings, scheduled=True).run()
+        build_check(context, settings, scheduled=True).run()
         history = CheckHistory.of(state)
         history.notified = "down"
         history.save(state)

@@ -82,17 +82,17 @@ def removed(desk: Desk) -> None:
 
 
 def wedged(desk: Desk) -> None:
-    control.fault(desk.sandbox, "wedge")
+    control.set_fault(desk.sandbox, "wedge")
 
 
 def crash_looping(desk: Desk) -> None:
-    control.fault(desk.sandbox, "crash-loop")
+    control.set_fault(desk.sandbox, "crash-loop")
     until(lambda: inspect(desk)["RestartCount"] > 2, "a loop")
 
 
 def starting(desk: Desk) -> None:
     """It died, was started again, and loads for as long as the fault is there."""
-    control.fault(desk.sandbox, "slow-start")
+    control.set_fault(desk.sandbox, "slow-start")
     until(lambda: b"init engine" in desk.docker().api.logs("qwen35", tail=1), "its start")
 
 
@@ -143,7 +143,7 @@ def test_plan_says_what_deploy_does_and_a_client_is_served_afterwards(spark: Des
             assert (plan.task(STOP)["status"] == "skipped") == (not row.started_anew)
         assert (row.word in told(spark).get("why", "")) == (row.kept and row.started_anew) or not row.word
     finally:
-        control.fault(spark.sandbox, None)
+        control.set_fault(spark.sandbox, None)
         limits(spark)
 
 
@@ -158,7 +158,7 @@ def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: Des
     laptop = subprocess.Popen(words, cwd=spark.root, stdout=subprocess.PIPE, text=True)
     assert laptop.stdout is not None
     assert any("starting for" in line for line in laptop.stdout if '"progress"' in line)
-    control.fault(spark.sandbox, None)
+    control.set_fault(spark.sandbox, None)
     out, _ = laptop.communicate(timeout=60)
     assert laptop.returncode == 0, out[-2000:]
     assert token(spark)
@@ -168,12 +168,12 @@ def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: Des
 
 def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(spark: Desk) -> None:
     stopped_manually(spark)
-    control.fault(spark.sandbox, "oom")
+    control.set_fault(spark.sandbox, "oom")
     done = spark.deploy()
     assert done.code == 1, done.out[-2000:]
     assert "GiB were free, and the engine wanted" in done.recap["msg"]
     assert inspect(spark)["HostConfig"]["RestartPolicy"]["Name"] == "no", "no loop is fed"
-    control.fault(spark.sandbox, None)
+    control.set_fault(spark.sandbox, None)
     assert not token(spark)
     assert spark.deploy().proved
     assert token(spark)

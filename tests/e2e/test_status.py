@@ -28,9 +28,9 @@ def scheduled(desk: Desk, *, age_s: float) -> None:
     folder = desk.sandbox / "home/.local/state/sparkwright"
     good = json.loads((folder / "verified.json").read_text())
     (folder / "verified.json").write_text(json.dumps({**good, "since": time.time() - 3600}))
-    known = json.loads((folder / record.LATEST).read_text())
+    known = json.loads((folder / record.LATEST_FILE).read_text())
     known |= {"every_s": 300.0, "time_s": time.time() - age_s}
-    (folder / record.LATEST).write_text(json.dumps(known))
+    (folder / record.LATEST_FILE).write_text(json.dumps(known))
 
 
 def test_from_nothing_to_a_checked_server(desk: Desk) -> None:
@@ -118,7 +118,7 @@ def test_a_report_of_a_host_that_was_never_checked_says_so(desk: Desk) -> None:
 def test_a_crash_loop_is_never_a_start(desk: Desk) -> None:
     """Asked again and again, between two starts and in the first second of one."""
     desk.deployed()
-    control.fault(desk.sandbox, "crash-loop")
+    control.set_fault(desk.sandbox, "crash-loop")
     until(lambda: restarts(desk) > 0, "its first exit")
     while restarts(desk) < 4:
         code, row = asked(desk)
@@ -127,7 +127,7 @@ def test_a_crash_loop_is_never_a_start(desk: Desk) -> None:
 
 def test_a_server_that_died_and_loads_again_is_down_until_it_answers(desk: Desk) -> None:
     desk.deployed()
-    control.fault(desk.sandbox, "slow-start")
+    control.set_fault(desk.sandbox, "slow-start")
     until(
         lambda: desk.docker().api.inspect_container("qwen35")["State"]["Status"] == "running" and restarts(desk),
         "its start",
@@ -137,7 +137,7 @@ def test_a_server_that_died_and_loads_again_is_down_until_it_answers(desk: Desk)
     assert re.fullmatch(r"qwen35 exited \d+ s ago, restarted once; starting for \d+ s \(up to .*\)", row["why"])
     health = desk.run("health", "--host", "sandbox")
     assert health.code == 1 and "restarted once; starting for" in health.out
-    control.fault(desk.sandbox, None)
+    control.set_fault(desk.sandbox, None)
     until(lambda: asked(desk)[1]["state"] == "up", "the end of its start")
 
 

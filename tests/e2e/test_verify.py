@@ -105,11 +105,11 @@ def test_a_crash_loop_is_named_with_the_end_of_its_log(desk: Desk) -> None:
 def test_beside_another_run_nothing_is_asked_of_the_server(desk: Desk, by: str) -> None:
     desk.deployed()
     before = served_tokens(desk)
-    owner = lock.Owner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
+    owner = lock.LockOwner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
     busy = (
-        lock.held(state(desk), owner, host="sandbox")
+        lock.acquire(state(desk), owner, host="sandbox")
         if by == "a deploy"
-        else lock.alone(state(desk), owner.run, "Bench")
+        else lock.acquire_measurement(state(desk), owner.run, "Bench")
     )
     with busy:
         result = verify(desk)
@@ -120,8 +120,8 @@ def test_beside_another_run_nothing_is_asked_of_the_server(desk: Desk, by: str) 
 
 def test_with_wait_it_begins_when_the_other_run_has_ended(desk: Desk) -> None:
     desk.deployed()
-    owner = lock.Owner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
-    with lock.held(state(desk), owner, host="sandbox"):
+    owner = lock.LockOwner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
+    with lock.acquire(state(desk), owner, host="sandbox"):
         later = desk.start("verify", "--host", "sandbox", "--json", "--wait")
         assert later.stdout is not None
         result = next(line for line in later.stdout if '"waiting: ' in line)
@@ -163,11 +163,11 @@ def test_a_server_that_somebody_restarts_meanwhile_is_no_failure(desk: Desk) -> 
 
 def test_nor_is_one_that_another_run_begins_to_work_on(desk: Desk) -> None:
     desk.deployed()
-    owner = lock.Owner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
+    owner = lock.LockOwner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
     with ExitStack() as until_the_end:
 
         def begins() -> None:
-            until_the_end.enter_context(lock.held(state(desk), owner, host="sandbox"))
+            until_the_end.enter_context(lock.acquire(state(desk), owner, host="sandbox"))
             desk.docker().api.stop("qwen35")
 
         found = measuring_when(desk, begins)

@@ -57,7 +57,7 @@ class Lab(Turns):
 
     def times(self, recipe: str, **seconds: float) -> None:
         """Shorten the times in the kept plan of a server."""
-        for path in (self.state.of_server(CONTAINERS[recipe]).memory / "restart_plans").glob("*.json"):
+        for path in (self.state.for_server(CONTAINERS[recipe]).memory / "restart_plans").glob("*.json"):
             kept = json.loads(path.read_text())
             path.write_text(json.dumps({**kept, "wake": {**kept["wake"], **seconds}}))
 
@@ -66,7 +66,7 @@ class Lab(Turns):
 
     def since(self, recipe: str) -> float:
         """When a server was verified last."""
-        return float(good_states.last(self.state.of_server(CONTAINERS[recipe]))["since"])
+        return float(good_states.load_last(self.state.for_server(CONTAINERS[recipe]))["since"])
 
     @contextmanager
     def service(self) -> Iterator[Waker]:
@@ -127,7 +127,7 @@ def large_is_awake(lab: Lab) -> Iterator[None]:
     for recipe in CONTAINERS:
         lab.times(recipe, stay_awake_s=0.0, sleep_after_s=0.0)
     yield
-    lab.state.remove(turns.WAKES)
+    lab.state.remove(turns.WAKE_RECORD)
     if lab.awake() != CONTAINERS[LARGE]:
         assert lab.switch(LARGE).proved
 
@@ -141,13 +141,13 @@ def test_a_request_wakes_the_sleeping_one_and_idle_time_puts_it_back(lab: Lab) -
         lab.until(lambda: lab.error(SMALL)[1] == "model_asleep")
         lab.until(lambda: lab.chat(SMALL).status == 200)
         assert lab.awake() == CONTAINERS[SMALL]
-        row = history.read(lab.state.of_server(CONTAINERS[SMALL]))[0]
+        row = history.read(lab.state.for_server(CONTAINERS[SMALL]))[0]
         assert (row["what"], row["who"]) == ("switched", "the wake service") and "asked for it" in row["why"]
         used_s = time.time()
         lab.until(lambda: f"{CONTAINERS[LARGE]} is awake again after 4 s without a request" in lab.why(SMALL))
         lab.until(lambda: lab.awake() == CONTAINERS[LARGE])
         lab.until(lambda: lab.chat(LARGE).status == 200)
-    row = history.read(lab.state.of_server(CONTAINERS[LARGE]))[0]
+    row = history.read(lab.state.for_server(CONTAINERS[LARGE]))[0]
     assert (
         row["why"].startswith(f"{CONTAINERS[SMALL]}, which a request woke, had none for") and row["time"] > used_s + 4
     )
@@ -186,7 +186,7 @@ def test_a_switch_that_fails_wakes_the_other_again_and_is_not_tried_for_each_req
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.wake()
-    monkeypatch.setattr(wake, "PAUSE_S", 4.0)
+    monkeypatch.setattr(wake, "RETRY_PAUSE_S", 4.0)
     playbook = lab.desk.root / "playbooks/switch.yml"
     text = playbook.read_text()
     broken = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
@@ -209,9 +209,9 @@ def test_a_switch_that_fails_wakes_the_other_again_and_is_not_tried_for_each_req
 
 def test_a_run_on_the_host_comes_first(lab: Lab) -> None:
     assert lab.route("refuse").code == 0
-    owner = lock.Owner("deploy", "somebody", "run-1", 1, time.time())
+    owner = lock.LockOwner("deploy", "somebody", "run-1", 1, time.time())
     with lab.service():
-        with lock.held(lab.state, owner, host="sandbox"):
+        with lock.acquire(lab.state, owner, host="sandbox"):
             lab.until(lambda: lab.error(SMALL)[1] == "model_asleep")
             lab.until(lambda: "waits for deploy by somebody" in lab.message(SMALL))
             assert lab.awake() == CONTAINERS[LARGE]
@@ -225,7 +225,7 @@ def test_a_switch_of_the_service_that_was_killed_is_finished_by_the_next_one(lab
     WakeRecord(begun=CONTAINERS[SMALL], run="20261127T000000-00000000").save(lab.state)
     assert lab.waker().poll()
     assert lab.states() == {LARGE: "asleep", SMALL: "up"}
-    row = history.read(lab.state.of_server(CONTAINERS[SMALL]))[0]
+    row = history.read(lab.state.for_server(CONTAINERS[SMALL]))[0]
     assert row["why"] == "run 20261127T000000-00000000 was cut off"
     record = WakeRecord.of(lab.state)
     assert (record.begun, record.failures) == ("", {})

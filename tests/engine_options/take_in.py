@@ -44,7 +44,7 @@ def llama_cpp(version: str, folder: Path) -> tuple[str, list[Option]]:
     """Return the build inside a release of xllamacpp and its options, with those that it only names to refuse them left out."""
     _unpack(sys.executable, f"xllamacpp=={version}", folder)
     text = _run([sys.executable, str(HERE / "ask_llama_cpp.py"), str(folder)])
-    entries = image.options_in(text)
+    entries = image.parse_options(text)
     if not entries:
         raise Unanswered(f"xllamacpp {version} printed no help of llama-server")
     return f"b{version.split('.')[2]}", [_llama_option(option, text) for option in entries.values()]
@@ -53,7 +53,7 @@ def llama_cpp(version: str, folder: Path) -> tuple[str, list[Option]]:
 ENGINES: dict[str, Callable[[str, Path], tuple[str, list[Option]]]] = {"sglang": sglang, "llama_cpp": llama_cpp}
 
 
-def _llama_option(option: image.Listed, text: str) -> Option:
+def _llama_option(option: image.ListedOption, text: str) -> Option:
     names = [word.removeprefix("--") for word in option.words if word.startswith("--") and word != f"--{option.name}"]
     kind = "switch" if option.off else "bare" if not option.takes else "two" if option.takes == 2 else "text"
     about = re.search(rf"^-.*--{re.escape(option.name)}\b[^\n]*\n?(?:(?!-).*\n)*", text, re.M)

@@ -22,7 +22,7 @@ RADIX = {"mamba-radix-cache-strategy": "extra_buffer"}
 
 def found(name: str, flags: dict[str, Any], release: str | None) -> list[Finding]:
     """Return the findings about flags that a release lacks."""
-    own = engine.of(name)
+    own = engine.get_engine(name)
     checked = own.advice.check(ServerRequest(own.flags.named(flags)), {}, own.advice.version(release))
     return [finding for finding in checked if finding.rule == "unknown-flag"]
 
@@ -34,7 +34,7 @@ def test_the_history_is_what_the_kept_releases_make(name: str) -> None:
 
 
 def test_a_host_gets_the_tables_that_its_code_reads() -> None:
-    sent = {name for name, _ in host_side.sources()}
+    sent = {name for name, _ in host_side.iter_sources()}
     assert {
         str(path.relative_to(host_side.PACKAGE)) for path in (host_side.PACKAGE / "engines").rglob("*.json")
     } <= sent
@@ -90,7 +90,7 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
     history = HISTORIES[name]
     newest = history.releases[-1]
     for option, span in history.spans.items():
-        if span.last is None or span.instead in ("", options.NOTHING):
+        if span.last is None or span.instead in ("", options.NO_SUCCESSOR):
             continue
         (finding,) = found(name, {option: True if span.kind in ("switch", "bare", "both") else "1"}, newest)
         assert not finding.ways_out[0].text.startswith("remove"), option
@@ -126,4 +126,4 @@ def test_an_unknown_version_is_not_called_by_a_number() -> None:
 )
 def test_a_name_that_means_the_opposite_is_never_near(name: str, near: str) -> None:
     known = ["max-num-seqs", "disable-sliding-window", "mmap", "enable-lora"]
-    assert options.near(name, known) == near
+    assert options.find_similar(name, known) == near

@@ -5,7 +5,7 @@ from packaging.version import Version
 
 from sparkwright.engines import caches as prefix_verdict
 from sparkwright.engines import engine as engines
-from sparkwright.engines.caches import MOUNT, Sighting, judge_verdict, set_by_us
+from sparkwright.engines.caches import CACHE_MOUNT, PrefixMeasurement, evaluate_prefix_cache, own_variables
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.engines.vllm.http import HTTP
 
@@ -22,45 +22,52 @@ from sparkwright.engines.vllm.http import HTTP
         ({}, ["/home/vllm/.triton/cache"], True),
         ({}, ["/home/vllm/.triton"], True),
         ({}, ["/root"], True),
-        ({}, [MOUNT], True),
+        ({}, [CACHE_MOUNT], True),
     ],
 )
 def test_a_recipe_that_sets_a_variable_or_mounts_their_place_keeps_them_itself(
     env: dict[str, str], mounted: list[str], theirs: bool
 ) -> None:
-    assert CACHES.kept_elsewhere(env, mounted) is theirs
+    assert CACHES.is_kept_by_recipe(env, mounted) is theirs
 
 
 def test_flags_about_answers_do_not_matter_and_an_unknown_one_does() -> None:
     flags = {"port": 8001, "tool-call-parser": "hermes", "max-num-seqs": 8, "a-flag-of-tomorrow": True}
-    assert CACHES.that_matter(flags) == {"max-num-seqs": 8, "a-flag-of-tomorrow": True}
+    assert CACHES.relevant_flags(flags) == {"max-num-seqs": 8, "a-flag-of-tomorrow": True}
 
 
 def test_every_variable_points_below_the_mount_and_is_known_as_ours_again() -> None:
-    assert set_by_us({**CACHES.environment, "HF_HOME": "/hf"}) == set(CACHES.variables)
+    assert own_variables({**CACHES.environment, "HF_HOME": "/hf"}) == set(CACHES.variables)
     assert len(set(CACHES.environment.values())) == len(CACHES.variables)
 
 
 # The verdict on three requests with the same prefix, and reasons why it may never hit.
 
 
-VLLM = engines.of("vllm")
+VLLM = engines.get_engine("vllm")
 ALIGN = {"block_size": "2096", "enable_prefix_caching": "True", "mamba_cache_mode": "align"}
 
 
-def sightings(*hits: float | None) -> list[Sighting]:
-    return [Sighting(0.5 if n == 0 else 0.05, 4800, None if hit is None else 4800, hit) for n, hit in enumerate(hits)]
+def sightings(*hits: float | None) -> list[PrefixMeasurement]:
+    return [
+        PrefixMeasurement(0.5 if n == 0 else 0.05, 4800, None if hit is None else 4800, hit)
+        for n, hit in enumerate(hits)
+    ]
 
 
 def test_hits_are_counted_in_whole_blocks() -> None:
-    found = judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0"))
+    found = evaluate_prefix_cache(
+        "vllm", VLLM.prefix_cache, sightings(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0")
+    )
     assert (found.verdict, found.share) == ("hits", 1.0)
     assert "500 ms cold, 50 ms warm" in found.sentence
 
 
 def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
     assert (
-        judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")).verdict
+        evaluate_prefix_cache(
+            "vllm", VLLM.prefix_cache, sightings(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")
+        ).verdict
         == "hits"
     )
 
@@ -75,7 +82,7 @@ def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
     ],
 )
 def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str, says: str, fix: str) -> None:
-    found = judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version(version))
+    found = evaluate_prefix_cache("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version(version))
     assert found.verdict == "no hits"
     assert says in found.sentence
     assert fix in found.fix
@@ -85,23 +92,29 @@ def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
     cache = {"block_size": "16", "enable_prefix_caching": "True", "mamba_cache_mode": "none"}
     assert (
         "36493"
-        not in judge_verdict("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 100, 16, cache, Version("0.32.0")).sentence
+        not in evaluate_prefix_cache(
+            "vllm", VLLM.prefix_cache, sightings(0, 0, 0), 100, 16, cache, Version("0.32.0")
+        ).sentence
     )
 
 
 def test_without_counters_nothing_is_known() -> None:
-    assert judge_verdict("vllm", VLLM.prefix_cache, sightings(None, None, None), 100, 16, {}, None).verdict == "unknown"
+    assert (
+        evaluate_prefix_cache("vllm", VLLM.prefix_cache, sightings(None, None, None), 100, 16, {}, None).verdict
+        == "unknown"
+    )
 
 
 def test_turned_off_is_what_the_engine_says_itself() -> None:
     assert (
-        judge_verdict("vllm", VLLM.prefix_cache, [], 0, 16, {"enable_prefix_caching": "False"}, None).verdict == "off"
+        evaluate_prefix_cache("vllm", VLLM.prefix_cache, [], 0, 16, {"enable_prefix_caching": "False"}, None).verdict
+        == "off"
     )
 
 
 def test_the_prefix_is_longer_than_two_blocks() -> None:
     for block in (16, 256, 1056, 2096):
-        assert prefix_verdict.wanted_tokens(block) > 2 * block
+        assert prefix_verdict.prefix_length_tokens(block) > 2 * block
 
 
 def test_the_log_knows_the_block_better_than_old_metrics() -> None:
@@ -113,8 +126,15 @@ def test_the_log_knows_the_block_better_than_old_metrics() -> None:
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
 def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
-    found = judge_verdict(
-        name, engines.of(name).prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version("0.32.0"), hybrid=True
+    found = evaluate_prefix_cache(
+        name,
+        engines.get_engine(name).prefix_cache,
+        sightings(0, 0, 0),
+        4800,
+        2096,
+        ALIGN,
+        Version("0.32.0"),
+        hybrid=True,
     )
     assert found.verdict == "no hits"
     assert "vllm" not in f"{found.sentence} {found.fix}".lower()
@@ -130,7 +150,7 @@ def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
     ],
 )
 def test_how_it_is_turned_on_is_said_in_the_engines_own_flag(name: str, line: str) -> None:
-    assert prefix_verdict.turned_on(name) == line
+    assert prefix_verdict.recipe_line(name) == line
 
 
 def test_the_cache_config_of_metrics() -> None:
@@ -141,7 +161,11 @@ def test_the_cache_config_of_metrics() -> None:
 
 def test_a_prefix_of_more_tokens_than_words_is_never_more_than_wholly_cached() -> None:
     """llama.cpp, a tokenizer of bytes: 35 words are 280 tokens, and its cache hits to the token."""
-    seen = [Sighting(0.05, 310, 310, 0), Sighting(0.01, 312, 312, 281), Sighting(0.01, 330, 330, 281)]
-    found = judge_verdict("vllm", VLLM.prefix_cache, seen, 35, 1, {}, None)
+    seen = [
+        PrefixMeasurement(0.05, 310, 310, 0),
+        PrefixMeasurement(0.01, 312, 312, 281),
+        PrefixMeasurement(0.01, 330, 330, 281),
+    ]
+    found = evaluate_prefix_cache("vllm", VLLM.prefix_cache, seen, 35, 1, {}, None)
     assert (found.verdict, found.share) == ("hits", 281 / 330)
     assert found.sentence.startswith("281 of 330 cached tokens; ")

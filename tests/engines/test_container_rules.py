@@ -11,7 +11,7 @@ from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import server_key
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe.engine_settings import serving
+from sparkwright.project.recipe.engine_settings import resolve_settings
 
 HEAD = "image: vllm/vllm-openai:v0.32.0\nmodel: {id: a/b, dir: /b, mount: /model}\n"
 NOTHING = {"image": None, "model": None}
@@ -105,12 +105,12 @@ def test_what_is_refused_with_its_line(box: str, line: int, result: str, tmp_pat
 )
 def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
     wanted = load(tmp_path, box, rest)
-    served = serving(wanted, NOTHING)
+    served = resolve_settings(wanted, NOTHING)
     warned = [finding for finding in served.findings if finding.flag.startswith("container.")]
-    assert {item.rule: int(findings.where(wanted, item).rpartition(":")[2]) for item in warned} == rules
+    assert {item.rule: int(findings.finding_location(wanted, item).rpartition(":")[2]) for item in warned} == rules
     assert {item.severity for item in warned} <= {"warning"}
-    assert [line for line in findings.doubts(wanted, served) if "recipes/one.yml" in line] == [
-        f"{findings.where(wanted, item)}: {item.sentence}" for item in warned
+    assert [line for line in findings.plan_warnings(wanted, served) if "recipes/one.yml" in line] == [
+        f"{findings.finding_location(wanted, item)}: {item.sentence}" for item in warned
     ]
 
 
@@ -127,7 +127,9 @@ def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int],
 def test_flags_that_run_code_of_others_are_warned_of(flags: str, rules: dict[str, str], tmp_path: Path) -> None:
     wanted = load(tmp_path, "ipc: host", f"vllm: {{{flags}}}\n")
     found = {
-        finding.flag: finding.rule for finding in serving(wanted, NOTHING).findings if finding.severity == "warning"
+        finding.flag: finding.rule
+        for finding in resolve_settings(wanted, NOTHING).findings
+        if finding.severity == "warning"
     }
     assert {flag: rule for flag, rule in found.items() if rule.endswith(("-others", "-host"))} == rules
 
@@ -138,7 +140,7 @@ def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str
     wanted = load(tmp_path, box, head=OTHERS[engine])
     found = {
         finding.flag: finding.rule
-        for finding in serving(wanted, NOTHING).findings
+        for finding in resolve_settings(wanted, NOTHING).findings
         if finding.flag.startswith("container.")
     }
     assert found == {
@@ -148,7 +150,10 @@ def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str
         "container.security_opt": "unconfined",
         "container.log_driver": "log-not-kept",
     }
-    assert any(f"port {wanted.engine.http.port}," in line for line in findings.doubts(wanted, serving(wanted, NOTHING)))
+    assert any(
+        f"port {wanted.engine.http.port}," in line
+        for line in findings.plan_warnings(wanted, resolve_settings(wanted, NOTHING))
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +172,9 @@ def test_on_the_hosts_network_the_server_is_asked_at_its_engines_port(
     names: dict[str, Any] = recipe.scope(Host("spark1", "spark1"), "ops", wanted, NOTHING)
     assert (tuple(names["container"]["ports"]), names["base_url"]) == (ports, url)
     assert wanted.open_to_network is open_to_network
-    assert [finding.sentence for finding in serving(wanted, NOTHING).findings if finding.rule == "out-of-reach"] == []
+    assert [
+        finding.sentence for finding in resolve_settings(wanted, NOTHING).findings if finding.rule == "out-of-reach"
+    ] == []
 
 
 def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refused(tmp_path: Path) -> None:
@@ -193,4 +200,4 @@ def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refuse
 def test_who_reads_the_file_of_the_servers_key(user: str, dropped: tuple[str, ...], own_file: bool | None) -> None:
     """Root in a container that may not override permissions reads only what is root's."""
     expected = os.getuid() == 0 if own_file is None else own_file
-    assert server_key.readable_by_its_owner(user, (), dropped) is expected
+    assert server_key.can_read_private_file(user, (), dropped) is expected

@@ -13,7 +13,12 @@ from tests.sandbox.vllm.serve_help import HELP
 
 RECORDED = json.loads((HELP.parent / "apis/answers.json").read_text())
 BY_PREFIX = {"m": MESSAGES, "r": RESPONSES}
-CHAT: dict[str, Any] = {"model": "m", **fields.TOOL_CALL_PROBE.body, "max_tokens": 9, "messages": fields.TURNS}
+CHAT: dict[str, Any] = {
+    "model": "m",
+    **fields.TOOL_CALL_PROBE.body,
+    "max_tokens": 9,
+    "messages": fields.SECOND_TURN_MESSAGES,
+}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -30,7 +35,7 @@ def read(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", ["", "-stream"])
 def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) -> None:
     call, thought, cut = (Reply(200, "", read(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length"))
-    assert fields.judge_tool_call(call).verdict == "proved"
+    assert fields.evaluate_tool_call(call).verdict == "proved"
     assert (thought.content.strip(), thought.thinking.strip()) == (
         "The larger number is 9.9.",
         "9.90 is more than 9.11.",
@@ -41,7 +46,7 @@ def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) ->
 
 def test_tokens_of_a_prompt_in_a_cache_count() -> None:
     row = {"input_tokens": 3, "cache_read_input_tokens": 7, "cache_creation_input_tokens": None, "output_tokens": 2}
-    assert messages_api.usage({"usage": row}) == {"prompt_tokens": 10, "completion_tokens": 2}
+    assert messages_api.convert_usage({"usage": row}) == {"prompt_tokens": 10, "completion_tokens": 2}
 
 
 def test_turns_with_tools_take_the_form_of_the_messages_api() -> None:
@@ -49,7 +54,7 @@ def test_turns_with_tools_take_the_form_of_the_messages_api() -> None:
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
     assert [block["type"] for block in body["messages"][2]["content"]] == ["tool_result", "text"]
     assert body["tools"][0]["input_schema"]["required"] == ["city"] and body["tool_choice"] == {"type": "auto"}
-    assert "max_tokens" not in messages_api.counted(CHAT)
+    assert "max_tokens" not in messages_api.build_count_request(CHAT)
 
 
 def test_turns_with_tools_take_the_form_of_the_responses_api() -> None:
@@ -63,7 +68,7 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
     disorder = MESSAGES.disorder(events)
     assert "content_block_start" in disorder
-    found = table.PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
+    found = table.API_PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
     assert (found.verdict, found.fault) == ("disproved", "events out of order")
 
 
@@ -79,12 +84,12 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
 )
 def test_what_is_no_answer_proves_nothing_and_breaks_nothing(dialect: Dialect, given: Any) -> None:
     for body in (dialect.answer(given), dialect.assembled([given])):
-        assert fields.judge_tool_call(Reply(200, "", body)).verdict != "proved"
+        assert fields.evaluate_tool_call(Reply(200, "", body)).verdict != "proved"
 
 
 def test_a_count_that_differs_from_the_usage_is_disproved() -> None:
     judged = [
-        table.judge_count(Reply(200, "", body))
+        table.evaluate_token_count(Reply(200, "", body))
         for body in ({"counted": 9, "prompt": 10}, {}, {"counted": 3, "prompt": 3})
     ]
     assert [item.verdict for item in judged] == ["disproved", "disproved", "proved"]

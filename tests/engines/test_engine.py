@@ -7,7 +7,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.advice import Advice
 from sparkwright.engines.caches import PrefixCache
-from sparkwright.engines.engine import Engine, Files, Image, Part
+from sparkwright.engines.engine import Engine, EnginePart, Files, Image
 from sparkwright.engines.flags import Flags
 from sparkwright.engines.parallel import Parallel
 
@@ -17,7 +17,7 @@ PROTOCOLS: dict[str, type] = {
 PARTS = [
     (name, PROTOCOLS[word])
     for name, annotation in Engine.__annotations__.items()
-    if isinstance(vars(Engine).get(name), Part)
+    if isinstance(vars(Engine).get(name), EnginePart)
     for word in re.findall(r"\w+", str(annotation))
     if word in PROTOCOLS
 ]
@@ -28,8 +28,8 @@ def test_each_protocol_is_one_of_a_part() -> None:
 
 
 @pytest.mark.parametrize(("part", "protocol"), PARTS)
-@pytest.mark.parametrize("name", sorted(served.name for served in engine.served()))
+@pytest.mark.parametrize("name", sorted(served.name for served in engine.list_served()))
 def test_a_part_has_every_name_of_its_protocol(name: str, part: str, protocol: type) -> None:
-    found = getattr(engine.of(name), part)
+    found = getattr(engine.get_engine(name), part)
     if found is not None:
         assert [item for item in dir(protocol) if not item.startswith("_") and not hasattr(found, item)] == []

@@ -35,7 +35,7 @@ def test_the_key_is_the_one_that_the_server_was_started_with(command: list[str],
     [([], False), (["--scheduling-policy", "fcfs"], False), (["--scheduling-policy=priority"], True)],
 )
 def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[str], priority: bool) -> None:
-    body = openai_api.generated(HTTP, "m", "hello", 1, priority=HTTP.low_priority(command))
+    body = openai_api.build_request(HTTP, "m", "hello", 1, priority=HTTP.low_priority(command))
     assert ("priority" in body) == priority
 
 
@@ -51,7 +51,7 @@ def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[st
     ],
 )
 def test_a_token_counts_whether_it_has_a_text_or_not(answer: Any, tokens: int) -> None:
-    assert openai_api.tokens_of(answer) == tokens
+    assert openai_api.count_tokens(answer) == tokens
 
 
 # The limits for clients never exceed the server's.
@@ -59,7 +59,7 @@ def test_a_token_counts_whether_it_has_a_text_or_not(answer: Any, tokens: int) -
 
 @pytest.mark.parametrize(("context", "answer"), [(None, None), (2, 1), (4096, 2048), (131072, 8192)])
 def test_prompt_and_answer_share_the_context(context: int | None, answer: int | None) -> None:
-    assert openai_api.answer_tokens(context) == answer
+    assert openai_api.max_answer_tokens(context) == answer
 
 
 # Paths that a gateway routes, against the routes that real servers list at their start.
@@ -74,13 +74,13 @@ NO_CLIENTS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|slot
 
 def test_a_generating_server_of_vllm_lists_every_path_that_is_not_for_pooling() -> None:
     listed = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
-    named = {served.path.replace(api_paths.ID, "{response_id}") for served in VLLM if served.model != "form"}
+    named = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model != "form"}
     assert named - OF_POOLING <= listed
     assert {api_paths.MESSAGES, api_paths.COUNT_TOKENS, api_paths.RESPONSES} <= listed
 
 
 @pytest.mark.parametrize(
-    "paths", [VLLM, SGLANG, LLAMA, api_paths.OPENAI], ids=["vllm", "sglang", "llama_cpp", "openai"]
+    "paths", [VLLM, SGLANG, LLAMA, api_paths.OPENAI_PATHS], ids=["vllm", "sglang", "llama_cpp", "openai"]
 )
 def test_no_path_is_routed_that_is_no_clients(paths: tuple[api_paths.ApiPath, ...]) -> None:
     assert [served.path for served in paths if NO_CLIENTS.search(served.path)] == []
@@ -96,7 +96,7 @@ def test_a_recipe_adds_paths_of_a_server_that_no_release_knows() -> None:
         ("/v1/audio/speech", "json"),
         ("/v1/audio/transcriptions", "form"),
     ]
-    assert api_paths.OPENAI[0] in paths
+    assert api_paths.OPENAI_PATHS[0] in paths
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 from packaging.version import Version
 
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.engine import of
+from sparkwright.engines.engine import get_engine
 from sparkwright.engines.llama_cpp import flags
-from sparkwright.engines.options import TITLES, concepts, elsewhere, here
+from sparkwright.engines.options import TITLES, describe_owner, load_concepts, translate_flag
 from sparkwright.engines.vllm import options
 
 
@@ -38,7 +38,7 @@ from sparkwright.engines.vllm import options
     ],
 )
 def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
-    assert elsewhere(engine, name) == sentence
+    assert describe_owner(engine, name) == sentence
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
     ],
 )
 def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: str, own: str) -> None:
-    assert here(engine, name) == own
+    assert translate_flag(engine, name) == own
 
 
 def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
-    found = of("vllm").advice.check(ServerRequest({"ctx-size": 8192}), {}, Version("0.32.0"))
+    found = get_engine("vllm").advice.check(ServerRequest({"ctx-size": 8192}), {}, Version("0.32.0"))
     value = next(item for item in found if item.rule == "unknown-flag")
     assert value.sentence.startswith(
         "ctx-size is llama.cpp's; vLLM has max-model-len for the longest context; vLLM 0.32.0"
@@ -68,7 +68,7 @@ def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
 
 
 def test_every_name_is_one_of_its_engine() -> None:
-    rows = concepts().values()
-    assert {item for row in rows for item in row["vllm"]} - {"model"} <= options.every()
+    rows = load_concepts().values()
+    assert {item for row in rows for item in row["vllm"]} - {"model"} <= options.all_options()
     assert {item for row in rows for item in row["llama_cpp"]} <= set(flags.TABLE.known)
     assert all(set(row) == set(TITLES) for row in rows)

@@ -13,7 +13,7 @@ from sparkwright.engines.model import roofline
 from sparkwright.engines.parallel import ClusterMember, Split
 from sparkwright.engines.vllm import flags as own
 from sparkwright.engines.vllm import parallel
-from sparkwright.engines.vllm.option_history import existence
+from sparkwright.engines.vllm.option_history import find_existence
 from sparkwright.protocol.container import ContainerSpec
 
 TWINS = (("enp1s0f1np1", "enP2p1s0f1np1"), ("rocep1s0f1", "roceP2p1s0f1"))
@@ -34,7 +34,7 @@ def words(seat: ClusterMember, **recipe: object) -> tuple[str, ...]:
 
 
 def test_the_part_is_found_by_its_engine() -> None:
-    assert engine.of("vllm").parallel is parallel
+    assert engine.get_engine("vllm").parallel is parallel
     assert parallel.MASTER_PORT == 29501
 
 
@@ -66,7 +66,7 @@ def test_a_worker_is_not_asked_for_api_servers_which_headless_refuses() -> None:
 def test_every_flag_exists_where_it_is_given() -> None:
     flags = parallel.share(WORKER).flags
     for name in (*flags, *parallel.SET_BY):
-        assert existence(name, Version("0.32.0")).exists
+        assert find_existence(name, Version("0.32.0")).exists
     assert {name for name, given in flags.items() if given is not None} == set(parallel.SET_BY)
 
 
@@ -120,7 +120,7 @@ def test_a_host_without_adapters_gets_no_device_that_it_lacks() -> None:
 
 
 def test_a_members_command_is_read_back() -> None:
-    read: Command = engine.of("vllm").command(("/model", *words(WORKER)))
+    read: Command = engine.get_engine("vllm").command(("/model", *words(WORKER)))
     assert read.flags["node-rank"] == 1 and read.flags["headless"] is True
 
 

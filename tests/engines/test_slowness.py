@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines.log.reader import read
-from sparkwright.engines.slowness import Seen, causes, likely
+from sparkwright.engines.log.reader import read_log
+from sparkwright.engines.slowness import SlownessEvidence, find_causes, list_likely_causes
 from sparkwright.units import GIB
 
 GRAPHS = {"cuda_graphs": "cudagraph_mode=NONE"}
 
 
 def verdicts(**seen: Any) -> dict[str, str]:
-    return {cause.name: cause.verdict for cause in causes(Seen(**seen))}
+    return {cause.name: cause.verdict for cause in find_causes(SlownessEvidence(**seen))}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def verdicts(**seen: Any) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_a_cause_that_is_seen_is_found_with_its_evidence(seen: dict[str, Any], name: str) -> None:
-    first = causes(Seen(**seen))[0]
+    first = find_causes(SlownessEvidence(**seen))[0]
     assert (first.name, first.verdict) == (name, "found")
     assert first.evidence
     assert first.fix
@@ -65,13 +65,13 @@ def test_a_very_slow_server_has_more_possible_causes_than_a_fast_one() -> None:
 
 
 def test_what_makes_answers_late_does_not_come_before_what_makes_tokens_slow() -> None:
-    names = [cause.name for cause in causes(Seen(share=0.12, thought=30, answered=32))]
+    names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, thought=30, answered=32))]
     assert names.index("a stale compile cache") < names.index("it thinks before it answers")
-    assert causes(Seen(share=1.0, thought=30, answered=32))[0].name == "it thinks before it answers"
+    assert find_causes(SlownessEvidence(share=1.0, thought=30, answered=32))[0].name == "it thinks before it answers"
 
 
 def test_the_ladder_leaves_out_what_is_excluded() -> None:
-    assert not any(item.verdict == "excluded" for item in likely(Seen(busy=0.0, ollama=[])))
+    assert not any(item.verdict == "excluded" for item in list_likely_causes(SlownessEvidence(busy=0.0, ollama=[])))
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_the_ladder_leaves_out_what_is_excluded() -> None:
     ],
 )
 def test_a_fix_names_the_flags_of_the_engine_that_serves(name: str, seen: dict[str, Any], fix: str) -> None:
-    first = causes(Seen(engine=engines.of(name), **seen))[0]
+    first = find_causes(SlownessEvidence(engine=engines.get_engine(name), **seen))[0]
     assert fix in first.fix
     assert "gpu-memory-utilization" not in first.fix
 
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
 def test_what_only_vllm_prints_says_nothing_of_another_engine(name: str) -> None:
-    found = verdicts(engine=engines.of(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
+    found = verdicts(engine=engines.get_engine(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
     assert not {"eager mode: no CUDA graphs", "a stale compile cache"} & set(found)
 
 
@@ -105,7 +105,7 @@ FP4 = (
 
 def test_weight_only_kernels_are_named_and_no_image_is_advised_that_runs_already() -> None:
     log = {"warnings": [FP4], "version": "0.32.0"}
-    found = {cause.name: cause for cause in causes(Seen(share=0.35, slow=True, log=log))}
+    found = {cause.name: cause for cause in find_causes(SlownessEvidence(share=0.35, slow=True, log=log))}
     marlin = next(cause for name, cause in found.items() if "weight-only kernel (Marlin)" in name)
     assert marlin.verdict == "found"
     assert "v0.20.0" not in " ".join(cause.fix for cause in found.values())
@@ -134,11 +134,11 @@ LLAMA_LOG = """
 
 
 def test_what_the_log_of_llama_cpp_tells_of_its_slowness_is_found() -> None:
-    engine = engines.of("llama_cpp")
-    log = read(LLAMA_LOG, engine.log).to_json()
+    engine = engines.get_engine("llama_cpp")
+    log = read_log(LLAMA_LOG, engine.log).to_json()
     found = [
         (cause.name, cause.evidence.partition("; ")[2], cause.fix)
-        for cause in causes(Seen(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))
+        for cause in find_causes(SlownessEvidence(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))
         if cause.verdict == "found"
     ]
     assert found == [

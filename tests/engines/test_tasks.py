@@ -7,7 +7,7 @@ import pytest
 from sparkwright.engines import engine as engines
 from sparkwright.engines import http as roles
 from sparkwright.engines import tasks
-from sparkwright.engines.engine import TASK
+from sparkwright.engines.engine import TASK_LABEL
 
 EMBED, RERANK = tasks.PROOFS["embed"], tasks.PROOFS["rerank"]
 
@@ -31,7 +31,7 @@ def row(vector: Any) -> dict[str, Any]:
     ],
 )
 def test_a_vector_is_numbers_of_which_one_is_not_zero(answer: Any, holds: str, why_not: str) -> None:
-    assert EMBED.judge(answer) == tasks.Judged(holds, why_not)
+    assert EMBED.judge(answer) == tasks.ProofResult(holds, why_not)
 
 
 def scores(first: Any, second: Any) -> dict[str, Any]:
@@ -48,21 +48,21 @@ def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
 
 @pytest.mark.parametrize("answer", [scores(None, 0.1), scores("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None])
 def test_without_a_score_for_each_text_nothing_is_proved(answer: Any) -> None:
-    assert RERANK.judge(answer) == tasks.Judged("", "without a score for each text")
+    assert RERANK.judge(answer) == tasks.ProofResult("", "without a score for each text")
 
 
 @pytest.mark.parametrize("name", list(engines.TITLES))
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_the_task_travels_with_the_container(name: str, task: str) -> None:
-    found = engines.of_labels({**engines.of(name).labels, TASK: task})
+    found = engines.from_labels({**engines.get_engine(name).labels, TASK_LABEL: task})
     assert (found.name, found.task) == (name, task)
-    assert engines.of_labels(found.labels) == found
-    assert engines.of_labels({TASK: "rm -rf"}).task == "generate"
+    assert engines.from_labels(found.labels) == found
+    assert engines.from_labels({TASK_LABEL: "rm -rf"}).task == "generate"
 
 
 def test_what_moves_while_it_works_is_another_counter() -> None:
-    vllm = engines.of_labels({TASK: "embed"}).http
+    vllm = engines.from_labels({TASK_LABEL: "embed"}).http
     assert vllm.task == "embed"
     text = 'vllm:prompt_tokens_total{engine="0"} 28.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
     assert vllm.counters(text)[roles.HEARTBEAT] == 28
-    assert engines.of("vllm").http.counters(text)[roles.HEARTBEAT] == 0
+    assert engines.get_engine("vllm").http.counters(text)[roles.HEARTBEAT] == 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.caches import FOLDER
+from sparkwright.engines.caches import HOST_FOLDER
 from sparkwright.host.containers import container_files
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
@@ -161,8 +161,14 @@ class Bench:
 
     def around(self) -> list[Path]:
         """Return every parent folder of a mount, and one that nothing is mounted from."""
-        state, key = self.home / ".local/state/sparkwright", self.home / FOLDER / KEY
-        own = [self.home / ".local/share/sparkwright", self.home / FOLDER, key, key / "live", key / "live" / self.name]
+        state, key = self.home / ".local/state/sparkwright", self.home / HOST_FOLDER / KEY
+        own = [
+            self.home / ".local/share/sparkwright",
+            self.home / HOST_FOLDER,
+            key,
+            key / "live",
+            key / "live" / self.name,
+        ]
         own += [state, state / "server_keys", state / "recipe_files"]
         return [self.home / "outside", self.home, self.home / "models", self.home / "data", *own]
 
@@ -196,7 +202,7 @@ def bench(engine: Any, **more: Any) -> Iterator[Bench]:
             ["rm", "-rf", str(home)], check=False
         )
         if home.exists():
-            container_files.as_root(
-                made.context, home, ("rm", "-rf", "--"), f"{container_files.SEEN_AT}/data", above=False
+            container_files.run_as_root(
+                made.context, home, ("rm", "-rf", "--"), f"{container_files.MOUNT_POINT}/data", mount_parent=False
             )
             subprocess.run(["rm", "-rf", str(home)], check=False)

@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.bench import experiment as lab
 from sparkwright.doctor.checks import services as checks_docker
-from sparkwright.doctor.host import Finding, Wanted
+from sparkwright.doctor.host import Finding, IntendedServer
 from sparkwright.doctor.host import Host as Host_
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import compile_caches, container_files, lifecycle, mount_sources
@@ -55,7 +55,7 @@ def test_it_gets_out_of_no_mount_over_start_verification_restart_and_pruning(hos
     hostile.deploy()
     hostile.attacked()
     assert hostile.places() == hostile.writable() == {"/data", "/tmp/torchinductor_root", "/var/cache/sparkwright"}
-    compile_caches.verified(hostile.context, hostile.inspect())
+    compile_caches.save_verified(hostile.context, hostile.inspect())
     hostile.unharmed()
     stop(hostile)
     hostile.deploy()
@@ -66,7 +66,7 @@ def test_it_gets_out_of_no_mount_over_start_verification_restart_and_pruning(hos
     assert aside is not None and (aside / "cache").exists()
     hostile.engine.api.remove_container(hostile.name, force=True)
     assert PruneCaches().run(PruneCaches.Args(), hostile.context).changed
-    assert compile_caches.keys(hostile.context) == []
+    assert compile_caches.list_keys(hostile.context) == []
     assert list((hostile.home / container_files.TRASH).iterdir()) == [], "what root wrote is gone, too"
     hostile.unharmed()
 
@@ -103,7 +103,7 @@ def test_what_it_left_is_removed_by_none_of_its_own_programs(hostile: Bench) -> 
     hostile.deploy()
     hostile.attacked()
     stop(hostile)
-    compile_caches.before_start(hostile.context, hostile.inspect())
+    compile_caches.prepare_start(hostile.context, hostile.inspect())
     hostile.engine.api.remove_container(hostile.name, force=True)
     hostile.engine.api.remove_image(hostile.image, force=True)
     container_files.empty_trash(hostile.context)
@@ -136,8 +136,8 @@ def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_atta
         assert {item[1].split("=")[-1].split()[-1] for item in member - alone} <= {"/dev/infiniband"}
     hostile.names("stay")
     base = recipe.load(hostile.home / "project", "one")
-    for arm in (*lab.pair(base, base), *lab.flag(base, "enforce-eager", {})):
-        box = lab.named(arm, hostile.name).recipe.file.container
+    for arm in (*lab.recipe_arms(base, base), *lab.flag_arms(base, "enforce-eager", {})):
+        box = lab.with_container_name(arm, hostile.name).recipe.file.container
         names = hostile.names("stay", compile_caches=box.compile_caches)
         assert mounts_of(names) <= alone
 
@@ -151,7 +151,7 @@ def test_a_member_of_a_cluster_gets_out_of_no_mount_over_start_rollback_and_remo
     assert made["HostConfig"]["NetworkMode"] == "host" and "IPC_LOCK" in "".join(made["HostConfig"]["CapAdd"])
     assert made["HostConfig"]["Devices"]
     assert hostile.places() == hostile.writable() == {"/data", "/tmp/torchinductor_root", "/var/cache/sparkwright"}
-    compile_caches.verified(hostile.context, made)
+    compile_caches.save_verified(hostile.context, made)
     StopAndKeep().run(StopAndKeep.Args(hostile.name, stop_timeout_s=0), hostile.context)
     hostile.deploy(labels={"another": "server"}, **member)
     hostile.attacked()
@@ -189,26 +189,26 @@ def test_a_gateway_gets_out_of_no_mount(hostile: Bench) -> None:
     """A hostile image as the gateway's, as root and with its capabilities, at start, restart, reload, reading and removal."""
     context, name = hostile.context, f"{hostile.name}-gateway"
     files, sockets = (place.folder(context, item) for item in (place.FILES, place.SOCKETS))
-    place.write(files, {"haproxy.cfg": "global\n"})
+    place.write_files(files, {"haproxy.cfg": "global\n"})
     for at in (files.parent, files):
         (at / CANARY).write_text(f"{hostile.secret}\n")
     env = {"CANARY": str(hostile.home / "outside" / CANARY), "WORD": hostile.secret, "MODE": "0777"}
     spec = ContainerSpec(
         name, hostile.image, gpus="", ipc="", env=env, entrypoint=("/bin/sh", "/hostile.sh"), command=("stay",)
     )
-    made = gateway.create(gateway.resolved(spec.to_json(), context), context)
+    made = gateway.create(gateway.resolve_spec(spec.to_json(), context), context)
     lifecycle.start(context, made)
     hostile.attacked(name=name)
     places = {line for line in hostile.log(name).splitlines() if line.startswith("PLACE ")}
     assert places == {f"PLACE {gateway.SOCKETS_INSIDE}"}
     hostile.engine.api.restart(made, timeout=0)
     hostile.attacked(2, name)
-    assert place.read(files) == {"haproxy.cfg": "global\n"} and place.read(sockets) == {}
+    assert place.read_files(files) == {"haproxy.cfg": "global\n"} and place.read_files(sockets) == {}
     with contextlib.suppress(SparkwrightError):  # nobody listens where its sockets should be
         gateway.reload(context)
     assert haproxy_sockets.running_digest(sockets) == "" and not haproxy_sockets.inspect(context.state).get("running")
-    lifecycle.discard(context, made)
-    place.drop(sockets)
+    lifecycle.force_remove(context, made)
+    place.remove_folder(sockets)
     for at in (files.parent, files):
         assert (at / CANARY).read_text() == f"{hostile.secret}\n"
         (at / CANARY).unlink()
@@ -224,9 +224,9 @@ def test_doctor_shows_what_of_the_mounts_a_start_would_refuse(hostile: Bench) ->
     hostile.deploy()
     hostile.attacked()
     stop(hostile)
-    host = Host_(hostile.context, "ops", Wanted(name="spark1"))
+    host = Host_(hostile.context, "ops", IntendedServer(name="spark1"))
     assert rows_of(hostile, host) == []
-    sources = [item for item in mount_sources.of_container(hostile.inspect()) if ".local/share" in str(item)]
+    sources = [item for item in mount_sources.container_sources(hostile.inspect()) if ".local/share" in str(item)]
     source = next(source for source in sources if source.is_dir())
     source.rename(source.with_name("aside"))
     source.symlink_to("/")
@@ -280,5 +280,5 @@ def test_mounts_of_an_earlier_version_lie_in_one_another_and_are_found(hostile: 
     Started().run(Started.Args(hostile.name, "unless-stopped"), hostile.context)
     hostile.attacked(2)
     assert hostile.inspect()["HostConfig"]["RestartPolicy"]["Name"] == "no"
-    assert mount_sources.policy(hostile.inspect(), "unless-stopped") == "no"
+    assert mount_sources.restart_policy(hostile.inspect(), "unless-stopped") == "no"
     hostile.unharmed()

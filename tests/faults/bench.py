@@ -116,8 +116,8 @@ class Bench:
     def ended(self) -> dict[str, Any]:
         """Wait for the newest run's end, with or without a laptop; its recap, empty when it was cut off."""
         folder = next(self.state.runs())
-        until(lambda: not journal.lives(folder), "the run's end")
-        return journal.recap_of(folder) or {}
+        until(lambda: not journal.is_running(folder), "the run's end")
+        return journal.read_recap(folder) or {}
 
     # -- faults --------------------------------------------------------------------------------------------------
 

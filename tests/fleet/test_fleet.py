@@ -9,8 +9,8 @@ import pytest
 
 from sparkwright.errors import Inconclusive, Refused, Unreachable
 from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import Member, question
-from sparkwright.fleet.rollout import Roll
+from sparkwright.fleet.member import Member, build_module_request
+from sparkwright.fleet.rollout import PlayRollout
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.events import Event, event
@@ -65,7 +65,7 @@ def members(*ends: int | str, asked: list[str] | None = None) -> list[Member]:
 def run(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Seen:
     seen = Seen()
     value = Fleet(everyone, [seen])
-    value.roll(value.begin(name, [member.host for member in everyone]), plan, Roll(policy))
+    value.roll(value.begin(name, [member.host for member in everyone]), plan, PlayRollout(policy))
     value.close()
     return seen
 
@@ -122,7 +122,7 @@ def test_two_plays_of_a_host_are_one_recap() -> None:
     seen = Seen()
     value = Fleet(everyone, [seen])
     for _ in range(2):
-        value.roll(value.begin("Test", [everyone[0].host]), plan, Roll(RolloutPolicy()))
+        value.roll(value.begin("Test", [everyone[0].host]), plan, PlayRollout(RolloutPolicy()))
     value.close()
     recaps = [event for event in seen.events if event["event"] == "recap"]
     assert [recap["ok"] for recap in recaps] == [2]
@@ -151,7 +151,7 @@ class Broken(Seen):
 
 def shown_to(*subscribers: Seen) -> Fleet:
     value = Fleet(members(0, 0), subscribers)
-    value.roll(value.begin("Test", [member.host for member in value.members]), plan, Roll(RolloutPolicy()))
+    value.roll(value.begin("Test", [member.host for member in value.members]), plan, PlayRollout(RolloutPolicy()))
     value.close()
     return value
 
@@ -217,7 +217,7 @@ def test_ctrl_c_ends_a_question_and_names_no_run_to_follow() -> None:
     member = Member(Host("s1", "s1"), link=Link(Host("s1", "s1"), 1, []))
     fleet = Fleet([member], [User()], ask_stop=lambda hosts: pytest.fail("nothing runs that could be stopped"))
     with pytest.raises(Inconclusive, match="^stopped by Ctrl-C.$"):
-        fleet.each([member], lambda value: fleet.request(value, question("fabric", {})))
+        fleet.each([member], lambda value: fleet.request(value, build_module_request("fabric", {})))
     assert closed.is_set()
 
 
@@ -240,7 +240,7 @@ def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str
         return plan(member)
 
     hosts = [member.host for member in fleet.members]
-    fleet.roll(fleet.begin("Test", hosts), plan_of, Roll(RolloutPolicy(max_fail_percentage=100), together=True))
+    fleet.roll(fleet.begin("Test", hosts), plan_of, PlayRollout(RolloutPolicy(max_fail_percentage=100), together=True))
     fleet.close()
     assert options == []
     assert [name for name, error in fleet.errors().items() if error.message == "ray is not offered."] == list(without)

@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.errors import Refused
 from sparkwright.fleet.guard import Floor, Guard
-from sparkwright.fleet.rollout import Record, RecordFile, Roll, refuse_other, refuse_other_hosts
+from sparkwright.fleet.rollout import PlayRollout, RecordFile, RolloutRecord, refuse_changed_run, refuse_other_hosts
 from sparkwright.project.rollout_policy import RolloutPolicy
 
 HOSTS = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"]
@@ -21,31 +21,31 @@ def guard(up: set[str]) -> Guard:
 
 
 def test_a_share_is_of_all_hosts_after_a_resume_too() -> None:
-    assert Roll(RolloutPolicy(serial=("25%",)), everyone=8).next(["s7", "s8"], [])[0] == ["s7", "s8"]
-    assert Roll(RolloutPolicy(serial=("25%",))).next(HOSTS, [])[0] == ["s1", "s2"]
+    assert PlayRollout(RolloutPolicy(serial=("25%",)), everyone=8).next_batch(["s7", "s8"], [])[0] == ["s7", "s8"]
+    assert PlayRollout(RolloutPolicy(serial=("25%",))).next_batch(HOSTS, [])[0] == ["s1", "s2"]
 
 
 def test_a_host_that_was_proved_and_went_silent_stops_the_run() -> None:
     up = set(HOSTS)
-    roll = Roll(RolloutPolicy(serial=(1,)), guard=guard(up))
-    assert roll.next(HOSTS, []) == (["s1"], "")
+    roll = PlayRollout(RolloutPolicy(serial=(1,)), guard=guard(up))
+    assert roll.next_batch(HOSTS, []) == (["s1"], "")
     up.remove("s1")
-    go, why = roll.next(HOSTS[1:], ["s1"])
+    go, why = roll.next_batch(HOSTS[1:], ["s1"])
     assert (go, why) == ([], "s1 stopped serving after its turn")
 
 
 def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later() -> None:
-    roll = Roll(RolloutPolicy(), guard=guard(set(HOSTS)))
-    first, _ = roll.next(HOSTS, [])
+    roll = PlayRollout(RolloutPolicy(), guard=guard(set(HOSTS)))
+    first, _ = roll.next_batch(HOSTS, [])
     assert first == HOSTS[:-1]
     roll.ended(first, {})
-    assert roll.next(HOSTS[-1:], first) == (["s8"], "")
+    assert roll.next_batch(HOSTS[-1:], first) == (["s8"], "")
 
 
 def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
     kept: list[tuple[list[str], list[str]]] = []
-    record = Record("restart", HOSTS[:3])
-    roll = Roll(
+    record = RolloutRecord("restart", HOSTS[:3])
+    roll = PlayRollout(
         RolloutPolicy(serial=(1,)), record=record, save=lambda value: kept.append((value.under_way, value.left))
     )
     roll.begins(["s1"])
@@ -57,8 +57,8 @@ def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
 
 
 def test_a_host_is_through_after_the_last_play_that_is_for_it() -> None:
-    record = Record("site", ["s1", "s2"])
-    Roll(RolloutPolicy(), record=record, finishes=frozenset({"s1"})).ended(["s1", "s2"], {})
+    record = RolloutRecord("site", ["s1", "s2"])
+    PlayRollout(RolloutPolicy(), record=record, finishes=frozenset({"s1"})).ended(["s1", "s2"], {})
     assert record.left == ["s2"]
 
 
@@ -68,8 +68,8 @@ def test_a_host_is_through_after_the_last_play_that_is_for_it() -> None:
 MADE = {"recipes/a.yml": "1", "spark.lock": "x"}
 
 
-def left() -> Record:
-    return Record(
+def left() -> RolloutRecord:
+    return RolloutRecord(
         "restart", ["s1", "s2", "s3"], {"tags": []}, done={"s1": dict(MADE)}, failed={"s2": "no"}, began_s=1000
     )
 
@@ -96,18 +96,18 @@ def test_a_record_that_can_not_be_read_is_refused(tmp_path: Path, text: str) -> 
 
 
 def test_the_same_run_goes_on() -> None:
-    refuse_other(left(), {"tags": []}, lambda name: MADE, now_s=2000)
+    refuse_changed_run(left(), {"tags": []}, lambda name: MADE, now_s=2000)
     refuse_other_hosts(left(), ["s3", "s1", "s2"])
 
 
 def test_another_run_does_not_go_on_and_the_sentence_says_what_is_other() -> None:
     with pytest.raises(Refused, match=r"recipes/a.yml has changed since s1 was done"):
-        refuse_other(left(), {"tags": []}, lambda name: {**MADE, "recipes/a.yml": "2"}, now_s=2000)
+        refuse_changed_run(left(), {"tags": []}, lambda name: {**MADE, "recipes/a.yml": "2"}, now_s=2000)
     with pytest.raises(Refused, match=r"templates/new.j2 has changed"):
-        refuse_other(left(), {"tags": []}, lambda name: {**MADE, "templates/new.j2": "2"}, now_s=2000)
+        refuse_changed_run(left(), {"tags": []}, lambda name: {**MADE, "templates/new.j2": "2"}, now_s=2000)
     with pytest.raises(Refused, match="a different tags"):
-        refuse_other(left(), {"tags": ["image"]}, lambda name: MADE, now_s=2000)
+        refuse_changed_run(left(), {"tags": ["image"]}, lambda name: MADE, now_s=2000)
     with pytest.raises(Refused, match="10 days ago"):
-        refuse_other(left(), {"tags": []}, lambda name: MADE, now_s=1000 + 10 * 86400)
+        refuse_changed_run(left(), {"tags": []}, lambda name: MADE, now_s=1000 + 10 * 86400)
     with pytest.raises(Refused, match="is for s1, s2, s3, not for s1, s4"):
         refuse_other_hosts(left(), ["s1", "s4"])

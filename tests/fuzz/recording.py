@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from sparkwright import app, console
-from sparkwright.protocol.event_reader import Received
+from sparkwright.protocol.event_reader import EventReader
 from sparkwright.protocol.events import Event
 from sparkwright.remote.local import LocalLink
 
@@ -129,7 +129,7 @@ def player(command: str, rows: list[Request], mutate: Callable[[str, list[Event]
             assert fits, f"no answer to {key!r} was recorded: python -m tests.fuzz.recording"
             at = next((n for n in fits if n not in used), fits[0])
             used.add(at)
-            received = Received()
+            received = EventReader()
             yield from received.feed(mutate(host, ordered[at].events))
             yield from received.end()
 

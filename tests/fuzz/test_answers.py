@@ -17,7 +17,7 @@ from sparkwright.engines.log import text as log_text
 from sparkwright.engines.vllm import log
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host import nvidia_smi
-from sparkwright.host.ollama import Busy, Loaded, Ollama
+from sparkwright.host.ollama import LoadedModel, Ollama, OllamaBusy
 from sparkwright.measure import background, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
 from tests.fuzz.harness import feed, texts, values
@@ -49,10 +49,10 @@ PS: dict[str, Any] = {
 @pytest.mark.parametrize("name", engines.TITLES)
 def test_logs(name: str) -> None:
     def take(data: bytes) -> None:
-        state = reader.read(data, engines.of(name).log)
+        state = reader.read_log(data, engines.get_engine(name).log)
         json.dumps(state.to_json())
-        for line in log_text.lines_of(data):
-            log.of_line(line)
+        for line in log_text.iter_lines(data):
+            log.parse_settings_line(line)
 
     feed(take, texts(LOGS))
 
@@ -76,8 +76,10 @@ def test_what_is_no_count_is_left_out() -> None:
 
 def test_nvidia_smi() -> None:
     def read(data: bytes) -> None:
-        found = background.sample_of(nvidia_smi.figures(data.decode(errors="replace"), nvidia_smi.SAMPLE))
-        state = background.summed([found] if found else [])
+        found = background.build_sample(
+            nvidia_smi.parse_figures(data.decode(errors="replace"), nvidia_smi.SAMPLE_VALUES)
+        )
+        state = background.summarize_samples([found] if found else [])
         json.dumps(state.to_json(), allow_nan=False)
         assert state.sentence
 
@@ -86,7 +88,7 @@ def test_nvidia_smi() -> None:
 
 def test_compute_processes() -> None:
     def read(data: bytes) -> None:
-        listed = nvidia_smi.listed(data.decode(errors="replace"))
+        listed = nvidia_smi.parse_processes(data.decode(errors="replace"))
         assert all(process.pid >= 0 and (process.bytes or 0) >= 0 for process in listed.processes)
 
     feed(read, texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))
@@ -95,8 +97,8 @@ def test_compute_processes() -> None:
 def test_streams() -> None:
     def read(data: bytes) -> None:
         half = len(data) // 2
-        found = stream.read(Recording([(0.1, data[:half]), (0.2, data[half:])]))
-        assert 0 <= found.tokens <= stream.MOST_TOKENS
+        found = stream.parse_recording(Recording([(0.1, data[:half]), (0.2, data[half:])]))
+        assert 0 <= found.tokens <= stream.MAX_TOKENS
         json.dumps([found.tok_per_s, found.ttft_s, found.gaps_s])
 
     feed(read, texts(STREAM), refuses=(StreamError,))
@@ -106,14 +108,14 @@ def test_chunks() -> None:
     chunks = [json.loads(line[5:]) for item in STREAM for line in item.split(b"\n") if line.startswith(b"data: {")]
 
     def read(chunk: Any) -> None:
-        stream.read(Recording([(0.1, b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n")]))
+        stream.parse_recording(Recording([(0.1, b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n")]))
 
     feed(read, values(chunks), refuses=(StreamError,))
 
 
 def test_a_chunk_without_an_end_is_not_collected() -> None:
     with pytest.raises(StreamError, match="a chunk exceeds 1 MiB"):
-        stream.read(Recording([(0.1, b"data: " + b"x" * 2**16)] * 40))
+        stream.parse_recording(Recording([(0.1, b"data: " + b"x" * 2**16)] * 40))
 
 
 def test_answers_of_a_server() -> None:
@@ -122,10 +124,10 @@ def test_answers_of_a_server() -> None:
     error = {"error": {"message": "no such model", "code": 404}}
 
     def read(value: Any) -> None:
-        body = http_probe.Answer(200, json.dumps(value).encode())
-        openai_api.served(HTTP, body.json()).get("m")
-        openai_api.spoken(body.json())
-        openai_api.tokens_of(body.json())
+        body = http_probe.Response(200, json.dumps(value).encode())
+        openai_api.parse_models(HTTP, body.json()).get("m")
+        openai_api.parse_answer(body.json())
+        openai_api.count_tokens(body.json())
         assert len(body.message()) <= 200
 
     feed(read, values([models, answer, error]))
@@ -171,18 +173,18 @@ def test_ollama(hostile: Hostile) -> None:
             assert item.size_bytes is None or 0 <= item.size_bytes < 2**60
             assert 0 <= item.context_length < 2**60
 
-    feed(ask, values([PS]), refuses=(Busy,))
+    feed(ask, values([PS]), refuses=(OllamaBusy,))
 
 
 @pytest.mark.parametrize(
     ("answers", "loaded"),
     [
-        ({"models": [{"name": "m", "size": 10**30, "context_length": -1}]}, [Loaded("m", None)]),
-        ({"models": [{"size": 1}, "x", {"name": "m", "size": 5}]}, [Loaded("m", 5)]),
+        ({"models": [{"name": "m", "size": 10**30, "context_length": -1}]}, [LoadedModel("m", None)]),
+        ({"models": [{"size": 1}, "x", {"name": "m", "size": 5}]}, [LoadedModel("m", 5)]),
         ({"models": 7}, []),
     ],
 )
-def test_absurd_sizes_are_unknown(hostile: Hostile, answers: Any, loaded: list[Loaded]) -> None:
+def test_absurd_sizes_are_unknown(hostile: Hostile, answers: Any, loaded: list[LoadedModel]) -> None:
     hostile.answers = json.dumps(answers).encode()
     assert Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded() == loaded
 
@@ -192,11 +194,11 @@ def test_absurd_sizes_are_unknown(hostile: Hostile, answers: Any, loaded: list[L
 )
 def test_what_is_no_answer_is_one_that_does_not_come(hostile: Hostile, answers: bytes, result: str) -> None:
     hostile.answers = answers
-    with pytest.raises(Busy, match=result):
+    with pytest.raises(OllamaBusy, match=result):
         Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded()
 
 
 def test_a_probe_reads_so_much_and_no_more(hostile: Hostile) -> None:
     hostile.answers = b"x" * 2**24
-    answer = http_probe.ask(f"http://127.0.0.1:{hostile.server_port}", "/metrics", timeout_s=20)
+    answer = http_probe.send_request(f"http://127.0.0.1:{hostile.server_port}", "/metrics", timeout_s=20)
     assert (answer.status, answer.body, answer.error) == (0, b"", "its response has more than 8 MiB")

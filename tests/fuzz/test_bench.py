@@ -50,7 +50,7 @@ def kept(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object
 
 def test_results(tmp_path: Path) -> None:
     def read(path: Path) -> None:
-        found = results_file.read(path)
+        found = results_file.read_results(path)
         results_file.to_csv(found)
         results_file.to_json(found).encode()
 
@@ -62,14 +62,14 @@ def test_results(tmp_path: Path) -> None:
 
 def test_the_page_of_results(tmp_path: Path) -> None:
     """Few cases: a page with its plots takes half a second."""
-    take = kept(tmp_path / "results.json", lambda path: experiment_page.html(results_file.read(path)))
+    take = kept(tmp_path / "results.json", lambda path: experiment_page.render_page(results_file.read_results(path)))
     examples = [json.loads(results_file.to_json(example)) for example in (made.ab(), made.sweep())]
     feed(lambda value: take(json.dumps(value).encode()), values(examples, rounds=ROUNDS // 40))
 
 
 def test_what_vllm_measured(tmp_path: Path) -> None:
     def read(path: Path) -> None:
-        results_file.to_json(vllm_results.load(path)).encode()
+        results_file.to_json(vllm_results.read_results(path)).encode()
 
     take = kept(tmp_path / "bench.json", read)
     feed(lambda value: take(json.dumps(value).encode()), values([VLLM]))
@@ -77,30 +77,30 @@ def test_what_vllm_measured(tmp_path: Path) -> None:
 
 
 def test_lists_within_lists_are_refused(tmp_path: Path) -> None:
-    take = kept(tmp_path / "bench.txt", vllm_results.load)
+    take = kept(tmp_path / "bench.txt", vllm_results.read_results)
     feed(take, iter([PRINTED + b"itls: " + b"[" * 3000, b"[" * 3000, PRINTED + b"itls: " + b"[" * 3000 + b"]" * 3000]))
 
 
 def test_prompts_of_share_gpt(tmp_path: Path) -> None:
-    take = kept(tmp_path / "prompts.json", lambda path: order.prompts_of(path, 10))
+    take = kept(tmp_path / "prompts.json", lambda path: order.read_prompts(path, 10))
     feed(lambda value: take(json.dumps(value).encode()), values([SHARE_GPT]))
     feed(take, texts([json.dumps(SHARE_GPT).encode()]))
 
 
 def test_prompts_as_lines(tmp_path: Path) -> None:
-    feed(kept(tmp_path / "prompts.jsonl", lambda path: order.prompts_of(path, 10)), texts([LINES]))
+    feed(kept(tmp_path / "prompts.jsonl", lambda path: order.read_prompts(path, 10)), texts([LINES]))
 
 
 def test_the_file_of_an_experiment(tmp_path: Path) -> None:
-    folder = tmp_path / experiment_folder.FOLDER / "x"
+    folder = tmp_path / experiment_folder.RESULTS_FOLDER / "x"
     folder.mkdir(parents=True)
 
     def read(path: Path) -> None:
-        (folder / results_file.JSON).write_text("{}")
-        experiment_folder.Place.of(tmp_path, "x", again=False)
-        assert {item.name for item in tmp_path.iterdir()} == {experiment_folder.FOLDER}
+        (folder / results_file.JSON_FILE).write_text("{}")
+        experiment_folder.ExperimentFolder.of(tmp_path, "x", again=False)
+        assert {item.name for item in tmp_path.iterdir()} == {experiment_folder.RESULTS_FOLDER}
 
-    take = kept(folder / experiment_folder.STATE, read)
+    take = kept(folder / experiment_folder.STATE_FILE, read)
     state = {"series": "x-20261102T081451", "finished": True}
     feed(lambda value: take(json.dumps(value).encode()), values([state]))
     feed(take, texts([json.dumps(state).encode()]))

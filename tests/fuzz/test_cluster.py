@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.rendezvous import EVENTS, MESSAGES, Meeting, fitted
-from sparkwright.host.cluster.wire import LINE_BYTES, Lines, Session, WireError
+from sparkwright.host.cluster.rendezvous import EVENTS, MESSAGES, ClusterState, validate_message
+from sparkwright.host.cluster.wire import MAX_LINE_BYTES, LineSplitter, Session, WireError
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
@@ -36,23 +36,23 @@ TOLD: list[Any] = [
 
 def sessions() -> tuple[Session, Session]:
     """Both ends of one connection: the head's and the member's."""
-    claim, handshake = wire.claim(wire.greeting(NONCE).strip(), PAIR, TOKEN)
-    rank, proof, head = wire.claimed(claim.strip(), NONCE, PAIR, TOKEN)
+    claim, handshake = wire.answer_greeting(wire.build_greeting(NONCE).strip(), PAIR, TOKEN)
+    rank, proof, head = wire.verify_claim(claim.strip(), NONCE, PAIR, TOKEN)
     assert rank == 1
-    return head, wire.proved(proof.strip(), handshake, TOKEN)
+    return head, wire.verify_proof(proof.strip(), handshake, TOKEN)
 
 
 def test_lines_of_strangers() -> None:
-    claim, handshake = wire.claim(wire.greeting(NONCE).strip(), PAIR, TOKEN)
-    _, proof, _ = wire.claimed(claim.strip(), NONCE, PAIR, TOKEN)
-    seeds = [wire.greeting(NONCE), claim, proof]
+    claim, handshake = wire.answer_greeting(wire.build_greeting(NONCE).strip(), PAIR, TOKEN)
+    _, proof, _ = wire.verify_claim(claim.strip(), NONCE, PAIR, TOKEN)
+    seeds = [wire.build_greeting(NONCE), claim, proof]
 
     def read(data: bytes) -> None:
-        for line in Lines().feed(data):
+        for line in LineSplitter().feed(data):
             for reader in (
-                lambda line=line: wire.claim(line, PAIR, TOKEN),
-                lambda line=line: wire.claimed(line, NONCE, PAIR, TOKEN),
-                lambda line=line: wire.proved(line, handshake, TOKEN),
+                lambda line=line: wire.answer_greeting(line, PAIR, TOKEN),
+                lambda line=line: wire.verify_claim(line, NONCE, PAIR, TOKEN),
+                lambda line=line: wire.verify_proof(line, handshake, TOKEN),
             ):
                 try:
                     reader()
@@ -69,7 +69,7 @@ def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
     expected = honest[0]
 
     def read(data: bytes) -> None:
-        lines = Lines(LINE_BYTES)
+        lines = LineSplitter(MAX_LINE_BYTES)
         for line in lines.feed(data):
             before = head._received
             if line == expected and before == 0:
@@ -80,13 +80,17 @@ def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
 
 
 def test_messages_as_values() -> None:
-    feed(lambda value: fitted(value, MESSAGES) if isinstance(value, dict) else None, values(SAID), refuses=(WireError,))
+    feed(
+        lambda value: validate_message(value, MESSAGES) if isinstance(value, dict) else None,
+        values(SAID),
+        refuses=(WireError,),
+    )
 
     def apply(one: Any) -> None:
-        meeting = Meeting(PAIR)
+        meeting = ClusterState(PAIR)
         if isinstance(one, dict):
             for event in (one, *TOLD):
-                found = fitted(event, EVENTS)
+                found = validate_message(event, EVENTS)
                 meeting.apply(found)
             json.dumps(meeting.shared(next(iter(meeting._shared))))
 

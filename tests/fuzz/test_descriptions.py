@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.engines.engine import DESCRIPTION, LABEL
+from sparkwright.engines.engine import DESCRIPTION_LABEL, ENGINE_LABEL
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.engines.openai import description
 from tests.fuzz.harness import feed, texts, values
@@ -26,7 +26,7 @@ METRICS = "".join(f"{name} {value}\n" for name, value in (("requests_running", 2
 
 def described(label: str) -> engine.Engine:
     """The engine of a container with this label, asked for all that a check asks it."""
-    found = engine.of_labels({LABEL: "openai", DESCRIPTION: label})
+    found = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: label})
     http, key = found.http, found.key
     assert 1 <= http.port <= 65535 and all(path[:1] in ("", "/") for path in (http.health, http.models, http.version))
     assert all(400 <= status <= 599 for status in http.loading)

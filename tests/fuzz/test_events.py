@@ -7,14 +7,14 @@ from typing import Any
 from rich.console import Console
 
 from sparkwright.console.events.host_lines import HostLines
-from sparkwright.console.events.lines import Lines
-from sparkwright.console.events.live_lines import Live
+from sparkwright.console.events.lines import TaskLines
+from sparkwright.console.events.live_lines import LiveTaskLines
 from sparkwright.console.events.subscriber import JsonLines
-from sparkwright.console.events.tables import Tables
+from sparkwright.console.events.tables import ResultTables
 from sparkwright.errors import Exit
-from sparkwright.protocol.event_reader import KINDS, Received, read
+from sparkwright.protocol.event_reader import EVENT_FIELDS, EventReader, parse_line
 from sparkwright.protocol.events import Event
-from sparkwright.visible import visible
+from sparkwright.visible import escape_invisible
 from tests.fuzz.harness import feed, texts, values
 
 HOST = "spark1"
@@ -66,11 +66,11 @@ def shown(events: list[Event]) -> None:
 
     screen = Console(file=io.StringIO(), force_terminal=True, width=100)
     subscribers = (
-        Lines(diff=True, write=write),
+        TaskLines(diff=True, write=write),
         HostLines(write=write),
-        Tables(write),
+        ResultTables(write),
         JsonLines(io.StringIO()),
-        Live(diff=True, console=screen),
+        LiveTaskLines(diff=True, console=screen),
     )
     for subscriber in subscribers:
         if hasattr(subscriber, "hosts"):
@@ -79,20 +79,20 @@ def shown(events: list[Event]) -> None:
             try:
                 subscriber.on({**event, "host": HOST})
             except ValueError as error:
-                assert isinstance(subscriber, Tables), error  # rows of a table that are none: told, and not shown
+                assert isinstance(subscriber, ResultTables), error  # rows of a table that are none: told, and not shown
         subscriber.close()
     for event in events:
-        assert event["event"] in KINDS and event["event"] != "part"
+        assert event["event"] in EVENT_FIELDS and event["event"] != "part"
         text = json.dumps(event, ensure_ascii=False)
-        assert visible(text) == text
+        assert escape_invisible(text) == text
         if event["event"] == "recap":
             Exit(event["exit"])
 
 
 def test_every_kind_has_an_example_that_is_read_as_it_is() -> None:
-    assert {event["event"] for event in EVENTS} == set(KINDS)
+    assert {event["event"] for event in EVENTS} == set(EVENT_FIELDS)
     for value, line in zip(EVENTS, LINES, strict=True):
-        assert read(line).items() >= value.items()
+        assert parse_line(line).items() >= value.items()
 
 
 def test_every_kind_is_shown() -> None:
@@ -102,7 +102,7 @@ def test_every_kind_is_shown() -> None:
 
 def arrives(data: bytes) -> None:
     """As the laptop reads it and shows it."""
-    received = Received()
+    received = EventReader()
     shown([*received.feed(data), *received.end()])
 
 
@@ -116,12 +116,12 @@ def test_damaged_lines() -> None:
 
 def stream(data: bytes) -> None:
     """A whole answer, in pieces of any size."""
-    received = Received()
+    received = EventReader()
     size = 1 + len(data) % 997
     found = [item for at in range(0, len(data), size) for item in received.feed(data[at : at + size])]
     found += received.end()
     for item in found:
-        assert item["event"] in KINDS and item["event"] != "part"
+        assert item["event"] in EVENT_FIELDS and item["event"] != "part"
 
 
 def test_damaged_streams() -> None:

@@ -14,7 +14,7 @@ from sparkwright.gateway import clients, render, statistics, usage
 from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import gateway_routes, starter
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.trust.shapes import fitted
+from sparkwright.trust.shapes import validate
 from tests.fuzz.harness import feed, texts, values
 from tests.fuzz.test_user_files import reads
 
@@ -49,7 +49,7 @@ STATE = {
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     root = tmp_path / "project"
-    starter.lay(root)
+    starter.write_starter(root)
     shutil.rmtree(root / "hosts")
     (root / "hosts").mkdir()
     for name in ("spark1", "spark2", "spark3", "spark4"):
@@ -62,8 +62,8 @@ def test_groups_with_a_gateway(project: Path) -> None:
     def read() -> None:
         inventory = Inventory.load(project)
         for gateway in inventory.gateways.values():
-            made, _ = gateway_routes.routed(project, inventory, gateway)
-            for name, content in render.files(made).items():
+            made, _ = gateway_routes.build_routes(project, inventory, gateway)
+            for name, content in render.render_files(made).items():
                 assert name and "\0" not in content
 
     take = reads(project / "hosts/groups.yml", read)
@@ -74,8 +74,10 @@ def test_groups_with_a_gateway(project: Path) -> None:
 
 def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def read(data: bytes) -> None:
-        monkeypatch.setattr(haproxy_sockets, "ask", lambda folder, command, at="": data.decode(errors="replace"))
-        found = statistics.models(haproxy_sockets.statistics_rows(tmp_path))
+        monkeypatch.setattr(
+            haproxy_sockets, "send_command", lambda folder, command, at="": data.decode(errors="replace")
+        )
+        found = statistics.model_statistics(haproxy_sockets.read_statistics(tmp_path))
         json.dumps(found, allow_nan=False)
         for row in found:
             assert row["queued"] >= 0 and all(server["state"] in statistics.STATES for server in row["servers"])
@@ -87,7 +89,7 @@ def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_a_days_file_and_the_table_of_clients() -> None:
     def read(data: bytes) -> None:
         text = data.decode(errors="replace")
-        (row,) = clients.used(text, text, text, ["alice"])
+        (row,) = clients.client_usage(text, text, text, ["alice"])
         json.dumps(row, allow_nan=False)
         assert row["client"] == "alice" and all(row[field] >= 0 for field in usage.FIELDS)
 
@@ -99,15 +101,15 @@ def test_a_days_file_and_the_table_of_clients() -> None:
 def test_what_a_host_says_of_its_gateway() -> None:
     def read(value: Any) -> None:
         try:
-            found = host_requests.checked("gateway_state", value, host="spark1")
+            found = host_requests.validate_answer("gateway_state", value, host="spark1")
         except SparkwrightError as error:
             assert "\n" not in str(error)
             return
-        assert isinstance(haproxy_sockets.wrong(found), str)
+        assert isinstance(haproxy_sockets.describe_problem(found), str)
         for row in found["models"]:
-            assert all(isinstance(cell, str) for cell in gateway_status._row(row))
+            assert all(isinstance(cell, str) for cell in gateway_status._model_row(row))
         for row in found["clients"]:
-            assert all(isinstance(cell, str) for cell in gateway_status._used(row))
+            assert all(isinstance(cell, str) for cell in gateway_status._client_row(row))
 
     feed(read, values([STATE]))
 
@@ -117,8 +119,8 @@ def test_what_status_shows_of_it(project: Path) -> None:
     gateway = next(iter(Inventory.load(project).gateways.values()))
 
     def read(value: Any) -> None:
-        row = gateway_status.gateway_row_of(gateway, {"gateway": value})
+        row = gateway_status.build_row(gateway, {"gateway": value})
         assert row.state in ("up", "down", "degraded", "unknown") and "\n" not in row.why
 
     feed(read, values([STATE, {}]))
-    assert fitted(STATE, host_requests.GATEWAY, "gateway")
+    assert validate(STATE, host_requests.GATEWAY, "gateway")

@@ -7,7 +7,7 @@ from tests.engines.llama_cpp.test_gguf import MODEL, many, text, written
 from tests.fuzz.harness import feed, texts
 
 VOCABULARY = {
-    "tokenizer.ggml.tokens": many(gguf.TEXT, 3, text("a") + text("b") + text("<s>")),
+    "tokenizer.ggml.tokens": many(gguf.TEXT_TYPE, 3, text("a") + text("b") + text("<s>")),
     "tokenizer.ggml.scores": many(6, 2000, bytes(8000)),
     "lists": many(5, 3, struct.pack("<3i", 1, 2, 3)),
 }
@@ -16,7 +16,7 @@ SEEDS = [written(MODEL), written({**MODEL, **VOCABULARY}), written({**VOCABULARY
 
 def test_headers() -> None:
     def read(data: bytes) -> None:
-        for reader in (gguf.header, gguf.beginning):
+        for reader in (gguf.parse_header, gguf.parse_partial_header):
             try:
                 advice.kv_bytes(reader(data), {"ctx-size": 4096})
             except gguf.NotGguf as error:
@@ -28,13 +28,13 @@ def test_headers() -> None:
 
 
 def test_lists_that_cost_much() -> None:
-    nested = many(gguf.ARRAY, 1024, struct.pack("<IQ", 0, 0) * 1024)
-    long = many(gguf.TEXT, 1 << 20, bytes(8) * (1 << 20))
-    short = many(gguf.TEXT, 1024, (struct.pack("<Q", 20) + b"x" * 20) * 1024)
+    nested = many(gguf.ARRAY_TYPE, 1024, struct.pack("<IQ", 0, 0) * 1024)
+    long = many(gguf.TEXT_TYPE, 1 << 20, bytes(8) * (1 << 20))
+    short = many(gguf.TEXT_TYPE, 1024, (struct.pack("<Q", 20) + b"x" * 20) * 1024)
     cases = (
         written({"n": nested}),
         written(dict.fromkeys("abc", long)),
         written({str(number): short for number in range(400)}),
         written({str(number): many(7, 1024, b"\1" * 1024) for number in range(1000)}),
     )
-    feed(gguf.beginning, iter(cases), refuses=(gguf.NotGguf,))
+    feed(gguf.parse_partial_header, iter(cases), refuses=(gguf.NotGguf,))

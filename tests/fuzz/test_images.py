@@ -10,7 +10,7 @@ from sparkwright.host.images import image_names, registry_client, registry_docum
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import container_words
-from sparkwright.trust.image_name import Name, why_not_an_image
+from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.visible import one_line
 from tests.fuzz.harness import feed, texts, values
 
@@ -81,14 +81,14 @@ SPEC = ContainerSpec(
 
 def test_documents_of_a_registry() -> None:
     def read(raw: bytes) -> None:
-        for reader in (registry_documents.platforms, registry_documents.sized, config):
+        for reader in (registry_documents.parse_index, registry_documents.parse_manifest, config):
             try:
-                reader(registry_documents.parsed(raw, "it"), "it")
+                reader(registry_documents.parse_object(raw, "it"), "it")
             except SparkwrightError as error:
                 assert str(error).strip()
 
     def config(document: dict[str, Any], what: str) -> None:
-        found = registry_documents.config(document, what)
+        found = registry_documents.parse_config(document, what)
         version = engine_image.version_of(found["config"])
         assert version is None or len(version) < 100
 
@@ -102,14 +102,17 @@ def test_tokens_errors_and_challenges() -> None:
     challenge = b'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull"'
 
     def errors(raw: bytes) -> None:
-        result = registry_client.errors_of(raw)
+        result = registry_client.parse_errors(raw)
         assert result == one_line(result) and len(result) < 2000
 
-    feed(lambda raw: registry_client.token_of(raw, "the token"), texts([token, b'{"access_token": "a"}']))
+    feed(lambda raw: registry_client.parse_token(raw, "the token"), texts([token, b'{"access_token": "a"}']))
     feed(errors, texts([error]))
-    feed(lambda raw: registry_client.challenge_of(raw.decode(errors="replace")), texts([challenge, b'Basic realm="x"']))
     feed(
-        lambda raw: registry_documents.explain("a/b:v1", raw.decode(errors="replace")),
+        lambda raw: registry_client.parse_challenge(raw.decode(errors="replace")),
+        texts([challenge, b'Basic realm="x"']),
+    )
+    feed(
+        lambda raw: registry_documents.error_from_message("a/b:v1", raw.decode(errors="replace")),
         texts([error, b"401 Unauthorized"]),
     )
 
@@ -117,14 +120,14 @@ def test_tokens_errors_and_challenges() -> None:
 def test_hosts_of_realms() -> None:
     def read(raw: bytes) -> None:
         value, _, other = raw.decode(errors="replace").partition(" ")
-        registry_client.same_owner(value, other)
+        registry_client.is_same_owner(value, other)
 
     feed(read, texts([b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"]))
 
 
 def test_what_an_engine_says_of_a_registry() -> None:
     def read(value: Any) -> None:
-        for platform in registry_documents.distribution(value, "it")["platforms"]:
+        for platform in registry_documents.parse_distribution(value, "it")["platforms"]:
             docker_image.refuse_other_platforms([platform], "a/b", platform)
 
     feed(read, values([DISTRIBUTION]))
@@ -132,13 +135,13 @@ def test_what_an_engine_says_of_a_registry() -> None:
 
 def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
     def read(pair: Any) -> None:
-        container, image = inspection.container(pair["container"]), inspection.image(pair["image"])
+        container, image = inspection.validate_container(pair["container"]), inspection.validate_image(pair["image"])
         for change in container_options.differences(SPEC, container, image):
             assert change.field
         containers.identity(container)
         containers.url_of(container)
         containers.started_s(container)
-        image_names.proves(image, ZERO)
+        image_names.has_digest(image, ZERO)
         image_names.platform_of(image)
         engine_image.version_of(image.get("Config") or {})
 
@@ -148,28 +151,28 @@ def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
 
 def test_references_and_dockers_words() -> None:
     readers = (
-        container_words.size,
-        container_words.port,
-        container_words.gpus,
-        container_words.ulimit,
-        why_not_an_image,
+        container_words.check_size,
+        container_words.check_port,
+        container_words.check_gpus,
+        container_words.check_ulimit,
+        check_image,
     )
 
     def read(raw: bytes) -> None:
         text = raw.decode(errors="surrogateescape")
         for reader in readers:
             reader(text)
-        container_words.variable(text, text)
-        if not container_words.size(text):
-            container_words.size_bytes(text or "0")
-        if not container_words.port(text):
+        container_words.check_variable(text, text)
+        if not container_words.check_size(text):
+            container_words.parse_size(text or "0")
+        if not container_words.check_port(text):
             container_words.port_bindings((text,))
-        if not container_words.gpus(text):
-            container_words.gpu_request(text)
-        if not container_words.ulimit(text):
+        if not container_words.check_gpus(text):
+            container_words.device_requests(text)
+        if not container_words.check_ulimit(text):
             container_words.ulimit_rows({"memlock": text})
-        if not why_not_an_image(text):
-            Name.given(text)
+        if not check_image(text):
+            ImageReference.given(text)
 
     seeds = [b"64gb", b"1.5 GiB", b"127.0.0.1:8000:8000/tcp", b"[::1]:1:1", b"device=0,1", b"1024:-1"]
     feed(read, texts([*seeds, b"registry.lan:5000/a__b/c-d.e:x_Y.1", f"a/b:v1@{ZERO}".encode()]))

@@ -11,7 +11,7 @@ from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.server.server_inspection import ContainerSettings
 from sparkwright.project.importing import container, recipe_of, recognise
-from sparkwright.project.importing.foreign import Report
+from sparkwright.project.importing.foreign import ImportReport
 from tests.fuzz.harness import feed, texts, values
 from tests.fuzz.test_images import CONTAINER, IMAGE
 from tests.modules.context import RecordingContext
@@ -101,9 +101,9 @@ RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG}
 
 def read(text: str, path: str = "recipe.yaml") -> None:
     """As `recipe.import` does, with some of the answers; a refusal is one line."""
-    report = Report(dict(ANSWERS[len(text) % len(ANSWERS)]))
+    report = ImportReport(dict(ANSWERS[len(text) % len(ANSWERS)]))
     try:
-        taken = recipe_of.taken(recognise.read(text, Path(path), report), "", report, path)
+        taken = recipe_of.build_recipe(recognise.parse(text, Path(path), report), "", report, path)
     except Refused as error:
         assert "\n" not in str(error), str(error)
         assert len(str(error)) < 2500, str(error)
@@ -131,9 +131,11 @@ def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
         context = RecordingContext(tmp_path)
         context.docker = lambda: Engine(value)  # type: ignore[method-assign]
         found = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
-        settings = host_requests.checked("container_settings", json.loads(json.dumps(found.data)), host="spark1")
-        report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_of.taken(container.read_running(settings, "spark1", report), "", report, "spark1")
+        settings = host_requests.validate_answer(
+            "container_settings", json.loads(json.dumps(found.data)), host="spark1"
+        )
+        report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
+        recipe_of.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
     feed(read, values([RUNNING]), refuses=(Failed,))
 
@@ -157,8 +159,8 @@ class Engine:
 
 def test_settings_of_a_running_container() -> None:
     def adopted(value: Any) -> None:
-        settings = host_requests.checked("container_settings", value, host="spark1")
-        report = Report({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_of.taken(container.read_running(settings, "spark1", report), "", report, "spark1")
+        settings = host_requests.validate_answer("container_settings", value, host="spark1")
+        report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
+        recipe_of.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
     feed(adopted, values([SETTINGS]), refuses=(Failed,))

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from sparkwright.app.questions import cluster_links, host_requests, link_rules
-from sparkwright.app.questions.cluster_links import COLUMNS, FINDINGS
-from sparkwright.app.questions.link_rules import Links
+from sparkwright.app.questions.cluster_links import FINDING_COLUMNS, LINK_COLUMNS
+from sparkwright.app.questions.link_rules import HostLinks
 from sparkwright.console.events import tables
 from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host
@@ -42,19 +42,23 @@ ANSWER: dict[str, Any] = {
     "driver": "580.95.05",
     "now_s": 1795303826.5,
 }
-GOOD = cluster_links._links(Member(HOST), host_requests.checked("fabric", ANSWER, host="spark1"))
+GOOD = cluster_links._parse_links(Member(HOST), host_requests.validate_answer("fabric", ANSWER, host="spark1"))
 
 
-def read(answer: Any) -> Links | None:
+def read(answer: Any) -> HostLinks | None:
     """As `cluster.check` and `cluster.inspect --write` do, up to the screen and the file."""
     if not isinstance(answer, dict):
         return None
-    found = cluster_links._links(Member(HOST), host_requests.checked("fabric", bounds.clean(answer), host="spark1"))
-    rows = [{"host": host, **cluster_links._shown(finding)} for host, finding in link_rules.findings([GOOD, found])]
-    shown = [*tables.lines(rows, FINDINGS, 80)]
-    shown += tables.lines([cluster_links._row("spark1", link) for link in found.links], COLUMNS, 80)
+    found = cluster_links._parse_links(
+        Member(HOST), host_requests.validate_answer("fabric", bounds.sanitize(answer), host="spark1")
+    )
+    rows = [
+        {"host": host, **cluster_links._finding_row(finding)} for host, finding in link_rules.check_links([GOOD, found])
+    ]
+    shown = [*tables.format_table(rows, FINDING_COLUMNS, 80)]
+    shown += tables.format_table([cluster_links._link_row("spark1", link) for link in found.links], LINK_COLUMNS, 80)
     assert not any("\x1b" in text for _, text in shown)
-    text = cluster_links._text(link_rules.proposed(found.links))
+    text = cluster_links._fabric_yaml(link_rules.propose_fabric(found.links))
     written = yaml.safe_load(text) if text else {}
     assert set(written) <= {"fabric"}, text
     if written:
@@ -95,7 +99,7 @@ def test_what_is_not_known_here_is_left_out() -> None:
 def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name: str) -> None:
     found = read({**ANSWER, "links": [{**LINK, "interface": name}]})
     assert found is not None
-    written = yaml.safe_load(cluster_links._text(link_rules.proposed(found.links)))
+    written = yaml.safe_load(cluster_links._fabric_yaml(link_rules.propose_fabric(found.links)))
     assert written["fabric"]["interfaces"] == [name]
 
 
@@ -108,7 +112,7 @@ def test_what_ip_says(tmp_path: Path) -> None:
 
     def listen(data: bytes) -> None:
         host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
-        for addresses in fabric.addresses_of(host).values():
-            assert all(host_requests.cidr(address) == address for address in addresses)
+        for addresses in fabric.addresses_by_interface(host).values():
+            assert all(host_requests.check_cidr(address) == address for address in addresses)
 
     feed(listen, texts([json.dumps(seeds).encode()]))

@@ -13,7 +13,7 @@ from sparkwright.engines.model import roofline
 from sparkwright.engines.model.architecture import classify, essence
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import parallel, rules
-from sparkwright.engines.vllm.prediction import VllmRequest, block_size, effective
+from sparkwright.engines.vllm.prediction import VllmRequest, block_size, predict_effective
 from sparkwright.errors import Refused
 from sparkwright.sandbox.vllm import command_line, config
 from sparkwright.trust import bounds
@@ -34,7 +34,7 @@ def everything(found: Any) -> None:
     assert architecture.sentence
     assert all(len(item.seen) < 2000 for item in architecture.evidence)
     block_size(found, "auto", speculative_tokens=3)
-    effective(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
+    predict_effective(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
     roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(found, TENSORS))
     assert json.dumps(essence(found))
     for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):
@@ -48,16 +48,16 @@ def test_configs() -> None:
 
 
 def test_texts() -> None:
-    feed(lambda raw: everything(model_config.parse(raw, "config.json")), texts(RAW))
+    feed(lambda raw: everything(model_config.parse_config(raw, "config.json")), texts(RAW))
 
 
 def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
     def start(found: Any) -> None:
         (tmp_path / "config.json").write_text(json.dumps(found))
-        options = command_line.parse(["/m"], "0.32.0")
-        config.build(options, config.read_model("/m", tmp_path), tmp_path, "0.32.0")
+        options = command_line.parse_arguments(["/m"], "0.32.0")
+        config.build_config(options, config.read_model_config("/m", tmp_path), tmp_path, "0.32.0")
 
-    feed(start, values(SEEDS), refuses=(command_line.Refused,))
+    feed(start, values(SEEDS), refuses=(command_line.StartError,))
 
 
 HOSTILE: tuple[Any, ...] = (
@@ -101,7 +101,7 @@ def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) ->
 def test_what_is_no_config_is_one_sentence(tmp_path: Path, raw: bytes, result: str) -> None:
     (tmp_path / "config.json").write_bytes(raw)
     with pytest.raises(Refused, match=result) as refused:
-        model_config.read(str(tmp_path))
+        model_config.load_config(str(tmp_path))
     assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="."):
-        bounds.config_of(tmp_path / "config.json")
+        bounds.read_config(tmp_path / "config.json")

@@ -23,7 +23,7 @@ SOURCE = Source("http://127.0.0.1:1", MODEL, "main")
 
 
 def hub_answer() -> dict[str, Any]:
-    siblings = [sandbox_hub.sibling(MODEL, path) for path in sandbox_hub.files(MODEL)[:7]]
+    siblings = [sandbox_hub.sibling_entry(MODEL, path) for path in sandbox_hub.list_files(MODEL)[:7]]
     return {"id": MODEL, "sha": sandbox_hub.commit(MODEL), "private": False, "tags": [], "siblings": siblings}
 
 
@@ -35,7 +35,7 @@ def test_a_hubs_answer(tmp_path: Path) -> None:
     """What is taken of it can be locked, and is read as it was written."""
 
     def read(answer: Any) -> None:
-        found = hub_info.read(answer, SOURCE, lambda path: True)
+        found = hub_info.parse_lock_entry(answer, SOURCE, lambda path: True)
         assert all(inside(file["path"]) for file in found["files"])
         locked = lockfile.Lock().with_model(MODEL, "main", found)
         locked.save(tmp_path)
@@ -46,7 +46,7 @@ def test_a_hubs_answer(tmp_path: Path) -> None:
 
 def test_a_name(tmp_path: Path) -> None:
     def read(row: Any) -> None:
-        found = hub_info.read({**hub_answer(), "siblings": [row]}, SOURCE, lambda path: True)
+        found = hub_info.parse_lock_entry({**hub_answer(), "siblings": [row]}, SOURCE, lambda path: True)
         locked = lockfile.Lock().with_model(MODEL, "main", found)
         locked.save(tmp_path)
         assert lockfile.load(tmp_path) == locked
@@ -59,13 +59,13 @@ def test_a_name(tmp_path: Path) -> None:
 
 def test_the_bytes_of_an_answer() -> None:
     def read(text: bytes) -> None:
-        hub_info.read(hub_info.parsed(text, SOURCE), SOURCE, lambda path: True)
+        hub_info.parse_lock_entry(hub_info.parse_answer(text, SOURCE), SOURCE, lambda path: True)
 
     feed(read, texts([json.dumps(hub_answer()).encode()]))
 
 
 def lock() -> dict[str, Any]:
-    entry = hub_info.read(hub_answer(), SOURCE, lambda path: True)
+    entry = hub_info.parse_lock_entry(hub_answer(), SOURCE, lambda path: True)
     image = {"digest": "sha256:" + "d" * 64, "platforms": ["linux/arm64"]}
     return {"schema": 1, "images": {"a/b:v1": image}, "models": {f"{MODEL}@main": {**entry, "config": {"a": [1]}}}}
 
@@ -84,44 +84,49 @@ def test_a_lock(tmp_path: Path) -> None:
 
 def test_what_a_host_says_of_a_model() -> None:
     entry = lock()["models"][f"{MODEL}@main"]
-    feed(lambda found: lockfile.entry("model", "a/b@main", found if isinstance(found, dict) else {}), values([entry]))
+    feed(
+        lambda found: lockfile.build_entry("model", "a/b@main", found if isinstance(found, dict) else {}),
+        values([entry]),
+    )
 
 
 def test_the_rows_that_a_host_is_given() -> None:
     rows = lock()["models"][f"{MODEL}@main"]["files"]
-    feed(lambda found: model_files.checked(found if isinstance(found, list) else [found], "the plan"), values([rows]))
+    feed(
+        lambda found: model_files.check_files(found if isinstance(found, list) else [found], "the plan"), values([rows])
+    )
 
 
 def test_ids_and_revisions() -> None:
     def read(text: bytes) -> None:
         name = text.decode(errors="surrogateescape")
-        if not model_files.why_not_an_id(name):
+        if not model_files.check_model_id(name):
             assert inside(name)
-        model_files.why_not_a_revision(name)
+        model_files.check_revision(name)
 
     feed(read, texts([MODEL.encode(), b"refs/pr/1"]))
 
 
 def test_where_a_peer_hands_out() -> None:
     def read(found: Any) -> None:
-        for url in preparation.addresses(found if isinstance(found, dict) else {}, "spark1"):
+        for url in preparation.parse_peer_urls(found if isinstance(found, dict) else {}, "spark1"):
             assert url.startswith("http://") and url.count("/") == 2
 
     feed(read, values([{"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}]))
 
 
 def test_a_range() -> None:
-    feed(lambda text: peer._range(text.decode("latin-1"), 1000), texts([b"bytes=0-99", b"bytes=5-"]))
+    feed(lambda text: peer._parse_range(text.decode("latin-1"), 1000), texts([b"bytes=0-99", b"bytes=5-"]))
 
 
 def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:
-    about = tmp_path / "m" / model_folders.FOLDER / model_folders.ABOUT
+    about = tmp_path / "m" / model_folders.KEPT_FOLDER / model_folders.KEPT_RECORD
     (tmp_path / "keys").write_text("mine")
 
     def read(text: bytes) -> None:
         about.parent.mkdir(parents=True, exist_ok=True)
         about.write_bytes(text)
-        model_folders.commit_of(tmp_path / "m")
+        model_folders.kept_commit(tmp_path / "m")
         model_folders.restore_kept(tmp_path / "m")
         assert (tmp_path / "keys").read_text() == "mine"
 
@@ -136,15 +141,15 @@ def test_an_index(tmp_path: Path) -> None:
     def read(text: bytes) -> None:
         (folder / "model.safetensors.index.json").write_bytes(text)
         manifest.indexes.clear()
-        manifest.unnamed([{"path": "model.safetensors.index.json"}])
+        manifest.missing_shards([{"path": "model.safetensors.index.json"}])
 
-    feed(read, texts([sandbox_hub.content(MODEL, "model.safetensors.index.json")]))
+    feed(read, texts([sandbox_hub.file_content(MODEL, "model.safetensors.index.json")]))
 
 
 def test_every_nasty_thing_is_judged() -> None:
     for item in NASTY:
         for rows in ([item], [{"path": item, "size_bytes": 1, "sha256": None, "blob_id": "b" * 40}]):
             try:
-                model_files.checked(rows, "the hub")
+                model_files.check_files(rows, "the hub")
             except (Failed, Refused) as error:
                 assert str(error) == one_line(str(error))

@@ -41,8 +41,8 @@ ROUTE = [{"dst": "192.168.100.2", "dev": "enp1s0f1np1", "prefsrc": "192.168.100.
 
 def test_multicast_answers() -> None:
     def read(packet: bytes) -> None:
-        found = find._named(packet[: find.PACKET_BYTES])
-        assert all(find.HOST.fullmatch(name) for name in found)
+        found = find._hosts_in_answer(packet[: find.PACKET_BYTES])
+        assert all(find.LOCAL_NAME.fullmatch(name) for name in found)
 
     feed(read, texts(PACKETS))
 
@@ -52,7 +52,7 @@ def test_files_of_ssh(file: str, seed: bytes, tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         (tmp_path / file).write_bytes(data)
         for found in find.find_candidates(tmp_path, list):
-            assert find.SSH_NAMES_NAME.fullmatch(found.address), found
+            assert find.SSH_HOST_NAME.fullmatch(found.address), found
 
     feed(read, texts([seed]))
 
@@ -62,6 +62,6 @@ def test_the_route_to_a_peer(tmp_path: Path) -> None:
 
     def read(data: bytes) -> None:
         host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
-        assert isinstance(fabric._route(host, str(IPv4Address("192.168.100.2"))).get("dev") or "", object)
+        assert isinstance(fabric._find_route(host, str(IPv4Address("192.168.100.2"))).get("dev") or "", object)
 
     feed(read, texts([json.dumps(ROUTE).encode(), b"5", b"[5]"]))

@@ -21,7 +21,7 @@ ANSWERS: tuple[Any, ...] = (
     {"data": [{"embedding": [0.25] * 16, "index": 0}], "usage": {"prompt_tokens": 3}},
     {"error": {"message": "tools need --enable-auto-tool-choice", "code": 400}},
 )
-PROBES = (*table.PLAIN.values(), content.probe_dimension(16), content.probe_language("fr"))
+PROBES = (*table.PLAIN_PROBES.values(), content.build_dimension_probe(16), content.build_language_probe("fr"))
 HELP = {
     "vllm": b"usage: vllm serve [model_tag] [options]\n\noptions:\n  --max-model-len MAX_MODEL_LEN\n                        Model context\n"
     b"  --enable-prefix-caching, --no-enable-prefix-caching\n  --kv-cache-dtype {auto,fp8}\n  --served-model-name NAME [NAME ...]\n",
@@ -45,7 +45,7 @@ def test_answers_to_probes() -> None:
 
 @pytest.mark.parametrize("name", HELP)
 def test_the_help_of_an_image(name: str) -> None:
-    image = engine.of(name).image
+    image = engine.get_engine(name).image
     assert image is not None
 
     def read(data: bytes) -> None:

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from sparkwright.fleet.rollout import RECORD_SCHEMA, Record, RecordFile, refuse_other, refuse_other_hosts
+from sparkwright.fleet.rollout import RECORD_SCHEMA, RecordFile, RolloutRecord, refuse_changed_run, refuse_other_hosts
 from sparkwright.mcp import output
 from tests.fuzz.harness import feed, texts, values
 
 RECORD = {
     "schema": RECORD_SCHEMA,
     **asdict(
-        Record("deploy", ["spark1", "spark2"], {"serial": "1"}, {"spark1": {"recipes/a.yml": "ab"}}, {"spark2": "why"})
+        RolloutRecord(
+            "deploy", ["spark1", "spark2"], {"serial": "1"}, {"spark1": {"recipes/a.yml": "ab"}}, {"spark2": "why"}
+        )
     ),
 }
 ANSWER = [
@@ -35,7 +37,7 @@ def test_the_record_of_a_rolling_run(tmp_path: Path) -> None:
         record = file.load()
         assert isinstance(record.left, list)
         refuse_other_hosts(record, ["spark1", "spark2"])
-        refuse_other(record, {"serial": "1"}, lambda host: {"recipes/a.yml": "ab"}, now_s=2e9)
+        refuse_changed_run(record, {"serial": "1"}, lambda host: {"recipes/a.yml": "ab"}, now_s=2e9)
 
     feed(lambda value: read(json.dumps(value).encode()), values([RECORD]))
     feed(read, texts([json.dumps(RECORD).encode(), b"[" * 3000]))
@@ -43,12 +45,12 @@ def test_the_record_of_a_rolling_run(tmp_path: Path) -> None:
 
 def test_what_an_agent_is_shown() -> None:
     def read(value: Any) -> None:
-        found = output.answer("plan", value)
-        assert len(json.dumps(found)) <= output.ANSWER + 1000
+        found = output.build_answer("plan", value)
+        assert len(json.dumps(found)) <= output.MAX_ANSWER_CHARS + 1000
 
     feed(read, values([ANSWER]))
 
 
 @pytest.mark.parametrize("value", ["x" * 10**6, [["y" * 100] * 1000] * 50])
 def test_an_answer_has_a_size(value: Any) -> None:
-    assert len(json.dumps(output.answer("plan", value))) <= output.ANSWER + 1000
+    assert len(json.dumps(output.build_answer("plan", value))) <= output.MAX_ANSWER_CHARS + 1000

@@ -55,11 +55,11 @@ def test_the_files_of_a_commit(tmp_path: Path) -> None:
         repository = Theirs(registry.url, registry.name)
         for wanted in ("tiny-fp8", "4x/tiny-fp8", "nothing"):
             try:
-                app._file(repository, registry, registry.commit, wanted)
+                app._find_recipe_file(repository, registry, registry.commit, wanted)
             except SparkwrightError as error:
                 assert "\n" not in str(error)
-        for script in app._scripts(repository, registry.commit):
-            app._write(tmp_path / "inside", script.path, "x")
+        for script in app._list_scripts(repository, registry.commit):
+            app._write_file(tmp_path / "inside", script.path, "x")
 
     feed(read, texts([LISTED]))
     assert {path.name for path in tmp_path.iterdir()} <= {"inside"}
@@ -70,7 +70,7 @@ def test_the_contents_of_files() -> None:
 
     def read(data: bytes) -> None:
         Theirs.printed = data
-        for file, text in Theirs("file:///srv/recipes.git", "ours").texts(files):
-            assert len(app._model(text, file.path)) < 100_000
+        for file, text in Theirs("file:///srv/recipes.git", "ours").read_texts(files):
+            assert len(app._model_id(text, file.path)) < 100_000
 
     feed(read, texts([PRINTED]))

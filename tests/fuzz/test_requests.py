@@ -97,11 +97,11 @@ def _other_modules(data: Any) -> bool:
 
 
 def test_damaged_request_lines() -> None:
-    feed(requests.parsed, texts([json.dumps(header).encode() for header in HEADERS]))
+    feed(requests.parse, texts([json.dumps(header).encode() for header in HEADERS]))
 
 
 def test_damaged_request_values() -> None:
-    feed(lambda value: requests.parsed(json.dumps(value).encode()), values(HEADERS))
+    feed(lambda value: requests.parse(json.dumps(value).encode()), values(HEADERS))
 
 
 def test_damaged_plans(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_damaged_expressions() -> None:
 
     def condition(text: bytes) -> None:
         expressions.names_in_condition(text.decode(errors="replace"))
-        expressions.holds((text.decode(errors="replace"),), names)
+        expressions.all_true((text.decode(errors="replace"),), names)
 
     feed(read, texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
     feed(condition, texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))

@@ -34,7 +34,7 @@ def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
         if "%" in target.proxy_command:
             _ = target.proxy
         for item in target.jump:
-            ssh_config.hop(item)
+            ssh_config.parse_hop(item)
 
     feed(read, texts(seeds(tmp_path)))
 
@@ -45,4 +45,4 @@ def test_what_is_known_of_a_host() -> None:
         f"# Host h found: line 2 REVOKED\n@revoked * ssh-ed25519 {KEY}\n",
         f"|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= ssh-rsa {KEY}\n@cert-authority *,!b ssh-rsa {KEY}\n",
     ]
-    feed(lambda data: list(host_keys.read_known_hosts(data)), texts([line.encode() for line in lines]))
+    feed(lambda data: list(host_keys.parse_known_hosts(data)), texts([line.encode() for line in lines]))

@@ -90,18 +90,18 @@ def context(tmp_path: Path) -> RecordingContext:
 
 
 def of_good(context: RecordingContext) -> None:
-    good = good_states.last(context.state)
-    good_states.before(context.state)
+    good = good_states.load_last(context.state)
+    good_states.load_earlier(context.state)
     LastGood().run(LastGood.Args(name="qwen35"), _Unasked(context))
-    holders.recorded_share(context, "abc")
-    stop._cost(1, context)
-    crash_loop._samples({"Id": "abc"}, context)
+    holders.recorded_bytes(context, "abc")
+    stop._describe_cost(1, context)
+    crash_loop._read_samples({"Id": "abc"}, context)
     looker = probe.Prober(context, CheckHistory(), probe.Limits())
     assert isinstance(looker.serves.served_name, str)
     if good:
         if good["spec"].get("image"):
             ContainerSpec.from_json(good["spec"])
-        good_states.remember(context.state, good)
+        good_states.save_verified(context.state, good)
 
 
 def of_restart_plan(context: RecordingContext) -> None:
@@ -142,7 +142,7 @@ def of_remembered(context: RecordingContext) -> None:
 
 
 def of_checks(context: RecordingContext) -> None:
-    latest = store.latest(context.state.path)
+    latest = store.load_latest(context.state.path)
     if latest is not None:
         assert latest.late(2e9) in (True, False)
         json.dumps(latest.to_json(), allow_nan=False).encode()
@@ -155,15 +155,15 @@ def of_lock(context: RecordingContext) -> None:
     assert not alive
     if owner is not None:
         assert str(owner)
-        journal.story(context.state, owner)
+        journal.describe_interruption(context.state, owner)
         assert (context.state.path / "runs" / owner.run).resolve().is_relative_to(context.state.path.resolve())
 
 
 def of_run(context: RecordingContext) -> None:
-    list(run.kept({"all": False}, context.machine, context.state))
+    list(run.list_runs({"all": False}, context.machine, context.state))
     for folder in context.state.runs():
-        journal.recap_of(folder)
-        journal.last_task(context.state, folder.name)
+        journal.read_recap(folder)
+        journal.read_last_task(context.state, folder.name)
         assert list(journal.follow(folder))[-1]["event"] == "recap"
 
 
@@ -177,14 +177,14 @@ def of_history(context: RecordingContext) -> None:
 def of_baselines(context: RecordingContext) -> None:
     kept = Baselines(context.state)
     for key in ({"model": "m"}, {"model": "m", "host": "h"}):
-        for found in (kept.read(key), getattr(kept.nearest(key), "baseline", None)):
+        for found in (kept.read(key), getattr(kept.find_nearest(key), "baseline", None)):
             assert found is None or (found.median > 0 and found.tolerance > 0)
 
 
 def of_references(context: RecordingContext) -> None:
     found = baselines.read_reference(context.state, {"model": "m"})
     if found is not None:
-        _, partings = reference.judge(found.texts, found.texts[::-1])
+        _, partings = reference.compare_texts(found.texts, found.texts[::-1])
         assert all(parting.sentence for parting in partings)
 
 
@@ -204,7 +204,7 @@ def of_settings(context: RecordingContext) -> None:
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "verified": ("verified.json", GOOD, of_good),
     "verified before": ("verified_before.json", {"states": [GOOD]}, of_good),
-    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.name_of(GOOD)}.json", RESTART_PLAN, of_restart_plan),
+    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.state_hash(GOOD)}.json", RESTART_PLAN, of_restart_plan),
     "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, of_lock),
     "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, of_good),
     "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, of_good),
@@ -212,12 +212,12 @@ FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "settings": ("health-settings.json", settings.Settings().to_json(), of_settings),
     "latest check": ("health.json", CHECK, of_checks),
     "checks": ("health.jsonl", CHECK, of_checks),
-    "lock": ("lock", dataclasses.asdict(lock.Owner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0)), of_lock),
+    "lock": ("lock", dataclasses.asdict(lock.LockOwner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0)), of_lock),
     "plan": ("runs/run-1/plan.json", {"host": "spark1", "play": "Deploy", "who": "ann@desk", "check": False}, of_run),
     "events": ("runs/run-1/events.jsonl", EVENTS, of_run),
     "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, of_history),
-    "baseline": (f"{baselines.name_of(baselines.FOLDER, {'model': 'm'})}.json", BASELINE, of_baselines),
-    "reference": (f"{baselines.name_of(baselines.REFERENCES, {'model': 'm'})}.json", REFERENCE, of_references),
+    "baseline": (f"{baselines.record_name(baselines.FOLDER, {'model': 'm'})}.json", BASELINE, of_baselines),
+    "reference": (f"{baselines.record_name(baselines.REFERENCES_FOLDER, {'model': 'm'})}.json", REFERENCE, of_references),
     "model": ("model-0123.json", {"folder": "/m", "files": {"a": [1, 2, 3, "x"]}, "indexes": {}, "about": {"paths": ["a"]}}, of_models),
 }  # fmt: skip
 
@@ -254,11 +254,11 @@ def test_what_is_damaged_is_said_and_the_rest_is_still_read(
     context: RecordingContext, capfd: pytest.CaptureFixture[str]
 ) -> None:
     context.state.write("verified", {**GOOD, "measured": "fast"})
-    good = good_states.last(context.state)
+    good = good_states.load_last(context.state)
     assert (good["spec"]["name"], "measured" in good) == ("qwen35", False)
     assert "verified.json is damaged, ignoring it" in capfd.readouterr().err
     context.state.write("verified", {**GOOD, "spec": {**GOOD["spec"], "ports": 8000}})
-    assert good_states.last(context.state) == {}, "half of a container would be another one"
+    assert good_states.load_last(context.state) == {}, "half of a container would be another one"
 
 
 def test_an_honest_state_is_read_without_a_word(context: RecordingContext, capfd: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def test_conditions() -> None:
     def read(data: bytes) -> None:
         text = data.decode(errors="replace")
         expressions.names_in_condition(text)
-        expressions.holds((text,), NAMES)
+        expressions.all_true((text,), NAMES)
 
     feed(read, texts(EXPRESSIONS), refuses=(ExpressionError,))
 

@@ -81,7 +81,7 @@ def test_a_glance_never_says_a_word(tmp_path: Path) -> None:
     def look(data: bytes) -> None:
         (root / "hosts/spark1.yml").write_bytes(data)
         (root / "hosts/groups.yml").write_bytes(data[::-1] if len(data) % 2 else GROUPS)
-        patterns.hosts(root, "all")
+        patterns.read_ssh_hosts(root, "all")
 
     feed(look, texts([HOST, GROUPS]))
 
@@ -102,7 +102,7 @@ def test_playbooks(tmp_path: Path) -> None:
 
 
 def test_locks(tmp_path: Path) -> None:
-    feed(reads(tmp_path / lockfile.NAME, lambda: lockfile.load(tmp_path)), texts([LOCK]))
+    feed(reads(tmp_path / lockfile.FILE_NAME, lambda: lockfile.load(tmp_path)), texts([LOCK]))
 
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(

@@ -24,7 +24,7 @@ from sparkwright.gateway.model import Gateway, Model, Upstream
 from tests.remote.sshd import free_port
 
 #: what its engine serves
-PATHS = api_paths.union([VLLM])
+PATHS = api_paths.merge_paths([VLLM])
 KEY, SERVER_KEY = "client-key-client-key", "server-key-server-key"
 #: of the hosts behind it
 HOST_KEYS = {"one": "11" * 32, "two": "22" * 32}
@@ -228,19 +228,19 @@ def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
     folder = folder / "files"
     for path in (folder, folder.with_name("sockets")):
         path.mkdir(exist_ok=True)
-    for name, text in render.files(made).items():
+    for name, text in render.render_files(made).items():
         (folder / name).write_text(text)
-    (folder / render.CLIENT_KEYS).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
+    (folder / render.CLIENT_KEYS_FILE).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
     hashes = {client.name: hashlib.sha256(key_of(client.name).encode()).hexdigest() for client in made.named}
-    (folder / clients.KEYS).write_text(clients.keys(hashes))
-    (folder / render.SERVER_KEYS).write_text(
+    (folder / clients.KEYS_FILE).write_text(clients.format_keys(hashes))
+    (folder / render.SERVER_KEYS_FILE).write_text(
         "".join(f"{model.backend} {SERVER_KEY}\n" for model in made.models if model.key)
     )
-    (folder / operations.OPERATORS).write_text(
-        clients.keys({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
+    (folder / operations.OPERATORS_FILE).write_text(
+        clients.format_keys({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
     )
-    (folder / render.CERTIFICATE).write_text(pem)
-    words = ["haproxy", *render.COMMAND]
+    (folder / render.CERTIFICATE_FILE).write_text(pem)
+    words = ["haproxy", *render.HAPROXY_ARGUMENTS]
     log = (folder / "log").open("wb")
     process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     found = Running(made, folder, process)

@@ -58,9 +58,11 @@ def refused(answer: Answer) -> tuple[int, str]:
 
 def used(lab: Running) -> dict[str, dict[str, int]]:
     """Return the counts since the process began, and the running requests."""
-    table = haproxy_sockets.ask(lab.sockets, f"show table {clients.TABLE}")
-    rows = {row["client"]: row for row in clients.used(table, "", "", [client.name for client in lab.gateway.named])}
-    text = lab.ask("GET", usage.PATH).body.decode()
+    table = haproxy_sockets.send_command(lab.sockets, f"show table {clients.TABLE_BACKEND}")
+    rows = {
+        row["client"]: row for row in clients.client_usage(table, "", "", [client.name for client in lab.gateway.named])
+    }
+    text = lab.ask("GET", usage.METRICS_PATH).body.decode()
     for client, seconds in re.findall(
         r'^sparkwright_client_queue_seconds_total\{client="(\w+)"\} ([\d.]+)$', text, re.M
     ):
@@ -78,7 +80,7 @@ def until(lab: Running, client: str, **wanted: int) -> dict[str, int]:
 def written(lab: Running, client: str, **wanted: int) -> None:
     """Wait until the file of the day has these counts of a client."""
     day = lab.sockets / f"usage.{time.strftime('%Y-%m-%d', time.gmtime())}"
-    _until(lambda: usage.totals(day.read_text() if day.exists() else "").get(client, {}), wanted)
+    _until(lambda: usage.parse_totals(day.read_text() if day.exists() else "").get(client, {}), wanted)
 
 
 def _until(read: Callable[[], dict[str, int]], wanted: dict[str, int]) -> dict[str, int]:
@@ -95,7 +97,7 @@ def usage_of(prompt: int, generated: int) -> dict[str, int]:
 
 def test_one_thread_runs_the_scripts_of_a_haproxy_whose_threads_damage_each_others(lab: Running) -> None:
     """With two, 2.6.12 was gone after some thousand streams of clients with keys of their own."""
-    about = dict(re.findall(r"(?m)^(\w+): (.*)$", haproxy_sockets.ask(lab.sockets, "show info")))
+    about = dict(re.findall(r"(?m)^(\w+): (.*)$", haproxy_sockets.send_command(lab.sockets, "show info")))
     older = tuple(map(int, re.findall(r"\d+", about["Version"])[:2])) < (3, 0)
     assert (about["Nbthread"] == "1") or not older, about
 
@@ -206,7 +208,7 @@ def test_a_client_has_so_many_tokens_a_day_and_a_reload_or_a_crash_gives_no_more
     assert "retry-after" not in answer.headers, "an agent would wait for the rest of the day"
     assert ask(counting, "bob").status == 200
     written(counting, "alice", prompt_tokens=80, generated_tokens=20, refused=1, estimated=0)
-    read_anew(counting, (counting.folder / render.CONFIG).read_text(), "after")
+    read_anew(counting, (counting.folder / render.CONFIG_FILE).read_text(), "after")
     counting.up("qwen")
     assert refused(ask(counting, "alice")) == SPENT
     with running(counting.folder.parent, counting.gateway) as again:
@@ -280,7 +282,7 @@ def test_waiting_for_a_server_is_counted_as_queue_time(counting: Running, server
 
 def test_only_the_gateways_own_key_reads_who_used_what(counting: Running) -> None:
     ask(counting, "bob", usage=usage_of(1, 1))
-    assert counting.ask("GET", usage.PATH, key=key_of("alice")).status == 404
+    assert counting.ask("GET", usage.METRICS_PATH, key=key_of("alice")).status == 404
     assert until(counting, "bob", requests=1)
 
 
@@ -303,5 +305,5 @@ def test_a_day_s_file_is_summed_up_when_it_grows_and_holds_no_hostile_line(
     "text", ["", "# table: -clients\n", "0x1: key=alice gpc0=x\n", "0x1: key=" + "a" * 400 + " gpc0=1\n"]
 )
 def test_a_table_that_says_nothing_is_read_as_nothing(text: str) -> None:
-    (row,) = clients.used(text, text, text, ["alice"])
+    (row,) = clients.client_usage(text, text, text, ["alice"])
     assert row == {"client": "alice", **dict.fromkeys((*usage.FIELDS, "running", "tokens_per_day"), 0)}

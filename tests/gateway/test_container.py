@@ -77,13 +77,13 @@ class Bench:
             gpus="",
             ipc="",
             network="host",
-            memory=f"{render.container_bytes(self.made) // 2**20}m",
+            memory=f"{render.container_limit_bytes(self.made) // 2**20}m",
             cap_drop=("ALL",),
             security_opt=("no-new-privileges",),
             working_dir=container.FILES_INSIDE,
             stop_signal="SIGUSR1",
             entrypoint=("haproxy",),
-            command=render.COMMAND,
+            command=render.HAPROXY_ARGUMENTS,
         ).to_json()
 
     @property
@@ -92,8 +92,8 @@ class Bench:
 
     def told(self) -> dict[str, Any]:
         """The arguments that its modules share."""
-        files = {**render.files(self.made)}
-        key = server_operations.hashed(server_operations.made(self.context.state))
+        files = {**render.render_files(self.made)}
+        key = server_operations.hash_key(server_operations.ensure_key(self.context.state))
         return {"spec": self.spec, "files": files, "operators": {"one": key}}
 
     def running(self, **changes: Any) -> Result:
@@ -106,24 +106,24 @@ class Bench:
     def earlier(self) -> dict[str, Any]:
         """Start a gateway as a release before 0.36 did, verified. Returns its spec."""
         message = self.told()
-        config = self.folder / place.EARLIER
-        files = {name: text.replace(listeners.SOCKETS + "/", "") for name, text in message["files"].items()}
-        operators = {operations.OPERATORS: clients.keys(message["operators"])}
+        config = self.folder / place.LEGACY_FOLDER
+        files = {name: text.replace(listeners.SOCKETS_FOLDER + "/", "") for name, text in message["files"].items()}
+        operators = {operations.OPERATORS_FILE: clients.format_keys(message["operators"])}
         digest = place.digest_of(files | operators)
-        files[render.CONFIG] = files[render.CONFIG].replace(render.DIGEST, digest)
-        place.folder(self.context, place.EARLIER)
-        for at in (config, place.folder(self.context, place.GOOD) / digest):
-            place.write(at, files | operators)
-        command = tuple(word.replace(listeners.SOCKETS + "/", "") for word in render.COMMAND)
+        files[render.CONFIG_FILE] = files[render.CONFIG_FILE].replace(render.DIGEST_PLACEHOLDER, digest)
+        place.folder(self.context, place.LEGACY_FOLDER)
+        for at in (config, place.folder(self.context, place.VERIFIED) / digest):
+            place.write_files(at, files | operators)
+        command = tuple(word.replace(listeners.SOCKETS_FOLDER + "/", "") for word in render.HAPROXY_ARGUMENTS)
         made = replace(
-            container.resolved(self.spec, self.context),
-            volumes=(f"{config}:{place.EARLIER_WORKING_DIR}",),
-            working_dir=place.EARLIER_WORKING_DIR,
+            container.resolve_spec(self.spec, self.context),
+            volumes=(f"{config}:{place.LEGACY_WORKING_DIR}",),
+            working_dir=place.LEGACY_WORKING_DIR,
             command=command,
             memory="",
         )
         container.start(container.create(made, self.context), made, self.context)
-        container.wait_running(self.name, digest, self.context)
+        container.wait_for_running(self.name, digest, self.context)
         inspected = self.context.docker().api.inspect_container(self.name)
         state = {"spec": made.to_json(), "digest": digest, "container_id": inspected["Id"], "models": ["qwen"]}
         place.state_of(self.context).write("verified", {**state, "proof": {"name": "lab"}, "since": time.time()})
@@ -154,13 +154,13 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
     }
     assert not bench.running().changed
     at = server_operations.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
-    key = server_operations.kept(bench.context.state)
-    for server in server_operations.servers(at, key):
-        server_operations.ask(at, key, operations.REST, server)
+    key = server_operations.load_key(bench.context.state)
+    for server in server_operations.list_servers(at, key):
+        server_operations.send_action(at, key, operations.MAINTENANCE, server)
     bench.made = replace(bench.made, queue_s=11)
     result = bench.running()
     assert result.data["reloaded"] and result.data["digest"] != digest
-    assert [server.state for server in server_operations.servers(at, key)] == ["maintenance"]
+    assert [server.state for server in server_operations.list_servers(at, key)] == ["maintenance"]
     bench.keep(str(result.data["digest"]))
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
 
@@ -170,7 +170,7 @@ def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_star
     bench.keep(digest)
     state = bench.context.state
     assert haproxy_sockets.inspect(state)["restarted_s"] is None
-    gateway = place.of(state)
+    gateway = place.state_in(state)
     gateway.write("verified", {**(gateway.read("verified") or {}), "since": time.time() - 3600})
     api = bench.context.docker().api
     crashed = api.inspect_container(bench.name)["State"]["Pid"]
@@ -179,7 +179,7 @@ def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_star
     while api.inspect_container(bench.name)["State"]["Pid"] in (0, crashed):
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
-    container.wait_running(bench.name, digest, bench.context)
+    container.wait_for_running(bench.name, digest, bench.context)
     found = haproxy_sockets.inspect(state)
     assert found["verified"] and 0 <= found["restarted_s"] < 3600
 
@@ -191,17 +191,17 @@ def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench
     (home / "engine.sock").symlink_to("/var/run/docker.sock")
     wanted = bench.told()["files"]
     place.folder(bench.context, place.SOCKETS)
-    place.write(place.folder(bench.context, place.FILES), wanted)
-    made = container.resolved(bench.spec, bench.context)
+    place.write_files(place.folder(bench.context, place.FILES), wanted)
+    made = container.resolve_spec(bench.spec, bench.context)
     container.start(container.create(made, bench.context), made, bench.context)
     deadline_s = time.monotonic() + 60
     while not (bench.folder / "sockets/x/home").is_symlink():
         assert time.monotonic() < deadline_s, engine.containers.get(bench.name).logs()
         time.sleep(0.1)
-    assert place.read(bench.folder / place.FILES) == wanted
-    for name in (listeners.SOCKET, listeners.MASTER_SOCKET):
+    assert place.read_files(bench.folder / place.FILES) == wanted
+    for name in (listeners.ADMIN_SOCKET, listeners.MASTER_SOCKET):
         assert (bench.folder / "sockets" / name).is_symlink()
-        assert haproxy_sockets.ask(bench.folder / "sockets", "show info", name) == ""
+        assert haproxy_sockets.send_command(bench.folder / "sockets", "show info", name) == ""
     assert not haproxy_sockets.inspect(bench.context.state)
     with pytest.raises(SparkwrightError):
         bench.keep("0" * 16) and bench.running()
@@ -216,17 +216,17 @@ def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench
 def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench, name: str) -> None:
     """Its container could write there: its contents are read by name, as files, and never copied."""
     bench.earlier()
-    link = bench.folder / place.EARLIER / name
+    link = bench.folder / place.LEGACY_FOLDER / name
     link.unlink(missing_ok=True)
     link.symlink_to(bench.context.machine.home / "secret")
-    (bench.folder / place.EARLIER / "server_keys.map").symlink_to("/dev/zero")
-    assert SECRET not in json.dumps(place.read(bench.folder / place.EARLIER))
+    (bench.folder / place.LEGACY_FOLDER / "server_keys.map").symlink_to("/dev/zero")
+    assert SECRET not in json.dumps(place.read_files(bench.folder / place.LEGACY_FOLDER))
     assert SECRET not in json.dumps(haproxy_sockets.inspect(bench.context.state))
     result = bench.running()
     bench.keep(str(result.data["digest"]))
-    assert not (bench.folder / place.EARLIER).exists()
+    assert not (bench.folder / place.LEGACY_FOLDER).exists()
     assert SECRET not in json.dumps(bench.context.said)
-    assert SECRET not in json.dumps(place.files(bench.context, str(result.data["digest"])))
+    assert SECRET not in json.dumps(place.state_files(bench.context, str(result.data["digest"])))
 
 
 def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: Bench) -> None:
@@ -260,6 +260,6 @@ def test_files_that_are_not_those_of_their_digest_are_gone(bench: Bench) -> None
     """An earlier release copied files that a container had written."""
     spec = bench.earlier()
     digest = place.state_of(bench.context).read("verified")["digest"]  # type: ignore[index]
-    assert place.files(bench.context, digest) and place.is_earlier(spec)
-    (bench.folder / place.GOOD / digest / "models.map").write_text(SECRET)
-    assert place.files(bench.context, digest) == {}
+    assert place.state_files(bench.context, digest) and place.is_legacy(spec)
+    (bench.folder / place.VERIFIED / digest / "models.map").write_text(SECRET)
+    assert place.state_files(bench.context, digest) == {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.host.gateway import drain_record, interim, server_operations
-from sparkwright.host.gateway.server_operations import Unheard
+from sparkwright.host.gateway.server_operations import GatewayError
 from tests.modules.context import RecordingContext
 from tests.transport.servers import OK, sends, serving
 
@@ -41,18 +41,18 @@ def gateway(port: int) -> server_operations.Gateway:
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=list(NONSENSE))
 def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> None:
     context = RecordingContext(tmp_path)
-    server_operations.made(context.state)
+    server_operations.ensure_key(context.state)
     with serving(sends(answering(body))) as server:
         at = gateway(server.port)
-        with pytest.raises(Unheard) as unheard:
-            server_operations.servers(at, "key")
+        with pytest.raises(GatewayError) as unheard:
+            server_operations.list_servers(at, "key")
         assert str(unheard.value).isprintable() and len(str(unheard.value)) < 200
         (problem,) = drain_record.drain(context.state, [at], "run-1")
         assert problem.startswith("the gateway lab ") and problem.endswith(": not drained there")
-        assert drain_record.running(context.state, [at]) == 0
-        drain_record.rest(context.state, [at])
-        assert drain_record.give_back(context.state)[0] == []
-        assert interim.why_not(context.state, [at], "org/qwen").startswith("the gateway lab ")
+        assert drain_record.count_running_requests(context.state, [at]) == 0
+        drain_record.pause_checks(context.state, [at])
+        assert drain_record.return_server(context.state)[0] == []
+        assert interim.check_routing(context.state, [at], "org/qwen").startswith("the gateway lab ")
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> 
 )
 def test_fields_are_what_they_may_be(changes: dict[str, Any], state: str, running: int) -> None:
     with serving(sends(answering(json.dumps({"servers": [{**ROW, **changes}]}).encode()))) as server:
-        (found,) = server_operations.servers(gateway(server.port), "key")
+        (found,) = server_operations.list_servers(gateway(server.port), "key")
     assert (found.name, found.state, found.running) == ("one", state, running)

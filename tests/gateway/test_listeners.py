@@ -16,7 +16,7 @@ import pytest
 
 from sparkwright.gateway import listeners, render
 from sparkwright.host.gateway import haproxy_sockets, server_operations
-from sparkwright.host.gateway.haproxy_sockets import Door
+from sparkwright.host.gateway.haproxy_sockets import Endpoint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
 
 pytestmark = [
@@ -31,7 +31,7 @@ MIB = 2**20
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr(listeners, "HEAD_S", 600)  # no half request ends by itself while a test lasts
+    monkeypatch.setattr(listeners, "HEAD_TIMEOUT_S", 600)  # no half request ends by itself while a test lasts
     server = Server("one")
     with running(tmp_path, gateway(model("qwen", server, slots=0), clients=256)) as found:
         found.up("qwen")
@@ -79,13 +79,13 @@ def test_half_requests_of_a_stranger_keep_nobody_out(lab: Running) -> None:
 def test_half_requests_of_many_strangers_leave_room_for_those_who_had_a_key(lab: Running) -> None:
     assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
     at = server_operations.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server="one")
-    server_operations.servers(at, HOST_KEYS["one"])
+    server_operations.list_servers(at, HOST_KEYS["one"])
     with (
         connections(lab.gateway.port, STRANGERS, HALF, 400),
         connections(lab.gateway.control_port, STRANGERS, HALF, 400),
     ):
         assert answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200")
-        assert [server.name for server in server_operations.servers(at, HOST_KEYS["one"])] == ["one"]
+        assert [server.name for server in server_operations.list_servers(at, HOST_KEYS["one"])] == ["one"]
 
 
 def test_the_proof_of_a_deploy_needs_no_connection_of_the_clients(lab: Running) -> None:
@@ -97,9 +97,9 @@ def test_the_proof_of_a_deploy_needs_no_connection_of_the_clients(lab: Running) 
     with connections(lab.gateway.port, sources, request, 256) as held:
         for link in held:
             assert link.recv(15) == b"HTTP/1.1 200 OK"
-        door = Door(lab.gateway.port, sockets=lab.sockets)
-        assert haproxy_sockets.request(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
-        assert haproxy_sockets.request(door, "/v1/models", timeout_s=DEADLINE_S).status == 401
+        door = Endpoint(lab.gateway.port, sockets=lab.sockets)
+        assert haproxy_sockets.send_request(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
+        assert haproxy_sockets.send_request(door, "/v1/models", timeout_s=DEADLINE_S).status == 401
 
 
 def test_one_address_with_a_key_does_not_get_every_connection(lab: Running) -> None:
@@ -109,7 +109,7 @@ def test_one_address_with_a_key_does_not_get_every_connection(lab: Running) -> N
 
 
 def test_a_request_whose_head_does_not_arrive_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "HEAD_S", 1)
+    monkeypatch.setattr(listeners, "HEAD_TIMEOUT_S", 1)
     server = Server("one")
     with running(tmp_path, gateway(model("qwen", server))) as lab:
         for port in (lab.gateway.port, lab.gateway.control_port):
@@ -122,7 +122,7 @@ def test_a_request_whose_head_does_not_arrive_is_ended(tmp_path: Path, monkeypat
 def test_a_client_may_wait_for_its_server_longer_than_it_may_leave_an_answer_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render, "STALL_S", 1)
+    monkeypatch.setattr(render, "CLIENT_TIMEOUT_S", 1)
     server = Server("one")
     server.go_on.clear()
     with running(tmp_path, gateway(model("qwen", server))) as lab:
@@ -206,9 +206,9 @@ def test_as_many_clients_as_may_connect_take_no_more_than_was_counted(lab: Runni
         assert answer(lab.gateway.port, source, KEY).startswith(b"HTTP/1.1 200")
     with connections(lab.gateway.port, ["127.0.0.97", CLIENT], b"", 256) as links:
         held_mib = settled_mib(lab, links, 3 * (head.encode() + body))
-        assert held_mib < (render.memory_bytes(lab.gateway) + render.PROCESS_BYTES) / MIB
-        door = Door(lab.gateway.port, sockets=lab.sockets)
-        assert haproxy_sockets.request(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
+        assert held_mib < (render.max_memory_bytes(lab.gateway) + render.PROCESS_BYTES) / MIB
+        door = Endpoint(lab.gateway.port, sockets=lab.sockets)
+        assert haproxy_sockets.send_request(door, "/v1/models", key=KEY, timeout_s=DEADLINE_S).status == 200
     until_s = time.monotonic() + DEADLINE_S
     while not answer(lab.gateway.port, CLIENT, KEY).startswith(b"HTTP/1.1 200"):
         assert time.monotonic() < until_s

@@ -13,7 +13,7 @@ import pytest
 from sparkwright.gateway import operations, render, statistics
 from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.host.gateway import container, haproxy_sockets, server_operations
-from sparkwright.host.gateway.server_operations import Unheard
+from sparkwright.host.gateway.server_operations import GatewayError
 from sparkwright.project.gateway_servers import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway_routes import pair
@@ -37,12 +37,12 @@ def of_host(lab: Running, name: str) -> server_operations.Gateway:
 
 def ask(lab: Running, name: str, action: str, key: str = "") -> None:
     at, key = of_host(lab, name), key or HOST_KEYS[name]
-    for server in server_operations.servers(at, key):
-        server_operations.ask(at, key, action, server)
+    for server in server_operations.list_servers(at, key):
+        server_operations.send_action(at, key, action, server)
 
 
 def state(lab: Running, name: str) -> str:
-    (found,) = server_operations.servers(of_host(lab, name), HOST_KEYS[name.partition(":")[0]])
+    (found,) = server_operations.list_servers(of_host(lab, name), HOST_KEYS[name.partition(":")[0]])
     return found.state
 
 
@@ -62,11 +62,11 @@ def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path)
     server = Server("one")
     with running(tmp_path, gateway(model("qwen", server), tls=True), pem) as found:
         own = server_operations.Gateway("lab", "127.0.0.1", found.gateway.control_port, True, "one", shown["lab"])
-        assert [server.name for server in server_operations.servers(own, HOST_KEYS["one"])] == ["one"]
-        with pytest.raises(Unheard, match="shows another certificate"):
-            server_operations.servers(replace(own, certificate=shown["other"]), HOST_KEYS["one"])
-        with pytest.raises(Unheard, match="could not be read on the laptop"):
-            server_operations.servers(replace(own, certificate=""), HOST_KEYS["one"])
+        assert [server.name for server in server_operations.list_servers(own, HOST_KEYS["one"])] == ["one"]
+        with pytest.raises(GatewayError, match="shows another certificate"):
+            server_operations.list_servers(replace(own, certificate=shown["other"]), HOST_KEYS["one"])
+        with pytest.raises(GatewayError, match="could not be read on the laptop"):
+            server_operations.list_servers(replace(own, certificate=""), HOST_KEYS["one"])
         logged = (found.folder / "log").read_text()
     assert logged.count("hosts/<lua.operate>") == 1, "a gateway of unknown identity was sent a request"
     server.shutdown()
@@ -74,12 +74,12 @@ def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path)
 
 @pytest.mark.parametrize("key", [HOST_KEYS["two"], KEY, "x", "00" * 32])
 def test_no_one_else_drains_it(lab: Running, key: str) -> None:
-    with pytest.raises(Unheard):
+    with pytest.raises(GatewayError):
         ask(lab, "one", operations.DRAIN, key)
     assert state(lab, "one") == "up"
 
 
-DRAIN_ONE, DRAIN_TWO = (operations.url(operations.DRAIN, "org::qwen", name) for name in ("one", "two"))
+DRAIN_ONE, DRAIN_TWO = (operations.operation_url(operations.DRAIN, "org::qwen", name) for name in ("one", "two"))
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ DRAIN_ONE, DRAIN_TWO = (operations.url(operations.DRAIN, "org::qwen", name) for 
         ("PUT", DRAIN_TWO, None),
         ("PUT", f"{DRAIN_ONE}?s=two", None),
         ("PUT", f"{DRAIN_ONE}/", None),
-        ("PUT", f"{operations.PATH}/org::qwen/one/../two/drain", None),
+        ("PUT", f"{operations.URL_PREFIX}/org::qwen/one/../two/drain", None),
         ("PUT", DRAIN_ONE.replace("one", "%6fne"), None),
         ("PUT", f"http://lab{DRAIN_ONE}", None),
         ("PUT", DRAIN_ONE, b"action=drain&b=org::qwen&s=one\0&s=two"),
         ("PUT", DRAIN_ONE, iter([b"x"])),
         ("POST", DRAIN_ONE, None),
         ("GET", DRAIN_ONE, None),
-        ("PUT", operations.url("shutdown", "org::qwen", "one"), None),
-        ("POST", operations.PATH, b"action=drain&b=org::qwen&s=one\0&s=two"),
-        ("GET", f"{operations.PATH};csv", None),
+        ("PUT", operations.operation_url("shutdown", "org::qwen", "one"), None),
+        ("POST", operations.URL_PREFIX, b"action=drain&b=org::qwen&s=one\0&s=two"),
+        ("GET", f"{operations.URL_PREFIX};csv", None),
         ("GET", "/v1/models", None),
         ("GET", "/" + "x" * 100_000, None),
     ],
@@ -121,17 +121,17 @@ def test_bytes_that_no_url_has_are_no_request(lab: Running, url: str) -> None:
 def test_a_body_that_ends_at_a_null_byte_drains_nobody_at_the_clients_port(lab: Running) -> None:
     """HAProxy's own statistics page, which reads on behind the byte, is not reachable."""
     body = b"action=drain&b=org::qwen&s=one\0&s=two"
-    for path in (operations.PATH, f"{operations.PATH};csv", "/haproxy?stats", "/;csv"):
+    for path in (operations.URL_PREFIX, f"{operations.URL_PREFIX};csv", "/haproxy?stats", "/;csv"):
         assert lab.ask("POST", path, body, key=HOST_KEYS["one"]).status == 401
         assert lab.ask("POST", path, body).json["error"]["code"] == "unknown_url"
     assert (state(lab, "one"), state(lab, "two")) == ("up", "up")
 
 
 def test_a_host_is_told_of_its_own_servers_only(lab: Running) -> None:
-    (row,) = lab.control("GET", operations.PATH, key=HOST_KEYS["two"]).json["servers"]
+    (row,) = lab.control("GET", operations.URL_PREFIX, key=HOST_KEYS["two"]).json["servers"]
     assert (row["backend"], row["server"], row["running"]) == ("org::qwen", "two", 0)
     assert row["status"].startswith("UP") and {*row} == {"backend", "server", "status", "running", "requests"}
-    assert lab.control("GET", operations.PATH, key=KEY).json["error"]["code"] == "invalid_operator_key"
+    assert lab.control("GET", operations.URL_PREFIX, key=KEY).json["error"]["code"] == "invalid_operator_key"
 
 
 def test_a_hosts_key_is_none_of_a_clients(lab: Running) -> None:
@@ -143,7 +143,7 @@ def test_a_hosts_key_is_none_of_a_clients(lab: Running) -> None:
 def test_a_reload_returns_nobody_and_takes_the_ports_that_come(lab: Running) -> None:
     ask(lab, "one", operations.DRAIN)
     other = Server("one")
-    config = (lab.folder / render.CONFIG).read_text()
+    config = (lab.folder / render.CONFIG_FILE).read_text()
     before = next(upstream.port for upstream in lab.gateway.models[0].upstreams if upstream.name == "one")
     config = config.replace(f"127.0.0.1:{before}", f"127.0.0.1:{other.port}")
     read_anew(lab, config, "after")
@@ -157,14 +157,16 @@ def test_a_reload_returns_nobody_and_takes_the_ports_that_come(lab: Running) -> 
 
 def read_anew(lab: Running, config: str, name: str) -> None:
     """Reload HAProxy with this configuration, as `gateway.deploy` does it."""
-    container.keep_states(lab.sockets, lab.folder, config)
-    (lab.folder / render.CONFIG).write_text(config.replace("lab @DIGEST@", f"lab {name}"))
+    container.save_states(lab.sockets, lab.folder, config)
+    (lab.folder / render.CONFIG_FILE).write_text(config.replace("lab @DIGEST@", f"lab {name}"))
     until_s = time.monotonic() + DEADLINE_S
     while haproxy_sockets.running_digest(lab.sockets) != name:
         assert time.monotonic() < until_s
-        haproxy_sockets.ask(lab.sockets, "reload", MASTER_SOCKET)  # one in the first moments of HAProxy may be lost
+        haproxy_sockets.send_command(
+            lab.sockets, "reload", MASTER_SOCKET
+        )  # one in the first moments of HAProxy may be lost
         time.sleep(0.3)
-    container.forget(lab.folder)
+    container.clear_states(lab.folder)
 
 
 def test_a_request_whose_body_comes_while_the_gateway_is_reloaded_is_answered(lab: Running) -> None:
@@ -174,7 +176,7 @@ def test_a_request_whose_body_comes_while_the_gateway_is_reloaded_is_answered(la
     with socket.create_connection(("127.0.0.1", lab.gateway.port), DEADLINE_S) as link:
         link.sendall(head.encode() + f"Content-Length: {len(ahead + rest)}\r\n\r\n".encode() + ahead)
         assert lab.chat({"model": "org/qwen"}).status == 200, "the one before has been accepted"
-        read_anew(lab, (lab.folder / render.CONFIG).read_text(), "after")
+        read_anew(lab, (lab.folder / render.CONFIG_FILE).read_text(), "after")
         link.sendall(rest)
         assert link.recv(65536).startswith(b"HTTP/1.1 200")
 
@@ -187,9 +189,9 @@ def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_th
     place = replace(made, upstreams=(replace(made.upstreams[0], interim_port=second.port),))
     with running(tmp_path, gateway(place)) as lab:
         lab.up("org/qwen")
-        config = (lab.folder / render.CONFIG).read_text()
+        config = (lab.folder / render.CONFIG_FILE).read_text()
         assert state(lab, "one::interim") == "maintenance" and not second.seen
-        (row,) = statistics.models(haproxy_sockets.statistics_rows(lab.sockets))
+        (row,) = statistics.model_statistics(haproxy_sockets.read_statistics(lab.sockets))
         assert [server["host"] for server in row["servers"]] == ["one"], "an empty place is no server"
         ask(lab, "one::interim", operations.READY, HOST_KEYS["one"])
         ask(lab, "one", operations.DRAIN)
@@ -198,7 +200,7 @@ def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_th
             read_anew(lab, config, name)
         assert (state(lab, "one"), state(lab, "one::interim")) == ("draining", "up")
         ask(lab, "one", operations.READY)
-        ask(lab, "one::interim", operations.REST, HOST_KEYS["one"])
+        ask(lab, "one::interim", operations.MAINTENANCE, HOST_KEYS["one"])
         read_anew(lab, config, "third")
         assert (state(lab, "one"), state(lab, "one::interim")) == ("up", "maintenance")
         assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(4)} == {"one"}
@@ -209,5 +211,5 @@ def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_th
 def test_a_gateway_that_does_not_answer_is_a_sentence(lab: Running) -> None:
     lab.process.kill()
     lab.process.wait()
-    with pytest.raises(Unheard, match="does not answer"):
+    with pytest.raises(GatewayError, match="does not answer"):
         ask(lab, "one", operations.DRAIN)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.http import Sample
+from sparkwright.engines.http import MetricSample
 from sparkwright.gateway import progress
 from sparkwright.gateway.model import Model, Progress
 from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, Server, gateway, model, running
@@ -23,8 +23,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 PROGRESS = Progress(
     "/metrics",
-    (Sample("engine:generated_total"), Sample("engine:steps_total", 'mode="decode"')),
-    (Sample("engine:running"), Sample("engine:waiting")),
+    (MetricSample("engine:generated_total"), MetricSample("engine:steps_total", 'mode="decode"')),
+    (MetricSample("engine:running"), MetricSample("engine:waiting")),
 )
 STUCK_S = 1
 ASKED = {"model": "qwen", "messages": []}
@@ -102,7 +102,7 @@ class _Front(BaseHTTPRequestHandler):
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the counters each second."""
-    monkeypatch.setattr(progress, "EVERY_S", 1)
+    monkeypatch.setattr(progress, "POLL_INTERVAL_S", 1)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_server_that_stopped_before_its_first_request_is_found_too(
     tmp_path: Path, wedged: Wedged, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM counts a request when its engine takes it; a front end that hangs shows no counter at all."""
-    monkeypatch.setattr(progress, "READ_S", 1)
+    monkeypatch.setattr(progress, "READ_TIMEOUT_S", 1)
     other = Server("two")
     with (
         running(tmp_path, gateway(watched(wedged, other), check_s=60, stuck_s=STUCK_S)) as lab,
@@ -217,7 +217,7 @@ def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path,
     """A long prompt generates no token for minutes; only its steps progress."""
     other = Server("two")
     wedged.works = how == "steps"
-    shown = replace(PROGRESS, moves=(Sample("no:such"),)) if how == "nothing to read" else PROGRESS
+    shown = replace(PROGRESS, moves=(MetricSample("no:such"),)) if how == "nothing to read" else PROGRESS
     made = watched(wedged, other)
     made = replace(made, upstreams=tuple(replace(upstream, progress=shown) for upstream in made.upstreams))
     with running(tmp_path, gateway(made, check_s=60, stuck_s=STUCK_S)) as lab, ThreadPoolExecutor(4) as pool:

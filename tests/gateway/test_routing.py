@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.engines.api_paths import ApiPath
 from sparkwright.host.gateway import haproxy_sockets
-from sparkwright.host.gateway.haproxy_sockets import Door
+from sparkwright.host.gateway.haproxy_sockets import Endpoint
 from tests.gateway.loopback import DEADLINE_S, KEY, Running, Server, gateway, model, running
 from tests.project.test_gateway_routes import pair
 
@@ -338,10 +338,12 @@ def test_with_a_certificate_it_is_asked_by_https_only(tmp_path: Path) -> None:
     made = gateway(model("qwen", server), tls=True)
     with running(tmp_path, made, pem) as lab:
         body = {"model": "qwen", "messages": HI}
-        for door in (Door(made.port, tls=True), Door(made.port, True, lab.sockets)):
-            found = haproxy_sockets.request(door, "/v1/chat/completions", body, key=KEY, timeout_s=20)
+        for door in (Endpoint(made.port, tls=True), Endpoint(made.port, True, lab.sockets)):
+            found = haproxy_sockets.send_request(door, "/v1/chat/completions", body, key=KEY, timeout_s=20)
             assert (found.status, found.data["from"]) == (200, "one")
-        assert haproxy_sockets.request(Door(made.port), "/v1/chat/completions", body, key=KEY, timeout_s=20).status in (
+        assert haproxy_sockets.send_request(
+            Endpoint(made.port), "/v1/chat/completions", body, key=KEY, timeout_s=20
+        ).status in (
             0,
             400,
         )

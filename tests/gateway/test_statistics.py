@@ -25,7 +25,7 @@ def server() -> Iterator[Server]:
 
 
 def shown(lab: Running) -> dict[str, Any]:
-    return statistics.models(haproxy_sockets.statistics_rows(lab.sockets))[0]
+    return statistics.model_statistics(haproxy_sockets.read_statistics(lab.sockets))[0]
 
 
 def test_a_request_waits_for_its_server_and_is_told_as_queued(tmp_path: Path, server: Server) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from sparkwright.gateway import operations, wake
 from sparkwright.host.gateway import server_operations
-from sparkwright.host.gateway.server_operations import Unheard
+from sparkwright.host.gateway.server_operations import GatewayError
 from tests.gateway.loopback import HOST_KEYS, KEY, Answer, Running, Server, gateway, model, running
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 BODY = {"model": "org/qwen", "messages": []}
-URL = operations.url(wake.ASLEEP, "org::qwen", "one")
+URL = operations.operation_url(wake.ASLEEP, "org::qwen", "one")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def lab(folder: Path, server: Server, **changes: Any) -> Iterator[Running]:
 
 def report(found: Running, seconds: int, *, key: str = HOST_KEYS["one"]) -> float | None:
     at = server_operations.Gateway("lab", "127.0.0.1", found.gateway.control_port, tls=False, server="one")
-    (sleeper,) = [row for row in server_operations.servers(at, key) if row.backend == "org::qwen"]
+    (sleeper,) = [row for row in server_operations.list_servers(at, key) if row.backend == "org::qwen"]
     return server_operations.report_asleep(at, key, sleeper, seconds)
 
 
@@ -57,7 +57,7 @@ def test_a_request_for_a_sleeping_model_is_noted_and_told_the_measured_time(tmp_
         asked_s = report(found, 0)
         assert asked_s is not None and asked_s < 20
         unknown = found.chat(BODY)
-        assert error(unknown) == (503, "model_asleep", str(wake.UNKNOWN_S)) and "240" not in unknown.body.decode()
+        assert error(unknown) == (503, "model_asleep", str(wake.DEFAULT_RETRY_S)) and "240" not in unknown.body.decode()
         assert found.ask("GET", "/v1/models").json["data"] == [], "a list of models wakes none"
         assert error(found.chat({**BODY, "model": "other"})) == (503, "model_not_up", "5")
 
@@ -85,9 +85,12 @@ def test_a_report_of_another_host_or_of_no_number_counts_for_nothing(
     tmp_path: Path, server: Server, key: str, seconds: str, status: int
 ) -> None:
     with lab(tmp_path, server) as found:
-        assert found.control("PUT", URL, key=key, **{wake.SECONDS: seconds}).status == status
+        assert found.control("PUT", URL, key=key, **{wake.SECONDS_HEADER: seconds}).status == status
         assert error(found.chat(BODY)) == (503, "model_not_up", "5")
-        assert found.control("PUT", operations.url(wake.ASLEEP, "other", "one"), key=HOST_KEYS["one"]).status == 403
+        assert (
+            found.control("PUT", operations.operation_url(wake.ASLEEP, "other", "one"), key=HOST_KEYS["one"]).status
+            == 403
+        )
 
 
 def test_a_request_waits_for_its_model_if_it_can_be_awake_in_time(tmp_path: Path, server: Server) -> None:
@@ -112,5 +115,8 @@ def test_a_request_that_waited_in_vain_is_told_the_measured_time_too(tmp_path: P
 
 
 def test_a_gateway_that_wakes_nothing_says_so_to_the_host(tmp_path: Path, server: Server) -> None:
-    with running(tmp_path, gateway(model("org/qwen", server))) as found, pytest.raises(Unheard, match="refused it"):
+    with (
+        running(tmp_path, gateway(model("org/qwen", server))) as found,
+        pytest.raises(GatewayError, match="refused it"),
+    ):
         report(found, 240)

@@ -6,7 +6,7 @@ import pytest
 
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.memory_level import Level
+from sparkwright.protocol.memory_level import MemoryLevel
 from sparkwright.units import GIB
 
 ID = "ab" * 32
@@ -30,19 +30,19 @@ def test_a_damaged_line_is_left_out(tmp_path: Path, line: str) -> None:
     state = StateFolder.of(tmp_path)
     events = state.folder(start_guard.FOLDER) / service_guard.EVENTS
     events.write_text(f"{line}\n{GOOD}\n", errors="surrogateescape")
-    (act,) = service_guard.acts(state)
+    (act,) = service_guard.list_actions(state)
     assert act.name == "qwen35"
     assert act.sentence.endswith("to save the host: 1.0 GiB available, falling 3.0 GiB/s")
-    assert service_guard.of_container(state, ID, 0) == act.sentence
-    assert service_guard.of_container(state, ID, act.time_s + 1) == ""
-    assert service_guard.of_container(state, "cd" * 32, 0) == ""
+    assert service_guard.stop_reason(state, ID, 0) == act.sentence
+    assert service_guard.stop_reason(state, ID, act.time_s + 1) == ""
+    assert service_guard.stop_reason(state, "cd" * 32, 0) == ""
 
 
 def test_growth_is_said_before_it_is_dangerous() -> None:
     total = int(121.7 * GIB)
-    still, grew, dangerous = (Level(True, total, 12 * GIB, lowest * GIB) for lowest in (11, 9, 6))
-    assert (still.growth, still.grows_on) == ("", False)
+    still, grew, dangerous = (MemoryLevel(True, total, 12 * GIB, lowest * GIB) for lowest in (11, 9, 6))
+    assert (still.growth, still.near_exhaustion) == ("", False)
     assert "3.0 GiB more are in use" in grew.growth
-    assert not grew.grows_on
-    assert dangerous.grows_on
-    assert not Level(True, total, int(1.9 * GIB), int(1.5 * GIB)).growth
+    assert not grew.near_exhaustion
+    assert dangerous.near_exhaustion
+    assert not MemoryLevel(True, total, int(1.9 * GIB), int(1.5 * GIB)).growth

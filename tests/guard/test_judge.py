@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sparkwright.guard.judge import GIB, Danger, Floors, Judge
+from sparkwright.guard.judge import GIB, Danger, DangerDetector, Floors
 
 TOTAL = int(121.7 * GIB)
 HOUR_S = 3600.0
@@ -29,7 +29,7 @@ def judged(
     most_s: float = 0.1,
 ) -> Danger | None:
     """Return the danger that a guard finds in this memory, sampled as often as on a host; None for none."""
-    judge, seconds = Judge(floors or Floors(TOTAL)), 0.0
+    judge, seconds = DangerDetector(floors or Floors(TOTAL)), 0.0
     while seconds < for_s:
         now = int(available(seconds) * GIB)
         danger = judge.push(seconds, now, now if free is None else int(free * GIB), seconds * stalled)

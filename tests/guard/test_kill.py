@@ -23,7 +23,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_number_that_means_another_process_by_now_is_not_held(bystander: subprocess.Popen[bytes]) -> None:
     target = Target(ID, "")
-    assert not target.runs_as(bystander.pid)
+    assert not target.hold_process(bystander.pid)
     assert target.kill_processes() == "its process is not known"
     assert target.gone  # a guard without a run ends: there is nothing of this container
     assert bystander.poll() is None

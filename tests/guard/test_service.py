@@ -49,7 +49,7 @@ class OwnMemory(threading.Thread):
             self._write()
 
     def _write(self) -> None:
-        taken = sum(service.taken(self._file(item)) for item in self.counted)
+        taken = sum(service.read_memory_bytes(self._file(item)) for item in self.counted)
         new = self.root / "proc/new"
         rows = {"MemTotal": TOTAL, "MemFree": AVAILABLE - taken, "MemAvailable": AVAILABLE - taken}
         new.write_text("".join(f"{name}: {size // 1024} kB\n" for name, size in rows.items()))
@@ -59,7 +59,7 @@ class OwnMemory(threading.Thread):
         """Return the counter file of a container's memory; empty until it runs."""
         if not self._files.get(container.id):
             container.reload()
-            self._files[container.id] = service.memory_of(int(container.attrs["State"]["Pid"]))
+            self._files[container.id] = service.find_memory_file(int(container.attrs["State"]["Pid"]))
         return self._files[container.id]
 
 
@@ -90,7 +90,7 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMem
     ) -> subprocess.Popen[bytes]:
         api: Any = engine.api
         available = context.machine.meminfo()["MemAvailable"]
-        rows = [f"left {available}", f"address {start_guard.address_of(Machine())}", f"root {memory.root}"]
+        rows = [f"left {available}", f"address {start_guard.engine_address(Machine())}", f"root {memory.root}"]
         rows += [f"floor {available - int(room_gib * GIB)}"] if floor else []
         for container in containers:
             found = api.inspect_container(container.id)
@@ -100,7 +100,7 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMem
         (folder / service_guard.CONF).write_text("\n".join(rows) + "\n")
         words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
         running.append(subprocess.Popen(words, env={"MALLOC_ARENA_MAX": "1"}))
-        until(lambda: service_guard.running(context.state), "the guard")
+        until(lambda: service_guard.is_running(context.state), "the guard")
         return running[-1]
 
     yield start
@@ -124,16 +124,16 @@ def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
     act = until_act(context)
     assert (act.name, act.container_id) == (grows.name, grows.id)
     assert "to save the host" in act.sentence
-    assert service_guard.of_container(context.state, grows.id, 0) == act.sentence
+    assert service_guard.stop_reason(context.state, grows.id, 0) == act.sentence
     until(message.exists, "the check that is started for it")
     for item in (quiet, grows):
         item.reload()
     assert (quiet.status, grows.status) == ("running", "exited")
 
 
-def until_act(context: RecordingContext) -> service_guard.Act:
-    until(lambda: service_guard.acts(context.state), "an act")
-    return service_guard.acts(context.state)[-1]
+def until_act(context: RecordingContext) -> service_guard.GuardAction:
+    until(lambda: service_guard.list_actions(context.state), "an act")
+    return service_guard.list_actions(context.state)[-1]
 
 
 @pytest.mark.docker
@@ -162,7 +162,7 @@ def test_a_steady_server_with_little_left_is_not_touched(
         process.wait(3)
     steady.reload()
     assert steady.status == "running"
-    assert service_guard.acts(context.state) == []
+    assert service_guard.list_actions(context.state) == []
 
 
 @pytest.mark.docker
@@ -183,7 +183,7 @@ def test_it_leaves_a_start_to_the_guard_of_that_start(
     context.guards.end()
     serving.reload()
     assert serving.status == "running"
-    assert service_guard.acts(context.state) == []
+    assert service_guard.list_actions(context.state) == []
 
 
 def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
@@ -192,14 +192,14 @@ def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
     first = subprocess.Popen(words)
     try:
-        until(lambda: service_guard.running(state), "the guard")
+        until(lambda: service_guard.is_running(state), "the guard")
         assert subprocess.run(words, timeout=30).returncode == 0
-        until(lambda: service_guard.level(state).running, "its samples")
-        service_guard.end(state)
+        until(lambda: service_guard.read_level(state).running, "its samples")
+        service_guard.stop(state)
         assert first.wait(30) == 0
     finally:
         first.kill()
-    assert not service_guard.running(state)
+    assert not service_guard.is_running(state)
 
 
 @pytest.mark.parametrize(("ago_s", "starting"), [(0.5, True), (60.0, False)])
@@ -207,4 +207,4 @@ def test_what_the_guard_of_a_start_has_killed_may_release_its_memory_before_anot
     tmp_path: Path, ago_s: float, starting: bool
 ) -> None:
     (tmp_path / "run-1.ring").write_text(f"state killed\npid 1\nkilled {time.time() - ago_s:.3f}\n")
-    assert service.starting(str(tmp_path)) is starting
+    assert service.is_start_guarded(str(tmp_path)) is starting

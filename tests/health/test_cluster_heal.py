@@ -14,7 +14,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.records import good_states, restart_plans, server_keys
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.protocol.cluster import TOKEN_SECRET, Cluster
 from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.secret import Secret
@@ -36,12 +36,12 @@ class Member:
         self.busy = ""
         labels = {CLUSTER_LABEL: "pair", RANK_LABEL: str(rank)}
         spec = {"name": "glm", "image": "vllm@sha256:1", "labels": labels}
-        good_states.remember(self.state, {"spec": spec, "model": {}, "serve": {}})
+        good_states.save_verified(self.state, {"spec": spec, "model": {}, "serve": {}})
         grant = Task("t1", "Grant", "grant_restart", {"spec": spec, "model": {}})
         cluster = Cluster("pair", rank, HOSTS, "127.0.0.1", port)
         plan = Plan("restart", HOSTS[rank], "Restart", (grant,), cluster=cluster).to_json()
-        restart_plans.keep(self.state, {"runtime": host_side.content_hash(), "plan": plan}, Redactor())
-        server_keys.keep_heal_tokens(self.state, Secret(SECRET))
+        restart_plans.save(self.state, {"runtime": host_side.content_hash(), "plan": plan}, Redactor())
+        server_keys.save_heal_token(self.state, Secret(SECRET))
         good = Record(NOW_S, "ok", "ok", NOW_S, rank=Rank("pair", rank, 2))
         self.record = (
             replace(good, seen="wedged", state="wedged", cure="restart", why="no token") if rank == 0 else good
@@ -53,8 +53,8 @@ class Member:
 
     def check(self) -> heal.Decision:
         """Run its check and return the decision; the head's own decision is to restart, a worker's is nothing."""
-        own = heal.by_plan(self.state) if self.record.cure == "restart" else heal.Decision()
-        return cluster_heal.agreed(self.context, self.settings, self.record, own, lambda: self.busy)
+        own = heal.decide_by_plan(self.state) if self.record.cure == "restart" else heal.Decision()
+        return cluster_heal.vote_on_decision(self.context, self.settings, self.record, own, lambda: self.busy)
 
     def begin(self) -> Future[heal.Decision]:
         """Check in a thread of its own."""
@@ -82,17 +82,17 @@ def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Me
     head, worker = pair
     worker.record = replace(worker.record, seen="down", why="rank 1 of pair exited")
     first = met(head, worker)
-    plans, tokens = [item.plan for item in first], {item.secrets[TOKEN].reveal() for item in first}
+    plans, tokens = [item.plan for item in first], {item.secrets[TOKEN_SECRET].reveal() for item in first}
     assert [plan.cluster.rank for plan in plans if plan and plan.cluster] == [0, 1]
     assert {item.why for item in first} == {"spark1: no token; spark2: rank 1 of pair exited"}
     assert len(tokens) == 1 and SECRET not in tokens
     again = met(head, worker)
-    assert again[0].plan is not None and again[0].secrets[TOKEN].reveal() not in tokens  # of one restart each
+    assert again[0].plan is not None and again[0].secrets[TOKEN_SECRET].reveal() not in tokens  # of one restart each
     assert SECRET not in str(head.context.said) + str(worker.context.said)
 
 
 def test_the_secret_is_the_users_alone(pair: tuple[Member, Member]) -> None:
-    file = pair[0].state.path / f"{server_keys.HEAL_TOKENS_NAME}.json"
+    file = pair[0].state.path / f"{server_keys.HEAL_TOKEN_RECORD}.json"
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -103,7 +103,7 @@ def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
     past = CheckHistory(cures=5)
     decided = heal.decide(worker.record, past, worker.settings, worker.state, NOW_S)
     assert decided.plan is None and "only the head" in decided.message
-    assert cluster_heal.agreed(worker.context, worker.settings, worker.record, decided, lambda: "") is decided
+    assert cluster_heal.vote_on_decision(worker.context, worker.settings, worker.record, decided, lambda: "") is decided
 
 
 def test_a_member_that_never_comes_is_named_and_nothing_is_restarted(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_member_that_never_comes_is_named_and_nothing_is_restarted(tmp_path: P
 def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
     port = free_port()
     head, worker = (Member(tmp_path / name, rank, port, every_s=1) for rank, name in enumerate(HOSTS))
-    server_keys.keep_heal_tokens(worker.state, Secret("f" * 64))
+    server_keys.save_heal_token(worker.state, Secret("f" * 64))
     heads, workers = met(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
     assert "spark2 (rank 1) never came" in heads.message
@@ -140,14 +140,14 @@ def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Memb
 
 def test_without_a_secret_it_says_what_brings_one(pair: tuple[Member, Member]) -> None:
     head, _ = pair
-    head.state.remove(server_keys.HEAL_TOKENS_NAME)
+    head.state.remove(server_keys.HEAL_TOKEN_RECORD)
     assert "`invoke health.install --host pair --heal restart` installs one" in head.check().message
 
 
 def test_of_two_checks_of_one_host_only_the_first_waits_for_the_others(pair: tuple[Member, Member]) -> None:
     """Cron starts checks even while the last one still runs."""
     head, worker = pair
-    with store.healing(head.state) as first, store.healing(worker.state) as other:
+    with store.try_heal_lock(head.state) as first, store.try_heal_lock(worker.state) as other:
         assert first and other
         assert "an earlier check is waiting" in head.check().message
         assert worker.check() == heal.Decision()

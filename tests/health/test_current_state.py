@@ -15,17 +15,17 @@ URL = "http://127.0.0.1:8000"
 
 def judged(box: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **box})
-    return current_state.judged(snapshot.Now(NOW_S, container, URL, health), good)
+    return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), good)
 
 
 def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() -> None:
     started = "2026-11-22T17:59:53.996820000Z"
     state = {"Status": "running", "StartedAt": started, "FinishedAt": "2026-11-22T17:59:53.9Z", "ExitCode": 0}
     host = {"RestartPolicy": {"Name": "unless-stopped"}}
-    box = snapshot.container_of({"Id": "a", "Name": "/qwen35", "State": state, "HostConfig": host}, "a")
+    box = snapshot.parse_container({"Id": "a", "Name": "/qwen35", "State": state, "HostConfig": host}, "a")
     proved_s = 1795370393.5  # 17:59:53.5
-    assert not snapshot.ready_since(box, {"container_id": "a", "since": proved_s})
-    assert snapshot.ready_since(box, {"container_id": "a", "since": proved_s + 0.6})
+    assert not snapshot.is_verified_since_start(box, {"container_id": "a", "since": proved_s})
+    assert snapshot.is_verified_since_start(box, {"container_id": "a", "since": proved_s + 0.6})
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(t
     box = Container("qwen35", id="a", status="exited", exit_code=0, policy="no", finished_s=NOW_S - 300)
 
     def seen() -> tuple[str, str]:
-        found = current_state.record_of(snapshot.Now(NOW_S, box, URL), good, folder, busy="", sandbox=False)
+        found = current_state.build_record(snapshot.Snapshot(NOW_S, box, URL), good, folder, busy="", sandbox=False)
         return found["state"], found["why"]
 
     assert seen() == ("down", "qwen35 exited (0) 5 min ago, not stopped by sparkwright")

@@ -38,7 +38,7 @@ def plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args: Any
 
 
 def verified(state: StateFolder, **spec: Any) -> None:
-    good_states.remember(state, {"spec": {**SPEC, **spec}, "model": MODEL, "serve": {}})
+    good_states.save_verified(state, {"spec": {**SPEC, **spec}, "model": MODEL, "serve": {}})
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def keep(state: StateFolder, given: dict[str, Any], *secrets: str) -> None:
-    restart_plans.keep(state, given, Redactor(secrets))
+    restart_plans.save(state, given, Redactor(secrets))
 
 
 def decided(state: StateFolder) -> heal.Decision:
@@ -75,7 +75,7 @@ def decided(state: StateFolder) -> heal.Decision:
 def test_a_restart_has_to_be_allowed(
     found: Record, past: CheckHistory, settings: Settings, why_not: str, state: StateFolder
 ) -> None:
-    result = heal.forbidden(found, past, settings, NOW_S)
+    result = heal.reason_against_restart(found, past, settings, NOW_S)
     assert why_not in result and bool(why_not) == bool(result)
     keep(state, plan())
     assert (heal.decide(found, past, settings, state, NOW_S).plan is None) == bool(why_not)
@@ -112,10 +112,10 @@ def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: S
     keep(state, plan())
     assert decided(state).plan is not None
     why = "the host went down at 02:14 while qwen35 was serving"
-    state.write(host_lost.NAME, {"key": start_guard.key_of(SPEC), "name": "qwen35", "why": why})
+    state.write(host_lost.RECORD_NAME, {"key": start_guard.configuration_key(SPEC), "name": "qwen35", "why": why})
     found = decided(state)
     assert (found.plan, found.message) == (None, f"not restarted: {why}")
-    state.write(host_lost.NAME, {"key": "another", "name": "qwen35", "why": why})
+    state.write(host_lost.RECORD_NAME, {"key": "another", "name": "qwen35", "why": why})
     assert decided(state).plan is not None
 
 
@@ -145,10 +145,10 @@ def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> 
 
 
 def test_plans_of_states_that_nobody_goes_back_to_are_dropped(state: StateFolder) -> None:
-    for n in range(good_states.KEPT + 3):
+    for n in range(good_states.MAX_KEPT + 3):
         verified(state, image=f"vllm@sha256:{n}")
         keep(state, plan({**SPEC, "image": f"vllm@sha256:{n}"}))
-    assert len(list((state.path / restart_plans.FOLDER).iterdir())) == good_states.KEPT + 1
+    assert len(list((state.path / restart_plans.FOLDER).iterdir())) == good_states.MAX_KEPT + 1
 
 
 def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:
@@ -158,7 +158,7 @@ def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:
 
 
 def test_the_servers_key_is_the_one_that_is_kept_for_it(state: StateFolder) -> None:
-    path = server_keys.keep(state, "qwen35", KEY, everyone=False)
+    path = server_keys.save_key(state, "qwen35", KEY, world_readable=False)
     verified(state, server_key="kept:" + server_keys.fingerprint(state, KEY))
     keep(state, plan({**SPEC, "server_key": "given:server_key of qwen"}))
     found = decided(state)

@@ -59,7 +59,7 @@ def tell(found: Record, past: CheckHistory, settings: Settings) -> tuple[list[st
     """Notify, and return the notes and the pauses that a real clock would have taken."""
     notes: list[str] = []
     pauses: list[float] = []
-    notify.tell(found, past, settings, note=notes.append, pause=pauses.append)
+    notify.send_if_changed(found, past, settings, note=notes.append, pause=pauses.append)
     return notes, pauses
 
 
@@ -101,7 +101,7 @@ def test_a_webhook_that_fails_is_tried_again_within_bounds_and_at_the_next_check
     past, settings = CheckHistory(notified="ok"), Settings(webhook=hook.url)
     hook.answers = [503]
     notes, pauses = tell(record("down"), past, settings)
-    assert len(hook.got) == notify.TRIES and len(pauses) == notify.TRIES - 1
+    assert len(hook.got) == notify.MAX_ATTEMPTS and len(pauses) == notify.MAX_ATTEMPTS - 1
     assert "503" in notes[0] and "s3cret" not in notes[0]
     hook.answers = [429, 200]
     assert tell(record("down"), past, settings)[0] == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.judging.judge import judge
+from sparkwright.health.judging.judge import evaluate_observation
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.probe import Prober
 from sparkwright.health.store import CheckHistory
@@ -107,14 +107,14 @@ def test_a_long_queue_is_no_fault_when_others_get_their_tokens(server: Server, t
     found = look(server, tmp_path)
     assert found.server.token == "skipped"
     assert {"token": "ok", "stall": "ok"}.items() <= {
-        item.check: item.level for item in judge(found, LIMITS).evidence
+        item.check: item.level for item in evaluate_observation(found, LIMITS).evidence
     }.items()
 
 
 def test_no_token_is_no_token(server: Server, tmp_path: Path) -> None:
     server.answers = False
     found = look(server, tmp_path)
-    assert found.server.token == "none" and judge(found, LIMITS).state == "wedged"
+    assert found.server.token == "none" and evaluate_observation(found, LIMITS).state == "wedged"
 
 
 def test_an_error_under_200_is_no_token(server: Server, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_error_under_200_is_no_token(server: Server, tmp_path: Path) -> None:
 def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: Server, tmp_path: Path) -> None:
     server.key = "k1"
     without = look(server, tmp_path)
-    assert without.server.token == "refused" and judge(without, LIMITS).state == "unknown"
+    assert without.server.token == "refused" and evaluate_observation(without, LIMITS).state == "unknown"
     assert look(server, tmp_path, secrets={"VLLM_API_KEY": Secret("k1")}).server.token == "made"
 
 
@@ -136,7 +136,7 @@ def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Se
     limits = Limits(token_s=0.1, frozen_s=0.5)
     head = {CLUSTER_LABEL: "pair", RANK_LABEL: "0", MEMBERS_LABEL: "one,two"}
     found = look(server, tmp_path, labels=head, limits=limits)
-    judged = judge(replace(found, engine_error=""), limits)
+    judged = evaluate_observation(replace(found, engine_error=""), limits)
     assert (judged.state, judged.cure) == ("stalled", "restart")
     assert judged.why.endswith("while 1 request is running: a rank of its cluster is gone or hung")
     assert look(server, tmp_path, limits=limits).frozen_s is None

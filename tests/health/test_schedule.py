@@ -14,36 +14,36 @@ import pytest
 
 from sparkwright.errors import Refused
 from sparkwright.health import cluster_heal, schedule
-from sparkwright.health.schedule import Clock
+from sparkwright.health.schedule import Schedule
 
 HOME = Path("/home/o p%s")
 PROGRAM = ("/usr/bin/python3", "-I", f"{HOME}/x $HOME.py", "tag")
 CLOCKS = {
-    "user": Clock(PROGRAM, 300, [HOME], {"DOCKER_HOST": "unix:///a b%n"}),
-    "bare": Clock(PROGRAM, 300, [HOME], confined=False),
-    "system": Clock(PROGRAM, 90, [HOME], user="root", heals=True),
+    "user": Schedule(PROGRAM, 300, [HOME], {"DOCKER_HOST": "unix:///a b%n"}),
+    "bare": Schedule(PROGRAM, 300, [HOME], confined=False),
+    "system": Schedule(PROGRAM, 90, [HOME], user="root", heals=True),
 }
 tools = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is in Debian's package systemd")
 
 
-def laid(clock: Clock, folder: Path) -> Path:
-    (folder / schedule.WAKE).write_text(schedule.wake_unit(replace(clock, wake=(*PROGRAM, "wake"))))
-    (folder / schedule.TIMER).write_text(schedule.timer_unit(clock))
-    (folder / schedule.SERVICE).write_text(schedule.service_unit(clock))
-    return folder / schedule.SERVICE
+def laid(clock: Schedule, folder: Path) -> Path:
+    (folder / schedule.WAKE_UNIT).write_text(schedule.render_wake_unit(replace(clock, wake=(*PROGRAM, "wake"))))
+    (folder / schedule.TIMER_UNIT).write_text(schedule.render_timer_unit(clock))
+    (folder / schedule.SERVICE_UNIT).write_text(schedule.render_service_unit(clock))
+    return folder / schedule.SERVICE_UNIT
 
 
 @tools
 @pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS.keys())
-def test_systemd_finds_nothing_wrong(clock: Clock, tmp_path: Path) -> None:
+def test_systemd_finds_nothing_wrong(clock: Schedule, tmp_path: Path) -> None:
     service = laid(clock, tmp_path)
     words = [
         "systemd-analyze",
         "verify",
         "--man=no",
         str(service),
-        str(tmp_path / schedule.TIMER),
-        str(tmp_path / schedule.WAKE),
+        str(tmp_path / schedule.TIMER_UNIT),
+        str(tmp_path / schedule.WAKE_UNIT),
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -63,17 +63,17 @@ def test_systemd_calls_it_little_exposed(name: str, most: float, tmp_path: Path)
     [(30, "*/1 * * * *"), (300, "*/5 * * * *"), (3600, "0 */1 * * *"), (5400, "0 */1 * * *"), (9e6, "0 */23 * * *")],
 )
 def test_cron_counts_in_minutes_and_hours(every_s: float, when: str) -> None:
-    assert schedule.cron_line(Clock(("p",), every_s, [])).startswith(f"{when} p >/dev/null")
+    assert schedule.render_cron_lines(Schedule(("p",), every_s, [])).startswith(f"{when} p >/dev/null")
 
 
 def test_the_crontab_of_others_is_left_alone() -> None:
     mine = "# mine\n0 1 * * * backup\n"
-    line = schedule.cron_line(CLOCKS["user"])
+    line = schedule.render_cron_lines(CLOCKS["user"])
     assert "\\%" in line and "%" not in line.replace("\\%", "")
-    with_it = schedule.with_cron(mine, line)
+    with_it = schedule.replace_cron_lines(mine, line)
     assert with_it == mine + line + "\n"
-    assert schedule.with_cron(with_it, line) == with_it
-    assert schedule.with_cron(with_it, "") == mine
+    assert schedule.replace_cron_lines(with_it, line) == with_it
+    assert schedule.replace_cron_lines(with_it, "") == mine
 
 
 #: every character that systemd, cron or a shell gives a meaning to
@@ -92,11 +92,11 @@ ODD = {
 }
 
 
-def loaded(clock: Clock) -> str:
+def loaded(clock: Schedule) -> str:
     """Return the unit as a user's systemd loads it: Environment, ReadWritePaths and command line as it understands them."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
-        (Path(folder) / "x.service").write_text(schedule.service_unit(clock))
+        (Path(folder) / "x.service").write_text(schedule.render_service_unit(clock))
         env = {
             "PATH": os.environ["PATH"],
             "HOME": folder,
@@ -119,7 +119,7 @@ def said(text: str, name: str) -> str:
 )
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_systemd_reads_every_word_as_it_was_meant(odd: str) -> None:
-    text = loaded(Clock(("/usr/bin/env", odd, f"--x={odd}"), 300, [Path(f"/srv/{odd}")], {"DOCKER_HOST": odd}))
+    text = loaded(Schedule(("/usr/bin/env", odd, f"--x={odd}"), 300, [Path(f"/srv/{odd}")], {"DOCKER_HOST": odd}))
     assert said(text, "Environment") == f"DOCKER_HOST={odd}"
     assert said(text, "ReadWritePaths") == str(Path(f"/srv/{odd}"))
     shown = said(text, "Command Line").replace("\\$", "$").replace("\\`", "`")  # more than shlex takes back
@@ -143,7 +143,7 @@ def as_cron_does(line: str) -> str:
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_cron_and_its_shell_read_every_word_as_it_was_meant(odd: str) -> None:
     program = (sys.executable, "-c", "import os, sys; print([*sys.argv[1:], os.environ['DOCKER_HOST']])", odd)
-    line = schedule.cron_line(Clock(program, 300, [], {"DOCKER_HOST": odd}))
+    line = schedule.render_cron_lines(Schedule(program, 300, [], {"DOCKER_HOST": odd}))
     done = subprocess.run(
         ["sh", "-c", as_cron_does(line).replace(">/dev/null", "")], capture_output=True, text=True, check=False
     )
@@ -153,30 +153,30 @@ def test_cron_and_its_shell_read_every_word_as_it_was_meant(odd: str) -> None:
 @pytest.mark.parametrize("odd", ["a\nExecStart=/bin/sh", "a\rb", "a\tb", "a\x00b", "a\x1b[2Jb", "\udcff", "a\u2028b"])
 @pytest.mark.parametrize("where", ["environment", "program", "path"])
 def test_what_could_end_a_line_is_refused_with_where_to_look(odd: str, where: str) -> None:
-    clock = Clock(
+    clock = Schedule(
         ("/bin/true", odd if where == "program" else "x"),
         300,
         [Path("/srv", odd if where == "path" else "x")],
         {"DOCKER_HOST": odd if where == "environment" else "x"},
     )
     with pytest.raises(Refused, match="has a control character") as caught:
-        schedule.service_unit(clock)
+        schedule.render_service_unit(clock)
     assert not set(str(caught.value)) & set(odd) - set("aExecStart=/bin/shb[2Ju8")
     if where != "path":
         with pytest.raises(Refused, match="DOCKER_HOST"):
-            schedule.cron_line(clock)
+            schedule.render_cron_lines(clock)
 
 
 def test_a_crontab_with_odd_lines_of_others_is_left_alone() -> None:
     mine = "# a\x0cb\u2028c\r\n0 1 * * * backup"
-    assert schedule.with_cron(f"{mine}\n", "") == f"{mine}\n"
-    assert schedule.with_cron(mine, "") == f"{mine}\n"
-    assert schedule.with_cron("", "") == ""
+    assert schedule.replace_cron_lines(f"{mine}\n", "") == f"{mine}\n"
+    assert schedule.replace_cron_lines(mine, "") == f"{mine}\n"
+    assert schedule.replace_cron_lines("", "") == ""
 
 
 def test_a_check_that_heals_may_wait_for_the_other_members_of_a_cluster_first() -> None:
     every_s = 3600.0
     limit = re.search(
-        r"^TimeoutStartSec=(\d+)$", schedule.service_unit(Clock(PROGRAM, every_s, [HOME], heals=True)), re.M
+        r"^TimeoutStartSec=(\d+)$", schedule.render_service_unit(Schedule(PROGRAM, every_s, [HOME], heals=True)), re.M
     )
-    assert limit is not None and float(limit[1]) == cluster_heal.INTERVALS * every_s + schedule.HEAL_S
+    assert limit is not None and float(limit[1]) == cluster_heal.WAIT_INTERVALS * every_s + schedule.HEAL_TIMEOUT_S

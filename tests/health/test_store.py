@@ -6,7 +6,7 @@ import pytest
 
 from sparkwright.health import record, store
 from sparkwright.health.record import Evidence, Record
-from sparkwright.health.store import CheckHistory, history, latest
+from sparkwright.health.store import CheckHistory, load_history, load_latest
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.redact import Redactor
 
@@ -19,28 +19,28 @@ def one(time_s: float, size: int = 100) -> Record:
 def test_the_latest_and_the_history_read_back_as_they_were_written(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for time_s in (1.0, 2.0, 3.0):
-        store.write(state, one(time_s))
-    assert latest(tmp_path) == one(3.0)
-    assert history(tmp_path) == [one(1.0), one(2.0), one(3.0)]
-    assert history(tmp_path, since_s=2.5) == [one(3.0)]
+        store.write_record(state, one(time_s))
+    assert load_latest(tmp_path) == one(3.0)
+    assert load_history(tmp_path) == [one(1.0), one(2.0), one(3.0)]
+    assert load_history(tmp_path, since_s=2.5) == [one(3.0)]
 
 
 def test_a_secret_in_what_a_check_saw_is_not_written_down(tmp_path: Path) -> None:
     record = Record(
         1.0, "ok", "ok", 1.0, why="the log says: key=gehëim-1234", evidence=(Evidence("log", "ok", "gehëim-1234"),)
     )
-    store.write(StateFolder(tmp_path), record, Redactor(["gehëim-1234"]))
+    store.write_record(StateFolder(tmp_path), record, Redactor(["gehëim-1234"]))
     assert "1234" not in "".join(path.read_text() for path in tmp_path.iterdir())
-    kept = latest(tmp_path)
+    kept = load_latest(tmp_path)
     assert kept is not None and (kept.state, kept.why) == ("ok", "the log says: key=••••")
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
-    store.write(StateFolder(tmp_path), one(1.0))
-    path = tmp_path / record.HISTORY
+    store.write_record(StateFolder(tmp_path), one(1.0))
+    path = tmp_path / record.HISTORY_FILE
     path.write_text(path.read_text() + '{"time_s": 2.0, "sta\nnull\n[1]\n{"time_s": "x"}\n')
-    store.write(StateFolder(tmp_path), one(3.0))
-    assert [row.time_s for row in history(tmp_path)] == [1.0, 3.0]
+    store.write_record(StateFolder(tmp_path), one(3.0))
+    assert [row.time_s for row in load_history(tmp_path)] == [1.0, 3.0]
 
 
 def test_what_a_newer_sparkwright_adds_is_left_out(tmp_path: Path) -> None:
@@ -54,18 +54,18 @@ def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(store, "ROTATE_BYTES", bound)
     state = StateFolder(tmp_path)
     for time_s in range(60):
-        store.write(state, one(float(time_s), size=bound // 8))
-    files = sorted(path.name for path in tmp_path.glob(f"{record.HISTORY}*"))
-    assert files == [record.HISTORY, *(f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1))]
-    assert all(path.stat().st_size <= bound for path in tmp_path.glob(f"{record.HISTORY}*"))
-    times = [row.time_s for row in history(tmp_path)]
+        store.write_record(state, one(float(time_s), size=bound // 8))
+    files = sorted(path.name for path in tmp_path.glob(f"{record.HISTORY_FILE}*"))
+    assert files == [record.HISTORY_FILE, *(f"{record.HISTORY_FILE}.{n}" for n in range(1, record.ROTATED_FILES + 1))]
+    assert all(path.stat().st_size <= bound for path in tmp_path.glob(f"{record.HISTORY_FILE}*"))
+    times = [row.time_s for row in load_history(tmp_path)]
     assert times == sorted(times) and times[-1] == 59 and len(times) > 20
 
 
 def test_no_record_is_told_from_an_empty_one(tmp_path: Path) -> None:
-    assert latest(tmp_path) is None
-    (tmp_path / record.LATEST).write_text("{")
-    assert latest(tmp_path) is None
+    assert load_latest(tmp_path) is None
+    (tmp_path / record.LATEST_FILE).write_text("{")
+    assert load_latest(tmp_path) is None
 
 
 # The history of a check is read again by the next one.

@@ -30,25 +30,30 @@ UNKNOWN = Record(time_s=1.8e9, state="unknown", seen="unknown", since_s=1.7e9)
 @pytest.mark.parametrize("record", [FULL, UNKNOWN], ids=["full", "unknown"])
 def test_promtool_has_nothing_to_say(record: Record) -> None:
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=textfile.text(record), capture_output=True, text=True, check=False
+        ["promtool", "check", "metrics"],
+        input=textfile.render_metrics(record),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_what_is_not_known_has_no_sample() -> None:
-    text = textfile.text(UNKNOWN)
+    text = textfile.render_metrics(UNKNOWN)
     assert "gpu_temperature" not in text and "None" not in text
-    assert "sparkwright_gpu_sm_clock_hertz 2411000000.0\n" in textfile.text(FULL)
+    assert "sparkwright_gpu_sm_clock_hertz 2411000000.0\n" in textfile.render_metrics(FULL)
 
 
 def test_one_state_is_one() -> None:
-    rows = re.findall(r'health_state\{state="([a-z-]+)"\} ([01])\.0', textfile.text(FULL))
+    rows = re.findall(r'health_state\{state="([a-z-]+)"\} ([01])\.0', textfile.render_metrics(FULL))
     assert dict(rows) == {state: str(int(state == "degraded")) for state in STATES}
 
 
 def test_every_metric_is_documented() -> None:
     page = (TOP / "docs/metrics.md").read_text()
     names = [
-        textfile.PREFIX + metric.name for metric in (*textfile.METRICS, textfile.STATE, textfile.INFO, textfile.HEALS)
+        textfile.PREFIX + metric.name
+        for metric in (*textfile.METRICS, textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC)
     ]
     assert [name for name in names if f"`{name}`" not in page] == []

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.wake import Decision, Situation, Sleeper, decide, needs
-from sparkwright.host.records.turns import Failure, WakeRecord
+from sparkwright.health.wake import Decision, Situation, TurnServer, decide, wake_delays_s
+from sparkwright.host.records.turns import SwitchFailure, WakeRecord
 
 #: the large one is awake since 1000 and keeps its turn until 1600
-LARGE = Sleeper("large", 1000.0, stay_awake_s=600.0, took_s=200.0)
-SMALL = Sleeper("small", 500.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0, took_s=90.0)
-THIRD = Sleeper("third", 500.0, on_request=True, stay_awake_s=600.0)
+LARGE = TurnServer("large", 1000.0, stay_awake_s=600.0, took_s=200.0)
+SMALL = TurnServer("small", 500.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0, took_s=90.0)
+THIRD = TurnServer("third", 500.0, on_request=True, stay_awake_s=600.0)
 
 
-def situation(*servers: Sleeper, awake: str = "large", awake_s: float = 1000.0, **more: Any) -> Situation:
+def situation(*servers: TurnServer, awake: str = "large", awake_s: float = 1000.0, **more: Any) -> Situation:
     listed = servers or (LARGE, SMALL, THIRD)
     return Situation({server.name: server for server in listed}, awake, awake_s, **more)
 
@@ -47,14 +47,16 @@ def test_no_switch_starts_beside_another_run() -> None:
 
 
 def test_one_that_no_request_may_wake_is_neither_woken_nor_reported() -> None:
-    quiet = Sleeper("quiet", 500.0)
+    quiet = TurnServer("quiet", 500.0)
     now = situation(LARGE, quiet, asked_s={"quiet": 1700.0})
-    assert decided(now, 1701.0) == Decision() and needs(now, WakeRecord(), 1701.0) == {}
+    assert decided(now, 1701.0) == Decision() and wake_delays_s(now, WakeRecord(), 1701.0) == {}
 
 
 def test_the_reported_seconds_are_the_least_time_of_the_other_and_the_measured_switch() -> None:
-    assert needs(situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}, "no switch to the third was measured"
-    assert needs(situation(), WakeRecord(), 1700.0)["small"] == 90
+    assert wake_delays_s(situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}, (
+        "no switch to the third was measured"
+    )
+    assert wake_delays_s(situation(), WakeRecord(), 1700.0)["small"] == 90
 
 
 @pytest.mark.parametrize(
@@ -64,17 +66,17 @@ def test_the_reported_seconds_are_the_least_time_of_the_other_and_the_measured_s
 def test_after_a_failure_it_pauses_and_after_two_a_person_must_act(
     count: int, asked_s: float, now_s: float, server: str
 ) -> None:
-    failures = {"small": Failure(count, 1800.0, "out of memory")}
+    failures = {"small": SwitchFailure(count, 1800.0, "out of memory")}
     found = decided(situation(asked_s={"small": asked_s}), now_s, failures=failures)
     assert found.server == server
     assert server or (now_s > 3600 and count == 1) or "out of memory" in found.messages["small"]
-    reported = needs(situation(), WakeRecord(failures=failures), now_s)
+    reported = wake_delays_s(situation(), WakeRecord(failures=failures), now_s)
     assert ("small" in reported) == (count == 1)
 
 
 def test_a_verification_since_ends_the_pause() -> None:
-    verified = Sleeper("small", 1900.0, on_request=True)
-    failures = {"small": Failure(2, 1800.0, "out of memory")}
+    verified = TurnServer("small", 1900.0, on_request=True)
+    failures = {"small": SwitchFailure(2, 1800.0, "out of memory")}
     now = situation(LARGE, verified, asked_s={"small": 2000.0})
     assert decided(now, 2001.0, failures=failures).server == "small"
 
@@ -93,13 +95,13 @@ WOKEN: dict[str, Any] = {"woken": "small", "home": "large"}
 def test_one_that_a_request_woke_goes_when_it_is_idle(
     used_s: float, now_s: float, record: dict[str, Any], server: str
 ) -> None:
-    awake = Sleeper("small", 2000.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0)
+    awake = TurnServer("small", 2000.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0)
     now = situation(LARGE, awake, awake="small", awake_s=2000.0, used_s=used_s)
     assert decided(now, now_s, **record).server == server
 
 
 def test_status_says_why_the_other_one_does_not_come_back() -> None:
-    gone = Sleeper("large", 1000.0, why_not="the restart plan was made by another version of sparkwright")
+    gone = TurnServer("large", 1000.0, why_not="the restart plan was made by another version of sparkwright")
     now = situation(gone, SMALL, awake="small", awake_s=2000.0, used_s=2000.0)
     found = decided(now, 9000.0, **WOKEN)
     assert (

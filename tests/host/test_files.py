@@ -115,16 +115,16 @@ def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_pat
     path.unlink()
     path.symlink_to(outside)
     with pytest.raises(Failed, match="was replaced by a symlink"):
-        files.bring_about(files.Wanted("file", "0644", content="x"), found)
+        files.apply(files.IntendedState("file", "0644", content="x"), found)
     assert outside.stat().st_mode & 0o777 == 0o600
 
 
 def test_owner_group_and_mode_are_set_on_what_is_new_and_on_what_is_there(tmp_path: Path) -> None:
     path, user, group = tmp_path / "note", pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
     for content, mode in (("x", "0640"), ("x", "2750"), ("y", "0604")):
-        files.bring_about(files.Wanted("file", mode, user, group, content), files.FileState.at(path))
+        files.apply(files.IntendedState("file", mode, user, group, content), files.FileState.at(path))
         assert files.FileState.at(path) == files.FileState(path, "file", mode, user, group, content)
-    files.bring_about(files.Wanted("directory", "0711", user), files.FileState.at(tmp_path / "d"))
+    files.apply(files.IntendedState("directory", "0711", user), files.FileState.at(tmp_path / "d"))
     assert files.FileState.at(tmp_path / "d").mode == "0711"
     with pytest.raises(Failed, match="no such group: 'nobody-has-this'"):
-        files.bring_about(files.Wanted("file", group="nobody-has-this"), files.FileState.at(path))
+        files.apply(files.IntendedState("file", group="nobody-has-this"), files.FileState.at(path))

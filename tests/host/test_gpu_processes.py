@@ -8,11 +8,11 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.engines.log.text import lines_of
+from sparkwright.engines.log.text import iter_lines
 from sparkwright.engines.vllm import log_lines
 from sparkwright.errors import Exit
 from sparkwright.host import nvidia_smi
-from sparkwright.host.gpu_processes import DeviceLog, Use
+from sparkwright.host.gpu_processes import DeviceLog, GpuUse
 from sparkwright.host.nvidia_smi import GpuProcess
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import GpuUsed
@@ -105,18 +105,20 @@ def test_a_recipe_without_a_gpu_is_not_checked(tmp_path: Path, saying: Callable[
 
 @pytest.mark.parametrize("log", ["llama-eager", "qwen3next-eager"])
 def test_the_log_of_a_real_engine_on_a_cpu_tells_so(log: str) -> None:
-    lines = list(lines_of((DATA / log / "server.log").read_bytes()))
+    lines = list(iter_lines((DATA / log / "server.log").read_bytes()))
     assert not any(row.match(line) for row in log_lines.ON_GPU for line in lines)
     assert all(any(row.match(line) for line in lines) for row in log_lines.ON_CPU)
 
 
 def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:
-    listed = nvidia_smi.listed("[Insufficient Permissions], [Insufficient Permissions], [N/A]\n77, a, b, [N/A]\n")
+    listed = nvidia_smi.parse_processes(
+        "[Insufficient Permissions], [Insufficient Permissions], [N/A]\n77, a, b, [N/A]\n"
+    )
     assert listed.processes == (GpuProcess(77, "a, b", None),)
-    found = engine_reports.judge_gpu_used(Use((), listed, listed.error))
+    found = engine_reports.evaluate_gpu_use(GpuUse((), listed, listed.error))
     assert found.exit is Exit.INCONCLUSIVE
 
 
 def test_a_log_that_names_both_devices_is_of_a_server_that_uses_the_gpu() -> None:
-    found = engine_reports.judge_gpu_used(Use(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
+    found = engine_reports.evaluate_gpu_use(GpuUse(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
     assert (found.failed, found.data["verdict"]) == (False, "gpu")

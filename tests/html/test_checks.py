@@ -13,7 +13,7 @@ from tests.html import weeks
 def test_a_week_fits_a_plot_and_loses_no_check() -> None:
     host = weeks.host(weeks.every_5_minutes())
     assert sum(span.checks for span in host.spans) == len(host.checks) == 7 * 288
-    assert len(host.spans) <= checks.MOST_SPANS
+    assert len(host.spans) <= checks.MAX_SPANS
     assert host.ok_share == 1.0
     assert list(host.episodes) == []
 
@@ -70,7 +70,7 @@ def test_a_check_counts_for_as_long_as_it_speaks() -> None:
 
 
 def test_a_check_by_hand_speaks_for_ten_minutes_and_not_for_the_week() -> None:
-    (value,) = weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S + 100), every_s=0.0)]).stretches
+    (value,) = weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S + 100), every_s=0.0)]).periods
     assert (value.state, value.end_s - value.start_s, value.known) == ("ok", 600, False)
     drawn = html.page(
         [weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S), every_s=0.0)])], weeks.SINCE_S, weeks.UNTIL_S
@@ -82,7 +82,7 @@ def test_a_check_by_hand_speaks_for_ten_minutes_and_not_for_the_week() -> None:
 def test_a_state_is_drawn_from_its_check_to_the_next() -> None:
     bad = {"state": "wedged", "why": "no token"}
     host = weeks.host(weeks.every_5_minutes(lambda hours: bad if 10 <= hours < 10.5 else {}))
-    assert [(stretch.state, (stretch.start_s - weeks.SINCE_S) / weeks.HOUR_S) for stretch in host.stretches] == [
+    assert [(stretch.state, (stretch.start_s - weeks.SINCE_S) / weeks.HOUR_S) for stretch in host.periods] == [
         ("ok", 0.0),
         ("wedged", 10.0),
         ("ok", 10.5),

@@ -49,7 +49,7 @@ def seen(results: Results, folder: Path, width: int = 1200) -> dict[str, Any]:
     """Return the probe's view of the page in a browser. A copy of the page allows the probe's script."""
     program = browser()
     path = folder / "report.html"
-    allowed = experiment_page.html(results).replace(
+    allowed = experiment_page.render_page(results).replace(
         "default-src 'none';", "default-src 'none'; script-src 'unsafe-inline';"
     )
     path.write_text(allowed.replace("</body>", PROBE))
@@ -73,7 +73,7 @@ def test_a_browser_shows_every_plot_with_its_table(tmp_path: Path) -> None:
     results = made.ab()
     found = seen(results, tmp_path)
     assert [picture["name"] for picture in found["pictures"]] == [
-        chart.title for chart in experiment_page.charts_of(results)
+        chart.title for chart in experiment_page.build_charts(results)
     ]
     assert {picture["role"] for picture in found["pictures"]} == {"img"}
     for picture in found["pictures"]:
@@ -92,26 +92,28 @@ def test_a_narrow_window_does_not_spill(tmp_path: Path) -> None:
 
 
 def test_a_sweep_shows_latencies_against_chunk_size() -> None:
-    found = {chart.key: chart for chart in experiment_page.charts_of(made.sweep())}
+    found = {chart.key: chart for chart in experiment_page.build_charts(made.sweep())}
     assert found["sweep-ttft_p50_ms"].lines[0].points == ((1024, 390.625), (4096, 97.65625))
     assert found["sweep-itl_p99_ms"].table == (
         ("max_num_batched_tokens", "serve c=8, ms"),
         ("1024", "256.0"),
         ("4096", "1,024.0"),
     )
-    assert "not started: a block of 2096 tokens" in experiment_page.html(made.sweep())
+    assert "not started: a block of 2096 tokens" in experiment_page.render_page(made.sweep())
 
 
 def test_two_swept_flags_are_a_heat_map_with_its_table(tmp_path: Path) -> None:
     results = made.swept((1, 4), (1, 8), (3, 4), (3, 8))
-    throughput = next(chart for chart in experiment_page.charts_of(results) if chart.key == "grid-0-output_tok_per_s")
+    throughput = next(
+        chart for chart in experiment_page.build_charts(results) if chart.key == "grid-0-output_tok_per_s"
+    )
     assert (throughput.kind, throughput.bars, [line.name for line in throughput.lines]) == (
         "heat",
         ("4", "8"),
         ["1", "3"],
     )
     assert throughput.table[1:] == (("1", "100.0", "110.0"), ("3", "120.0", "-"))
-    picture = plot.chart_of(throughput)
+    picture = plot.render_chart(throughput)
     assert all(f">{figure}<" in picture for figure in ("100.0", "110.0", "120.0"))
     assert "data:image" not in picture
     found = seen(results, tmp_path)
@@ -123,25 +125,27 @@ def test_two_swept_flags_are_a_heat_map_with_its_table(tmp_path: Path) -> None:
 
 
 def test_a_swept_flag_is_a_line_over_numbers_and_bars_over_words() -> None:
-    depth = {chart.key: chart for chart in experiment_page.charts_of(made.swept(1, 2, 4, 8))}["sweep-output_tok_per_s"]
+    depth = {chart.key: chart for chart in experiment_page.build_charts(made.swept(1, 2, 4, 8))}[
+        "sweep-output_tok_per_s"
+    ]
     assert (depth.kind, depth.x) == ("lines", "speculative-config.num_speculative_tokens")
     assert depth.lines[0].points == ((1, 100.0), (2, 110.0), (4, 120.0))
-    words = {chart.key: chart for chart in experiment_page.charts_of(made.swept("unset", 2, 3))}[
+    words = {chart.key: chart for chart in experiment_page.build_charts(made.swept("unset", 2, 3))}[
         "sweep-output_tok_per_s"
     ]
     assert (words.kind, words.bars) == ("bars", ("unset", "2", "3"))
     assert words.table[1:] == (("unset", "100.0"), ("2", "110.0"), ("3", "-"))
-    assert "most output with arm 2, 120.0 tok/s" in experiment_page.html(made.swept(1, 2, 4, 8))
+    assert "most output with arm 2, 120.0 tok/s" in experiment_page.render_page(made.swept(1, 2, 4, 8))
 
 
 def test_what_a_recipe_says_is_text_in_the_page_not_markup() -> None:
-    text = experiment_page.html(made.ab())
+    text = experiment_page.render_page(made.ab())
     assert "<b>chunked prefill</b>" not in text
     assert "&lt;b&gt;chunked prefill&lt;/b&gt; off" in text
 
 
 def test_a_page_asks_nothing_of_the_network() -> None:
-    text = re.sub(r'xmlns(:\w+)?="[^"]*"', "", experiment_page.html(made.ab()))
+    text = re.sub(r'xmlns(:\w+)?="[^"]*"', "", experiment_page.render_page(made.ab()))
     assert not re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', text)
 
 
@@ -151,7 +155,7 @@ def test_each_line_of_a_chart_is_named_and_drawn_apart_from_the_others(tmp_path:
     chart = plot.Chart(
         "many", "Many", "", "x", "y, ms", tuple(plot.Line(arm, ((1, 1), (1000, 10 + n))) for n, arm in enumerate(arms))
     )
-    picture = plot.chart_of(chart)
+    picture = plot.render_chart(chart)
     assert picture.count("<polyline") == lines
     looks = re.findall(r'<polyline class="series (series\d)" points="[^"]*"( stroke-dasharray="[^"]*")?/>', picture)
     assert len(set(looks)) == lines

@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright import html
 from sparkwright.health.record import Gpu, Machine, Record, Speed, State
-from sparkwright.runner.status import FIELDS, row_of
+from sparkwright.runner.status import CHECK_FIELDS, check_row
 from sparkwright.units import GIB
 
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -41,5 +41,5 @@ def every_5_minutes(change: Callable[[float], dict[str, Any] | None] = lambda ho
 
 def host(records: list[Record], name: str = "spark1") -> html.Host:
     """Return the host as the laptop reads it."""
-    event = {"fields": list(FIELDS), "rows": [row_of(record) for record in records]}
+    event = {"fields": list(CHECK_FIELDS), "rows": [check_row(record) for record in records]}
     return html.of(name, event, SINCE_S, UNTIL_S)

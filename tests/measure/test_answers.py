@@ -22,7 +22,7 @@ RIGHT = ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry",
     ],
 )
 def test_texts_that_no_working_model_writes(text: str) -> None:
-    assert reference.nonsense(text)
+    assert reference.describe_nonsense(text)
 
 
 @pytest.mark.parametrize(
@@ -39,33 +39,34 @@ def test_texts_that_no_working_model_writes(text: str) -> None:
     ],
 )
 def test_a_sane_text_is_sane_in_any_language(text: str) -> None:
-    assert reference.nonsense(text) == ""
+    assert reference.describe_nonsense(text) == ""
 
 
 def test_a_model_that_answers_everything_alike_is_garbage_even_in_good_english() -> None:
-    judged = reference.judge_answers(["The lamp turned above the dark water."] * 12)
+    judged = reference.evaluate_answers(["The lamp turned above the dark water."] * 12)
     assert (judged.verdict, judged.right) == ("garbage", 0)
     assert "one answer to all of them" in judged.sentence
 
 
 def test_looping_reference_texts_fail_a_model_that_knows_the_answers() -> None:
     assert (
-        reference.judge_answers(RIGHT, ["the the the the the the the the the the the the the"] * 3).verdict == "garbage"
+        reference.evaluate_answers(RIGHT, ["the the the the the the the the the the the the the"] * 3).verdict
+        == "garbage"
     )
     assert (
-        reference.judge_answers(RIGHT, ["A fine sentence.", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "Another."]).verdict
+        reference.evaluate_answers(RIGHT, ["A fine sentence.", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "Another."]).verdict
         == "doubtful"
     )
-    assert reference.judge_answers(RIGHT, ["A fine sentence.", "Another.", "A third."]).verdict == "sane"
+    assert reference.evaluate_answers(RIGHT, ["A fine sentence.", "Another.", "A third."]).verdict == "sane"
 
 
 def test_no_answer_is_right_for_two_questions() -> None:
     for own, answer in enumerate(RIGHT):
         others = [answer if n != own else "" for n in range(len(RIGHT))]
-        assert reference.judge_answers(others).right == 0
+        assert reference.evaluate_answers(others).right == 0
 
 
 def test_an_answer_that_is_wrong_only_from_the_prefix_cache_is_no_reference() -> None:
-    sane = reference.judge_answers(RIGHT)
-    assert reference.from_cache(sane, "marigold", "Marigold.").verdict == "sane"
-    assert reference.from_cache(sane, "marigold", "lighthouse").verdict == "doubtful"
+    sane = reference.evaluate_answers(RIGHT)
+    assert reference.evaluate_cached_answer(sane, "marigold", "Marigold.").verdict == "sane"
+    assert reference.evaluate_cached_answer(sane, "marigold", "lighthouse").verdict == "doubtful"

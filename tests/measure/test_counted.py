@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sparkwright
-from sparkwright.measure.http_probe import miscounted, uncounted
+from sparkwright.measure.http_probe import has_count_mismatch, has_foreign_tokens
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,10 @@ from sparkwright.measure.http_probe import miscounted, uncounted
 def test_a_cut_stream_excuses_a_few_tokens_and_nothing_excuses_fewer(
     served: float, streamed: int, capped: int, others: bool, wrong: bool
 ) -> None:
-    assert (uncounted(served, streamed, capped), miscounted(served, streamed, capped)) == (others, wrong)
+    assert (has_foreign_tokens(served, streamed, capped), has_count_mismatch(served, streamed, capped)) == (
+        others,
+        wrong,
+    )
 
 
 def test_a_diagnosis_takes_its_rules_from_no_module_of_a_playbook() -> None:

@@ -21,7 +21,7 @@ def target(server: ExactServer) -> Target:
 
 def cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
     with serving(plan) as server:
-        return lab.run(target(server), load, idle_s=0), server
+        return lab.measure_load(target(server), load, idle_s=0), server
 
 
 def test_all_tokens_are_counted_and_the_warm_up_is_not() -> None:
@@ -80,7 +80,7 @@ def test_a_load_has_its_temperature_and_tells_what_of_the_drafts_was_accepted() 
 
 def test_other_traffic_is_inconclusive() -> None:
     with serving(Schedule(running=2)) as server, pytest.raises(Inconclusive, match="2 requests running"):
-        lab.run(target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+        lab.measure_load(target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
 
 
 def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
@@ -97,7 +97,7 @@ def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
     answers = iter([before, before, after])
     with serving(FAST) as server:
         options = Target(HTTP, server.url, "m", counters=lambda: next(answers, after))
-        found = lab.run(options, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+        found = lab.measure_load(options, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
     assert (found["verdict"], found["prefix_hit_share"]) == ("inconclusive", 0.8)
 
 
@@ -110,7 +110,7 @@ def test_a_server_that_knows_only_the_common_keys_is_measured_too() -> None:
 
 def test_a_server_without_a_token_fails_with_its_words() -> None:
     with serving(Schedule(status=503)) as server, pytest.raises(Failed, match="no token from .*: no"):
-        lab.run(target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
+        lab.measure_load(target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
 
 
 def test_a_later_request_opens_its_connection_later() -> None:

@@ -10,31 +10,31 @@ import pytest
 
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import reference
-from sparkwright.measure.reference import Text
+from sparkwright.measure.reference import GeneratedText
 
 FAR = 3.0
 
 
-def text(words: str, *, others: dict[int, tuple[str, float]] | None = None, told: bool = True) -> Text:
+def text(words: str, *, others: dict[int, tuple[str, float]] | None = None, told: bool = True) -> GeneratedText:
     """Return a text of words, each with a large lead. `others` has, by token (from 0), the second candidate and its distance."""
     steps = []
     for n, word in enumerate(words.split()):
         other, gap = (others or {}).get(n, ("never", FAR))
         steps.append(((word, -0.1), (other, -0.1 - gap)))
-    return Text(words, tuple(steps) if told else ())
+    return GeneratedText(words, tuple(steps) if told else ())
 
 
 ONE = text("one two three four five six seven eight")
 
 
 def test_the_same_text_is_the_same() -> None:
-    assert reference.judge([ONE] * 3, [ONE] * 3) == ("same", [])
+    assert reference.compare_texts([ONE] * 3, [ONE] * 3) == ("same", [])
 
 
 def test_texts_that_part_where_both_runs_were_undecided_are_the_same() -> None:
     before = text("one two three four", others={2: ("drei", 0.04)})
     now = text("one two drei vier", others={2: ("three", 0.02)})
-    verdict, (parting,) = reference.judge([before, ONE, ONE], [now, ONE, ONE])
+    verdict, (parting,) = reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])
     assert (verdict, parting.token, parting.tied) == ("same", 3, True)
     assert parting.sentence.endswith(
         "parts at token 3, 0.04 nats apart: 'one two three four' is now 'one two drei vier'"
@@ -44,7 +44,7 @@ def test_texts_that_part_where_both_runs_were_undecided_are_the_same() -> None:
 def test_it_takes_both_runs_to_be_undecided() -> None:
     before = text("one two three four", others={2: ("drei", 4.0)})
     now = text("one two drei vier", others={2: ("three", 0.02)})
-    assert reference.judge([before, ONE, ONE], [now, ONE, ONE])[0] == "doubtful"
+    assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "doubtful"
 
 
 @pytest.mark.parametrize(("common", "verdict"), [(1, "another"), (12, "doubtful")])
@@ -54,30 +54,30 @@ def test_near_ties_excuse_no_server_whose_every_text_parts_at_once(common: int, 
         text(f"{start}two", others={common: ("zwei", 0.04)}),
         text(f"{start}zwei", others={common: ("two", 0.02)}),
     )
-    assert reference.judge([before] * 3, [now] * 3)[0] == verdict
-    assert reference.judge([before, ONE, ONE], [now, ONE, ONE])[0] == "same"
+    assert reference.compare_texts([before] * 3, [now] * 3)[0] == verdict
+    assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "same"
 
 
 def test_when_every_prompt_parts_at_no_tie_it_is_another_model() -> None:
-    verdict, partings = reference.judge([ONE] * 3, [text("one zwei drei vier")] * 3)
+    verdict, partings = reference.compare_texts([ONE] * 3, [text("one zwei drei vier")] * 3)
     assert verdict == "another"
     assert "parts at token 2, not a near-tie: 'one two three four five si" in partings[0].sentence
     assert partings[0].sentence.endswith("is now 'one zwei drei vier'")
 
 
 def test_a_text_that_ends_early_parts_there() -> None:
-    verdict, (parting,) = reference.judge([ONE, ONE, ONE], [text("one two"), ONE, ONE])
+    verdict, (parting,) = reference.compare_texts([ONE, ONE, ONE], [text("one two"), ONE, ONE])
     assert (verdict, parting.token, parting.tied) == ("doubtful", 3, False)
 
 
 @pytest.mark.parametrize(("now", "verdict"), [("zwei", "another"), ("one two three four five six sieben", "doubtful")])
 def test_without_log_probabilities_only_an_early_parting_of_every_prompt_is_certain(now: str, verdict: str) -> None:
-    bare = Text(ONE.text)
-    assert reference.judge([bare] * 3, [Text(now)] * 3)[0] == verdict
+    bare = GeneratedText(ONE.text)
+    assert reference.compare_texts([bare] * 3, [GeneratedText(now)] * 3)[0] == verdict
 
 
 def test_what_is_written_is_read_again() -> None:
-    assert Text.from_json(json.loads(json.dumps(ONE.to_json()))) == ONE
+    assert GeneratedText.from_json(json.loads(json.dumps(ONE.to_json()))) == ONE
 
 
 # -- asked over HTTP ---------------------------------------------------------------------------------------------------
@@ -121,11 +121,11 @@ def url(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
 
 
 def test_a_server_is_asked_as_plainly_as_it_must_be_and_half_characters_have_names(url: tuple[str, bool]) -> None:
-    found = reference.ask(HTTP, url[0], "m", api_key="", timeout_s=5)
+    found = reference.query_texts(HTTP, url[0], "m", api_key="", timeout_s=5)
     assert [item.text for item in found] == ["one"] * len(reference.PROMPTS)
     assert found[0].steps == (() if url[1] else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
 
 
 def test_nobody_there_is_no_text() -> None:
     with pytest.raises(reference.Unanswered, match="refused"):
-        reference.ask(HTTP, "http://127.0.0.1:1", "m", api_key="", timeout_s=1)
+        reference.query_texts(HTTP, "http://127.0.0.1:1", "m", api_key="", timeout_s=1)

@@ -5,7 +5,7 @@ import pytest
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host import nvidia_smi
 from sparkwright.measure import background, smoke
-from sparkwright.measure.background import Lag
+from sparkwright.measure.background import LagSampler
 from sparkwright.measure.smoke import Baseline, Bounds, Run
 from tests.measure.exact_server import Schedule, serving
 
@@ -41,7 +41,7 @@ def before(rate: float, deviation: float = 0.0) -> Baseline:
     ],
 )
 def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str) -> None:
-    assert smoke.judge(runs(*rates), bounds, baseline)[0] == verdict
+    assert smoke.evaluate_runs(runs(*rates), bounds, baseline)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline
     ],
 )
 def test_seven_runs_decide_at_the_tolerance(rates: tuple[float, ...], verdict: str) -> None:
-    assert smoke.judge(runs(*rates), Bounds(), before(47), last=True)[0] == verdict
+    assert smoke.evaluate_runs(runs(*rates), Bounds(), before(47), is_final=True)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_tolerance_follows_the_noise_within_limits(deviation: float, toleran
 
 
 def test_a_faster_server_passes_with_a_question() -> None:
-    verdict, _, note = smoke.judge(runs(60, 60, 60), Bounds(), before(47))
+    verdict, _, note = smoke.evaluate_runs(runs(60, 60, 60), Bounds(), before(47))
     assert verdict == "proved"
     assert "faster than its baseline" in note
 
@@ -75,13 +75,13 @@ def test_with_speculation_each_prompt_is_held_against_itself() -> None:
     baseline = Baseline.of(measured, by_prompt=True)
     assert baseline.deviation == 0
     again = [Run(name, rate, 0.1) for name, rate in zip(NAMES, (30, 62, 94), strict=True)]
-    assert smoke.judge(again, Bounds(speculation=True), baseline)[0] == "regression"
-    assert smoke.judge(measured[:3], Bounds(speculation=True), baseline)[0] == "proved"
+    assert smoke.evaluate_runs(again, Bounds(speculation=True), baseline)[0] == "regression"
+    assert smoke.evaluate_runs(measured[:3], Bounds(speculation=True), baseline)[0] == "proved"
 
 
 def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
-        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
+        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
         options = [body["max_tokens"] for body in server.bodies]
         prompts = [body["messages"][0]["content"] for body in server.bodies]
     assert (found.verdict, len(found.runs)) == ("new baseline", 5)
@@ -93,20 +93,20 @@ def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
 
 def test_an_unclear_figure_gets_four_more_runs() -> None:
     with serving(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40)) as server:
-        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(), baseline=before(235, 0.05), tokens=40)
+        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=before(235, 0.05), tokens=40)
     assert len(found.runs) == 7
     assert found.verdict == "proved"
 
 
 def test_another_servers_refusal_of_our_keys_is_no_failure() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])) as server:
-        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
+        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
         assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
     assert found.verdict == "new baseline"
 
 
 def test_prompts_never_begin_alike() -> None:
-    assert len({smoke.prompt()[:8] for _ in range(50)}) == 50
+    assert len({smoke.build_prompt()[:8] for _ in range(50)}) == 50
 
 
 @pytest.mark.parametrize(
@@ -121,30 +121,32 @@ def test_prompts_never_begin_alike() -> None:
     ],
 )
 def test_a_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float | None, degraded: bool) -> None:
-    sample = background.sample_of(nvidia_smi.figures(printed, nvidia_smi.SAMPLE))
+    sample = background.build_sample(nvidia_smi.parse_figures(printed, nvidia_smi.SAMPLE_VALUES))
     assert sample is not None
-    assert background.summed([sample]).degraded(baseline_mhz) is degraded
+    assert background.summarize_samples([sample]).is_degraded(baseline_mhz) is degraded
 
 
 def test_a_host_without_a_gpu_gives_no_sample() -> None:
-    assert background.sample_of(nvidia_smi.figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE)) is None
-    assert background.summed([]).known is False
+    assert (
+        background.build_sample(nvidia_smi.parse_figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE_VALUES)) is None
+    )
+    assert background.summarize_samples([]).known is False
 
 
 def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:
-    lag = Lag(samples_s=[0.0001] * 95 + [0.02] * 5)
+    lag = LagSampler(samples_s=[0.0001] * 95 + [0.02] * 5)
     assert lag.spoils_percentiles(0.02)
     assert not lag.spoils_rates(2.5)
     assert lag.spoils_rates(0.15)
-    assert not Lag(samples_s=[0.0001] * 100).spoils_percentiles(0.02)
+    assert not LagSampler(samples_s=[0.0001] * 100).spoils_percentiles(0.02)
 
 
 def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
     """The server of this case sends a third of its answer at a time."""
     with serving(Schedule(per_chunk=40, chunks=4, gap_s=0.2, first_s=0.2)) as server:
-        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
+        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
     assert (found.verdict, found.runs) == ("not compared", [])
-    assert len(found.burst_rates) == smoke.RUNS
+    assert len(found.burst_rates) == smoke.MIN_RUNS
     assert "in bursts" in found.reason
     assert "from the request to the last token" in found.reason
 
@@ -155,4 +157,4 @@ def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
 def test_whole_requests_in_bursts_may_not_be_slower_than_half_of_what_is_expected(
     expected: float | None, verdict: str
 ) -> None:
-    assert smoke.judge_bursts([69.6, 70.1, 68.0], Bounds(expected))[0] == verdict
+    assert smoke.evaluate_bursts([69.6, 70.1, 68.0], Bounds(expected))[0] == verdict

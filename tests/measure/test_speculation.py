@@ -46,7 +46,7 @@ def test_acceptance_is_read_by_position_over_all_engines() -> None:
 def test_the_first_position_is_held_against_its_baseline(
     drafts: float, now: tuple[float, ...], before: tuple[float, ...], fell: bool
 ) -> None:
-    assert bool(speculation.fallen(Acceptance(drafts, None, now), before)) is fell
+    assert bool(speculation.describe_acceptance_drop(Acceptance(drafts, None, now), before)) is fell
 
 
 def cells(*found: tuple[int, int, str]) -> list[Cell]:
@@ -66,4 +66,6 @@ def cells(*found: tuple[int, int, str]) -> list[Cell]:
     ],
 )  # fmt: skip
 def test_speculation_is_held_against_one_greedy_stream(found: tuple[tuple[int, int, str], ...], text: str) -> None:
-    assert text in speculation.failure(cells(*found)) and bool(speculation.failure(cells(*found))) == bool(text)
+    assert text in speculation.describe_failure(cells(*found)) and bool(
+        speculation.describe_failure(cells(*found))
+    ) == bool(text)

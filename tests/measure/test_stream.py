@@ -12,12 +12,12 @@ from sparkwright.measure import connection, figures, load, stream
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
-BODY = openai_api.measured_stream(HTTP, "m", "hello", 1000)
+BODY = openai_api.build_stream_request(HTTP, "m", "hello", 1000)
 
 
 def measured(*, cap_s: float = 60, timeout_s: float = 5, **plan: Any) -> stream.Stream:
     with serving(Schedule(**plan)) as server:
-        return stream.run(server.url, BODY, timeout_s=timeout_s, cap_s=cap_s)
+        return stream.measure_stream(server.url, BODY, timeout_s=timeout_s, cap_s=cap_s)
 
 
 def true_rate(server: ExactServer) -> float:
@@ -30,7 +30,7 @@ def true_rate(server: ExactServer) -> float:
 @pytest.mark.parametrize("usage", ["continuous", "final", "inside"])
 def test_the_rate_is_of_tokens_not_of_chunks(per_chunk: int, usage: str) -> None:
     with serving(Schedule(per_chunk=per_chunk, usage=usage)) as server:
-        found = stream.run(server.url, BODY)
+        found = stream.measure_stream(server.url, BODY)
         assert found.tokens == 30 * per_chunk
         assert found.tok_per_s == pytest.approx(true_rate(server), rel=0.05)
         assert not found.approximate
@@ -38,7 +38,7 @@ def test_the_rate_is_of_tokens_not_of_chunks(per_chunk: int, usage: str) -> None
 
 def test_the_first_token_is_timed_not_the_role() -> None:
     with serving(Schedule(first_s=0.2)) as server:
-        found = stream.run(server.url, BODY)
+        found = stream.measure_stream(server.url, BODY)
         received_s, sent = server.record[0]
         assert found.ttft_s == pytest.approx(sent[0][0] - received_s, abs=0.05)
         assert found.points[0][1] == 1
@@ -65,7 +65,7 @@ def test_without_any_count_the_result_says_it_is_approximate() -> None:
 
 def test_a_stall_is_reported_as_long_as_it_was() -> None:
     with serving(Schedule(stall_at=10, stall_s=1.0)) as server:
-        found = figures.of([stream.run(server.url, BODY)])
+        found = figures.summarize([stream.measure_stream(server.url, BODY)])
         times = [at_s for at_s, _ in server.record[0][1]]
         truth = max(b - a for a, b in itertools.pairwise(times))
     assert truth > 1.0
@@ -76,7 +76,7 @@ def test_a_stall_is_reported_as_long_as_it_was() -> None:
 
 def test_p99_of_few_gaps_misses_a_stall_and_the_largest_gap_does_not() -> None:
     points = [(n * 0.02 + (1.0 if n > 100 else 0.0), n + 1) for n in range(201)]
-    found = figures.of([stream.Stream(points=points)])
+    found = figures.summarize([stream.Stream(points=points)])
     assert found.itl is not None
     assert found.itl.p99 == pytest.approx(0.02)
     assert (found.stalls, round(found.largest_gap_s, 6), round(found.stall_s, 6)) == (1, 1.02, 1.02)
@@ -126,7 +126,7 @@ def test_a_refusal_carries_its_status() -> None:
 
 def test_nobody_there_is_an_error() -> None:
     with pytest.raises(stream.StreamError, match="no answer"):
-        stream.run("http://127.0.0.1:1", {})
+        stream.measure_stream("http://127.0.0.1:1", {})
 
 
 def test_headers_that_drip_end_at_the_deadline() -> None:
@@ -141,8 +141,10 @@ def test_a_cap_ends_a_slow_stream_with_what_it_gave() -> None:
 
 
 def test_a_kernel_that_wakes_too_early_breaks_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = connection._Socket._waits
-    monkeypatch.setattr(connection._Socket, "_waits", lambda self, which, seconds: waits(self, which, seconds * 0.5))
+    waits = connection._Socket._set_timeout_option
+    monkeypatch.setattr(
+        connection._Socket, "_set_timeout_option", lambda self, which, seconds: waits(self, which, seconds * 0.5)
+    )
     assert measured(gap_s=0.2, chunks=1000, cap_s=0.6).capped
 
 
@@ -153,19 +155,19 @@ def test_a_cap_ends_a_silent_server() -> None:
 def test_many_streams_are_each_timed_from_their_own_request() -> None:
     with serving(Schedule(first_s=0.1, chunks=10)) as server:
         requests = [load.Request(BODY, at_s=0.05 * n, group=str(n)) for n in range(8)]
-        found = load.run(server.url, requests)
+        found = load.send_all(server.url, requests)
         truth = sorted(sent[0][0] - received_s for received_s, sent in server.record)
     streams = [item.stream for item in found if item.stream]
     assert [item.request.group for item in found] == [str(n) for n in range(8)]
-    assert figures.of(streams).tokens == 80
-    ttft = figures.of(streams).ttft
+    assert figures.summarize(streams).tokens == 80
+    ttft = figures.summarize(streams).ttft
     assert ttft is not None
     assert ttft.p50 == pytest.approx(figures.percentile(truth, 50), abs=0.05)
 
 
 def test_workers_take_the_next_request_when_one_is_done() -> None:
     with serving(Schedule(first_s=0.02, gap_s=0.001, chunks=5)) as server:
-        found = load.run(server.url, [load.Request(BODY)] * 10, concurrency=3)
+        found = load.send_all(server.url, [load.Request(BODY)] * 10, concurrency=3)
         pending = [received_s for received_s, _ in server.record]
         ended = [sent[-1][0] for _, sent in server.record]
     assert len([item for item in found if item.stream]) == 10
@@ -175,8 +177,8 @@ def test_workers_take_the_next_request_when_one_is_done() -> None:
 
 def test_one_that_fails_does_not_hide_the_others() -> None:
     with serving(Schedule(api_key="right")) as server:
-        assert load.run(server.url, [load.Request(BODY)], api_key="wrong")[0].error
-        assert load.run(server.url, [load.Request(BODY)], api_key="right")[0].stream
+        assert load.send_all(server.url, [load.Request(BODY)], api_key="wrong")[0].error
+        assert load.send_all(server.url, [load.Request(BODY)], api_key="right")[0].stream
 
 
 def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
@@ -185,11 +187,11 @@ def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
         tries = 0
         while body is not None:
             try:
-                found = stream.run(server.url, body)
+                found = stream.measure_stream(server.url, body)
                 break
             except stream.StreamError as error:
-                assert error.status in openai_api.REFUSALS
-                body, tries = openai_api.plainer(HTTP, body), tries + 1
+                assert error.status in openai_api.REFUSAL_STATUSES
+                body, tries = openai_api.remove_refused_keys(HTTP, body), tries + 1
     assert (tries, found.tokens) == (2, 30)
 
 
@@ -198,7 +200,7 @@ def test_a_real_stream_is_read_whole(case: str) -> None:
     """Without continuous usage the final count is distributed over the chunks of a real answer."""
     raw = (DATA / case / "chat-stream.sse.txt").read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
     pieces = [(n / 100, raw[n : n + 97]) for n in range(0, len(raw), 97)]
-    found = stream.read(stream.Recording(pieces))
+    found = stream.parse_recording(stream.Recording(pieces))
     assert found.tokens > 0
     assert found.prompt_tokens > 0
     assert not found.approximate
@@ -225,7 +227,7 @@ def test_no_rate_is_made_of_a_stream_that_the_server_flushed_in_bursts(chunks: l
     assert found.in_bursts
     assert (found.tok_per_s, found.ttft_s, found.tpot_s, found.gaps_s) == (None, None, None, [])
     assert found.request_tok_per_s == pytest.approx(found.tokens / chunks[-1][0])
-    assert figures.of([found]).to_json()["streams_in_bursts"] == 1
+    assert figures.summarize([found]).to_json()["streams_in_bursts"] == 1
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 9])

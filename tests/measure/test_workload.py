@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import workload
-from sparkwright.measure.asker import Asker, Ruler
+from sparkwright.measure.asker import ServerClient, TokenEstimator
 from sparkwright.measure.workload import Load
 
 
@@ -30,15 +30,15 @@ def test_a_rate_is_a_poisson_process_and_the_seed_decides_it() -> None:
 
 
 def test_a_ruler_learns_tokens_from_two_counted_prompts() -> None:
-    ruler = Ruler.of((32, 90), (256, 426))
+    ruler = TokenEstimator.of((32, 90), (256, 426))
     assert (ruler.per_word, ruler.fixed) == (1.5, 42)
     assert len(ruler.text(1542).split()) == 1 + 1000
-    assert Ruler.of((32, 0), (256, 0)) == Ruler()
+    assert TokenEstimator.of((32, 0), (256, 0)) == TokenEstimator()
 
 
 def test_every_prompt_begins_with_fresh_random_text() -> None:
     load = Load("serve", requests=40, concurrency=4, prompts=(("same words", 8),))
-    (phase,) = workload.phases(load, Asker(HTTP, "m"))
+    (phase,) = workload.build_phases(load, ServerClient(HTTP, "m"))
     texts = [request.body["messages"][0]["content"] for request in phase.requests]
     assert len({text[:16] for text in texts}) == 40
     assert all(text.endswith("same words") for text in texts)
@@ -47,7 +47,7 @@ def test_every_prompt_begins_with_fresh_random_text() -> None:
 
 def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, long_tokens=8192, after_s=0.03)
-    alone, together = workload.phases(load, Asker(HTTP, "m"))
+    alone, together = workload.build_phases(load, ServerClient(HTTP, "m"))
     assert [request.group for request in alone.requests] == ["short alone"] * 3
     assert [(request.group, request.at_s) for request in together.requests] == [("long", 0.0)] + [("short", 0.03)] * 3
     words = [len(request.body["messages"][0]["content"].split()) for request in together.requests]
@@ -56,11 +56,11 @@ def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
 
 def test_a_mixed_queue_has_twenty_long_and_eighty_short_in_one_order() -> None:
     load = Load("mixed", longs=20, shorts=80, prompt_tokens=64, output_tokens=8, long_tokens=512, concurrency=8)
-    (phase,) = workload.phases(load, Asker(HTTP, "m"))
+    (phase,) = workload.build_phases(load, ServerClient(HTTP, "m"))
     groups = [request.group for request in phase.requests]
     assert (groups.count("long"), groups.count("short"), phase.concurrency) == (20, 80, 8)
     assert groups != sorted(groups)
-    assert groups == [request.group for request in workload.phases(load, Asker(HTTP, "m"))[0].requests]
+    assert groups == [request.group for request in workload.build_phases(load, ServerClient(HTTP, "m"))[0].requests]
 
 
 def test_a_load_comes_back_from_json_and_an_unknown_kind_is_refused() -> None:

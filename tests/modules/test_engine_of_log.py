@@ -29,10 +29,10 @@ def test_a_container_of_llama_cpp_is_proved_by_its_own_log(
     made: Any = engine.containers.run(shell, ["/bin/sh", "-c", script], name=name, labels=LABELS, detach=True)
     try:
         made.wait(timeout=60)
-        assert container_labels.engine_named(engine, name).title == "llama.cpp"
+        assert container_labels.engine_by_name(engine, name).title == "llama.cpp"
         found = EngineLog().run(EngineLog.Args(name), context)
         assert (found.data["engine"], found.data["state"]["slots"]) == ("llama_cpp", 4)
-        assert (seen := evidence.log(context, name)) is not None and seen.value("max_model_len") == 8192
+        assert (seen := evidence.read_engine_state(context, name)) is not None and seen.value("max_model_len") == 8192
         refused = VerifyLogs().run(VerifyLogs.Args(name, chunked_prefill="enabled"), context)
         assert (refused.failed, refused.msg) == (True, "serves what was asked: disproved.")
         config = EngineConfig().run(EngineConfig.Args(name), context)

@@ -119,7 +119,7 @@ def test_what_cannot_come_back_is_not_waited_for(
         spark.state.write("stopping", stopped)
     looks = iter([25, 25, 40, 60])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 60) * GIB})
-    monkeypatch.setattr(memory, "QUIET_S", 0.3)
+    monkeypatch.setattr(memory, "QUIET_PERIOD_S", 0.3)
     result = Memory().run(Memory.Args(utilization=0.85, timeout_s=600, ollama="leave"), spark)
     assert (result.failed, result.exit, result.data["available_bytes"]) == (True, Exit.REFUSED, 60 * GIB)
 
@@ -130,7 +130,7 @@ def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 105 * GIB, "run": "run-1"})
     looks = iter([10] * 8)
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 115) * GIB})
-    monkeypatch.setattr(memory, "QUIET_S", 0.0)
+    monkeypatch.setattr(memory, "QUIET_PERIOD_S", 0.0)
     assert not Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark).failed
 
 
@@ -161,7 +161,7 @@ def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_un
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": None, "run": "run-1"})
     looks = iter([10, 40, 80, 110])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 110) * GIB})
-    monkeypatch.setattr(memory, "SETTLED_S", 0.2)
+    monkeypatch.setattr(memory, "SETTLE_S", 0.2)
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert (result.data["back"], result.msg) == (None, "not recorded; 100.0 GiB released")
 
@@ -184,7 +184,7 @@ def test_pages_of_the_weights_are_forgotten_without_root(tmp_path: Path) -> None
         opened.read()
     if cached(file) == 0:
         pytest.skip("this file system keeps no pages")
-    assert model_files.advise_away(tmp_path / "model") == 1
+    assert model_files.drop_cached_pages(tmp_path / "model") == 1
     if (
         "tmpfs"
         in subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
@@ -228,9 +228,9 @@ def test_a_process_names_its_container(tmp_path: Path, line: str) -> None:
     (tmp_path / "43").mkdir()
     (tmp_path / "43/cgroup").write_text("0::/user.slice/session-1.scope\n")
     (tmp_path / "43/stat").write_text("43 (c) S 1 2\n")
-    assert gpu_processes.processes_of(container, proc=tmp_path) == [42]
+    assert gpu_processes.list_container_pids(container, proc=tmp_path) == [42]
     (tmp_path / "42/stat").write_text("42 (a b) Z 1 2\n")
-    assert gpu_processes.processes_of(container, proc=tmp_path) == []
+    assert gpu_processes.list_container_pids(container, proc=tmp_path) == []
 
 
 def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,8 +287,8 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) 
     spark.state.write("before_start", {"available_bytes": 110 * GIB, "run": "run-0"})
     for available, held in ((10, 100), (110, 0), (60, 50), (115, 0)):
         spark.told["MemAvailable"] = available * GIB
-        holders.before_stop(spark, container)
-        assert holders.stopping(spark)["held_bytes"] == held * GIB
+        holders.record_stop(spark, container)
+        assert holders.read_stop(spark)["held_bytes"] == held * GIB
         spark.told["MemAvailable"] = max(available, 110) * GIB
         assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is not False
 
@@ -298,10 +298,10 @@ def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 7 * GIB})
     spark.state.write("interim", {"name": "qwen35", "gateways": [], "since": 1.0, "run": "run-0"})
-    holders.before_start(spark, 106 * GIB)
+    holders.record_available(spark, 106 * GIB)
     for gone, available in ((False, 99), (True, 106)):
         if gone:
             spark.state.remove("interim")
         spark.told["MemAvailable"] = available * GIB
-        holders.before_stop(spark, container)
-        assert holders.stopping(spark)["held_bytes"] == 7 * GIB
+        holders.record_stop(spark, container)
+        assert holders.read_stop(spark)["held_bytes"] == 7 * GIB

@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host import machine, ollama
-from sparkwright.host.ollama import Loaded, Ollama
+from sparkwright.host.ollama import LoadedModel, Ollama
 from sparkwright.modules.ollama import OllamaPs, OllamaReload, OllamaUnload
 from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
@@ -105,7 +105,7 @@ def test_every_model_is_unloaded_and_named(play: Play, context: RecordingContext
 def test_an_unload_that_was_lost_is_asked_for_again(
     play: Play, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ollama, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(ollama, "UNLOAD_RETRY_S", 0.05)
     monkeypatch.setattr(ollama, "POLL_S", 0.02)
     play.put("a")
     play.lost = 2
@@ -168,7 +168,7 @@ def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(play: Play, context
 
 
 def test_a_model_that_is_not_installed_any_more_is_left_out(play: Play, context: RecordingContext) -> None:
-    assert Ollama(play.url).load(Loaded("unknown", 1)) is False
+    assert Ollama(play.url).load(LoadedModel("unknown", 1)) is False
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
     context = RecordingContext(
         tmp_path, docker_host="unix:///nowhere", env={"PATH": f"{systemctl.parent}:/usr/bin:/bin"}
     )
-    found = ollama.find(context)
+    found = ollama.list_instances(context)
     assert ("http://127.0.0.1:8888", "service", 77) in [(item.url, item.kind, item.pid) for item in found]
 
 
@@ -218,4 +218,4 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
     ids=["everywhere", "everywhere, IPv6", "one address", "not published", "the host's network"],
 )
 def test_a_container_is_reached_where_its_host_reaches_it(row: dict[str, Any], url: str) -> None:
-    assert ollama.url_of_container(row) == url
+    assert ollama.container_url(row) == url

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.store import latest
+from sparkwright.health.store import load_latest
 from sparkwright.host.records import turns
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
@@ -53,10 +53,10 @@ def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -
     with crontab(mine):
         first = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=60), host)
         assert first.changed and first.data["scope"] == "cron"
-        began = latest(host.state.path)
+        began = load_latest(host.state.path)
         deadline_s = time.monotonic() + FIRES_S
         with cron():
-            while (now := latest(host.state.path)) == began:
+            while (now := load_latest(host.state.path)) == began:
                 assert time.monotonic() < deadline_s, "cron never started it"
                 time.sleep(0.2)
         assert now is not None and began is not None and now.time_s > began.time_s
@@ -72,9 +72,9 @@ def test_cron_keeps_the_wake_service_running_and_an_uninstall_ends_it(tmp_path: 
     with crontab(f"HOME={home}\n"):
         assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host).changed
         again = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host)
-        assert not again.changed and not turns.running(host.state)
+        assert not again.changed and not turns.is_service_running(host.state)
         with cron():
-            while not turns.running(host.state):
+            while not turns.is_service_running(host.state):
                 assert time.monotonic() < deadline_s, "cron never started it"
                 time.sleep(0.2)
         assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600), host).changed, (
@@ -82,7 +82,7 @@ def test_cron_keeps_the_wake_service_running_and_an_uninstall_ends_it(tmp_path: 
         )
         table = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout
         assert "sparkwright wake" not in table and "sparkwright health" in table
-        while turns.running(host.state):
+        while turns.is_service_running(host.state):
             assert time.monotonic() < deadline_s + 10, "it was not told to end"
             time.sleep(0.05)
         assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed

@@ -15,7 +15,7 @@ from sparkwright.host.module import StateModule
 from sparkwright.modules import registry
 from sparkwright.protocol import signature
 from sparkwright.protocol.result import arg
-from sparkwright.protocol.signature import build, check_arguments
+from sparkwright.protocol.signature import build_args, check_arguments
 
 
 @dataclass(frozen=True)
@@ -31,41 +31,41 @@ class Args:
 
 def test_a_near_miss_names_the_right_argument() -> None:
     with pytest.raises(Refused, match="no argument `pth`.*Did you mean `path`"):
-        build(Args, {"pth": "/tmp"}, module="file")
+        build_args(Args, {"pth": "/tmp"}, module="file")
 
 
 def test_a_missing_argument_is_named_with_its_meaning() -> None:
     with pytest.raises(Refused, match=r"file needs the argument `path` \(where\)"):
-        build(Args, {}, module="file")
+        build_args(Args, {}, module="file")
 
 
 def test_lists_and_mappings_are_checked_inside() -> None:
     with pytest.raises(Refused, match=r"file.words\[1\] is a text"):
-        build(Args, {"path": "p", "words": ["a", {"b": 1}]}, module="file")
-    assert build(Args, {"path": "p", "limits": {"cpu": 2}}, module="file").limits == {"cpu": 2.0}
+        build_args(Args, {"path": "p", "words": ["a", {"b": 1}]}, module="file")
+    assert build_args(Args, {"path": "p", "limits": {"cpu": 2}}, module="file").limits == {"cpu": 2.0}
 
 
 def test_numbers_fit_texts_and_rendered_texts_fit_numbers() -> None:
-    args = build(Args, {"path": 7, "wait_s": "2.5"}, module="file")
+    args = build_args(Args, {"path": 7, "wait_s": "2.5"}, module="file")
     assert (args.path, args.wait_s) == ("7", 2.5)
 
 
 @pytest.mark.parametrize("wrong", [{"state": "gone"}, {"deep": "yes"}, {"wait_s": "soon"}, {"mode": ["0644"]}])
 def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(Refused, match=f"file.{next(iter(wrong))} is"):
-        build(Args, {"path": "p", **wrong}, module="file")
+        build_args(Args, {"path": "p", **wrong}, module="file")
 
 
 @pytest.mark.parametrize("wrong", [-1, -0.5, "-1", "nan", "inf", float("inf")])
 def test_a_number_that_counts_nothing_is_refused(wrong: object) -> None:
     with pytest.raises(Refused, match="file.wait_s must be at least 0, got"):
-        build(Args, {"path": "p", "wait_s": wrong}, module="file")
+        build_args(Args, {"path": "p", "wait_s": wrong}, module="file")
     with pytest.raises(Refused, match=r"file.limits.cpu must be at least 0"):
-        build(Args, {"path": "p", "limits": {"cpu": wrong}}, module="file")
+        build_args(Args, {"path": "p", "limits": {"cpu": wrong}}, module="file")
 
 
 def test_an_open_argument_is_taken_unseen() -> None:
-    takes = signature.of(Args)
+    takes = signature.from_args_type(Args)
     left = check_arguments(
         takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"})
     )
@@ -78,7 +78,7 @@ def test_an_open_argument_is_taken_unseen() -> None:
 
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_a_signature_survives_the_laptops_cache(name: str) -> None:
-    takes = signature.of(registry.load(name).Args)
+    takes = signature.from_args_type(registry.load(name).Args)
     assert signature.from_json(json.loads(json.dumps(signature.to_json(takes)))) == takes
 
 
@@ -102,7 +102,7 @@ def found_of(module: StateModule[Any, Any], given: Any) -> Any:
 def test_a_case(name: str, case: dict[str, Any]) -> None:
     module = registry.load(name)()
     assert isinstance(module, StateModule)
-    args = signature.build(module.Args, case["args"], module=name)
+    args = signature.build_args(module.Args, case["args"], module=name)
     found = found_of(module, case["found"])
     changes = [
         [difference.field, difference.before, difference.after] for difference in module.differences(args, found)

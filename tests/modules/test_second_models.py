@@ -13,8 +13,8 @@ from sparkwright.host.records import good_states
 from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import SecondModels
 from sparkwright.modules.model.model_files import RestoreModelFiles, VerifyModel
-from sparkwright.modules.server.container import Found
-from sparkwright.modules.server.container import drift as container_drift
+from sparkwright.modules.server.container import ContainerState
+from sparkwright.modules.server.container import find_drift as container_drift
 from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
@@ -72,14 +72,14 @@ def test_a_plan_with_no_commit_is_a_sentence(context: RecordingContext, hub: Loo
 def verified(context: RecordingContext, hub: LoopbackHub, commit: str = COMMIT) -> dict[str, Any]:
     model = {"id": "a/b", "commit": "c" * 40, "dir": "~/m", "files": [], "models": [draft(hub, commit=commit)]}
     state = {"spec": {"name": "one"}, "model": model}
-    good_states.remember(context.state, state)
+    good_states.save_verified(context.state, state)
     return state
 
 
 def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_files, "_replaced", lambda context: False)
+    monkeypatch.setattr(model_files, "_is_replaced", lambda context: False)
     run(context, draft(hub))
     verified(context, hub)
     folder = context.machine.home / "draft"
@@ -94,22 +94,22 @@ def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
 def test_a_file_that_somebody_wrote_to_is_drift_with_its_role(context: RecordingContext, hub: LoopbackHub) -> None:
     run(context, draft(hub))
     state = verified(context, hub)
-    assert snapshot.changed_files(context, state) == []
+    assert snapshot.list_changed_files(context, state) == []
     (context.machine.home / "draft/config.json").write_text("{ }")
-    assert snapshot.changed_files(context, state) == ["draft: config.json"]
+    assert snapshot.list_changed_files(context, state) == ["draft: config.json"]
 
 
 def test_two_states_with_different_drafters_are_not_the_same(context: RecordingContext, hub: LoopbackHub) -> None:
     value, other = verified(context, hub), verified(context, hub, commit="b" * 40)
-    assert not good_states.same(value, other) and good_states.same(value, value)
-    assert [state["model"]["models"][0]["commit"] for state in good_states.before(context.state)] == [COMMIT]
+    assert not good_states.is_same(value, other) and good_states.is_same(value, value)
+    assert [state["model"]["models"][0]["commit"] for state in good_states.load_earlier(context.state)] == [COMMIT]
 
 
 def test_a_server_that_loaded_another_revision_of_its_drafter_differs(hub: LoopbackHub) -> None:
     has, wanted = draft(hub), draft(hub, commit="b" * 40)
     wanted["files"] = [{**file, "sha256": "f" * 64} if file["sha256"] else file for file in wanted["files"]]
     container = {"Id": "x", "Name": "/one", "State": {"Running": True}, "Config": {}, "HostConfig": {}}
-    found = Found(ContainerSpec("one", "i"), container, {}, "x", {"commit": "c", "models": [has]})
+    found = ContainerState(ContainerSpec("one", "i"), container, {}, "x", {"commit": "c", "models": [has]})
     rows = container_drift({"commit": "c", "models": [wanted]}, found)
     (row,) = (row for row in rows if row.field == "draft model revision")
     assert (row.before, row.after) == (COMMIT[:12], "b" * 12)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.llama_cpp import advice, gguf
-from sparkwright.engines.model.chat_template import kept, lines
+from sparkwright.engines.model.chat_template import fact_lines, validate_entry
 from sparkwright.errors import Refused
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.spark_lock import LockModel
-from sparkwright.sandbox.hub import GGUF_VALUES, TEMPLATE, gguf_header
+from sparkwright.sandbox.hub import CHAT_TEMPLATE, GGUF_VALUES, gguf_header
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
@@ -23,7 +23,7 @@ SHARDS = [f"big/m-UD-0000{n}-of-00002.gguf" for n in (1, 2)]
 #: as a real file has them: the vocabulary first, far beyond what the shape is read from
 VOCABULARY = {"tokenizer.ggml.tokens": [f"<token {n}>" for n in range(20_000)]}
 CHATS = {
-    "tokenizer.chat_template": TEMPLATE,
+    "tokenizer.chat_template": CHAT_TEMPLATE,
     "general.sampling.temp": 0.6,
     "general.sampling.top_k": 20,
     "general.sampling.penalty_repeat": float("nan"),
@@ -37,7 +37,7 @@ FILES = {
     "true.gguf": gguf_header(GGUF_VALUES) + bytes(1 << 17),
     "chats.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHATS}) + bytes(1 << 17),
     "cut.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHATS})[:-50],
-    "hostile.gguf": gguf_header({**GGUF_VALUES, gguf.ARCHITECTURE: "a b\x1b" * 99}),
+    "hostile.gguf": gguf_header({**GGUF_VALUES, gguf.ARCHITECTURE_KEY: "a b\x1b" * 99}),
 }
 
 
@@ -79,7 +79,7 @@ def test_a_pattern_that_means_nothing_says_what_there_is(context: RecordingConte
 
 def test_the_header_of_the_model_is_kept_and_its_cache_counts_as_memory(context: RecordingContext) -> None:
     found = lock(context, file="true.gguf")
-    assert found["config"][gguf.ARCHITECTURE] == "gpt-oss"
+    assert found["config"][gguf.ARCHITECTURE_KEY] == "gpt-oss"
     small, large = (advice.memory({"ctx-size": tokens, "parallel": 1}, found).bytes for tokens in (8192, 16384))
     assert large - small == 8192 * KV_BYTES_PER_TOKEN
 
@@ -94,9 +94,9 @@ def test_a_file_that_is_no_model_is_locked_without_a_header(context: RecordingCo
 def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its_makers_too(
     context: RecordingContext,
 ) -> None:
-    chat = kept(lock(context, file="chats.gguf")["chat"])
+    chat = validate_entry(lock(context, file="chats.gguf")["chat"])
     assert chat is not None
-    result = dict(lines(chat))
+    result = dict(fact_lines(chat))
     assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
     assert result["sampling"] == "GGUF file: temperature 0.6, top_k 20"
 

@@ -70,7 +70,7 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    (tmp_path / "rules.yml").write_text(alerts.text())
+    (tmp_path / "rules.yml").write_text(alerts.render_rules())
     target = f"127.0.0.1:{server.server_port}"
     jobs = {"spark1": "hosts", "lab": alerts.GATEWAY_JOB, "clients": alerts.CLIENTS_JOB}
     scrapes = [_scrape(name, job, target) for name, job in jobs.items()]

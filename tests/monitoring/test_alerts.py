@@ -106,7 +106,7 @@ def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) ->
         case: the test case.
         summary: keep the summary as the rule's only annotation; else it has none.
     """
-    rules = yaml.safe_load(alerts.text())
+    rules = yaml.safe_load(alerts.render_rules())
     (rule,) = [rule for rule in rules["groups"][0]["rules"] if rule["alert"] == f"Sparkwright{name}"]
     rule["annotations"] = {"summary": rule["annotations"]["summary"]} if summary else {}
     (folder / "rules.yml").write_text(yaml.safe_dump(rules))
@@ -125,16 +125,16 @@ def test_every_alert_has_its_case() -> None:
 def test_rules_and_dashboard_name_metrics_that_hosts_write() -> None:
     written = {
         line.split()[2].removeprefix(textfile.PREFIX)
-        for line in textfile.text(Record(0.0, "ok", "ok", 0.0)).splitlines()
+        for line in textfile.render_metrics(Record(0.0, "ok", "ok", 0.0)).splitlines()
         if line.startswith("# HELP")
     } | {metric.name for metric in textfile.METRICS}
     of_clients = {f"client_{field.replace('queue_ms', 'queue_seconds')}_total" for field in usage.FIELDS}
-    options = [alert.expr for alert in alerts.ALERTS] + dashboard.queries()
+    options = [alert.expr for alert in alerts.ALERTS] + dashboard.list_queries()
     named = {found for text in options for found in METRIC.findall(text)}
     assert named and named <= written | of_clients, named - written - of_clients
 
 
 def test_links_lead_to_where_the_user_has_the_runbooks() -> None:
-    found = yaml.safe_load(alerts.text("https://wiki.example.org/alerts"))
+    found = yaml.safe_load(alerts.render_rules("https://wiki.example.org/alerts"))
     links = [rule["annotations"]["runbook_url"] for rule in found["groups"][0]["rules"]]
     assert "https://wiki.example.org/alerts#sparkwrightslow" in links and len(set(links)) == len(alerts.ALERTS)

@@ -34,14 +34,14 @@ def test_grafanas_own_types_know_every_key_of_the_dashboard() -> None:
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.models.dashboard import Dashboard
 
-    ours = json.loads(dashboard.text())
+    ours = json.loads(dashboard.render_dashboard())
     read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(ours)))
     assert lost(ours, read) == []
 
 
 def test_no_two_panels_overlap() -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in json.loads(dashboard.text())["panels"]:
+    for panel in json.loads(dashboard.render_dashboard())["panels"]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken and at["x"] + at["w"] <= 24, panel["title"]
@@ -50,13 +50,13 @@ def test_no_two_panels_overlap() -> None:
 
 @needs_promtool
 def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
-    (tmp_path / "rules.yml").write_text(alerts.text())
+    (tmp_path / "rules.yml").write_text(alerts.render_rules())
     hosts = [scrape.Endpoint("spark1", "spark1.local", 9100), scrape.Endpoint("spark2", "fd00::2", 9100)]
     gateways = [
         scrape.Endpoint("lab", "10.0.0.1", 8080, tls=True, keyed=True, clients=True),
         scrape.Endpoint("two", "10.0.0.2", 8080),
     ]
-    text = scrape.text("x.yml", hosts, gateways)
+    text = scrape.render_config("x.yml", hosts, gateways)
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], **yaml.safe_load(text)}))
     done = subprocess.run(
         ["promtool", "check", "config", "--syntax-only", "prometheus.yml"],
@@ -74,5 +74,5 @@ def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
     )
     assert {job["static_configs"][0]["labels"]["job"] for job in jobs[1:3]} == {alerts.GATEWAY_JOB}
     (of_clients,) = jobs[3:]
-    assert of_clients["metrics_path"] == usage.PATH and of_clients["authorization"] == jobs[1]["authorization"]
+    assert of_clients["metrics_path"] == usage.METRICS_PATH and of_clients["authorization"] == jobs[1]["authorization"]
     assert of_clients["static_configs"][0]["labels"] == {"instance": "lab", "job": alerts.CLIENTS_JOB}

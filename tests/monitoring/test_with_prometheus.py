@@ -38,7 +38,7 @@ def page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = False) -
         gpu=Gpu(95 if hot else 47, 38.2, 2411, 3),
         serves=Serves("image", "0.32.0", "a/b", "1" * 40, "q", 1.7e9),
     )
-    return textfile.text(found)
+    return textfile.render_metrics(found)
 
 
 @needs_prometheus
@@ -49,7 +49,7 @@ def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> N
     prometheus.pages["clients"] = CLIENTS
     for name in ("haproxy_backend_active_servers", "sparkwright_client_queue_seconds_total"):
         prometheus.until(lambda name=name: len(prometheus.ask(f"count_over_time({name}[1m]) > 1")) > 0)  # type: ignore[misc]
-    unanswered = [query for query in dashboard.queries() if not prometheus.ask(query)]
+    unanswered = [query for query in dashboard.list_queries() if not prometheus.ask(query)]
     assert unanswered == []
 
 

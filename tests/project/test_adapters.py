@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
-from sparkwright.project.recipe.engine_settings import served_memory, serving
+from sparkwright.project.recipe.engine_settings import compute_memory, resolve_settings
 from sparkwright.units import GIB
 from tests.project.recipe.test_engine_settings import after, loaded, loaded_gguf, names_of, pinned, row
 
@@ -39,7 +39,7 @@ def locked(config: dict[str, Any] | None = None, **about: Any) -> dict[str, Any]
 
 
 def findings(folder: Path, text: str, entries: dict[str, Any]) -> list[tuple[str, str, str]]:
-    served = serving(loaded(folder, text), entries)
+    served = resolve_settings(loaded(folder, text), entries)
     return [(row.severity, row.rule, row.sentence) for row in served.findings if row.rule.startswith("adapter")]
 
 
@@ -67,16 +67,16 @@ def test_sglang_serves_them_behind_the_served_name(tmp_path: Path) -> None:
 def test_llama_cpp_gets_the_pinned_file_of_the_one_that_every_request_gets(tmp_path: Path) -> None:
     value = loaded_gguf(tmp_path, LLAMA + GGUF)
     entries = pinned(model=[row("m-Q4_K_M.gguf", 4 * GIB)], **{"adapter sql": [row("sql-lora-f16.gguf", GIB)]})
-    assert serving(value, entries).flags["lora"] == ["/adapters/sql/sql-lora-f16.gguf"]
+    assert resolve_settings(value, entries).flags["lora"] == ["/adapters/sql/sql-lora-f16.gguf"]
     assert (value.adapter_names, value.served_names) == ((), ("sql",))
-    alone = served_memory(value, {**entries, "models": {}})
-    assert served_memory(value, entries).bytes - alone.bytes == GIB
+    alone = compute_memory(value, {**entries, "models": {}})
+    assert compute_memory(value, entries).bytes - alone.bytes == GIB
 
 
 def test_inside_a_share_their_weights_only_leave_less_for_the_cache(tmp_path: Path) -> None:
     value = loaded(tmp_path, VLLM + ONE)
     entries = pinned(model=[row("a.safetensors", 4 * GIB)], **{"adapter sql": [row("adapter_model.safetensors", GIB)]})
-    assert served_memory(value, entries).weights_bytes == 5 * GIB
+    assert compute_memory(value, entries).weights_bytes == 5 * GIB
 
 
 def test_another_commit_of_one_is_another_baseline_of_the_same_command(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_adapter_is_held_against_the_pinned_model(
     value = loaded(tmp_path, VLLM + ONE)
     model = value.file.model.model_copy(update={"id": "Qwen/Qwen3-8B-FP8"})
     value = recipe.Recipe(value.name, value.file.model_copy(update={"model": model}), value.source)
-    found = [row for row in serving(value, locked(**about)).findings if row.rule == "adapter-base"]
+    found = [row for row in resolve_settings(value, locked(**about)).findings if row.rule == "adapter-base"]
     assert [row.severity for row in found] == ([severity] if severity else [])
     assert all(words in row.sentence for row in found)
 

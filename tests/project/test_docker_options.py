@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.caches import FOLDER
+from sparkwright.engines.caches import HOST_FOLDER
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.host.containers import container_labels, container_options, containers
 from sparkwright.measure import http_probe
@@ -84,8 +84,8 @@ class Bench:
             assert self.deploy(names).changed
             return
         spec = ContainerSpec.from_json(names["container"])
-        ours = container_labels.labels(RecordingContext(self.folder), container_labels.SERVER, self.name)
-        arguments = container_options.create_arguments(replace(spec, labels={**spec.labels, **ours}))
+        ours = container_labels.build_labels(RecordingContext(self.folder), container_labels.SERVER, self.name)
+        arguments = container_options.build_create_body(replace(spec, labels={**spec.labels, **ours}))
         self.client.api.create_container_from_config(arguments, self.name)
 
     def by_script(self, names: dict[str, Any], *, starts: bool = True) -> None:
@@ -219,7 +219,7 @@ def test_compile_caches_arrive_in_the_container_of_a_deploy_and_of_the_script(be
     try:
         bench.make(names)
         bench.inside(f"mkdir -p $VLLM_CACHE_ROOT; echo graph > $VLLM_CACHE_ROOT/graph; echo header > {header}")
-        live = home / FOLDER / key / "live" / bench.name
+        live = home / HOST_FOLDER / key / "live" / bench.name
         found = [(live / name).read_text() for name in ("cache/vllm/graph", "inductor_headers/header")]
         assert found == ["graph\n", "header\n"]
         ours = bench.mounted()
@@ -250,11 +250,11 @@ def test_a_server_on_the_hosts_network_is_asked_at_its_engines_port(bench: Bench
     assert next(bench.client.api.logs(bench.name, stream=True, follow=True)) == b"up\n"
     found = containers.inspect(bench.client, bench.name) or {}
     assert containers.url_of(found) == names["base_url"] == f"http://127.0.0.1:{port}"
-    assert http_probe.ask(names["base_url"], "/health").status == 200
-    assert (containers.publishing(bench.client, port) or {})["Name"] == f"/{bench.name}"
-    assert containers.who_listens(bench.client, port) == f"container {bench.name}"
+    assert http_probe.send_request(names["base_url"], "/health").status == 200
+    assert (containers.find_by_port(bench.client, port) or {})["Name"] == f"/{bench.name}"
+    assert containers.describe_port_holder(bench.client, port) == f"container {bench.name}"
     bench.client.api.kill(bench.name)
-    assert containers.who_listens(bench.client, port) == ""
+    assert containers.describe_port_holder(bench.client, port) == ""
 
 
 @pytest.mark.docker
@@ -270,7 +270,7 @@ def test_a_server_in_a_crash_loop_has_its_port_between_its_starts_too(bench: Ben
         bench.client.api.start(bench.name)
         for _ in range(6):  # each wait for the next start is longer, the sixth lasts seconds
             next(events)
-        while containers.listening_process(port):  # Docker's own, for a moment
+        while containers.describe_listening_process(port):  # Docker's own, for a moment
             time.sleep(0.01)
         result = Preflight().run(
             Preflight.Args(container={**spec, "name": f"{bench.name}-b"}), RecordingContext(bench.folder)

@@ -20,23 +20,25 @@ TOP = Path(__file__).parents[2]
 def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The shipped files of another version, which a test may change. What they were counts as copied by an earlier `init`."""
     top = tmp_path / "package"
-    for folder in (*starter.FOLDERS, *shipped_files.FOLDERS):
-        shutil.copytree(shipped_files.source() / folder, top / folder)
-    shutil.copy(shipped_files.source() / "tasks.py", top)
-    known = {name: [*ids] for name, ids in ejection.earlier().items()}
-    for path in (path for folder in shipped_files.FOLDERS for path in (top / folder).rglob("*") if path.is_file()):
+    for folder in (*starter.STARTER_FOLDERS, *shipped_files.SHIPPED_FOLDERS):
+        shutil.copytree(shipped_files.shipped_folder() / folder, top / folder)
+    shutil.copy(shipped_files.shipped_folder() / "tasks.py", top)
+    known = {name: [*ids] for name, ids in ejection.load_earlier_copies().items()}
+    for path in (
+        path for folder in shipped_files.SHIPPED_FOLDERS for path in (top / folder).rglob("*") if path.is_file()
+    ):
         raw = path.read_bytes()
         blob = hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest()
-        known.setdefault(path.relative_to(top).as_posix(), []).append(blob[: ejection.HASH])
-    monkeypatch.setattr(ejection, "earlier", lambda: known)
-    monkeypatch.setattr(shipped_files, "source", lambda: top)
+        known.setdefault(path.relative_to(top).as_posix(), []).append(blob[: ejection.HASH_CHARS])
+    monkeypatch.setattr(ejection, "load_earlier_copies", lambda: known)
+    monkeypatch.setattr(shipped_files, "shipped_folder", lambda: top)
     return top
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "project"
-    starter.lay(root)
+    starter.write_starter(root)
     monkeypatch.chdir(root)
     return root
 
@@ -79,10 +81,10 @@ def test_a_mistake_in_a_shipped_file_is_shown_by_the_files_name(project: Path, n
         playbook.load(Project(project).playbook("deploy"), project)
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_files.ejectable() if name.startswith("templates/")])
+@pytest.mark.parametrize("name", [name for name in shipped_files.list_ejectable() if name.startswith("templates/")])
 def test_the_note_in_a_template_is_not_rendered(name: str, project: Path) -> None:
     ejection.eject(project, name)
-    text, shipped = (project / name).read_text(), (shipped_files.source() / name).read_text()
+    text, shipped = (project / name).read_text(), (shipped_files.shipped_folder() / name).read_text()
     assert "ejected from sparkwright" in text
     assert text.endswith(shipped) and expressions.render(text.removesuffix(shipped) + "#!/bin/sh", {}) == "#!/bin/sh"
 
@@ -90,17 +92,17 @@ def test_the_note_in_a_template_is_not_rendered(name: str, project: Path) -> Non
 def test_what_both_sides_changed_in_different_places_is_merged(project: Path, newer: Path) -> None:
     ejection.eject(project, PART)
     replace(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
-    assert ejection.state_of(project, PART) == ejection.FileState(PART, "changed", ejection.__version__, moved=False)
+    assert ejection.file_state(project, PART) == ejection.FileState(PART, "changed", ejection.__version__, moved=False)
     (newer / PART).write_text((newer / PART).read_text() + "\n- name: New in this version\n  facts:\n")
-    assert ejection.state_of(project, PART).moved
+    assert ejection.file_state(project, PART).moved
     texts = ejection.compare(project, PART)
     assert "+- name: New in this version" in texts.diff(own=False)
     assert "+- name: Ask it for a token" in texts.diff(own=True)
     assert texts.conflicts == []
-    ejection.adopt(project, PART, texts.merged())
+    ejection.write_ejected(project, PART, texts.merged())
     merged = (project / PART).read_text()
     assert "Ask it for a token" in merged and merged.endswith("New in this version\n  facts:\n")
-    assert not ejection.state_of(project, PART).moved
+    assert not ejection.file_state(project, PART).moved
 
 
 def test_a_line_that_both_sides_changed_is_a_conflict(project: Path, newer: Path) -> None:
@@ -136,11 +138,11 @@ def test_a_file_that_is_there_is_not_replaced(project: Path) -> None:
         ejection.eject(project, "playbooks/deploy.yml")
     assert (project / "playbooks/deploy.yml").read_text() == "- hosts: all\n"
     with pytest.raises(Refused, match="Did you mean `parts/prove`"):
-        ejection.named(project, "parts/prov")
+        ejection.resolve_name(project, "parts/prov")
 
 
 def test_the_checkout_itself_is_left_alone(newer: Path) -> None:
-    for act in (lambda: ejection.eject(newer, PART), lambda: ejection.refuse_source(newer)):
+    for act in (lambda: ejection.eject(newer, PART), lambda: ejection.refuse_own_checkout(newer)):
         with pytest.raises(Refused, match="the shipped ones themselves"):
             act()
 
@@ -150,21 +152,23 @@ def test_copies_of_an_earlier_version_are_known_by_their_hash(project: Path) -> 
     for name, path in old.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, project / name)
-    assert [name for name, kept in ejection.copies(project) if not kept] == sorted(old)
+    assert [name for name, kept in ejection.find_unchanged_copies(project) if not kept] == sorted(old)
     (project / PART).write_text((project / PART).read_text() + "# ours\n")
-    assert [name for name, _ in ejection.copies(project)] == ["templates/client.j2"]
-    assert ejection.state_of(project, PART).state == "changed"
+    assert [name for name, _ in ejection.find_unchanged_copies(project)] == ["templates/client.j2"]
+    assert ejection.file_state(project, PART).state == "changed"
 
 
 def test_what_a_changed_playbook_includes_stays_with_it_unless_it_is_as_shipped(project: Path, newer: Path) -> None:
     shutil.copytree(newer / "playbooks", project / "playbooks")
-    assert {kept for _, kept in ejection.copies(project)} == {""}
+    assert {kept for _, kept in ejection.find_unchanged_copies(project)} == {""}
     (project / "playbooks/deploy.yml").write_text((project / "playbooks/deploy.yml").read_text() + "# ours\n")
-    assert {kept for _, kept in ejection.copies(project)} == {""}, "all its parts are as this version ships them"
+    assert {kept for _, kept in ejection.find_unchanged_copies(project)} == {""}, (
+        "all its parts are as this version ships them"
+    )
     cold = "playbooks/parts/cold.yml"  # parts/prove.yml includes it
     (newer / cold).unlink()
     replace(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
-    kept = {name: why for name, why in ejection.copies(project) if why}
+    kept = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
     assert sorted(kept) == [cold, PART], "restart.yml includes them too, and is as shipped"
     assert kept[cold] == "playbooks/deploy.yml includes it, and this version's is another"
 
@@ -176,22 +180,25 @@ def test_copies_that_include_what_stays_stay_too_if_they_are_not_as_shipped(proj
     replace(newer / "playbooks/restart.yml", "- name: ", "- name: A ")
     shutil.copytree(newer / "templates", project / "templates")
     replace(newer / "templates/client.j2", "OpenAI", "Open AI")
-    kept = {name: why for name, why in ejection.copies(project) if why}
+    kept = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
     assert kept["playbooks/restart.yml"] == f"it includes {PART}, which stays"
     assert sorted(kept) == [PART, "playbooks/restart.yml"]
 
 
 def test_schemas_stay_while_a_first_line_names_them_and_links_are_not_followed(project: Path) -> None:
-    shutil.copytree(shipped_files.source() / "schemas", project / "schemas")
-    assert {kept for _, kept in ejection.copies(project)} == {""}
+    shutil.copytree(shipped_files.shipped_folder() / "schemas", project / "schemas")
+    assert {kept for _, kept in ejection.find_unchanged_copies(project)} == {""}
     replace(project / "hosts/spark1.yml", "../.sparkwright/schemas/", "../schemas/")
-    assert dict(ejection.copies(project))["schemas/host.json"] == "the first line of hosts/spark1.yml names it"
-    (project / "templates").symlink_to(shipped_files.source() / "templates")
-    assert not [name for name, _ in ejection.copies(project) if name.startswith("templates/")]
+    assert (
+        dict(ejection.find_unchanged_copies(project))["schemas/host.json"]
+        == "the first line of hosts/spark1.yml names it"
+    )
+    (project / "templates").symlink_to(shipped_files.shipped_folder() / "templates")
+    assert not [name for name, _ in ejection.find_unchanged_copies(project) if name.startswith("templates/")]
 
 
 def test_a_part_that_is_ejected_is_in_the_next_restart_plan(project: Path) -> None:
     """The laptop keeps restart plans; a new file of the project must not leave an old one in use."""
-    before = server_context._about(project, {})
+    before = server_context._digest_inputs(project, {})
     ejection.eject(project, PART)
-    assert server_context._about(project, {}) != before
+    assert server_context._digest_inputs(project, {}) != before

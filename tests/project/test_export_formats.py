@@ -22,9 +22,9 @@ container: {name: tiny, ports: ["8001:8000"], shm_size: 16gb, env: {A: "it's $5"
 vllm: {served-model-name: tiny, default-chat-template-kwargs: {enable_thinking: false}, kv-cache-dtype: fp8, max-num-seqs: 4}
 """
 WRITERS = {
-    "sparkrun": export_formats.sparkrun_text,
-    "compose": export_formats.compose_text,
-    "docker-run": export_formats.docker_run_text,
+    "sparkrun": export_formats.render_sparkrun,
+    "compose": export_formats.render_compose,
+    "docker-run": export_formats.render_docker_run,
 }
 
 
@@ -32,7 +32,7 @@ WRITERS = {
 def one(tmp_path: Path) -> export_formats.Export:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/tiny.yml").write_text(RECIPE)
-    return export_formats.export_of(
+    return export_formats.build_export(
         recipe.load(tmp_path, "tiny"), {"image": {"digest": DIGEST}, "model": {"commit": COMMIT}}
     )
 
@@ -51,7 +51,7 @@ def test_it_is_pinned_holds_no_key_and_comes_back_as_the_same(form: str, one: ex
 
 
 def test_a_shell_reads_the_docker_line_as_it_is_meant(one: export_formats.Export) -> None:
-    line = export_formats.docker_run_text(one).replace("docker run", "printf '%s\\n'", 1)
+    line = export_formats.render_docker_run(one).replace("docker run", "printf '%s\\n'", 1)
     done = subprocess.run(
         ["sh", "-c", line], capture_output=True, text=True, check=True, timeout=20, env={"HOME": "/home/me"}
     )
@@ -67,16 +67,16 @@ def test_a_cluster_goes_to_sparkrun_with_its_number_of_hosts_and_nowhere_else(tm
     (tmp_path / "recipes").mkdir()
     text = RECIPE.replace(', ports: ["8001:8000"]', "").replace("server_key: {env: SPARK_KEY}", "parallel: {tensor: 2}")
     (tmp_path / "recipes/pair.yml").write_text(text)
-    found = export_formats.export_of(recipe.load(tmp_path, "pair"), {"image": None, "model": None})
-    data = yaml.safe_load(export_formats.sparkrun_text(found))
+    found = export_formats.build_export(recipe.load(tmp_path, "pair"), {"image": None, "model": None})
+    data = yaml.safe_load(export_formats.render_sparkrun(found))
     assert data["min_nodes"] == 2 and "--tensor-parallel-size {tensor_parallel}" in data["command"]
-    assert yaml.safe_load(taken(export_formats.sparkrun_text(found)).text)["parallel"] == {"tensor": 2}
+    assert yaml.safe_load(taken(export_formats.render_sparkrun(found)).text)["parallel"] == {"tensor": 2}
     with pytest.raises(Exception, match="a container each"):
-        export_formats.compose_text(found)
+        export_formats.render_compose(found)
 
 
 def test_the_command_refuses_what_is_not_pinned_unless_told(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     refused = commands.run("recipe.export", "qwen3.5-35b", cwd=tmp_path)
     assert refused.returncode == 5 and "no entry for the image and model" in refused.stderr and not refused.stdout
     done = commands.run("recipe.export", "qwen3.5-35b", "--format", "docker-run", "--unpinned", "--json", cwd=tmp_path)

@@ -45,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def routed(project: Path) -> Gateway:
     inventory = Inventory.load(project)
-    return gateway_routes.routed(project, inventory, inventory.gateways["lab"])[0]
+    return gateway_routes.build_routes(project, inventory, inventory.gateways["lab"])[0]
 
 
 def pair(folder: Path, name: str, days: int = 30) -> None:
@@ -301,7 +301,7 @@ def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
     text = LAB.replace("tls: none", "tls: {certificate: one.pem, key: {file: KEY}}")
     (project / "hosts/groups.yml").write_text(text.replace("KEY", "one.key"))
     assert routed(project).tls
-    assert "PRIVATE KEY" in gateway_certificate.pem(project, Inventory.load(project).gateways["lab"])
+    assert "PRIVATE KEY" in gateway_certificate.read_pem(project, Inventory.load(project).gateways["lab"])
     (project / "hosts/groups.yml").write_text(text.replace("KEY", "two.key"))
     with pytest.raises(Refused, match=r"hosts/groups.yml:6: `tls`: the key does not match the certificate one.pem"):
         routed(project)
@@ -333,10 +333,10 @@ def test_the_counters_of_each_engine_that_show_progress_are_read_and_not_those_o
     assert progress is not None and progress.path == "/metrics"
     assert {"vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"} <= {move.name for move in progress.moves}
     assert [request.name for request in progress.requests] == ["vllm:num_requests_running", "vllm:num_requests_waiting"]
-    listed = render.files(made)["progress.list"]
+    listed = render.render_files(made)["progress.list"]
     assert "qwen spark1 moves vllm:generation_tokens_total\n" in listed and "small spark3 path /metrics\n" in listed
-    assert "progress.lua" in render.files(made)["haproxy.cfg"]
-    never = render.files(replace(made, stuck_s=0))
+    assert "progress.lua" in render.render_files(made)["haproxy.cfg"]
+    never = render.render_files(replace(made, stuck_s=0))
     assert "progress.lua" not in never and "progress.lua" not in never["haproxy.cfg"]
     other = SMALL.replace("vllm: {served-model-name: small}", "engine: openai\nopenai: {served_name: small}").replace(
         "v0.32.0", "v0.32.1"
@@ -351,11 +351,11 @@ def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: P
     )
     qwen, small = routed(project).models
     assert [upstream.wakes for upstream in (*qwen.upstreams, *small.upstreams)] == [False, False, False, True]
-    files = render.files(routed(project))
+    files = render.render_files(routed(project))
     asleep = [line for line in files["operations.map"].splitlines() if "/asleep " in line]
     assert asleep == ["spark3:PUT:/gateway/servers/small/spark3:small/asleep asleep small/spark3:small"]
-    assert "model_asleep" in files[render.CONFIG].partition("\nbackend small\n")[2]
-    assert "model_asleep" not in files[render.CONFIG].partition("\nbackend small\n")[0]
+    assert "model_asleep" in files[render.CONFIG_FILE].partition("\nbackend small\n")[2]
+    assert "model_asleep" not in files[render.CONFIG_FILE].partition("\nbackend small\n")[0]
 
 
 @pytest.mark.parametrize(

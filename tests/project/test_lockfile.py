@@ -98,12 +98,12 @@ def test_an_answer_of_a_host_that_is_no_entry_is_a_sentence_with_its_name(answer
 
 @pytest.mark.parametrize("model_id", ["../x/y", "a/b/c", '"a/b\\e[2J"'])
 def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
-    from sparkwright.project.documents.validation import check
+    from sparkwright.project.documents.validation import validate
     from sparkwright.project.recipe.models import RecipeFile
 
     text = f"image: a:1\nmodel:\n  id: {model_id}\n  dir: ~/m\n  mount: /m\ncontainer:\n  name: ab\n"
     with pytest.raises(Refused, match=r"r.yml:3: .*is not a model's name on the hub") as caught:
-        check(RecipeFile, document.parse(text, Path("r.yml")))
+        validate(RecipeFile, document.parse(text, Path("r.yml")))
     assert str(caught.value).isprintable()
 
 
@@ -120,15 +120,15 @@ def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
     ],
 )
 def test_where_a_peer_hands_out_is_an_address_and_nothing_else(urls: object) -> None:
-    assert preparation.addresses({"urls": ["http://10.0.0.2:4711"]}, "spark1") == ["http://10.0.0.2:4711"]
+    assert preparation.parse_peer_urls({"urls": ["http://10.0.0.2:4711"]}, "spark1") == ["http://10.0.0.2:4711"]
     with pytest.raises(Failed):
-        preparation.addresses({"urls": urls}, "spark1")
+        preparation.parse_peer_urls({"urls": urls}, "spark1")
 
 
 @pytest.mark.parametrize("line", [1, 3])
 def test_a_merge_conflict_is_called_one(tmp_path: Path, line: int) -> None:
     lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry("a")).save(tmp_path)
-    path = tmp_path / lockfile.NAME
+    path = tmp_path / lockfile.FILE_NAME
     lines = path.read_text().splitlines()
     lines[line - 1 : line - 1] = ["<<<<<<< HEAD", "schema: 1", "=======", ">>>>>>> theirs"]
     path.write_text("\n".join(lines) + "\n")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.plans.recipes import rendered
+from sparkwright.app.plans.recipes import render_template
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import playbook, recipe, shipped_files, starter
 from sparkwright.project.inventory import patterns
@@ -14,7 +14,7 @@ from sparkwright.protocol.plan import Plan
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -75,7 +75,9 @@ def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], res
         Inventory.load(project)
     assert result in str(caught.value)
     assert caught.value.exit is Exit.REFUSED
-    assert isinstance(patterns.hosts(project, "spark1"), list)  # whoever only glances leaves the sentence to the check
+    assert isinstance(
+        patterns.read_ssh_hosts(project, "spark1"), list
+    )  # whoever only glances leaves the sentence to the check
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
     image = {"digest": f"sha256:{'0' * 64}", "manifests": []}
     model: dict[str, object] = {"commit": "0" * 40, "files": []}
     names = recipe.scope(host, "ops", wanted, {"image": image, "model": model})
-    play = playbook.load(shipped_files.source() / "playbooks/deploy.yml", project).plays[0]
+    play = playbook.load(shipped_files.shipped_folder() / "playbooks/deploy.yml", project).plays[0]
     given = playbook.Options(check=True, diff=False)
     return playbook.compile(play, host, names, given, run_id="x", project=project)
 
@@ -166,7 +168,7 @@ def test_a_mistake_is_blamed_on_the_line_where_it_was_written(
 def test_a_template_that_a_command_renders_is_blamed_by_its_line_too(project: Path, name: str) -> None:
     write(project, {f"templates/{name}": "one\ntwo\n{{ three }}\n"})
     with pytest.raises(Refused, match=f"templates/{name}:3: 'three' is undefined"):
-        rendered(project, name, {})
+        render_template(project, name, {})
 
 
 def test_other_files_that_are_not_read_and_a_recipe_that_is_not_there(project: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_run_script_mounts_them(folder: Path) -> None:
     (folder / "templates/docker-run.sh.j2").write_text((TOP / "templates/docker-run.sh.j2").read_text())
     scope(folder, "/etc/engine/chat.jinja: {file: chat/one.jinja}")
     host = Host("spark", "spark", recipe="one", user="ops")
-    script = recipes.docker_run_script(host, Project(folder))
+    script = recipes.render_docker_run_script(host, Project(folder))
     kept = f"/home/ops/.local/state/sparkwright/recipe_files/{digest(JINJA)}"
     assert f"--mount type=bind,source={kept},target=/etc/engine/chat.jinja,readonly" in script
 

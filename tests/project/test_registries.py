@@ -13,7 +13,7 @@ import yaml
 
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project import registries, starter
-from sparkwright.remote.git import LEFTOVER_S, MOST_PACKS, Repository
+from sparkwright.remote.git import MAX_PACKS, MIN_LEFTOVER_AGE_S, Repository
 from tests import commands, published
 from tests.project.importing.forms import EUGR, SPARKRUN_2, VLLM
 
@@ -65,7 +65,7 @@ def work(tmp_path: Path) -> Path:
 @pytest.fixture
 def project(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
-    starter.lay(folder)
+    starter.write_starter(folder)
     (folder / "registries.yml").write_text(f"ours: {{url: 'file://{tmp_path}/theirs.git', recipes: recipes}}\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
@@ -97,21 +97,21 @@ def test_fetches_are_collected_and_an_older_commit_can_be_fetched_again(
     repository = Repository(f"file://{tmp_path}/theirs.git", "ours")
     git(tmp_path / "theirs.git", "config", "uploadpack.allowAnySHA1InWant", "true")
     first, packs = repository.fetch("main"), []
-    for n in range(MOST_PACKS + 2):
+    for n in range(MAX_PACKS + 2):
         last = commit(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {n}\n"})
         assert repository.fetch("main") == last
         packs.append(len(list(repository.folder.glob("objects/pack/*.pack"))))
-    assert max(packs) == MOST_PACKS and packs[-1] < MOST_PACKS
-    assert repository.has(last) and not repository.has(first)
+    assert max(packs) == MAX_PACKS and packs[-1] < MAX_PACKS
+    assert repository.has_commit(last) and not repository.has_commit(first)
     assert repository.fetch(first) == first
-    while len(list(repository.folder.glob("objects/pack/*.pack"))) < MOST_PACKS:
+    while len(list(repository.folder.glob("objects/pack/*.pack"))) < MAX_PACKS:
         last = commit(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {len(packs)}\n"})
         repository.fetch("main")
         packs.append(0)
     (tmp_path / "theirs.git").rename(tmp_path / "away.git")
     with pytest.raises(Unreachable):
         repository.fetch("main")
-    assert repository.has(last) and list(repository.folder.parent.iterdir()) == [repository.folder]
+    assert repository.has_commit(last) and list(repository.folder.parent.iterdir()) == [repository.folder]
 
 
 def test_a_fetch_removes_what_killed_ones_left_and_nothing_else(
@@ -133,7 +133,7 @@ def test_a_fetch_removes_what_killed_ones_left_and_nothing_else(
         path.write_text("half")
     link = place / f"{'d' * 20}.git.aaaaaaaa"
     link.symlink_to(precious)
-    an_hour_ago_s = time.time() - 2 * LEFTOVER_S
+    an_hour_ago_s = time.time() - 2 * MIN_LEFTOVER_AGE_S
     for path in (left[0].parent, *left, *kept[:3]):
         os.utime(path, (an_hour_ago_s, an_hour_ago_s))
     os.utime(link, (an_hour_ago_s, an_hour_ago_s), follow_symlinks=False)

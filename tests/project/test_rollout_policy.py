@@ -3,7 +3,7 @@
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.project.rollout_policy import RolloutPolicy, sizes
+from sparkwright.project.rollout_policy import RolloutPolicy, parse_sizes
 
 FOUR = ["a", "b", "c", "d"]
 
@@ -35,22 +35,22 @@ def test_the_canary_goes_before_the_batches(policy: RolloutPolicy, wanted: list[
     ],
 )
 def test_failures_stop_a_run(policy: RolloutPolicy, n: int, failed: list[str], stops: bool) -> None:
-    why = policy.stops(n, failed, FOUR, rolls=True)
+    why = policy.stop_reason(n, failed, FOUR, is_rolling=True)
     assert bool(why) == stops
     assert all(name in why for name in failed) or not stops
 
 
 def test_a_single_batch_continues_despite_a_failure() -> None:
-    assert RolloutPolicy().stops(0, ["b"], FOUR, rolls=False) == ""
+    assert RolloutPolicy().stop_reason(0, ["b"], FOUR, is_rolling=False) == ""
 
 
 def test_batch_sizes_are_parsed() -> None:
-    assert sizes("1,25%") == (1, "25%")
-    assert sizes("100%") == ("100%",)
-    assert sizes("") == ()
+    assert parse_sizes("1,25%") == (1, "25%")
+    assert parse_sizes("100%") == ("100%",)
+    assert parse_sizes("") == ()
 
 
 @pytest.mark.parametrize("wrong", ["0", "many", "-1", "%", "0%", "101%", "-5%", "1.5", "²", "1,", "9" * 5000])
 def test_an_invalid_batch_size_is_refused(wrong: str) -> None:
     with pytest.raises(Refused, match="--serial: .*batch size"):
-        sizes(wrong)
+        parse_sizes(wrong)

@@ -11,11 +11,11 @@ from packaging.version import Version
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import HostMemory
 from sparkwright.engines import recipe_rules
-from sparkwright.engines.budget import Start
+from sparkwright.engines.budget import StartFacts
 from sparkwright.engines.vllm.rules import image_and_model
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, recipe, starter
-from sparkwright.project.recipe.engine_settings import serving
+from sparkwright.project.recipe.engine_settings import resolve_settings
 from sparkwright.units import GIB
 
 TOP = Path(__file__).parent.parent.parent
@@ -60,7 +60,7 @@ def config(name: str) -> dict[str, Any]:
 
 
 def serious(name: str, version: Version | None, model: dict[str, Any]) -> list[str]:
-    found = serving(recipe.load(TOP, name), {}, model=model, version=version).findings
+    found = resolve_settings(recipe.load(TOP, name), {}, model=model, version=version).findings
     return [item.rule for item in found if item.severity in ("error", "warning")]
 
 
@@ -75,7 +75,7 @@ def test_a_shipped_recipe_passes_lint_before_it_is_pinned_and_after(name: str) -
 
 
 def test_the_frozen_tag_is_an_example_of_its_own_which_lint_warns_of(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     assert recipe.load(tmp_path, FROZEN).image.endswith(":cu130-nightly")
     assert FROZEN not in recipe.names(tmp_path)
     assert serious(FROZEN, None, {}) == ["frozen-nightly"]
@@ -84,7 +84,7 @@ def test_the_frozen_tag_is_an_example_of_its_own_which_lint_warns_of(tmp_path: P
 def test_every_hosts_recipe_of_a_new_folder_is_there(tmp_path: Path) -> None:
     from sparkwright.project.inventory.inventory import Inventory
 
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     for host in Inventory.load(tmp_path).hosts.values():
         assert host.recipe in recipe.names(tmp_path)
 
@@ -92,13 +92,13 @@ def test_every_hosts_recipe_of_a_new_folder_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", recipe.names(TOP))
 def test_a_shipped_recipe_fits_a_gb10(name: str) -> None:
     wanted = recipe.load(TOP, name)
-    known = catalogue.KNOWN[name]
+    known = catalogue.ENTRIES[name]
     hosts = wanted.split.hosts if wanted.split else 1
-    start = Start(warm=name in TIGHT)
-    found = proposal.fit(wanted, GB10, int(known.weights_gb * 1e9) // hosts or None, {}, start)
+    start = StartFacts(warm=name in TIGHT)
+    found = proposal.evaluate_fit(wanted, GB10, int(known.weights_gb * 1e9) // hosts or None, {}, start)
     assert found.verdict == ("fits" if known.weights_gb and wanted.engine.flags.MEMORY else "unknown"), found.why
     if name in TIGHT:
-        cold = proposal.fit(wanted, GB10, int(known.weights_gb * 1e9) // hosts, {})
+        cold = proposal.evaluate_fit(wanted, GB10, int(known.weights_gb * 1e9) // hosts, {})
         assert cold.budget is not None and -4 * GIB < cold.budget.left_bytes < 0
 
 
@@ -123,7 +123,7 @@ def test_a_shipped_recipe_has_the_date_of_its_newest_source() -> None:
     [("2026-03-05", "2026-11-26", 8), ("2026-05-26", "2026-11-26", 6), ("2026-05-28", "2026-11-26", None)],
 )
 def test_a_recipe_is_old_after_six_months(written: str, today: str, months: int | None) -> None:
-    assert recipe_rules.months(written, today) == months
+    assert recipe_rules.age_months(written, today) == months
     (finding,) = recipe_rules.AGE_RULES.check(recipe_rules.AgeCase(written, today)) or (None,)
     assert (finding is not None) == (months is not None)
     if finding:
@@ -131,7 +131,7 @@ def test_a_recipe_is_old_after_six_months(written: str, today: str, months: int 
 
 
 def test_a_date_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     path = tmp_path / "recipes/qwen3.6-35b.yml"
     for wrong in ("2026-02-30", "March", "20260305"):
         path.write_text((TOP / "recipes/qwen3.6-35b.yml").read_text().replace('2026-08-31"\n', f'{wrong}"\n'))

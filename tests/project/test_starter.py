@@ -10,12 +10,12 @@ from sparkwright.project import starter
 
 
 def test_a_fresh_project_differs_in_nothing(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
-    assert starter.patch(tmp_path) == ""
+    starter.write_starter(tmp_path)
+    assert starter.build_patch(tmp_path) == ""
 
 
 def test_a_projects_own_edits_and_missing_files_are_a_patch_that_git_applies(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     missing, recipe, host = (
         tmp_path / name for name in ("recipes/gpt-oss-120b.yml", "recipes/qwen3-1.7b.yml", "hosts/spark1.yml")
     )
@@ -24,23 +24,23 @@ def test_a_projects_own_edits_and_missing_files_are_a_patch_that_git_applies(tmp
     missing.unlink()
     host.write_text("address: 192.168.1.20\n")
     (tmp_path / "recipes/ours.yml").write_text("image: a\n")
-    patch = starter.patch(tmp_path)
+    patch = starter.build_patch(tmp_path)
     assert "-# ours\n" in patch and "ours.yml" not in patch and "hosts/" not in patch and "playbooks/" not in patch
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply"], cwd=tmp_path, check=True, input=patch.encode())
     assert {path: path.read_bytes() for path in shipped} == shipped
     assert host.read_text() == "address: 192.168.1.20\n"
-    assert starter.patch(tmp_path) == ""
+    assert starter.build_patch(tmp_path) == ""
 
 
 def test_a_folder_that_is_no_project_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no hosts/ and recipes/ in"):
-        starter.patch(tmp_path)
-    starter.lay(tmp_path)
+        starter.build_patch(tmp_path)
+    starter.write_starter(tmp_path)
     with pytest.raises(Refused, match="init --diff"):
-        starter.lay(tmp_path)
+        starter.write_starter(tmp_path)
 
 
 def test_init_writes_hosts_recipes_and_tasks_alone(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["hosts", "recipes", "tasks.py"]

@@ -61,7 +61,7 @@ def test_another_spelling_of_the_flag_will_do(tmp_path: Path) -> None:
 
 def test_bench_measures_generated_text_alone(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="bench measures generated text"):
-        experiment.as_it_runs(load(tmp_path, task="embed"))
+        experiment.running_arm(load(tmp_path, task="embed"))
 
 
 def test_a_recipe_that_generates_says_nothing_of_it(tmp_path: Path) -> None:

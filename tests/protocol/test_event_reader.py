@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sparkwright.protocol.event_reader import MOST_CHARACTERS, Received, read
-from sparkwright.protocol.events import LINE_BYTES, PART_CHARACTERS, Event, event, lines
+from sparkwright.protocol.event_reader import MAX_CHARACTERS, EventReader, parse_line
+from sparkwright.protocol.events import LINE_BYTES, PART_CHARACTERS, Event, encode_lines, event
 
 
 def received(*pieces: bytes) -> list[Event]:
-    value = Received()
+    value = EventReader()
     return [*(found for piece in pieces for found in value.feed(piece)), *value.end()]
 
 
@@ -22,7 +22,7 @@ def note(**fields: Any) -> bytes:
 
 def test_an_event_longer_than_a_line_arrives_whole() -> None:
     text = 'quotes ", backslashes \\, ünïcode 💡 \x9b and \x1b\n' * 100_000
-    wire = list(lines(event("note", task="", text=text)))
+    wire = list(encode_lines(event("note", task="", text=text)))
     assert len(wire) > 1
     assert max(map(len, wire)) <= LINE_BYTES
     (value,) = received(*wire)
@@ -30,11 +30,11 @@ def test_an_event_longer_than_a_line_arrives_whole() -> None:
 
 
 def test_an_event_that_fits_is_one_line() -> None:
-    assert len(list(lines(event("note", task="", text="x" * 900_000)))) == 1
+    assert len(list(encode_lines(event("note", task="", text="x" * 900_000)))) == 1
 
 
 def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
-    (value,) = received(*lines(event("note", task="", text="a\udcffb")))
+    (value,) = received(*encode_lines(event("note", task="", text="a\udcffb")))
     assert value["text"] == "a\\udcffb"
 
 
@@ -48,14 +48,14 @@ def test_parts_out_of_turn_are_no_event(parts: list[tuple[int, int]]) -> None:
 
 
 def test_parts_without_an_end_are_not_kept() -> None:
-    value = Received()
+    value = EventReader()
     piece = "x" * PART_CHARACTERS
     tracemalloc.start()
     for n in range(1, 600):
         list(value.feed(json.dumps({"event": "part", "n": n, "of": 10**6, "text": piece}).encode() + b"\n"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 4 * MOST_CHARACTERS
+    assert peak < 4 * MAX_CHARACTERS
 
 
 def test_a_line_is_cut_wherever_the_pieces_end() -> None:
@@ -68,7 +68,7 @@ def test_a_line_is_cut_wherever_the_pieces_end() -> None:
 
 
 def test_texts_and_keys_are_visible_however_deep() -> None:
-    found = read(
+    found = parse_line(
         json.dumps(
             {"event": "task_finished", "task": "t", "name": "a\nb", "module": "m", "status": "ok",
              "data": {"\x1b]0;": ["\x9b2J", {"\u202e": "\x00"}]}}
@@ -81,19 +81,19 @@ def test_texts_and_keys_are_visible_however_deep() -> None:
 @pytest.mark.parametrize("moment", [1e300, -1, "now", None, [], True, 10**30])
 def test_a_time_that_no_calendar_shows_is_this_machines(moment: object) -> None:
     before = time.time()
-    found = read(note(time=moment))
+    found = parse_line(note(time=moment))
     assert before - 1 <= found["time"] <= time.time() + 1
     assert time.localtime(found["time"])
 
 
 def test_a_time_that_a_calendar_shows_is_the_hosts() -> None:
-    assert read(note())["time"] == 5.0
+    assert parse_line(note())["time"] == 5.0
 
 
 @pytest.mark.parametrize("figure", ["1e999", "-1e999", "NaN", "1e300", "9" * 400])
 def test_a_number_out_of_range_is_not_known(figure: str) -> None:
     line = b'{"event": "not_shipped", "why": "x", "tok_per_s": %s}' % figure.encode()
-    assert read(line)["tok_per_s"] is None
+    assert parse_line(line)["tok_per_s"] is None
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_a_number_out_of_range_is_not_known(figure: str) -> None:
     ids=lambda line: line[:60],
 )
 def test_a_malformed_event_is_raw(line: bytes) -> None:
-    found = read(line)
+    found = parse_line(line)
     assert found["event"] == "raw"
     assert found["text"]
 
 
 def test_a_malformed_event_says_what_is_wrong_with_it() -> None:
-    assert read(b'{"event": "not_shipped", "why": 5}')["text"].endswith("(not_shipped.why is not text)")
-    assert read(b'{"event": "not_shipped"}')["text"].endswith("(not_shipped has no why)")
+    assert parse_line(b'{"event": "not_shipped", "why": 5}')["text"].endswith("(not_shipped.why is not text)")
+    assert parse_line(b'{"event": "not_shipped"}')["text"].endswith("(not_shipped has no why)")

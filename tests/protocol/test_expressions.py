@@ -55,12 +55,12 @@ def test_the_sandbox_holds(escape: str) -> None:
 
 def test_conditions_all_have_to_hold() -> None:
     names = {"server": {"differs": True, "changed": False}, "n": 3}
-    assert expressions.holds(("server.differs", "n > 2"), names)
-    assert not expressions.holds(("server.differs", "server is changed"), names)
+    assert expressions.all_true(("server.differs", "n > 2"), names)
+    assert not expressions.all_true(("server.differs", "server is changed"), names)
 
 
 def test_texts_that_mean_no_are_no() -> None:
-    assert not expressions.holds(("answer",), {"answer": "false"})
+    assert not expressions.all_true(("answer",), {"answer": "false"})
 
 
 def test_names_are_found_where_they_stand() -> None:

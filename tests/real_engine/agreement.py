@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
-from sparkwright.engines.log.reader import EngineState, Reading, read
+from sparkwright.engines.log.reader import EngineState, Reading, read_log
 from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
@@ -84,7 +84,7 @@ def run(case: Case, engine: Engine, runs: Path, answer: Answer | None = None) ->
     outcome.exit_code = server.exit_code
     outcome.took_s = server.took_s
     log = (folder / "server.log").read_bytes()
-    outcome.read = read(log, LOG)
+    outcome.read = read_log(log, LOG)
     outcome.not_here = "" if outcome.starts else _not_here(log.decode(errors="replace"))
     _keep(server, folder)
     outcome.wrong += disagreements(outcome, model)
@@ -98,7 +98,7 @@ def of_answer(case: Case, answer: Answer, engine: Engine, runs: Path) -> Outcome
     (folder / "server.log").write_text(answer.output)
     result = prediction.predicted(case, engine.model_config(case.model), VERSION)
     outcome = Outcome(
-        case, result, folder, answer.exit_code == 0, answer.exit_code or None, 0, read(answer.output, LOG)
+        case, result, folder, answer.exit_code == 0, answer.exit_code or None, 0, read_log(answer.output, LOG)
     )
     outcome.started = False
     outcome.not_here = "" if outcome.starts else _not_here(answer.output)
@@ -198,8 +198,8 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
     if smoked.failed and HELD_UP not in smoked.msg:
         outcome.wrong.append(f"smoke_test: {smoked.msg}")
     before = _generated(server)
-    bodies = [openai_api.measured_stream(HTTP, model, smoke.prompt(), STREAM_TOKENS) for _ in range(STREAMS)]
-    streams = [stream.run(server.base_url, body) for body in bodies]
+    bodies = [openai_api.build_stream_request(HTTP, model, smoke.build_prompt(), STREAM_TOKENS) for _ in range(STREAMS)]
+    streams = [stream.measure_stream(server.base_url, body) for body in bodies]
     counted, served = sum(stream.tokens for stream in streams), _generated(server) - before
     if any(stream.approximate for stream in streams) or abs(served - counted) > SAME_COUNT * served:
         outcome.wrong.append(f"the client counted {counted} tokens, the server {served:.0f}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.log.reader import Reader
+from sparkwright.engines.log.reader import LogReader
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import http_probe
 from tests.real_engine import tiny_models
@@ -98,7 +98,7 @@ class Server:
     stop_s: float = 0.0
     ready: bool = False
     transitions: list[tuple[float, str]] = field(default_factory=list)
-    reader: Reader = field(default_factory=lambda: Reader(LOG))
+    reader: LogReader = field(default_factory=lambda: LogReader(LOG))
     _settled: threading.Event = field(default_factory=threading.Event)
     _pump: threading.Thread | None = None
 
@@ -149,8 +149,8 @@ class Server:
         if self._pump is not None:
             self._pump.join(5)
 
-    def ask(self, path: str) -> http_probe.Answer:
-        return http_probe.ask(self.base_url, path)
+    def ask(self, path: str) -> http_probe.Response:
+        return http_probe.send_request(self.base_url, path)
 
     def _read_log(self) -> None:
         assert self.process.stdout is not None

@@ -26,5 +26,5 @@ def predicted(case: Case, model_config: Mapping[str, Any], release: str = NEWEST
         return Prediction(False, why=f"{errors[0].rule}: {errors[0].sentence}")
     if any(MAY_REFUSE in finding.sentence for finding in findings):
         return Prediction(None)
-    found = prediction.effective(options, kind, version)
+    found = prediction.predict_effective(options, kind, version)
     return Prediction(True, found.chunked_prefill, found.prefix_caching, found.mamba_cache_mode)

@@ -27,8 +27,8 @@ NAME, ASK_S = "tiny", 120.0
 def written(folder: Path, lora: Lora, seed: str) -> str:
     """Write an adapter's folder. Return its path."""
     folder.mkdir()
-    (folder / adapter_files.CONFIG).write_text(json.dumps(lora.config))
-    (folder / adapter_files.WEIGHTS).write_bytes(safetensors(lora.shapes, seed))
+    (folder / adapter_files.CONFIG_FILE).write_text(json.dumps(lora.config))
+    (folder / adapter_files.WEIGHTS_FILE).write_bytes(safetensors(lora.shapes, seed))
     return str(folder)
 
 
@@ -42,7 +42,7 @@ def words(engine: Engine, paths: dict[str, str], **more: Any) -> list[str]:
 
 def said(base_url: str, model: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
-    answer = http_probe.ask(base_url, "/v1/chat/completions", body=body, timeout_s=ASK_S)
+    answer = http_probe.send_request(base_url, "/v1/chat/completions", body=body, timeout_s=ASK_S)
     assert answer.status == 200, answer.body
     assert answer.json()["model"] == model
     return str(answer.json()["choices"][0]["message"]["content"])
@@ -50,9 +50,9 @@ def said(base_url: str, model: str) -> str:
 
 def refused(engine: Engine, lora: Lora, most: int = 16) -> str:
     """The sentence with which `lint` refuses an adapter of the tiny model; empty if it does not."""
-    header = adapter_files.header_of(safetensors(lora.shapes, "x"))
+    header = adapter_files.parse_header(safetensors(lora.shapes, "x"))
     assert isinstance(header, dict)
-    about = adapter_files.of_files(lora.config, header)
+    about = adapter_files.parse_adapter(lora.config, header)
     assert about is not None
     case = AdapterCase({"max-lora-rank": most}, "tiny/dense", engine.model_config("dense"), {"sql": about})
     return next((finding.sentence for finding in ADAPTER_RULES.check(case) if finding.severity == "error"), "")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 from tests.real_engine import keep
 from tests.real_engine.cases import CASES, Case
@@ -19,7 +19,7 @@ KEPT = [case for case in CASES if (keep.DATA / case.name).exists()]
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
 def test_a_kept_run_reads_as_its_case_says(case: Case) -> None:
     folder, output = keep.DATA / case.name, case.expected
-    state = read((folder / "server.log").read_bytes(), LOG)
+    state = read_log((folder / "server.log").read_bytes(), LOG)
     assert (state.ready, json.loads((folder / "result.json").read_text())["exit_code"] == 0) == (
         output.starts,
         output.starts,
@@ -45,7 +45,7 @@ OTHERS = [
 @pytest.mark.parametrize(("report", "folder"), OTHERS)
 def test_the_log_of_another_release_reads_as_its_report_says(report: kept.Report, folder: Path) -> None:
     """Of a release over another one's kernels too: its log is its own."""
-    state, did = read((folder / "server.log").read_bytes(), LOG), report.cases[folder.name]
+    state, did = read_log((folder / "server.log").read_bytes(), LOG), report.cases[folder.name]
     assert (state.value("version"), did.how) == (report.version, "started")
     assert (state.ready, state.failure.value) == (did.starts, None)
     for name in ("chunked_prefill", "prefix_caching"):

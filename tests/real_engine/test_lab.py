@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines.log import resolution as log_dump
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm import log as vllm_settings
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
@@ -40,7 +40,7 @@ def measured(server: Server, load: Load) -> dict[str, Any]:
     target = Target(
         HTTP, server.base_url, model, counters=lambda: http_probe.read_counters(HTTP, server.base_url, "")[0]
     )
-    found = lab.run(target, load)
+    found = lab.measure_load(target, load)
     assert found["verdict"] == "measured", found["doubts"]
     return found
 
@@ -55,7 +55,7 @@ def chunks_meanwhile(server: Server, load: Load) -> float:
 
 def dump(server: Server) -> dict[str, str]:
     lines = server.log.read_text(errors="replace").splitlines()
-    return next(found for line in lines if (found := vllm_settings.of_line(line)))
+    return next(found for line in lines if (found := vllm_settings.parse_settings_line(line)))
 
 
 def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
@@ -65,7 +65,7 @@ def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
         assert found["figures"]["output_tokens"] == 3 * 64
         assert found["figures"]["approximate"] is False
         assert found["prefix_hit_share"] is not None and found["prefix_hit_share"] < 0.05
-        sightings = asker.sight_prefix(
+        sightings = asker.measure_prefix_reuse(
             HTTP,
             server.base_url,
             server.argv[0],
@@ -85,9 +85,12 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
     for name, words in (("on", on_words), ("off", off_words)):
         with started(engine, name, "gated_delta", *words) as server:
             meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), dump(server)
-            state = read(server.log.read_bytes(), LOG)
+            state = read_log(server.log.read_bytes(), LOG)
             assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
-    assert log_dump.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"], engines.of("vllm")) == "differs"
+    assert (
+        log_dump.evaluate_settings(dumps["on"], dumps["off"], ["enable-chunked-prefill"], engines.get_engine("vllm"))
+        == "differs"
+    )
     assert meanwhile["on"] - meanwhile["off"] >= LONG / STEPS[0] / 2, meanwhile
 
 
@@ -96,8 +99,8 @@ def test_saying_the_default_changes_nothing(engine: Engine) -> None:
     for name, words in (("plain", ()), ("said", ("--enable-chunked-prefill",))):
         with started(engine, name, "gated_delta", *words) as server:
             dumps.append(dump(server))
-    assert log_dump.differences(*dumps) == {}
-    assert log_dump.compared(*dumps, ["enable-chunked-prefill"], engines.of("vllm")) == "same"
+    assert log_dump.find_differences(*dumps) == {}
+    assert log_dump.evaluate_settings(*dumps, ["enable-chunked-prefill"], engines.get_engine("vllm")) == "same"
 
 
 def test_a_sweep_of_three_sizes(engine: Engine) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.modules.proof.probes import Probes
@@ -115,5 +115,5 @@ def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
     }
     with serving(engine, flags.command(str(model), given), tmp_path / "server.log") as server:
         assert not server.ready
-    message = str(read((tmp_path / "server.log").read_bytes(), LOG).failure.value)
+    message = str(read_log((tmp_path / "server.log").read_bytes(), LOG).failure.value)
     assert message.startswith("--tool-call-parser llama3_json: the parser is another model's"), message

@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.engines.vllm import flags
 from sparkwright.project import recipe
-from sparkwright.project.recipe.engine_settings import serving
+from sparkwright.project.recipe.engine_settings import resolve_settings
 from tests.project.test_shipped_files import TOP, config
 from tests.real_engine.engine import ENVIRONMENT, Engine
 
@@ -35,7 +35,7 @@ def words(name: str) -> list[str]:
     wanted = recipe.load(TOP, name)
     version = wanted.engine.advice.version(wanted.image.rpartition(":")[2])
     held: dict[str, Any] = config(name)
-    return [wanted.file.model.mount, *flags.argv(serving(wanted, {}, model=held, version=version).flags)]
+    return [wanted.file.model.mount, *flags.argv(resolve_settings(wanted, {}, model=held, version=version).flags)]
 
 
 @pytest.mark.parametrize("name", OF_VLLM)

@@ -19,16 +19,16 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tmp_path: Path) -> None:
     key = "spk-" + secrets.token_hex(20)
-    file = tmp_path / Path(http.MOUNT).name
+    file = tmp_path / Path(http.KEY_FILE_MOUNT).name
     file.touch(mode=0o600)
-    file.write_text(http.text(key))
-    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, http.OPTION: str(file)}
+    file.write_text(http.render_key_file(key))
+    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, http.KEY_FILE_FLAG: str(file)}
     words = flags.command(str(engine.models / "dense"), given)
     with Watch(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         for path in HTTP.public:
             assert server.ask(path).status == 200
-        refused = http_probe.ask(server.base_url, HTTP.models, api_key="spk-wrong")
+        refused = http_probe.send_request(server.base_url, HTTP.models, api_key="spk-wrong")
         assert (refused.status, refused.json()) == (401, {"error": "Unauthorized"})
         context = RecordingContext(tmp_path, secrets={"K": Secret(key)})
         args = VerifyHealth.Args(server.base_url, "m", api_key_secret="K")

@@ -58,10 +58,10 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     words = ("-m", str(tiny), "-c", str(CONTEXT * SLOTS), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--jinja")
     with servers.started(folder, *words) as server:
         assert server.until_served(), server.log
-        check = json.dumps(openai_api.generated(HTTP, "tiny", "1", 1))
+        check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
         model = Model("tiny", (Upstream("one", "127.0.0.1", server.port, SLOTS),), CONTEXT, check)
         named = tuple(Client(name) for name in (*AGENTS, "litellm"))
-        made = replace(gateway(model), paths=api_paths.union([PATHS]), named=named, usages=HTTP.usages)
+        made = replace(gateway(model), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
         with running(folder, made) as found:
             found.up("tiny")
             yield found
@@ -74,7 +74,7 @@ def endpoint(behind: Running) -> Endpoint:
 def environment(home: Path, client: str) -> dict[str, str]:
     """Return an environment with a home of its own, nothing of this one's keys, and the client's key."""
     own = {VARIABLE: key_of(client), "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    if variable := getattr(client_files.PLACES[client], "key_variable", ""):
+    if variable := getattr(client_files.CLIENT_FILES[client], "key_variable", ""):
         own[variable] = key_of(client)
     return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **own}
 
@@ -86,8 +86,8 @@ def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
     program = AGENTS[agent][0]
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
-    file = tmp_path / client_files.PLACES[agent].path.removeprefix("~/")
-    client_files.write(agent, endpoint(behind), str(file))
+    file = tmp_path / client_files.CLIENT_FILES[agent].path.removeprefix("~/")
+    client_files.write_settings(agent, endpoint(behind), str(file))
     work = tmp_path / "work"
     work.mkdir()
     done = subprocess.run(
@@ -125,7 +125,7 @@ def test_litellm_passes_a_request_on_with_the_settings_that_were_written(behind:
 
 def usage_of_litellm(endpoint: Endpoint, tmp_path: Path) -> dict[str, int]:
     """The usage of an answer that came through a LiteLLM with the settings that were written."""
-    client_files.write("litellm", endpoint, str(tmp_path / "config.yaml"))
+    client_files.write_settings("litellm", endpoint, str(tmp_path / "config.yaml"))
     own = {"LITELLM_MASTER_KEY": "sk-of-the-proxy-0123456789"}
     port = free_port()
     words = ["litellm", "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]

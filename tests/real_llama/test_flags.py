@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 #: they print something and end the process
 END = frozenset(("usage", "version", "cache-list", "list-devices", "completion-bash"))
 #: they would fetch a model
-FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *rules.DOWNLOADS))
+FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *rules.DOWNLOAD_FLAGS))
 VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
 
 
@@ -25,8 +25,8 @@ def asked() -> list[Option]:
 def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:
     command = [sys.executable, "-m", "tests.real_llama.llama_server", "--help"]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT).stdout
-    kept = (ROOT / f"tests/data/llama.cpp/help-b{flags.NEWER}.txt").read_text()
-    assert image.options_in(printed) == image.options_in(kept) != {}
+    kept = (ROOT / f"tests/data/llama.cpp/help-b{flags.NEWEST_BUILD}.txt").read_text()
+    assert image.parse_options(printed) == image.parse_options(kept) != {}
 
 
 def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> None:
@@ -40,7 +40,7 @@ def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> Non
     answers = ask([[case.words[0], text] for case, text in cases])
     let_through, refused_alone = [], []
     for (value, text), answer in zip(cases, answers, strict=True):
-        why = flags.value_misfit(value.name, text)
+        why = flags.check_value(value.name, text)
         if answer is None and not why and not (value.kind in ("int", "float") and flags._FLOAT.fullmatch(text)):
             let_through.append((value.name, text))
         if answer is not None and why:

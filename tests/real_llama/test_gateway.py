@@ -39,10 +39,10 @@ OF_OTHERS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
 
 @pytest.fixture(scope="module")
 def behind(llama: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    check = json.dumps(openai_api.generated(HTTP, "tiny", "1", 1))
+    check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
     tiny = Model("tiny", (Upstream("one", "127.0.0.1", llama.port, 2),), 8192, check, aliases=("claude-sonnet-4-5",))
     named = (Client("counted"), *(Client(f"by-{n}") for n in range(len(CASES))))
-    made = replace(gateway(tiny), paths=api_paths.union([PATHS]), named=named, usages=HTTP.usages)
+    made = replace(gateway(tiny), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
     with running(tmp_path_factory.mktemp("gateway"), made) as found:
         found.up("tiny", "claude-sonnet-4-5")
         yield found
@@ -154,7 +154,7 @@ def counted(behind: Running, client: str, requests: int) -> dict[str, int]:
     until_s = time.monotonic() + DEADLINE_S
     pattern = re.compile(rf'^sparkwright_client_(\w+)_total\{{client="{client}"\}} (\d+)$', re.M)
     while True:
-        text = behind.ask("GET", usage.PATH).body.decode()
+        text = behind.ask("GET", usage.METRICS_PATH).body.decode()
         found = {field: int(number) for field, number in pattern.findall(text)}
         if found.get("requests") == requests:
             return found

@@ -14,7 +14,7 @@ from tests.real_llama import server as servers
 from tests.real_llama.conftest import CONTEXT, SLOTS
 
 KEY = "0123456789abcdef"
-BODY: dict[str, Any] = openai_api.measured_stream(HTTP, "tiny", "hello", 40)
+BODY: dict[str, Any] = openai_api.build_stream_request(HTTP, "tiny", "hello", 40)
 
 
 def counters(server: servers.Server, key: str = "") -> dict[str, float]:
@@ -43,7 +43,7 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
     for _ in chunks:
         pass
     after = counters(llama)
-    assert HTTP.apart
+    assert HTTP.has_separate_heartbeat
     assert {item[roles.GENERATED] for item in seen} == {before[roles.GENERATED]}
     beats = [item[roles.HEARTBEAT] for item in seen]
     assert beats == sorted(beats) and beats[0] > before[roles.HEARTBEAT]
@@ -52,10 +52,10 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
 
 
 def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers.Server) -> None:
-    body = openai_api.generated(HTTP, "tiny", "the same words again", 2)
-    llama.ask(openai_api.CHAT, body)
+    body = openai_api.build_request(HTTP, "tiny", "the same words again", 2)
+    llama.ask(openai_api.CHAT_PATH, body)
     before = counters(llama)
-    usage = llama.ask(openai_api.CHAT, body).body["usage"]
+    usage = llama.ask(openai_api.CHAT_PATH, body).body["usage"]
     after = counters(llama)
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     assert 0 < cached < usage["prompt_tokens"]
@@ -84,7 +84,7 @@ def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> N
     assert chunks[-1]["usage"]["completion_tokens"] == chunks[-1]["timings"]["predicted_n"] == 40
     cumulative = [chunk["timings"]["predicted_n"] for chunk in chunks if chunk["choices"] and "timings" in chunk]
     assert cumulative == sorted(set(cumulative)) and cumulative[-1] <= 40
-    found = stream.run(llama.base_url, BODY, counted=HTTP.counted)
+    found = stream.measure_stream(llama.base_url, BODY, counter_keys=HTTP.counted)
     assert (found.tokens, found.approximate) == (40, False)
     assert [tokens for _, tokens in found.points] == sorted({tokens for _, tokens in found.points})
     assert len(found.points) > 1
@@ -97,7 +97,7 @@ def test_its_context_and_slots_are_told_as_they_are(llama: servers.Server, tiny:
     assert found["model_path"] == str(tiny)
     assert found["served_name"] == "tiny"
     assert HTTP.version_of(llama.ask(HTTP.version).body) == found["version"] != ""
-    assert openai_api.served(HTTP, llama.ask(HTTP.models).body) == {"tiny": CONTEXT // SLOTS}
+    assert openai_api.parse_models(HTTP, llama.ask(HTTP.models).body) == {"tiny": CONTEXT // SLOTS}
 
 
 def test_a_context_beyond_the_trained_one_is_capped_and_told(tiny: Path, tmp_path: Path) -> None:
@@ -108,15 +108,15 @@ def test_a_context_beyond_the_trained_one_is_capped_and_told(tiny: Path, tmp_pat
 
 
 def test_any_model_name_is_served(llama: servers.Server) -> None:
-    answer = llama.ask(openai_api.CHAT, openai_api.generated(HTTP, "quite another", "hello", 3))
+    answer = llama.ask(openai_api.CHAT_PATH, openai_api.build_request(HTTP, "quite another", "hello", 3))
     assert HTTP.any_name
     assert answer.status == 200
     assert answer.body["model"] == "tiny"
-    assert openai_api.tokens_of(answer.body) == 3
+    assert openai_api.count_tokens(answer.body) == 3
 
 
 def test_a_prompt_longer_than_a_slot_is_refused_with_both_lengths(llama: servers.Server) -> None:
-    answer = llama.ask(openai_api.CHAT, openai_api.generated(HTTP, "tiny", "x" * 9000, 3))
+    answer = llama.ask(openai_api.CHAT_PATH, openai_api.build_request(HTTP, "tiny", "x" * 9000, 3))
     assert answer.status == 400
     assert answer.body["error"]["type"] == "exceed_context_size_error"
     assert answer.body["error"]["n_ctx"] == CONTEXT // SLOTS < answer.body["error"]["n_prompt_tokens"]
@@ -133,7 +133,7 @@ def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path
         paths = (HTTP.health, HTTP.models, HTTP.settings, HTTP.metrics, "/slots")
         assert {path for path in paths if server.ask(path).status == 200} == HTTP.public
         assert {server.ask(path, key=KEY).status for path in paths} == {200}
-        assert server.ask(openai_api.CHAT, BODY | {"stream": False}).status == 401
+        assert server.ask(openai_api.CHAT_PATH, BODY | {"stream": False}).status == 401
         assert KEY not in server.log
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from tests.real_llama import server as servers
 from tests.real_llama.conftest import CONTEXT, SLOTS
 
-LOG = engine.of("llama_cpp").log
+LOG = engine.get_engine("llama_cpp").log
 
 
 def test_its_log_says_what_it_answers(llama: servers.Server) -> None:
-    state, props = read(llama.log, LOG), llama.ask("/props").body
+    state, props = read_log(llama.log, LOG), llama.ask("/props").body
     answered = (props["total_slots"], props["default_generation_settings"]["n_ctx"], props["build_info"])
     assert (state.value("slots"), state.value("max_model_len"), state.value("version")) == answered
     assert (state.value("kv_cache_tokens"), state.value("slots"), state.ready) == (CONTEXT, SLOTS, True)
@@ -29,4 +29,4 @@ def test_its_log_says_what_it_answers(llama: servers.Server) -> None:
 def test_a_start_that_fails_says_why(tiny: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
     with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1", *words) as server:
         assert not server.until_served()
-        assert (read(server.log, LOG).failure.value, server.exit_code) == (sentence, 1)
+        assert (read_log(server.log, LOG).failure.value, server.exit_code) == (sentence, 1)

@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.engines.llama_cpp import advice, flags, gguf
 from sparkwright.engines.llama_cpp.log import LOG
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.units import MIB
 from tests.real_llama import server as servers
 from tests.real_llama import tiny_gguf
@@ -24,7 +24,7 @@ WORDS = (
 
 
 def test_the_header_says_what_was_written(tiny: Path) -> None:
-    found = gguf.header(tiny.read_bytes())
+    found = gguf.parse_header(tiny.read_bytes())
     shape = tiny_gguf.Shape()
     assert (found.architecture, found.own("block_count"), found.own("context_length")) == (
         "llama",
@@ -40,7 +40,7 @@ def test_the_header_says_what_was_written(tiny: Path) -> None:
 @pytest.mark.parametrize("words", WORDS)
 def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Path, words: str) -> None:
     given = flags.parsed(words.split()).flags
-    header = gguf.header(tiny.read_bytes())
+    header = gguf.parse_header(tiny.read_bytes())
     with servers.started(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
         assert server.until_served() and server.logged("KV buffer size =")
         message = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
@@ -60,7 +60,7 @@ def test_a_model_with_windows_has_two_caches_and_both_are_read(tmp_path: Path) -
         log = server.log
     caches = [float(size) for size in re.findall(r"KV buffer size = +([\d.]+) MiB", log)]
     assert len(caches) == 2
-    found = read(log, LOG).value("kv_cache_mib")
+    found = read_log(log, LOG).value("kv_cache_mib")
     assert found == pytest.approx(sum(caches), abs=0.01)
-    most = advice.kv_bytes(gguf.header(model.read_bytes()), flags.parsed(["-c", "8192", "-np", "1"]).flags)
+    most = advice.kv_bytes(gguf.parse_header(model.read_bytes()), flags.parsed(["-c", "8192", "-np", "1"]).flags)
     assert most is not None and most / MIB >= found, "what is said before the start is the most"

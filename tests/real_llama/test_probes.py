@@ -22,7 +22,7 @@ SMALL = ("-c", "2048", "-np", "2", "-a", "tiny", "--metrics")
 @pytest.fixture(autouse=True)
 def of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the container of a host says; this server has none."""
-    monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.of("llama_cpp"))
+    monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.get_engine("llama_cpp"))
 
 
 def probed(server: servers.Server, folder: Path, *probes: Any) -> Result:
@@ -86,21 +86,21 @@ def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_
     with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
         assert server.until_served(), server.log
         found = {}
-        for name, probe in table.PROBES.items():
+        for name, probe in table.API_PROBES.items():
             short = replace(probe, body={**probe.body, "max_tokens": 24})
             for streamed in (True, False):
                 reply = asked(server, replace(short, streamed=streamed))
                 # b11549 leaves `message_start` out of some streams; then the usage has no prompt
                 prompt = None if reply.disorder else reply.body["usage"]["prompt_tokens"]
                 found[name, streamed] = reply.content, prompt
-                assert fields.judge_tool_call(reply).verdict == "inconclusive", "random weights never end"
+                assert fields.evaluate_tool_call(reply).verdict == "inconclusive", "random weights never end"
         texts, prompts = ({row[part] for row in found.values()} - {None} for part in (0, 1))
         assert len(texts) == len(prompts) == 1 and texts != {""}
-        assert table.judge_count(asked(server, table.COUNT)).verdict == "proved"
+        assert table.evaluate_token_count(asked(server, table.COUNT_TOKENS_PROBE)).verdict == "proved"
 
 
 def asked(server: servers.Server, probe: Probe) -> Reply:
     args = Probes.Args(base_url=server.base_url, model="tiny", probes=[], timeout_s=60)
-    reply = probes.ask(engine.of("llama_cpp").http, args, probe, "")
+    reply = probes.send_probe(engine.get_engine("llama_cpp").http, args, probe, "")
     assert isinstance(reply, Reply) and reply.status == 200, reply
     return reply

@@ -18,8 +18,8 @@ EMBED, RERANK = replace(HTTP, task="embed"), replace(HTTP, task="rerank")
 SMALL = ("-c", "1024", "-np", "2", "-a", "tiny", "--metrics")
 
 
-def ask(server: servers.Server, http: Http) -> http_probe.Answer:
-    return http_probe.ask_token_check(http, server.base_url, "tiny", timeout_s=20)
+def ask(server: servers.Server, http: Http) -> http_probe.Response:
+    return http_probe.request_tokens(http, server.base_url, "tiny", timeout_s=20)
 
 
 def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> N
         before = http_probe.read_counters(EMBED, server.base_url, "")[0]
         answer = ask(server, EMBED)
         assert tasks.PROOFS["embed"].judge(answer.json()).holds == "a vector of 128 numbers"
-        assert http_probe.missing(EMBED, answer.json()) == ""
+        assert http_probe.find_missing_part(EMBED, answer.json()) == ""
         after = http_probe.read_counters(EMBED, server.base_url, "")[0]
         assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
@@ -42,7 +42,7 @@ def test_scores_come_for_each_text(tiny: Path, tmp_path: Path) -> None:
         assert server.until_served(), server.log
         answer = ask(server, RERANK)
         assert tasks.PROOFS["rerank"].judge(answer.json()).holds, answer.body
-        assert http_probe.missing(RERANK, answer.json()) == ""
+        assert http_probe.find_missing_part(RERANK, answer.json()) == ""
 
 
 @pytest.mark.parametrize(

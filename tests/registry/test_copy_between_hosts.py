@@ -18,7 +18,7 @@ import yaml
 from sparkwright.host.images import image_copy
 from sparkwright.host.images.image_names import inspect
 from sparkwright.project import lockfile
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from tests import commands, engine_beside
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
@@ -60,8 +60,8 @@ class Pair:
     bin: Path
 
     @property
-    def pinned(self) -> Name:
-        return Name.parse(f"{self.ref}@{self.entry['digest']}")
+    def pinned(self) -> ImageReference:
+        return ImageReference.parse(f"{self.ref}@{self.entry['digest']}")
 
     def copy(self) -> subprocess.CompletedProcess[str]:
         words = ["images.copy", "--from", "one", "--to", "two", "--image", self.ref]
@@ -133,7 +133,7 @@ def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair)
     result = pair.copy()
     assert result.returncode == 0, result.stdout + result.stderr
     assert "its content is the lock's" in result.stdout
-    assert image_copy.names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.proved: pair.good_id}
+    assert image_copy.list_names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.proved: pair.good_id}
     again = pair.copy()
     assert (again.returncode, "already" in again.stdout) == (0, True)
 
@@ -145,7 +145,7 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
     result = pair.copy()
     assert result.returncode == 1
     assert "the image that arrived is not" in result.stdout and "removed it" in result.stdout
-    assert image_copy.names(pair.target).tags == {"in/use:here": mine}
+    assert image_copy.list_names(pair.target).tags == {"in/use:here": mine}
     assert inspect(pair.target, evil) == {}
 
 
@@ -153,7 +153,7 @@ def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair
     pair.turns_hostile(other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
     result = pair.copy()
     assert result.returncode == 1 and "no image arrived" in result.stdout
-    assert image_copy.names(pair.target).tags == {}
+    assert image_copy.list_names(pair.target).tags == {}
 
 
 #: a `docker` that saves a few kilobytes: a layer of zeros, as many as it likes, in what `docker load` unpacks by itself
@@ -208,5 +208,5 @@ def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(
             ended.set()
     assert output.returncode == 1
     assert "unpacks to more than" in output.stdout and "too much for this image" in output.stdout
-    assert image_copy.names(pair.target).tags == {} and not pair.target.images(all=True)
+    assert image_copy.list_names(pair.target).tags == {} and not pair.target.images(all=True)
     assert watching.result()[0] < mib * 2**20 / 4

@@ -8,12 +8,12 @@ import pytest
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import container_options
 from sparkwright.host.images import image_names
-from sparkwright.host.images.registry_documents import NotThere
+from sparkwright.host.images.registry_documents import NotInRegistry
 from sparkwright.modules.image.docker_image import DockerImage
 from sparkwright.modules.spark_lock import LockImage
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.protocol.result import Result
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 
@@ -108,7 +108,7 @@ def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not
     assert pull(context, ref, entry).changed
     assert "Retrying" in notes(context)
     proxy.seen.clear()
-    with pytest.raises(NotThere, match="invoke images.copy"):
+    with pytest.raises(NotInRegistry, match="invoke images.copy"):
         DockerImage().run(DockerImage.Args(f"{ref}@sha256:{'0' * 64}"), context)
     assert proxy.asked("0" * 64) <= 3  # one question of the engine: HEAD, GET; no second try
 
@@ -145,7 +145,7 @@ def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
     assert not pull(context, ref, entry).changed
     image = engine.inspect_image(ref)
     spec = ContainerSpec("any", f"{ref}@{entry['digest']}", image_ids=locked_ids(entry))
-    assert container_options._image(spec, image) == []
+    assert container_options._compare_image(spec, image) == []
 
 
 def test_another_image_under_the_same_tag_is_not_taken_for_the_locked_one(
@@ -200,6 +200,6 @@ def test_a_registry_that_is_down_says_so(engine: Any, repository: str, context: 
     ],
 )
 def test_a_reference_in_its_parts(ref: str, registry: str, path: str, asked: str) -> None:
-    name = Name.parse(ref)
+    name = ImageReference.parse(ref)
     assert (name.registry, name.path, name.asked) == (registry, path, asked)
     assert name.at("mirror.lan:5000").repository == f"mirror.lan:5000/{path}"

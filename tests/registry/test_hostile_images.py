@@ -17,7 +17,7 @@ from sparkwright.modules.server.container import Container
 from sparkwright.modules.spark_lock import LockImage
 from sparkwright.modules.storage import PruneImages
 from sparkwright.protocol.container import ContainerSpec, locked_ids
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 from tests.registry.test_docker_image import locked, pull
@@ -59,7 +59,7 @@ def test_a_false_tag_of_the_pinned_digest_is_no_image_and_loses_it(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
     ref, entry, evil_id = two_images(registry, context, repository)
-    name = Name.parse(f"{ref}@{entry['digest']}")
+    name = ImageReference.parse(f"{ref}@{entry['digest']}")
     engine.tag(evil_id, *name.proved.rsplit(":", 1))
     engine.tag(evil_id, name.repository, name.tag)
     result = pull(context, ref, entry)
@@ -73,7 +73,7 @@ def test_a_false_tag_is_not_believed_when_the_registry_is_gone(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
     ref, entry, evil_id = two_images(registry, context, repository)
-    name = Name.parse(f"{ref}@{entry['digest']}")
+    name = ImageReference.parse(f"{ref}@{entry['digest']}")
     engine.tag(evil_id, *name.proved.rsplit(":", 1))
     registry.stop()
     for manifests in (entry["manifests"], []):
@@ -114,7 +114,7 @@ def test_no_container_is_created_from_a_false_tag(
 ) -> None:
     ref, entry, evil_id = two_images(registry, context, repository)
     pinned = f"{ref}@{entry['digest']}"
-    engine.tag(evil_id, *Name.parse(pinned).proved.rsplit(":", 1))
+    engine.tag(evil_id, *ImageReference.parse(pinned).proved.rsplit(":", 1))
     container = repository.partition("/")[0]
     for ids in (locked_ids(entry), ()):
         spec = ContainerSpec(container, pinned, gpus="", image_ids=ids)
@@ -148,7 +148,7 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
 ) -> None:
     ref, entry, evil_id = two_images(registry, context, repository)
     good_id = pull(context, ref, entry).data["id"]
-    name = Name.parse(f"{ref}@{entry['digest']}")
+    name = ImageReference.parse(f"{ref}@{entry['digest']}")
     engine.tag(good_id, *name.proved.rsplit(":", 1))
     incoming, other = f"{name.repository}:incoming-1", f"{name.repository}:backdoor"
     sent = archive(engine, evil_id, [incoming, other, name.proved, ref])
@@ -160,7 +160,7 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
     args = AdoptImage.Args(incoming, f"{ref}@{entry['digest']}", [], "linux/amd64", ids, before)
     with pytest.raises(Failed, match=r"is not .*its Id is .* the lock has"):
         AdoptImage().run(args, context)
-    tags = image_copy.names(engine).tags
+    tags = image_copy.list_names(engine).tags
     assert tags[ref] == tags[name.proved] == good_id
     assert incoming not in tags and other not in tags
     assert tags[f"{name.repository}:own-doing"] == evil_id
@@ -173,12 +173,12 @@ def test_a_load_that_broke_off_leaves_nothing_of_what_it_brought(
     sent = archive(engine, evil_id, [f"{registry.address}/{repository}:backdoor"])
     nameless = archive(engine, evil_id, [])
     engine.remove_image(evil_id, force=True)
-    before = image_copy.names(engine)
+    before = image_copy.list_names(engine)
     load(engine, sent)
     done = UndoLoad().run(UndoLoad.Args(asdict(before)), context)
     assert done.changed and "backdoor was not requested" in done.msg
     load(engine, nameless)
-    assert evil_id in image_copy.names(engine).nameless
+    assert evil_id in image_copy.list_names(engine).nameless
     assert UndoLoad().run(UndoLoad.Args(asdict(before)), context).changed
     assert evil_id not in [row["Id"] for row in engine.images()]
     assert not UndoLoad().run(UndoLoad.Args(asdict(before)), context).changed
@@ -193,7 +193,7 @@ def test_prune_keeps_the_pinned_image_and_not_what_has_its_tag(
     engine.remove_image(good_id, force=True)
     load(engine, sent)
     pinned = f"{ref}@{entry['digest']}"
-    engine.tag(evil_id, *Name.parse(pinned).proved.rsplit(":", 1))
+    engine.tag(evil_id, *ImageReference.parse(pinned).proved.rsplit(":", 1))
     args = PruneImages.Args([f"{registry.address}/{repository}"], {pinned: list(locked_ids(entry))})
     checked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
     kept = {row["id"]: row["kept"] for row in PruneImages().run(args, checked).data["images"]}

@@ -15,9 +15,9 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_client
-from sparkwright.host.images.registry_client import Http, Registry
+from sparkwright.host.images.registry_client import Registry, RegistryHttp
 from sparkwright.host.images.registry_documents import CONFIGS, INDEXES, MANIFESTS
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from tests.certificate import self_signed
 
 ZERO = "sha256:" + "0" * 64
@@ -87,7 +87,7 @@ def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(liar: Liar, tmp
         return (418, {}, json.dumps(result).encode()) if given else (401, challenge, b"{}")
 
     liar.answers["/v2/a/b"] = denies
-    http = Http(Name.parse(f"127.0.0.1:{liar.port}/a/b:c"), insecure=True)
+    http = RegistryHttp(ImageReference.parse(f"127.0.0.1:{liar.port}/a/b:c"), insecure=True)
     with pytest.raises(Failed, match="not for Basic ••••, ••••") as caught:
         http.get("manifests/c", accept="*/*", at_most=100)
     assert "Tr0ub4dor" not in str(caught.value) and login not in str(caught.value)
@@ -102,9 +102,9 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
     (tmp_path / "config.json").write_text('{"credsStore": "asks"}')
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(registry_client, "HELPER_S", 0.3)
+    monkeypatch.setattr(registry_client, "CREDENTIAL_HELPER_S", 0.3)
     with pytest.raises(Failed, match="does not answer within 0.3 s"):
-        registry_client.credentials("ghcr.io")
+        registry_client.find_credentials("ghcr.io")
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]
 
 
 def registry(liar: Liar) -> Registry:
-    name = Name.given(f"127.0.0.1:{liar.port}/a/b:v1")
-    return Registry(name, Http(name, insecure=True))
+    name = ImageReference.given(f"127.0.0.1:{liar.port}/a/b:v1")
+    return Registry(name, RegistryHttp(name, insecure=True))
 
 
 def document(**parts: Any) -> bytes:
@@ -280,7 +280,7 @@ def test_the_registrys_own_realm_gets_it(liar: Liar, tmp_path: Path) -> None:
     ],
 )
 def test_whose_realm_it_is(registry: str, realm: str, own: bool) -> None:
-    assert registry_client.same_owner(registry, realm) is own
+    assert registry_client.is_same_owner(registry, realm) is own
 
 
 def log_in(liar: Liar, folder: Path) -> None:

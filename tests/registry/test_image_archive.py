@@ -30,7 +30,7 @@ def tar(files: Iterable[tuple[str, bytes]], kind: bytes = tarfile.REGTYPE, **fie
 
 
 def passed(data: bytes, most: int, size: int = MIB) -> bytes:
-    return b"".join(image_archive.checked((data[at : at + size] for at in range(0, len(data), size)), most))
+    return b"".join(image_archive.check_pieces((data[at : at + size] for at in range(0, len(data), size)), most))
 
 
 LAYER = tar([("etc/motd", b"hello\n" * 300), ("a" * 200, b"x" * 700)])
@@ -69,7 +69,7 @@ def test_a_layer_that_unpacks_to_too_much_is_stopped_at_the_bound(name: str) -> 
 def test_an_archive_without_end_is_stopped_at_the_bound() -> None:
     endless = itertools.chain([tar([("one/layer.tar", LAYER)])], itertools.repeat(bytes(MIB)))
     with pytest.raises(Failed, match="unpacks to more"):
-        for _ in image_archive.checked(endless, 4 * MIB):
+        for _ in image_archive.check_pieces(endless, 4 * MIB):
             pass
 
 
@@ -118,4 +118,4 @@ def test_a_header_of_gigabytes_is_refused() -> None:
     [(10 * MIB, None, 76.5), (10 * MIB, 5 * MIB, 76.5), (2**40, 5 * MIB, 114), (2**40, 0, 64)],
 )
 def test_the_lock_bounds_what_a_host_claims(claimed: int, locked: int | None, most: float) -> None:
-    assert image_archive.bound(claimed, locked) == most * MIB
+    assert image_archive.max_unpacked_bytes(claimed, locked) == most * MIB

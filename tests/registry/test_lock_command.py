@@ -82,15 +82,15 @@ def test_files_of_a_model_are_named_as_added_removed_and_changed() -> None:
 
     old = entry("a", kept=(10, "1" * 64), gone=(20, "2" * 64), other=(30, "3" * 64))
     new = entry("b", kept=(10, "1" * 64), fresh=(4000, "5" * 64), other=(30, "4" * 64))
-    assert [row.what for row in lock_update.model_rows(old, new)] == [
+    assert [row.what for row in lock_update.compare_models(old, new)] == [
         "commit",
         "+ fresh",
         "- gone",
         "~ other",
         "to load",
     ]
-    assert lock_update.model_rows(old, new)[-1].after == "4.0 kB"
-    assert lock_update.model_rows(old, old) == []
+    assert lock_update.compare_models(old, new)[-1].after == "4.0 kB"
+    assert lock_update.compare_models(old, old) == []
 
 
 def test_the_lock_is_sorted_and_says_the_same_again(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.stores.images import _key_pair
+from sparkwright.app.stores.images import _generate_key_pair
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_archive
 from sparkwright.host.images.image_names import find, inspect
 from sparkwright.modules.image.docker_image import AdoptImage
 from sparkwright.modules.image.image_transfer import CopyKey, InspectImage, SendImage
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull
@@ -54,7 +54,7 @@ def let_in(sshd: Sshd, public: str, command: str) -> None:
 def asked(image: str, sshd: Sshd, **other: Any) -> SendImage.Args:
     given = {
         "image": image,
-        "incoming": f"{Name.parse(image).repository}:incoming-1",
+        "incoming": f"{ImageReference.parse(image).repository}:incoming-1",
         "addresses": [f"127.0.0.1:{sshd.port}"],
         "user": "root",
         "host_key": " ".join(sshd.known_hosts_line().split()[1:]),
@@ -65,18 +65,22 @@ def asked(image: str, sshd: Sshd, **other: Any) -> SendImage.Args:
 def test_an_image_arrives_is_compared_and_known_by_its_digest(
     image: str, sshd: Sshd, engine: Any, context: RecordingContext, tmp_path: Path
 ) -> None:
-    private, public = _key_pair()
-    let_in(sshd, public, image_archive.load_command("gzip", image_archive.command(2**24)))
+    private, public = _generate_key_pair()
+    let_in(sshd, public, image_archive.load_command("gzip", image_archive.receive_command(2**24)))
     about = InspectImage().run(InspectImage.Args(image), context).data
     sender = RecordingContext(tmp_path / "home", architecture="x86_64", secrets={"SPARKWRIGHT_COPY_KEY": private})
     done = SendImage().run(asked(image, sshd), sender)
     assert done.data["sent_bytes"] > 500_000
     assert [item for item in sender.said if item["event"] == "progress"]
-    incoming = f"{Name.parse(image).repository}:incoming-1"
+    incoming = f"{ImageReference.parse(image).repository}:incoming-1"
     args = AdoptImage.Args(incoming, image, about["layers"], about["platform"], [about["id"]], about["names"])
-    engine.remove_image(f"{Name.parse(image).repository}@{Name.parse(image).digest}", force=True)
+    engine.remove_image(f"{ImageReference.parse(image).repository}@{ImageReference.parse(image).digest}", force=True)
     AdoptImage().run(args, context)
-    assert find(engine, image, [about["id"]])["Id"] == inspect(engine, Name.parse(image).proved)["Id"] == about["id"]
+    assert (
+        find(engine, image, [about["id"]])["Id"]
+        == inspect(engine, ImageReference.parse(image).proved)["Id"]
+        == about["id"]
+    )
     assert not [
         path
         for path in tmp_path.rglob("*")
@@ -85,7 +89,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
 
 
 def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, context: RecordingContext) -> None:
-    incoming = f"{Name.parse(image).repository}:incoming-2"
+    incoming = f"{ImageReference.parse(image).repository}:incoming-2"
     engine.tag(image, *incoming.rsplit(":", 1))
     about = InspectImage().run(InspectImage.Args(image), context).data
     args = AdoptImage.Args(incoming, image, ["sha256:other"], about["platform"])
@@ -95,8 +99,8 @@ def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, 
 
 
 def test_a_host_with_another_key_gets_nothing(image: str, sshd: Sshd, tmp_path: Path) -> None:
-    private, public = _key_pair()
-    let_in(sshd, public, image_archive.load_command("gzip", image_archive.command(2**24)))
+    private, public = _generate_key_pair()
+    let_in(sshd, public, image_archive.load_command("gzip", image_archive.receive_command(2**24)))
     sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
     other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
     with pytest.raises(Unreachable, match="cannot reach"):
@@ -105,15 +109,15 @@ def test_a_host_with_another_key_gets_nothing(image: str, sshd: Sshd, tmp_path: 
 
 
 def test_an_address_where_nobody_listens_is_passed_over(image: str, sshd: Sshd, tmp_path: Path) -> None:
-    private, public = _key_pair()
-    let_in(sshd, public, image_archive.load_command("gzip", image_archive.command(2**24)))
+    private, public = _generate_key_pair()
+    let_in(sshd, public, image_archive.load_command("gzip", image_archive.receive_command(2**24)))
     sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
     done = SendImage().run(asked(image, sshd, addresses=["127.0.0.1:9", f"127.0.0.1:{sshd.port}"]), sender)
     assert done.data["address"] == f"127.0.0.1:{sshd.port}"
 
 
 def test_an_engine_that_refuses_is_quoted(image: str, sshd: Sshd, engine: Any, tmp_path: Path) -> None:
-    private, public = _key_pair()
+    private, public = _generate_key_pair()
     let_in(sshd, public, "cat > /dev/null; echo no space left on device >&2; exit 1")
     sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
     with pytest.raises(Failed, match="no space left on device"):
@@ -127,7 +131,7 @@ def test_the_key_of_a_transfer_goes_and_other_keys_stay(tmp_path: Path) -> None:
     file.write_text("ssh-ed25519 AAAAmine me@laptop\nrestrict ssh-ed25519 AAAAold sparkwright-copy\n")
     file.chmod(0o600)
     context = RecordingContext(tmp_path)
-    _, public = _key_pair()
+    _, public = _generate_key_pair()
     assert CopyKey().run(CopyKey.Args(public, "true"), context).changed
     assert public in file.read_text() and "AAAAold" not in file.read_text()
     assert not CopyKey().run(CopyKey.Args(public, "true"), context).changed

@@ -123,7 +123,7 @@ def test_what_this_machine_cannot_start_is_said_back_as_it_was_asked_for(
 ) -> None:
     """Created only: starting would need the NVIDIA runtime, or more rights than a test may have."""
     spec = ContainerSpec.from_json({**spec_of(registry, context, repository, name, "nothing"), **wanted})
-    engine.create_container_from_config(container_options.create_arguments(spec), name)
+    engine.create_container_from_config(container_options.build_create_body(spec), name)
     client = context.docker()
     made = containers.inspect(client, name)
     assert made is not None

@@ -53,7 +53,7 @@ class Lab:
     def write_config(self, text: str) -> None:
         """Write the user's configuration, before the defaults for all hosts."""
         self.config.write_text(f"{text}\nHost *\n" + "".join(f"  {line}\n" for line in self.base.splitlines()))
-        ssh_config._resolving.cache_clear()
+        ssh_config._resolve_in_background.cache_clear()
 
     def host(self, **fields: object) -> Host:
         usual = {"name": "spark1", "address": "127.0.0.1", "port": self.sshd.port, "connection": "ssh"}
@@ -64,7 +64,9 @@ def packed(path: Path) -> None:
     """Pack a runtime with only the wheels of a play: a tenth of the time, and everything but an engine's client starts."""
     python, machine = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
     parts = [
-        item for item in runtime.fetched(python, machine) if item.name.lower().startswith(("jinja2-", "markupsafe-"))
+        item
+        for item in runtime.fetch_wheels(python, machine)
+        if item.name.lower().startswith(("jinja2-", "markupsafe-"))
     ]
     with path.open("wb") as out:
         runtime._pack(parts, f"{python}-{machine}\n", out)
@@ -75,7 +77,7 @@ def small_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ship `packed` as the runtime, for links with the need "light"."""
     path = tmp_path / "small.tar.gz"
     packed(path)
-    monkeypatch.setattr(runtime, "archive", lambda python, machine: path)
+    monkeypatch.setattr(runtime, "ensure_archive", lambda python, machine: path)
     return path
 
 

@@ -30,7 +30,7 @@ def free_port() -> int:
             _untried.extend(random.sample(range(0, PORTS, 2), PORTS // 2))
         port = FIRST_PORT + worker * PORTS + _untried.pop()
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
-            for each in (port, port + 1, port + gateway_servers.APART):
+            for each in (port, port + 1, port + gateway_servers.INTERIM_PORT_OFFSET):
                 probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
             return port
 

@@ -63,7 +63,7 @@ def responding() -> Iterator[list[Responder]]:
 
 def hosts_of(responding: list[Responder], *packets: bytes) -> list[str]:
     responding.append(Responder(list(packets)))
-    return find.hosts(responding[-1].address, listen_s=0.5)
+    return find.discover_hosts(responding[-1].address, listen_s=0.5)
 
 
 def test_who_offers_ssh_is_found_and_who_is_a_workstation(responding: list[Responder]) -> None:
@@ -85,15 +85,15 @@ def test_a_name_that_is_no_hosts_is_left_out_and_nonsense_is_no_answer(respondin
 
 def test_a_compressed_name_is_read() -> None:
     service = record(name("_ssh._tcp.local"), 12, b"\x05spark\xc0\x0c")
-    assert find.records(answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
+    assert find.parse_records(answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
 
 
 @given(st.binary(max_size=300))
 def test_no_packet_breaks_or_stalls_the_reader(packet: bytes) -> None:
     with contextlib.suppress(ValueError):
-        find.records(packet)
+        find.parse_records(packet)
     with contextlib.suppress(ValueError):
-        find.records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
+        find.parse_records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
 
 
 def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> Non
     )
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/a").write_text("Host included -oProxyCommand=x\n")
-    assert find.of_config(tmp_path / "config") == ["included", "spark1", "gx10-3f", "late"]
-    assert find.of_config(tmp_path / "none") == []
+    assert find.hosts_in_config(tmp_path / "config") == ["included", "spark1", "gx10-3f", "late"]
+    assert find.hosts_in_config(tmp_path / "none") == []
 
 
 def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright import host_side
 from sparkwright.cli import doctor, runs, status
 from sparkwright.errors import Failed, SparkwrightError, Unreachable
-from sparkwright.fleet.member import question
+from sparkwright.fleet.member import build_module_request
 from sparkwright.modules import registry
 from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.protocol.plan import Plan, Task
@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "laptop"
     (folder / ".ssh").mkdir(parents=True)
     (folder / ".ssh" / "id_ed25519").write_text("PRIVATE KEY\n")
-    monkeypatch.setattr(host_side, "cache", lambda: folder / ".cache" / "sparkwright")
+    monkeypatch.setattr(host_side, "cache_folder", lambda: folder / ".cache" / "sparkwright")
     return folder
 
 
@@ -91,9 +91,9 @@ def test_what_names_the_runtime_is_matched_before_anything_is_packed(
 
 def test_the_archive_of_a_runtime_lies_in_the_cache_whoever_names_it(home: Path) -> None:
     with pytest.raises(Failed, match="the processor is not valid"):
-        runtime.archive("3.12", "x86_64/../../../../.ssh")
+        runtime.ensure_archive("3.12", "x86_64/../../../../.ssh")
     with pytest.raises(Failed, match="the Python is not valid"):
-        runtime.archive("3.12/..", "x86_64")
+        runtime.ensure_archive("3.12/..", "x86_64")
 
 
 def test_a_host_can_not_have_a_request_twice_by_losing_its_runtime_in_the_middle(lab: Lab, hostile: Hostile) -> None:
@@ -236,11 +236,11 @@ def test_an_incident_is_the_users_alone_and_never_lands_on_another(
 
 
 def test_a_long_file_of_an_incident_arrives_whole(lab: Lab, hostile: Hostile, project: Path) -> None:
-    from sparkwright.protocol.events import event, lines
+    from sparkwright.protocol.events import encode_lines, event
 
     log = 'a line with "quotes" and ünïcode 💡\n' * 80_000
     whole = event("file", incident="20260101T000000-abc", name="container.log", text=log)
-    hostile.says(*lines(whole))
+    hostile.says(*encode_lines(whole))
     assert code_of(runs.incident, host="spark1") == 0
     assert (project / "incidents/spark1/20260101T000000-abc/container.log").read_text() == log
 
@@ -308,7 +308,7 @@ def test_a_modules_answer_that_is_none_is_a_sentence(
 
 
 def test_an_answer_has_an_end(lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_link, "EVENTS_BYTES", 10**6)
+    monkeypatch.setattr(ssh_link, "MAX_EVENTS_BYTES", 10**6)
     hostile.says(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
     with pytest.raises(Failed, match="its answer is longer than 1 MB"):
         ask(lab)
@@ -332,14 +332,14 @@ BYTES = "while :; do printf x; sleep 0.1; done"
 def test_a_question_has_an_end_however_steadily_its_answer_comes(
     lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    short = {name: dataclasses.replace(kind, limit_s=1.0) for name, kind in requests.KINDS.items()}
-    monkeypatch.setattr(requests, "KINDS", short)
-    monkeypatch.setattr(requests, "SHORT_RUNS", {"copy_key": 1.0})
+    short = {name: dataclasses.replace(kind, limit_s=1.0) for name, kind in requests.REQUEST_KINDS.items()}
+    monkeypatch.setattr(requests, "REQUEST_KINDS", short)
+    monkeypatch.setattr(requests, "SHORT_RUN_TIMEOUTS_S", {"copy_key": 1.0})
     answers_for_ever(hostile, f'echo \'{{"event": "ready"}}\'\n{words}')
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
         ask(lab, {"verb": "status"})
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
-        ask(lab, question("doctor", {}))
+        ask(lab, build_module_request("doctor", {}))
     task = Task(id="key", name="Allow", module="copy_key", args={})
     plan = Plan(run_id="run-1", host="spark1", play="Ask", steps=(task,))
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
@@ -350,14 +350,14 @@ def test_a_question_has_an_end_however_steadily_its_answer_comes(
 def test_a_login_that_never_stops_to_greet_has_an_end(
     lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    monkeypatch.setattr(ssh_link, "READY_S", 1.0)
+    monkeypatch.setattr(ssh_link, "READY_TIMEOUT_S", 1.0)
     answers_for_ever(hostile, words)
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
         ask(lab)
 
 
 def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "SLOWEST", MinimumRate(2**20, 1.0))
+    monkeypatch.setattr(relay, "MIN_RATE", MinimumRate(2**20, 1.0))
     link = SshLink(lab.host())
     try:
         source = link.run(["sh", "-c", BYTES])
@@ -369,5 +369,5 @@ def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: py
 
 def test_every_question_of_a_whole_fleet_has_an_end() -> None:
     """Runs have no limit, nor has a command that follows one; `clean` removes folders from disks of any speed."""
-    assert {name for name, kind in requests.KINDS.items() if kind.limit_s is None} == {"run", "attach", "clean"}
-    assert requests.QUESTIONS | requests.SHORT_RUNS.keys() <= set(registry.NAMES)
+    assert {name for name, kind in requests.REQUEST_KINDS.items() if kind.limit_s is None} == {"run", "attach", "clean"}
+    assert requests.QUESTION_MODULES | requests.SHORT_RUN_TIMEOUTS_S.keys() <= set(registry.NAMES)

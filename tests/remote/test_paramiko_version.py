@@ -8,7 +8,7 @@ from pathlib import Path
 PROGRAM = """
 import sys
 from sparkwright.remote import link
-with link.paramiko_by_folder():
+with link.fast_paramiko_import():
     import paramiko
 print(paramiko.__version__, paramiko.Transport._CLIENT_ID, "email.message" in sys.modules)
 import importlib.metadata
@@ -37,7 +37,7 @@ def test_a_version_that_no_folder_tells_is_looked_up(tmp_path: Path) -> None:
     program = (
         "import sys, types; from sparkwright.remote import link\n"
         "sys.modules['paramiko'] = types.ModuleType('paramiko'); sys.modules['paramiko'].__path__ = [sys.argv[1]]\n"
-        "with link.paramiko_by_folder():\n"
+        "with link.fast_paramiko_import():\n"
         "    from importlib import metadata\n"
         "    print(metadata.version('paramiko'))\n"
         "    try: metadata.version('no-such-package')\n"

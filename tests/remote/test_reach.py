@@ -27,7 +27,7 @@ def key_of(link: object) -> str:
 
 
 def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -> None:
-    selection = connect.reach("spark1", "light")
+    selection = connect.connect_hosts("spark1", "light")
     (member,) = selection.fleet.members
     link = member.link
     assert lab.sshd.known_hosts_line().split()[2] in key_of(link)
@@ -38,8 +38,8 @@ def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -
 
 def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     other = lab.another("two")
-    monkeypatch.setattr(patterns, "hosts", lambda project, pattern: [lab.host(port=other.port)])
-    selection = connect.reach("spark1", "light")
+    monkeypatch.setattr(patterns, "read_ssh_hosts", lambda project, pattern: [lab.host(port=other.port)])
+    selection = connect.connect_hosts("spark1", "light")
     (member,) = selection.fleet.members
     assert lab.sshd.known_hosts_line().split()[2] in key_of(member.link)
     selection.fleet.close()
@@ -56,7 +56,7 @@ def test_a_mistake_in_the_file_lets_go_of_the_host(project: Path, lab: Lab, monk
 
     monkeypatch.setattr(connect, "open_link", opening)
     with pytest.raises(Refused, match="recipee"):
-        connect.reach("spark1", "light")
+        connect.connect_hosts("spark1", "light")
     (link,) = began
     transport = link._transport()
     transport.join(10)

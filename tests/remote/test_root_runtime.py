@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.connect import choose
+from sparkwright.app.connect import select_hosts
 from sparkwright.app.stores import runtimes as install
 from sparkwright.errors import Exit
 from sparkwright.host import root_runtime
@@ -39,7 +39,7 @@ def test_a_runtime_of_roots_is_the_laptops_byte_for_byte_and_nobody_elses_to_cha
     (project / "playbooks").mkdir()
     (project / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
     monkeypatch.chdir(project)
-    assert install.install(choose("spark1")) == [Exit.OK]
+    assert install.install(select_hosts("spark1")) == [Exit.OK]
     place = opt / "runtime" / runtime.content_hash()
     assert f"spark1: {place} is installed, and belongs to root." in capsys.readouterr().out
     assert (place / "lib/sparkwright/__init__.py").read_bytes() == Path(root_runtime.__file__).parents[1].joinpath(
@@ -48,8 +48,8 @@ def test_a_runtime_of_roots_is_the_laptops_byte_for_byte_and_nobody_elses_to_cha
     for path in (opt, *opt.rglob("*")):
         found = path.lstat()
         assert found.st_uid == 0 and not found.st_mode & 0o022 and found.st_mode & 0o004, path
-    assert root_runtime.changeable(place / "lib/sparkwright") is None
-    assert install.install(choose("spark1")) == [Exit.OK], "once more changes nothing"
+    assert root_runtime.find_changeable(place / "lib/sparkwright") is None
+    assert install.install(select_hosts("spark1")) == [Exit.OK], "once more changes nothing"
 
 
 @pytest.mark.usefixtures("small_runtime")
@@ -66,7 +66,7 @@ def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
     (project / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
     monkeypatch.chdir(project)
     monkeypatch.setattr(install, "SUDO", str(programs / "sudo"))
-    assert install.install(choose("spark1")) == [Exit.FAILED]
+    assert install.install(select_hosts("spark1")) == [Exit.FAILED]
     assert "may not run sudo on spark1." in capsys.readouterr().err
     assert not list(opt.iterdir())
 
@@ -98,7 +98,7 @@ def test_a_sudo_that_never_ends_or_prints_nonsense_is_a_sentence(
     (project / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
     monkeypatch.chdir(project)
     monkeypatch.setattr(install, "SUDO", str(tmp_path / "sudo"))
-    monkeypatch.setattr(install, "INSTALL_S", 2.0)
-    assert install.install(choose("spark1")) == [Exit.FAILED]
+    monkeypatch.setattr(install, "INSTALL_TIMEOUT_S", 2.0)
+    assert install.install(select_hosts("spark1")) == [Exit.FAILED]
     found = capsys.readouterr()
     assert message in found.err and "internal error" not in found.err

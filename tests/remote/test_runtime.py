@@ -29,7 +29,7 @@ from tests.waiting import until
 
 def unpacked(folder: Path) -> Path:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    with tarfile.open(runtime.archive(python, platform.machine())) as tar:
+    with tarfile.open(runtime.ensure_archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
     return folder / "lib"
 
@@ -37,7 +37,7 @@ def unpacked(folder: Path) -> Path:
 def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> None:
     lib = unpacked(tmp_path)
     heavy = "docker, hf_transfer, hf_xet, psutil, tenacity, jinja2, packaging, requests"
-    names = ", ".join(registry.WHERE[name] for name in registry.NAMES)
+    names = ", ".join(registry.IMPORT_PATHS[name] for name in registry.NAMES)
     paths = "[p for p in sys.path if 'site-packages' not in p and 'src' not in p]"
     program = f"import sys; sys.path = [{str(lib)!r}] + {paths}; import {heavy}, sparkwright.runner.main, {names}; print('whole')"
     result = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
@@ -56,12 +56,12 @@ def test_the_same_sources_have_the_same_name_and_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    first = runtime.archive(python, platform.machine())
+    first = runtime.ensure_archive(python, platform.machine())
     again = tmp_path / "sparkwright/runtime"
     again.mkdir(parents=True)
     (again / "wheels").symlink_to(first.parent / "wheels")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    second = runtime.archive(python, platform.machine())
+    second = runtime.ensure_archive(python, platform.machine())
     assert second.parent == again
     assert (second.name, second.read_bytes()) == (first.name, first.read_bytes())
 
@@ -77,7 +77,7 @@ def folder_of(home: Path) -> Path:
 
 
 def whole() -> bytes:
-    return runtime.archive(f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()).read_bytes()
+    return runtime.ensure_archive(f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()).read_bytes()
 
 
 @functools.cache
@@ -90,13 +90,13 @@ def small() -> bytes:
 def shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
     """Start the unpacking on the host, as a laptop does; its standard input is the laptop's data."""
     env = {**os.environ, "HOME": str(home)}
-    words = ["sh", "-c", runtime.unpack(name, sys.executable)]
+    words = ["sh", "-c", runtime.unpack_command(name, sys.executable)]
     return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, str]:
     """Return the answer to a whole archive, or to this one."""
-    result = shipping(home, name).communicate(runtime.unpacker() + (small() if data is None else data))
+    result = shipping(home, name).communicate(runtime.unpacker_source() + (small() if data is None else data))
     answer = json.loads(result[0].splitlines()[-1])
     assert isinstance(answer, dict), result
     return answer
@@ -104,7 +104,7 @@ def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, 
 
 def starts(home: Path, name: str = "abc") -> bool:
     env = {**os.environ, "HOME": str(home)}
-    words = ["sh", "-c", runtime.start(name, "engine")]
+    words = ["sh", "-c", runtime.start_command(name, "engine")]
     result = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return b'{"event": "ready"}' in result.stdout.splitlines()
 
@@ -115,7 +115,7 @@ def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     pending: list[subprocess.Popen[bytes]] = []
 
     def begin(name: str) -> subprocess.Popen[bytes]:
-        words = ["sh", "-c", runtime.start(name, "light")]
+        words = ["sh", "-c", runtime.start_command(name, "light")]
         env = {**os.environ, "HOME": str(home)}
         process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         pending.append(process)
@@ -177,7 +177,7 @@ def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_
     killed, working = shipping(home), shipping(home)
     for item in (killed, working):
         assert item.stdin is not None
-        item.stdin.write(runtime.unpacker() + small()[:50_000])
+        item.stdin.write(runtime.unpacker_source() + small()[:50_000])
         item.stdin.flush()
     until(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
     killed.kill()
@@ -282,10 +282,10 @@ def test_the_clocks_old_runtime_is_kept_until_it_has_changed_over(tmp_path: Path
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()
-    schedule.mark(old)
-    schedule.mark(new)
-    assert (old / schedule.MARK).exists(), "an install that fails leaves the old clock with its runtime"
-    schedule.unmark(new, but="new")
-    assert [folder.name for folder in (old, new) if (folder / schedule.MARK).exists()] == ["new"]
-    schedule.unmark(new)
-    assert not (new / schedule.MARK).exists()
+    schedule.mark_in_use(old)
+    schedule.mark_in_use(new)
+    assert (old / schedule.IN_USE_MARK).exists(), "an install that fails leaves the old clock with its runtime"
+    schedule.release_runtimes(new, keep="new")
+    assert [folder.name for folder in (old, new) if (folder / schedule.IN_USE_MARK).exists()] == ["new"]
+    schedule.release_runtimes(new)
+    assert not (new / schedule.IN_USE_MARK).exists()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.record import HISTORY, Container, Record, Speed
+from sparkwright.health.record import HISTORY_FILE, Container, Record, Speed
 from sparkwright.host.state import StateFolder
 from tests import commands
 from tests.remote import inspected
@@ -57,7 +57,7 @@ def checked(sshd: Sshd, record: Record) -> None:
     record = replace(record, time_s=now_s, since_s=now_s - 900, container=container, speed=speed)
     state.write("health", record.to_json())
     rows = [replace(record, time_s=record.time_s - 600 * n) for n in range(20, -1, -1)]
-    (state.path / HISTORY).write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
+    (state.path / HISTORY_FILE).write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
 
 
 def run(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:

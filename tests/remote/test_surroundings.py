@@ -84,7 +84,7 @@ def account(lab: Lab) -> Iterator[Account]:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "SILENCE_S", 8.0)
+    monkeypatch.setattr(ssh, "SILENCE_TIMEOUT_S", 8.0)
 
 
 def run(*words: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make an index with the right wheels the only one for pip; the cache is empty."""
     folder = tmp_path / "index"
     folder.mkdir()
-    for path in runtime.fetched(PYTHON, MACHINE):
+    for path in runtime.fetch_wheels(PYTHON, MACHINE):
         shutil.copy(path, folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -50,20 +50,20 @@ def unplug(patch: pytest.MonkeyPatch) -> None:
 
 
 def kept() -> Path:
-    return host_side.cache() / "runtime" / "wheels" / f"{PYTHON}-{MACHINE}"
+    return host_side.cache_folder() / "runtime" / "wheels" / f"{PYTHON}-{MACHINE}"
 
 
 def test_every_line_is_pinned_by_hash() -> None:
-    assert all(pin.version and pin.hashes for pin in runtime.locked().values())
+    assert all(pin.version and pin.hashes for pin in runtime.pinned_requirements().values())
     per_platform = len(runtime.MACHINES) * len(runtime.PYTHONS)
-    assert len(runtime.locked()["markupsafe"].hashes) == per_platform
-    assert len(runtime.locked()["idna"].hashes) == 1
+    assert len(runtime.pinned_requirements()["markupsafe"].hashes) == per_platform
+    assert len(runtime.pinned_requirements()["idna"].hashes) == 1
 
 
 def test_another_wheel_is_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = runtime.content_hash()
     other = tmp_path / "requirements.txt"
-    digest = next(iter(runtime.locked()["idna"].hashes))
+    digest = next(iter(runtime.pinned_requirements()["idna"].hashes))
     other.write_text(runtime.REQUIREMENTS.read_text().replace(digest, "0" * 64))
     monkeypatch.setattr(runtime, "REQUIREMENTS", other)
     assert runtime.content_hash.__wrapped__() != before
@@ -74,7 +74,7 @@ def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "downloaded in" in first.stdout
     unplug(monkeypatch)
     again = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
-    assert f"{len(runtime.locked())} wheels" in again.stdout
+    assert f"{len(runtime.pinned_requirements())} wheels" in again.stdout
     assert "already cached; hashes verified." in again.stdout
 
 
@@ -103,23 +103,23 @@ def test_a_first_deploy_without_internet_says_what_to_do(
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
 def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: object) -> None:
-    runtime.fetched(PYTHON, MACHINE)
+    runtime.fetch_wheels(PYTHON, MACHINE)
     value = next(kept().glob("idna-*.whl"))
     whole = value.read_bytes()
     value.write_bytes(damage(whole))  # type: ignore[operator]
     options: list[str] = []
-    assert value in runtime.fetched(PYTHON, MACHINE, lambda done, total, name: options.append(name))
+    assert value in runtime.fetch_wheels(PYTHON, MACHINE, lambda done, total, name: options.append(name))
     assert value.read_bytes() == whole
     assert [name[:5] for name in options if name] == ["idna-"]
 
 
 def test_a_damaged_wheel_is_never_used_where_no_other_can_be_had(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime.fetched(PYTHON, MACHINE)
+    runtime.fetch_wheels(PYTHON, MACHINE)
     value = next(kept().glob("idna-*.whl"))
     value.write_bytes(value.read_bytes()[:100])
     unplug(monkeypatch)
     with pytest.raises(Failed, match="no package index can be reached"):
-        runtime.archive(PYTHON, MACHINE)
+        runtime.ensure_archive(PYTHON, MACHINE)
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
@@ -127,15 +127,15 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
     with zipfile.ZipFile(value, "a") as wheel:
         wheel.writestr("idna/evil.py", "raise SystemExit\n")
     with pytest.raises(Failed, match="the package index offers a wheel that is not the pinned one"):
-        runtime.archive(PYTHON, MACHINE)
+        runtime.ensure_archive(PYTHON, MACHINE)
     assert list(kept().glob("*")) == []
 
 
 def test_an_archive_that_is_not_as_it_was_built_is_built_again(index: Path) -> None:
-    path = runtime.archive(PYTHON, MACHINE)
+    path = runtime.ensure_archive(PYTHON, MACHINE)
     whole = path.read_bytes()
     path.write_bytes(whole[:5000])
-    assert runtime.archive(PYTHON, MACHINE).read_bytes() == whole
+    assert runtime.ensure_archive(PYTHON, MACHINE).read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
     assert result.returncode == 5
     assert f"{option} must be one of" in result.stderr
     with pytest.raises(Failed, match="there is no runtime for"):
-        runtime.fetched("3.10", MACHINE)
+        runtime.fetch_wheels("3.10", MACHINE)
 
 
 def test_pip_is_not_a_program_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,5 +157,5 @@ def test_pip_is_not_a_program_of_the_current_folder(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(Failed, match="the runtime for"):
-        runtime.fetched(PYTHON, MACHINE)
+        runtime.fetch_wheels(PYTHON, MACHINE)
     assert not (tmp_path / "owned").exists()

@@ -266,7 +266,7 @@ def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind
         trap.symlink_to(victim if kind == "link" else victim.parent)
         users(account, trap)
     if kind == "state itself":  # the runner itself finds no place for its journal there
-        become_server.give_back(account.state(), pwd.getpwnam(USER).pw_uid, -1)
+        become_server.restore_owner(account.state(), pwd.getpwnam(USER).pw_uid, -1)
     else:
         assert out(account.become()) == "0"
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
@@ -293,11 +293,11 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Acco
     racing = threading.Thread(target=exchange)
     racing.start()
     for _ in range(500):
-        become_server.give_back(state, uid, -1)
+        become_server.restore_owner(state, uid, -1)
     ended.set()
     racing.join()
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
-    become_server.give_back(state, uid, -1)
+    become_server.restore_owner(state, uid, -1)
     assert {(folder / "shadow").stat().st_uid, folder.stat().st_uid} == {uid}, "what root made there is the user's"
 
 
@@ -318,18 +318,18 @@ def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path:
     runtimes.chmod(0o755)
     try:
         with pytest.raises(Refused, match="is not installed there. Run `invoke runtime.install`"):
-            root_runtime.library(runtimes)
+            root_runtime.resolve_library(runtimes)
         place = runtime_of(runtimes, name)
-        if root_runtime.changeable(Path(sys.executable).resolve()):
+        if root_runtime.find_changeable(Path(sys.executable).resolve()):
             pytest.skip("this Python is not root's")
-        assert root_runtime.library(runtimes) == place
+        assert root_runtime.resolve_library(runtimes) == place
         (place / "sparkwright").chmod(0o775)
         with pytest.raises(Refused, match=f"{place}/sparkwright can be changed by others than root"):
-            root_runtime.library(runtimes)
+            root_runtime.resolve_library(runtimes)
         (place / "sparkwright").chmod(0o755)
         os.chown(place, 65534, -1)
         with pytest.raises(Refused, match=f"{place} can be changed"):
-            root_runtime.library(runtimes)
+            root_runtime.resolve_library(runtimes)
     finally:
         shutil.rmtree(runtimes)
-    assert root_runtime.library(runtimes) == LIBRARY, "a host without it is as before"
+    assert root_runtime.resolve_library(runtimes) == LIBRARY, "a host without it is as before"

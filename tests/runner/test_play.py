@@ -9,7 +9,7 @@ import pytest
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
-from sparkwright.host.runs.context import engine_went_away
+from sparkwright.host.runs.context import is_engine_disconnect
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.modules.system.command import Fail
@@ -262,5 +262,5 @@ def test_an_engine_that_goes_away_is_called_so(tmp_path: Path) -> None:
     client = docker.DockerClient(base_url=f"unix://{tmp_path}/docker.sock", version="1.41")
     with pytest.raises(Gone) as gone:
         client.api.inspect_container("qwen35")
-    assert engine_went_away(gone.value)
-    assert not engine_went_away(Gone("of something else"))
+    assert is_engine_disconnect(gone.value)
+    assert not is_engine_disconnect(Gone("of something else"))

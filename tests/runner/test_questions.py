@@ -16,7 +16,7 @@ from sparkwright.modules import registry
 from sparkwright.protocol.events import Event, event
 from sparkwright.runner import questions
 from sparkwright.runner import request as requests
-from sparkwright.trust.redact import DOTS
+from sparkwright.trust.redact import MASK
 
 KEY = "0123456789abcdef" * 4
 
@@ -28,9 +28,9 @@ def ask(home: Path, module: str, args: dict[str, Any]) -> list[Event]:
 
 
 def test_a_question_is_a_task_and_a_recap_and_leaves_nothing_on_the_host(tmp_path: Path) -> None:
-    events = ask(tmp_path, "models", {})
+    events = ask(tmp_path, "prune_caches", {})
     assert [row["event"] for row in events] == ["run_started", "task_started", "task_finished", "recap"]
-    assert (events[2]["data"]["models"], events[3]["exit"]) == ([], 0)
+    assert (events[2]["data"]["caches"], events[3]["exit"]) == ([], 0)
     assert list(tmp_path.rglob("*")) == []
 
 
@@ -47,10 +47,10 @@ def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
 
 def test_the_keys_of_a_hosts_servers_are_masked_as_in_a_journal(tmp_path: Path) -> None:
     state = StateFolder.of(tmp_path)
-    server_keys.keep(state, "qwen", KEY, everyone=False)
+    server_keys.save_key(state, "qwen", KEY, world_readable=False)
     baselines.write_cell(state, "a-series", "a-key", {"log": f"started with {KEY}"})
     finished = ask(tmp_path, "bench_cells", {"series": "a-series", "keys": ["a-key"]})[2]
-    assert finished["data"]["cells"]["a-key"]["log"] == f"started with {DOTS}"
+    assert finished["data"]["cells"]["a-key"]["log"] == f"started with {MASK}"
 
 
 def test_what_takes_long_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_what_takes_long_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) 
         assert heard.wait(30)
         emit(event("note", task="", text="done"))
 
-    events = questions.streamed(work)
+    events = questions.stream_events(work)
     assert next(events)["event"] == "alive"
     heard.set()
     assert [row["text"] for row in events if row["event"] == "note"] == ["done"]
@@ -73,16 +73,16 @@ def test_an_error_of_what_takes_long_is_raised() -> None:
         raise OSError("no room")
 
     with pytest.raises(OSError, match="no room"):
-        list(questions.streamed(work))
+        list(questions.stream_events(work))
 
 
-@pytest.mark.parametrize("verb", requests.KINDS)
+@pytest.mark.parametrize("verb", requests.REQUEST_KINDS)
 def test_each_request_has_a_function_that_answers_it(verb: str) -> None:
-    module, _, name = requests.KINDS[verb].function.rpartition(".")
+    module, _, name = requests.REQUEST_KINDS[verb].function.rpartition(".")
     function = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
     assert [*inspect.signature(function).parameters] == ["request", "machine", "state"]
     assert function.__doc__
 
 
 def test_each_question_is_a_module() -> None:
-    assert set(registry.NAMES) >= requests.QUESTIONS
+    assert set(registry.NAMES) >= requests.QUESTION_MODULES

@@ -104,7 +104,7 @@ def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -
     question.open()
     ended.leave()
     os.utime(ended.folder, (0, 0))
-    with lock.held(state, lock.Owner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
+    with lock.acquire(state, lock.LockOwner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
         assert stop(tmp_path)["text"] == "run deploy will stop at the next safe point"
     assert (deploy.stop_requested(), question.stop_requested()) == (True, False)
 
@@ -122,7 +122,7 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     assert (result["exit"], "several runs in progress: two, one" in result["msg"]) == (5, True)
     assert stop(tmp_path, "two")["text"].startswith("run two will stop")
     assert "no run three" in stop(tmp_path, "three")["msg"]
-    assert journal.lives(value.folder)
+    assert journal.is_running(value.folder)
 
 
 def test_secrets_are_dots_in_every_answer_and_in_what_the_runner_prints(tmp_path: Path) -> None:

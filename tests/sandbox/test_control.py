@@ -65,10 +65,10 @@ def test_a_taken_port_is_held_by_a_process_with_a_name_of_its_own(folders: tuple
     control.up(mine)
     port = free_port()
     (mine / "serve_port").write_text(str(port))
-    control.fault(mine, "port-taken")
+    control.set_fault(mine, "port-taken")
     found = listener(port)
     assert found is not None and found.name() == "port-squatter" and found.pid != pid(mine)
-    control.fault(mine, None)
+    control.set_fault(mine, None)
     assert listener(port) is None and not found.is_running()
 
 
@@ -77,7 +77,7 @@ def test_the_squatter_goes_with_its_sandbox(folders: tuple[Path, Path]) -> None:
     control.up(mine)
     port = free_port()
     (mine / "serve_port").write_text(str(port))
-    control.fault(mine, "port-taken")
+    control.set_fault(mine, "port-taken")
     control.down(mine)
     end_s = time.monotonic() + 30
     while listener(port) is not None and time.monotonic() < end_s:

@@ -35,7 +35,7 @@ haproxy.Haproxy(words, api=haproxy.NoApi, version="", log=print, folder_of=lambd
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One with a gateway on the sandbox, on a machine without HAProxy."""
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     about = {"host": "sandbox", "port": 8080, "tls": "none"}
     (tmp_path / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": about}}))
     monkeypatch.chdir(tmp_path)
@@ -58,7 +58,7 @@ def test_without_haproxy_a_gateway_is_refused_before_anything_is_touched(
     assert not (project / ".sandbox").exists()
 
 
-@pytest.mark.skipif(not haproxy.program(), reason="needs haproxy")
+@pytest.mark.skipif(not haproxy.find_executable(), reason="needs haproxy")
 def test_haproxy_ends_with_the_sandbox_even_if_that_is_killed(tmp_path: Path) -> None:
     port = free_port()
     answer = f"frontend clients\n  mode http\n  timeout client 5s\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
@@ -79,7 +79,7 @@ def test_a_socket_of_the_gateway_is_found_where_there_is_no_proc(
     """As on macOS: under a folder with a longer name than a socket's path may have."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    monkeypatch.setattr(haproxy_sockets, "OPEN", tmp_path / "no-proc")
+    monkeypatch.setattr(haproxy_sockets, "FD_FOLDER", tmp_path / "no-proc")
     with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(folder):
         listener.bind("admin.sock")
         listener.listen()

@@ -46,7 +46,7 @@ def pretend() -> Iterator[Pretend]:
 def test_a_tree_lists_sizes_and_sha256(pretend: Pretend) -> None:
     status, _, data = pretend.ask(f"/api/models/{MODEL}/tree/main?recursive=1")
     rows: dict[str, Any] = {row["path"]: row for row in json.loads(data)}
-    assert status == 200 and sorted(rows) == sorted(hub.files(MODEL))
+    assert status == 200 and sorted(rows) == sorted(hub.list_files(MODEL))
     info = {sibling.rfilename: sibling for sibling in pretend.api.model_info(MODEL, files_metadata=True).siblings or ()}
     assert rows[SHARD]["lfs"] == {"oid": info[SHARD].lfs.sha256, "size": 2_500_000, "pointerSize": 135}  # type: ignore[union-attr]
     assert "lfs" not in rows["config.json"] and rows["config.json"]["oid"] == info["config.json"].blob_id
@@ -64,7 +64,7 @@ def test_a_tree_lists_sizes_and_sha256(pretend: Pretend) -> None:
 )
 def test_a_range_is_served(pretend: Pretend, given: str, status: int, span: tuple[int, int | None]) -> None:
     found, headers, data = pretend.ask(f"/{MODEL}/resolve/main/{SHARD}", Range=given)
-    assert (found, data) == (status, hub.content(MODEL, SHARD)[slice(*span)])
+    assert (found, data) == (status, hub.file_content(MODEL, SHARD)[slice(*span)])
     assert headers["content-range"].endswith("/2500000")
 
 
@@ -73,7 +73,7 @@ def test_what_is_refused_has_its_code(pretend: Pretend) -> None:
         ("/api/models/no/such", {}, 401, "RepoNotFound"),
         ("/api/models/no/such", {"Authorization": "Bearer hf_x"}, 404, "RepoNotFound"),
         (f"/{GATED}/resolve/main/config.json", {}, 401, "GatedRepo"),
-        (f"/{GATED}/resolve/main/config.json", {"Authorization": f"Bearer {hub.STRANGER}"}, 403, "GatedRepo"),
+        (f"/{GATED}/resolve/main/config.json", {"Authorization": f"Bearer {hub.STRANGER_TOKEN}"}, 403, "GatedRepo"),
         (f"/api/models/{MODEL}/revision/v9", {}, 404, "RevisionNotFound"),
         (f"/{MODEL}/resolve/main/nothing", {}, 404, "EntryNotFound"),
     ]  # fmt: skip
@@ -103,5 +103,5 @@ def test_a_branch_that_moved_means_another_commit_and_the_old_one_is_still_there
             allow_patterns=["README.md", "*-00001-*", "*-00002-*"],
         )  # fmt: skip
         for name in ("README.md", SHARD, "model-00002-of-00014.safetensors"):
-            assert (Path(folder) / name).read_bytes() == hub.content(MODEL, name, moved=revision == after)
-    assert hub.content(MODEL, SHARD) != hub.content(MODEL, SHARD, moved=True)
+            assert (Path(folder) / name).read_bytes() == hub.file_content(MODEL, name, moved=revision == after)
+    assert hub.file_content(MODEL, SHARD) != hub.file_content(MODEL, SHARD, moved=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import ollama
-from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Ollama, OllamaApi
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
@@ -67,7 +67,7 @@ class Pretend:
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
         self.busy = self.returns = False
-        self.pool = Pool(None)
+        self.pool = MemoryPool(None)
         self.ollama = Ollama(self.pool, lambda: self.busy, lambda: self.returns)
         self.server = Server(0, OllamaApi, self.ollama)
         self.server.start()
@@ -120,9 +120,9 @@ def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
 
 
 def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> None:
-    with pretend.steps.hold(ollama.TOKEN_S):
+    with pretend.steps.hold(ollama.SECONDS_PER_TOKEN):
         request, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "qwen3:32b", "prompt": "x"}))
-        pretend.steps.reached(ollama.TOKEN_S)
+        pretend.steps.reached(ollama.SECONDS_PER_TOKEN)
         pretend.ask("/api/generate", UNLOAD)
         pretend.steps.looks(3)
         assert pretend.loaded() == ["qwen3:32b"] and request.is_alive()
@@ -160,7 +160,7 @@ def test_a_model_can_come_back_right_after_its_unload(pretend: Pretend) -> None:
     assert pretend.loaded() == []
 
 
-RETURNED_BY_S = ollama.RETURNS_S + 0.5
+RETURNED_BY_S = ollama.RELOAD_DELAY_S + 0.5
 
 
 def test_a_model_that_does_not_fit_is_refused(pretend: Pretend) -> None:

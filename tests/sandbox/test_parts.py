@@ -14,7 +14,7 @@ import pytest
 from docker.errors import APIError
 
 from sparkwright.sandbox import control, hub
-from sparkwright.sandbox.serving.process import HOST_SIDE
+from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES
 from sparkwright.units import GIB
 from tests.remote.sshd import free_port
 
@@ -48,8 +48,8 @@ def engine(spark: dict[str, str]) -> Iterator[docker.DockerClient]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    for name in hub.files(MODEL):
-        (folder / name).write_bytes(hub.content(MODEL, name))
+    for name in hub.list_files(MODEL):
+        (folder / name).write_bytes(hub.file_content(MODEL, name))
     return folder
 
 
@@ -95,7 +95,7 @@ def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spar
     deadline_s = time.monotonic() + 30
     while available() < 90 and time.monotonic() < deadline_s:  # what an earlier test's container held
         time.sleep(0.02)
-    free, held = available(), 0.6 * 119.7 + HOST_SIDE / GIB
+    free, held = available(), 0.6 * 119.7 + HOST_SIDE_BYTES / GIB
 
     def until(wanted: float) -> None:
         while abs(available() - wanted) >= 1 and time.monotonic() < deadline_s:

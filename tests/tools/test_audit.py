@@ -15,7 +15,7 @@ from sparkwright.remote import runtime
 
 AUDIT = [sys.executable, str(Path(__file__).parents[2] / "tools" / "audit.py"), "--vulnerability-service", "osv"]
 
-IDNA = f"idna {runtime.locked()['idna'].version}"
+IDNA = f"idna {runtime.pinned_requirements()['idna'].version}"
 
 
 class Osv(http.server.BaseHTTPRequestHandler):
@@ -56,7 +56,7 @@ def audit(url: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("vulnerable", "code", "says"),
     [
-        ({}, 0, f"{len(runtime.locked())} packages checked, 0 vulnerabilities known"),
+        ({}, 0, f"{len(runtime.pinned_requirements())} packages checked, 0 vulnerabilities known"),
         ({"idna": "99.0"}, 1, f"{IDNA}: PYSEC-2026-1, fixed in 99.0"),
         ({"idna": ""}, 0, f"{IDNA}: PYSEC-2026-1, no version fixes it yet"),
     ],

@@ -26,19 +26,19 @@ from sparkwright.host.containers import engine_socket
 from sparkwright.host.gateway import drain_record, haproxy_sockets, server_operations
 from sparkwright.host.images import image_copy, registry_client
 from sparkwright.host.models import hub
-from sparkwright.host.ollama import Absent, Busy, Ollama
+from sparkwright.host.ollama import Ollama, OllamaAbsent, OllamaBusy
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from sparkwright.transport.connection import MinimumRate, TransportError
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from sparkwright.trust.redact import Redactor
 from tests.certificate import self_signed
 from tests.modules.context import RecordingContext
 from tests.transport.servers import OK, Script, Server, drips, head_of, sends, serving
 
 LIMIT_S = 0.25
-VLLM = engine.of_name("vllm").http
+VLLM = engine.get_or_default("vllm").http
 
 
 @dataclass(frozen=True)
@@ -60,81 +60,83 @@ def gateway(server: Server) -> server_operations.Gateway:
 
 
 def docker_log(server: Server, _: Path) -> Any:
-    pieces = engine_socket.log(f"tcp://127.0.0.1:{server.port}", "/containers/x/logs", LIMIT_S, framed=True)
+    pieces = engine_socket.stream_log(f"tcp://127.0.0.1:{server.port}", "/containers/x/logs", LIMIT_S, framed=True)
     return None if pieces is None else b"".join(pieces)
 
 
-def now(url: str) -> snapshot.Now:
-    return snapshot.Now(0.0, url=url, health_status=200)
+def now(url: str) -> snapshot.Snapshot:
+    return snapshot.Snapshot(0.0, url=url, health_status=200)
 
 
 CLIENTS: dict[str, Client] = {
     "a gateway's table": Client(
-        lambda server, _: server_operations.servers(gateway(server), "key"),
-        (server_operations.Unheard,),
+        lambda server, _: server_operations.list_servers(gateway(server), "key"),
+        (server_operations.GatewayError,),
         ((server_operations, "ANSWER_S"),),
     ),
     "draining at a gateway": Client(
-        lambda server, _: server_operations.ask(
-            gateway(server), "key", "drain", server_operations.Server("b", "one", "up", 0)
+        lambda server, _: server_operations.send_action(
+            gateway(server), "key", "drain", server_operations.RoutedServer("b", "one", "up", 0)
         ),
-        (server_operations.Unheard,),
+        (server_operations.GatewayError,),
         ((server_operations, "ANSWER_S"),),
     ),
     "a gateway's client": Client(
         lambda server, _: (
-            haproxy_sockets.request(haproxy_sockets.Door(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
+            haproxy_sockets.send_request(
+                haproxy_sockets.Endpoint(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S
+            ).data
         )
     ),
     "HAProxy's admin socket": Client(
         lambda _, folder: haproxy_sockets.running_digest(folder), limits=((haproxy_sockets, "ANSWER_S"),), unix=True
     ),
     "HAProxy's statistics": Client(
-        lambda _, folder: haproxy_sockets.statistics_rows(folder), limits=((haproxy_sockets, "ANSWER_S"),), unix=True
+        lambda _, folder: haproxy_sockets.read_statistics(folder), limits=((haproxy_sockets, "ANSWER_S"),), unix=True
     ),
     "a webhook": Client(
-        lambda server, _: notify.post(server.url, Post(b"{}", {}), pause=lambda seconds: None),
-        (notify.NotTold,),
-        ((notify, "ANSWER_S"),),
+        lambda server, _: notify.post_with_retries(server.url, Post(b"{}", {}), pause=lambda seconds: None),
+        (notify.NotificationFailed,),
+        ((notify, "RESPONSE_TIMEOUT_S"),),
     ),
-    "Ollama": Client(lambda server, _: Ollama(server.url, LIMIT_S).loaded(), (Absent, Busy)),
+    "Ollama": Client(lambda server, _: Ollama(server.url, LIMIT_S).loaded(), (OllamaAbsent, OllamaBusy)),
     "a server's answer": Client(
-        lambda server, _: http_probe.ask(server.url, "/v1/models", body={"a": 1}, timeout_s=LIMIT_S).json()
+        lambda server, _: http_probe.send_request(server.url, "/v1/models", body={"a": 1}, timeout_s=LIMIT_S).json()
     ),
-    "a server's version": Client(lambda server, _: http_probe.version(VLLM, server.url, timeout_s=LIMIT_S)),
+    "a server's version": Client(lambda server, _: http_probe.query_version(VLLM, server.url, timeout_s=LIMIT_S)),
     "a measured stream": Client(
-        lambda server, _: stream.run(server.url, {"a": 1}, timeout_s=LIMIT_S, cap_s=LIMIT_S).tokens,
+        lambda server, _: stream.measure_stream(server.url, {"a": 1}, timeout_s=LIMIT_S, cap_s=LIMIT_S).tokens,
         (stream.StreamError,),
     ),
     "the health of a status": Client(
-        lambda server, _: snapshot._health(VLLM, server.url) != 200, limits=((snapshot, "HEALTH_S"),)
+        lambda server, _: snapshot._query_health(VLLM, server.url) != 200, limits=((snapshot, "HEALTH_TIMEOUT_S"),)
     ),
     "the traffic of a status": Client(
-        lambda server, _: snapshot.traffic({"spec": {}}, now(server.url)), limits=((snapshot, "HEALTH_S"),)
+        lambda server, _: snapshot.read_traffic({"spec": {}}, now(server.url)), limits=((snapshot, "HEALTH_TIMEOUT_S"),)
     ),
     "a container of Docker's": Client(
         lambda server, _: engine_socket.inspect(f"tcp://127.0.0.1:{server.port}", "x", LIMIT_S), (SparkwrightError,)
     ),
     "Docker's containers": Client(
-        lambda server, _: engine_socket.containers(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (SparkwrightError,)
+        lambda server, _: engine_socket.list_containers(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (SparkwrightError,)
     ),
     "Docker's version": Client(
         lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (TransportError,)
     ),
     "a log of Docker's": Client(docker_log, (TransportError, ValueError)),
-    "a peer": Client(lambda server, _: peers.asked(server.url, {}), limits=((peers, "REACH_S"),)),
+    "a peer": Client(lambda server, _: peers.ping(server.url, {}), limits=((peers, "REACH_TIMEOUT_S"),)),
     "the hub's config of a model": Client(
-        lambda server, _: model_config.read("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
+        lambda server, _: model_config.load_config("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
     ),
     "a hub": Client(
-        lambda server, _: hub.answer(hub.Source(server.url.rstrip("/"), "org/model", "c" * 40), f"{server.url}x"),
+        lambda server, _: hub.read_answer(hub.Source(server.url.rstrip("/"), "org/model", "c" * 40), f"{server.url}x"),
         (SparkwrightError,),
-        ((hub, "SILENCE_S"), (hub, "ANSWER_S")),
+        ((hub, "MAX_SILENCE_S"), (hub, "ANSWER_S")),
     ),
     "a registry": Client(
-        lambda server, _: registry_client.Http(Name.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True).get(
-            "manifests/1", accept="*/*", at_most=10_000
-        ),
+        lambda server, _: registry_client.RegistryHttp(
+            ImageReference.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True
+        ).get("manifests/1", accept="*/*", at_most=10_000),
         (SparkwrightError,),
         ((registry_client, "ANSWER_S"),),
     ),
@@ -201,19 +203,19 @@ def test_a_measured_stream_over_tls_that_drips_is_left_at_the_deadline(
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))
     for script in (DRIPPING["its header"], DRIPPING["its chunks"]):
         with serving(script, context=context) as server, contextlib.suppress(stream.StreamError):
-            assert stream.run(server.url, {"a": 1}, timeout_s=0.5, cap_s=0.5).capped
+            assert stream.measure_stream(server.url, {"a": 1}, timeout_s=0.5, cap_s=0.5).capped
         assert server.left.wait(10), "the client stayed until the server ended"
     with serving(drips(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(stream.StreamError):
-        stream.run(server.url.replace("http:", "https:"), {"a": 1}, timeout_s=0.5, cap_s=0.5)
+        stream.measure_stream(server.url.replace("http:", "https:"), {"a": 1}, timeout_s=0.5, cap_s=0.5)
 
 
 def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MOST_PIECES", 1000)
+    monkeypatch.setattr(stream, "MAX_PIECES", 1000)
     with (
         serving(sends(CHUNKED + b"1\r\n\n\r\n" * 50_000)) as server,
         pytest.raises(stream.StreamError, match="1000 pieces"),
     ):
-        stream.run(server.url, {"a": 1}, timeout_s=20, cap_s=20)
+        stream.measure_stream(server.url, {"a": 1}, timeout_s=20, cap_s=20)
 
 
 def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,17 +224,17 @@ def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: py
     token, nonce = Secret("5e" * 32), "0f" * 32
 
     def head(connection: socket.socket) -> None:
-        connection.sendall(wire.greeting(nonce))
+        connection.sendall(wire.build_greeting(nonce))
         claim = head_of(connection).strip()
-        connection.sendall(wire.claimed(claim, nonce, cluster, token)[1])
+        connection.sendall(wire.verify_claim(claim, nonce, cluster, token)[1])
         for _ in range(400):
             connection.sendall(b"a")
             threading.Event().wait(0.02)
 
     with serving(head) as server:
         cluster = Cluster("pair", 1, ("spark1", "spark2"), "127.0.0.1", server.port)
-        member = channel.Channel(cluster, token, note=lambda text: None, hidden=Redactor([]))
-        member.cannot_come("no disk")
+        member = channel.Channel(cluster, token, note=lambda text: None, redactor=Redactor([]))
+        member.decline_to_join("no disk")
         assert server.left.wait(10), "the member stayed until the head ended"
 
 
@@ -240,18 +242,20 @@ def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of its answers is in time; there are just too many of them."""
-    monkeypatch.setattr(drain_record, "TELL_S", LIMIT_S)
+    monkeypatch.setattr(drain_record, "ACTION_TIMEOUT_S", LIMIT_S)
     options: list[str] = []
-    servers = [server_operations.Server(f"be_{n}", "one", "up", 0) for n in range(256)]
-    monkeypatch.setattr(server_operations, "servers", lambda gateway, key: servers)
+    servers = [server_operations.RoutedServer(f"be_{n}", "one", "up", 0) for n in range(256)]
+    monkeypatch.setattr(server_operations, "list_servers", lambda gateway, key: servers)
 
-    def slow(gateway: server_operations.Gateway, key: str, action: str, server: server_operations.Server) -> None:
+    def slow(gateway: server_operations.Gateway, key: str, action: str, server: server_operations.RoutedServer) -> None:
         options.append(server.backend)
         threading.Event().wait(LIMIT_S / 3)
 
-    monkeypatch.setattr(server_operations, "ask", slow)
-    with pytest.raises(server_operations.Unheard, match="takes longer than"):
-        drain_record.tell(server_operations.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain")
+    monkeypatch.setattr(server_operations, "send_action", slow)
+    with pytest.raises(server_operations.GatewayError, match="takes longer than"):
+        drain_record.send_action(
+            server_operations.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain"
+        )
     assert len(options) < len(servers)
 
 
@@ -261,19 +265,19 @@ IMAGE = 1000
 def copied(context: RecordingContext, script: Script) -> bytes:
     """Return what a copy of an image of IMAGE bytes takes from a peer."""
     with serving(script) as server:
-        return b"".join(image_copy._pieces(context, server.url.rstrip("/"), "spark1", IMAGE))
+        return b"".join(image_copy._stream_pieces(context, server.url.rstrip("/"), "spark1", IMAGE))
 
 
 def test_an_image_from_a_peer_is_taken_at_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = RecordingContext(tmp_path)
     assert copied(context, sends(CHUNKED + b"3e8\r\n" + b"a" * IMAGE + b"\r\n0\r\n\r\n")) == b"a" * IMAGE
-    with pytest.raises(image_copy.Broken, match="broke off after 4 bytes: it ended its answer early"):
+    with pytest.raises(image_copy.StreamBroken, match="broke off after 4 bytes: it ended its answer early"):
         copied(context, sends(CHUNKED + b"4\r\nbody\r\n"))
-    monkeypatch.setattr(image_copy, "RATE", MinimumRate(10_000, LIMIT_S))
-    with pytest.raises(image_copy.Broken, match="it sends less than 10000 bytes"):
+    monkeypatch.setattr(image_copy, "MIN_RATE", MinimumRate(10_000, LIMIT_S))
+    with pytest.raises(image_copy.StreamBroken, match="it sends less than 10000 bytes"):
         copied(context, drips(CHUNKED, b"1\r\na\r\n"))
     monkeypatch.setattr(image_copy, "FIRST_BYTE_S", LIMIT_S)
-    with pytest.raises(image_copy.Broken, match="does not answer"):
+    with pytest.raises(image_copy.StreamBroken, match="does not answer"):
         copied(context, drips(OK + b"A: "))
     with pytest.raises(Failed, match="cannot export the image"):
         copied(context, sends(b"HTTP/1.1 500 Error\r\nContent-Length: 0\r\n\r\n"))

@@ -22,9 +22,9 @@ from sparkwright.transport.connection import (
     TooLarge,
     TransportError,
     Untrusted,
-    converse,
     dial,
-    lookup,
+    exchange,
+    resolve_host,
 )
 from sparkwright.transport.http import Response, Route
 from tests.certificate import self_signed
@@ -82,7 +82,7 @@ DRIPPING: dict[str, Script] = {
 
 
 def get(url: str, **options: object) -> Response:
-    return http.request("GET", url, **{"timeout_s": 20, "most_bytes": 5000, **options})  # type: ignore[arg-type]
+    return http.request("GET", url, **{"timeout_s": 20, "max_bytes": 5000, **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -170,7 +170,7 @@ def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPa
         get("http://localhost:1/", timeout_s=0.2)
     with pytest.raises(TimeoutError):
         dial("localhost", 1, 0.2)
-    assert lookup("localhost", 0.2) == set()
+    assert resolve_host("localhost", 0.2) == set()
     over.set()
 
 
@@ -188,7 +188,7 @@ def test_a_dialled_socket_is_as_pythons_own_is(monkeypatch: pytest.MonkeyPatch) 
         dial("no-such-host.invalid", 22, 5)
     with pytest.raises(socket.gaierror):
         dial("a..b" + "x" * 300, 22, 5)
-    assert "127.0.0.1" in lookup("localhost", 5)
+    assert "127.0.0.1" in resolve_host("localhost", 5)
 
 
 def test_no_part_of_the_package_connects_without_a_deadline_over_the_lookup() -> None:
@@ -461,9 +461,9 @@ def test_lines_over_a_unix_socket_have_the_same_bounds(tmp_path: Path) -> None:
         connection.sendall(connection.recv(100).upper())
 
     with serving(script, path=tmp_path / "a"):
-        assert converse(str(tmp_path / "a"), b"show info\n", timeout_s=20, most_bytes=100) == b"SHOW INFO\n"
+        assert exchange(str(tmp_path / "a"), b"show info\n", timeout_s=20, max_bytes=100) == b"SHOW INFO\n"
         with pytest.raises(TooLarge):
-            converse(str(tmp_path / "a"), b"show info\n", timeout_s=20, most_bytes=5)
+            exchange(str(tmp_path / "a"), b"show info\n", timeout_s=20, max_bytes=5)
 
     def drip(connection: socket.socket) -> None:
         for _ in range(1000):
@@ -471,4 +471,4 @@ def test_lines_over_a_unix_socket_have_the_same_bounds(tmp_path: Path) -> None:
             threading.Event().wait(0.02)
 
     with serving(drip, path=tmp_path / "b"), pytest.raises(TimedOut):
-        converse(str(tmp_path / "b"), b"show info\n", timeout_s=0.3, most_bytes=10_000)
+        exchange(str(tmp_path / "b"), b"show info\n", timeout_s=0.3, max_bytes=10_000)

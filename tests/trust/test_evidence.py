@@ -10,7 +10,7 @@ from sparkwright.trust import private
 
 
 def test_a_folder_is_made_for_them(tmp_path: Path) -> None:
-    private.keep_evidence(tmp_path / "incidents/spark1/run", {"about.json": "{}", "dmesg.txt": "ü\ud800"})
+    private.write_files(tmp_path / "incidents/spark1/run", {"about.json": "{}", "dmesg.txt": "ü\ud800"})
     folder = tmp_path / "incidents/spark1/run"
     assert (folder / "dmesg.txt").read_text() == "ü?"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -18,7 +18,7 @@ def test_a_folder_is_made_for_them(tmp_path: Path) -> None:
 
 def test_an_empty_folder_will_do(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    private.keep_evidence(tmp_path / "mine", {"about.json": "{}"})
+    private.write_files(tmp_path / "mine", {"about.json": "{}"})
     assert (tmp_path / "mine/about.json").read_text() == "{}"
 
 
@@ -26,12 +26,12 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Refused, match="is there already"):
-        private.keep_evidence(tmp_path / "run", {"about.json": "{}"})
+        private.write_files(tmp_path / "run", {"about.json": "{}"})
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "", ".bashrc"])
 def test_a_name_is_one_step(tmp_path: Path, name: str) -> None:
     with pytest.raises(Failed, match="the name of a file is not valid"):
-        private.keep_evidence(tmp_path / "run", {name: ""})
+        private.write_files(tmp_path / "run", {name: ""})
     assert not list(tmp_path.iterdir())

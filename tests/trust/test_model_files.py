@@ -6,11 +6,11 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.trust.model_files import (
-    checked,
-    why_not_a_model_file,
-    why_not_a_revision,
-    why_not_an_id,
-    why_not_together,
+    check_file_set,
+    check_files,
+    check_model_file,
+    check_model_id,
+    check_revision,
 )
 
 
@@ -20,14 +20,14 @@ def row(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["a", ".gitattributes", ".cache/x", ".beforehand", "a" * 246, "ü #1.txt", "'q': x"])
 def test_names_that_a_repository_may_have(name: str) -> None:
-    assert why_not_a_model_file(name) == ""
+    assert check_model_file(name) == ""
 
 
 @pytest.mark.parametrize(
     "name", ["../a", ".before", ".before/a", ".cache/huggingface", ".cache/sparkwright/a", "a" * 247, "a\\b"]
 )
 def test_names_that_none_may_have(name: str) -> None:
-    assert why_not_a_model_file(name)
+    assert check_model_file(name)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_names_that_none_may_have(name: str) -> None:
     ],
 )
 def test_names_that_fit_together(names: list[str], why: str) -> None:
-    assert why_not_together(names).startswith(why) and bool(why_not_together(names)) == bool(why)
+    assert check_file_set(names).startswith(why) and bool(check_file_set(names)) == bool(why)
 
 
 @pytest.mark.parametrize(
@@ -59,30 +59,30 @@ def test_names_that_fit_together(names: list[str], why: str) -> None:
     ],
 )
 def test_a_row_that_can_not_be_is_named(fields: dict[str, Any], why: str) -> None:
-    assert checked([row()], "the lock") == [row()]
+    assert check_files([row()], "the lock") == [row()]
     with pytest.raises(Failed, match=why):
-        checked([row(**fields)], "the lock")
+        check_files([row(**fields)], "the lock")
 
 
 @pytest.mark.parametrize("text", ["Qwen/Qwen3.5-35B-A3B-FP8", "gpt2", "01-ai/Yi-6B", "a_b/c.d"])
 def test_ids(text: str) -> None:
-    assert why_not_an_id(text) == ""
+    assert check_model_id(text) == ""
 
 
 @pytest.mark.parametrize(
     "text", ["../x/y", "a/b/c", "a/../b", "/a/b", "a/", "", "a b/c", "a/b\n", "-a/b", "a/b--c", "ü/b"]
 )
 def test_what_is_no_id(text: str) -> None:
-    assert why_not_an_id(text)
+    assert check_model_id(text)
 
 
 @pytest.mark.parametrize("text", ["main", "refs/pr/1", "v1.0", "v1@2", "a" * 40, "grün", "feature/x-y"])
 def test_revisions(text: str) -> None:
-    assert why_not_a_revision(text) == ""
+    assert check_revision(text) == ""
 
 
 @pytest.mark.parametrize(
     "text", ["", "a b", "../x", "a..b", "-x", "/x", "x/", "a\x1b", "a:b", "a\\b", "a" * 256, "a//b"]
 )
 def test_what_is_no_revision(text: str) -> None:
-    assert why_not_a_revision(text)
+    assert check_revision(text)

@@ -24,7 +24,7 @@ def mode(path: Path) -> str:
 def test_what_is_made_is_closed_and_what_stood_above_stays_as_it_is(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
-    private.folder(home / ".local/state/sparkwright")
+    private.create_folder(home / ".local/state/sparkwright")
     assert [mode(home / name) for name in ("", ".local", ".local/state/sparkwright")] == ["0755", "0700", "0700"]
 
 
@@ -60,6 +60,6 @@ def test_what_has_a_second_name_is_not_closed_by_root(tmp_path: Path) -> None:
     (folder / "trap").hardlink_to(system)
     (folder / "own").write_text("x")
     (folder / "own").chmod(0o644)
-    private.tighten(folder)
+    private.restrict_tree(folder)
     assert system.stat().st_mode & 0o777 == 0o644
     assert (folder / "own").stat().st_mode & 0o777 == 0o600

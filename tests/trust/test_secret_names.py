@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkwright.trust.secret_names import is_secret, names_a_secret, password_of
+from sparkwright.trust.secret_names import is_secret, is_secret_name, url_password
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from sparkwright.trust.secret_names import is_secret, names_a_secret, password_o
     ],
 )  # fmt: skip
 def test_these_hold_a_secret(name: str) -> None:
-    assert names_a_secret(name)
+    assert is_secret_name(name)
     assert is_secret(name, "correct horse")
 
 
@@ -26,7 +26,7 @@ def test_these_hold_a_secret(name: str) -> None:
     ],
 )  # fmt: skip
 def test_these_do_not(name: str) -> None:
-    assert not names_a_secret(name)
+    assert not is_secret_name(name)
     assert not is_secret(name, "correct horse")
 
 
@@ -56,7 +56,7 @@ def test_a_secret_between_two_references_is_one() -> None:
     ],
 )
 def test_a_password_in_a_url_is_found(url: str, password: str) -> None:
-    assert password_of(url) == password
+    assert url_password(url) == password
     assert is_secret("ANY_NAME", url) == bool(password)
 
 

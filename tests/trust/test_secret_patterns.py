@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparkwright.protocol.events import decode, encode, event
 from sparkwright.trust import secret_patterns
-from sparkwright.trust.redact import DOTS, Redactor
+from sparkwright.trust.redact import MASK, Redactor
 
 KEY = "Zq7-kX9_wT4mB2nV8pL5"
 #: in the forms of public compose files, docker lines, units, Kubernetes manifests and scripts around model servers; the keys are made up
@@ -86,8 +86,8 @@ PLAIN = (
 
 @pytest.mark.parametrize("name", WILD)
 def test_a_key_in_the_wild_is_hidden_and_the_rest_stays(name: str) -> None:
-    shown = secret_patterns.text(WILD[name])
-    assert KEY not in shown and DOTS in shown, shown
+    shown = secret_patterns.mask_text(WILD[name])
+    assert KEY not in shown and MASK in shown, shown
     kept = [
         word
         for word in WILD[name].replace(KEY, " ").split()
@@ -98,7 +98,7 @@ def test_a_key_in_the_wild_is_hidden_and_the_rest_stays(name: str) -> None:
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_what_is_no_secret_is_shown(text: str) -> None:
-    assert secret_patterns.text(text) == text
+    assert secret_patterns.mask_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_what_is_no_secret_is_shown(text: str) -> None:
 )
 def test_the_words_of_a_command_hide_as_its_text_does(name: str) -> None:
     words = shlex.split(WILD[name])
-    shown = secret_patterns.words(words)
+    shown = secret_patterns.mask_command(words)
     assert KEY not in json.dumps(shown) and len(shown) == len(words)
 
 
 def test_json_stays_json() -> None:
     for text in (item for item in WILD.values() if item.startswith(("{", '["'))):
-        json.loads(secret_patterns.text(text))
+        json.loads(secret_patterns.mask_text(text))
 
 
 ALPHABET = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
@@ -151,15 +151,15 @@ FORMS: tuple[Callable[[str, str], Any], ...] = (
 @given(SECRETS, NAMES, st.sampled_from(FORMS))
 def test_a_planted_secret_of_any_form_is_hidden(key: str, name: str, form: Callable[[str, str], Any]) -> None:
     made = form(name, key)
-    shown = secret_patterns.shown(made)
+    shown = secret_patterns.mask_value(made)
     assert key not in json.dumps(shown, ensure_ascii=False), (made, shown)
-    assert key not in secret_patterns.text(made if isinstance(made, str) else json.dumps(made, ensure_ascii=False))
+    assert key not in secret_patterns.mask_text(made if isinstance(made, str) else json.dumps(made, ensure_ascii=False))
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_shown_without_an_error(text: str) -> None:
-    secret_patterns.text(text)
-    secret_patterns.shown({"a": [text], text: text})
+    secret_patterns.mask_text(text)
+    secret_patterns.mask_value({"a": [text], text: text})
 
 
 # A secret is not in the output in any encoding; the text around it is unchanged.
@@ -194,7 +194,7 @@ def test_every_spelling_becomes_dots(secret: str, spelling: str) -> None:
     written = SPELLINGS[spelling](secret)
     text = Redactor([secret]).text(f"before {written} after")
     assert text.startswith("before ") and text.endswith(" after")
-    assert DOTS in text and written not in text
+    assert MASK in text and written not in text
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -214,7 +214,7 @@ def test_an_event_with_it_is_still_that_event(secret: str, spelling: str) -> Non
 
 
 def test_a_line_of_a_secret_of_several_is_hidden_too() -> None:
-    assert Redactor([EVENT_SECRETS[3]]).text("log: abcdefgh") == f"log: {DOTS}"
+    assert Redactor([EVENT_SECRETS[3]]).text("log: abcdefgh") == f"log: {MASK}"
 
 
 @pytest.mark.parametrize("secret", ["ok", "task_finished", "status", "event", "t1", "1", '"', ":", "true"])

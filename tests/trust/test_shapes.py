@@ -7,24 +7,24 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.trust.shapes import (
+    OptionalField,
     Partial,
     Shape,
-    Usual,
-    checked,
-    fitted,
     integer,
     line,
-    listed,
     moment,
     number,
+    number_between,
     optional,
     row,
+    select_valid,
     text,
-    within,
+    validate,
+    validate_or_fail,
     writable,
 )
 
-ROW: dict[str, Shape] = {"name": line, "size": float, "more": Usual([str], [])}
+ROW: dict[str, Shape] = {"name": line, "size": float, "more": OptionalField([str], [])}
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ ROW: dict[str, Shape] = {"name": line, "size": float, "more": Usual([str], [])}
     [
         (str, "a"), (bool, True), (int, 3), (float, 3), (float, 0.5), (object, {"a": [None]}), (None, None),
         ((None, int), None), ((None, int), 2), ([int], [1, 2]), ({str: int}, {"a": 1}), (frozenset(("a",)), "a"),
-        (re.compile("a+"), "aa"), (within(0, 1), 0.5), (moment, 1.7e9), (text, "a\n"),
+        (re.compile("a+"), "aa"), (number_between(0, 1), 0.5), (moment, 1.7e9), (text, "a\n"),
         (number, -2.5), (integer, 3), ({text: [number]}, {"a": [1]}), (row(int, text), [1, "a"]), (writable, {"a": [None]}),
         ({"a": optional(int)}, {"a": None}), ({"a": optional(int)}, {}), (ROW, {"name": "a", "size": 1, "more": ["b"], "x": 1}),
     ],
 )  # fmt: skip
 def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
-    assert fitted(value, shape, "it") == value
+    assert validate(value, shape, "it") == value
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
         ({str: int}, {"a": "b"}, "it.a is not a whole number"), ({str: int}, [], "it is not an object"),
         (frozenset(("a", "b")), "c", "it is none of a, b"), (frozenset(("a",)), ["a"], "it is none of a"),
         (re.compile("a+"), "aab", "it is not valid"), (re.compile("a"), 1, "it is not valid"),
-        (within(0, 1), True, "it is not a number from 0 to 1"), (within(0, 1), float("nan"), "from 0 to 1"),
+        (number_between(0, 1), True, "it is not a number from 0 to 1"), (number_between(0, 1), float("nan"), "from 0 to 1"),
         (moment, 1e12, "it is not a number from 0"), (line, 1, "it is not text"),
         (text, "\ud800", "it is not text"), (number, float("inf"), "it is not a number"), (integer, 1.0, "whole number"),
         (integer, True, "is not a number"), ({text: int}, {"\ud800": 1}, "it is not text"),
@@ -61,11 +61,11 @@ def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
 )  # fmt: skip
 def test_what_does_not_fit_says_where(shape: Shape, value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        fitted(value, shape, "it")
+        validate(value, shape, "it")
 
 
 def test_what_is_missing_is_the_usual_and_nobody_elses() -> None:
-    first, second = (fitted({"name": "a", "size": 1}, ROW, "it") for _ in range(2))
+    first, second = (validate({"name": "a", "size": 1}, ROW, "it") for _ in range(2))
     first["more"].append("x")
     assert second["more"] == []
 
@@ -82,7 +82,7 @@ def test_what_is_missing_is_the_usual_and_nobody_elses() -> None:
 def test_what_a_stranger_answers_is_refused_with_the_part_that_is_wrong(value: Any, part: str) -> None:
     shape = {"config": {str: str}, "rows": [{"a": int}]}
     with pytest.raises(Failed, match=rf"^the answer is not valid{re.escape(part)}$"):
-        checked(value, shape, "the answer")
+        validate_or_fail(value, shape, "the answer")
 
 
 def test_a_partial_object_goes_on_without_what_does_not_fit() -> None:
@@ -92,5 +92,5 @@ def test_a_partial_object_goes_on_without_what_does_not_fit() -> None:
     assert shape.of(given) == {"name": "a", "loose": {"c": 1}, "later": 5}
     assert shape.of({"name": 1}) is None, "without what it needs it is none"
     assert shape.of(["name"]) is None
-    assert listed(shape, [{"name": "a"}, {}, 1]) == [{"name": "a"}]
-    assert listed(shape, "none") == []
+    assert select_valid(shape, [{"name": "a"}, {}, 1]) == [{"name": "a"}]
+    assert select_valid(shape, "none") == []

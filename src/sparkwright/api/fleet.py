@@ -11,14 +11,14 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast
 from sparkwright import here, units
 from sparkwright.api.results import Diagnosis, History, HostInfo, HostStatus, Incident, Log, Report
 from sparkwright.api.run import Run
-from sparkwright.app.connect import choose, everyone, reach, with_recipe
+from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe, select_hosts
 from sparkwright.app.runs import playbooks
 from sparkwright.app.runs.options import DeployOptions
 from sparkwright.errors import SparkwrightError
-from sparkwright.fleet.member import hang_up
+from sparkwright.fleet.member import close_links
 from sparkwright.project.folder import Project
 
-Given = ParamSpec("Given")
+Params = ParamSpec("Params")
 Answer = TypeVar("Answer")
 
 
@@ -45,14 +45,14 @@ class Options(TypedDict, total=False):
 
 
 def _in_project(
-    act: Callable[Concatenate[Fleet, Given], Answer],
-) -> Callable[Concatenate[Fleet, Given], Answer]:
-    @functools.wraps(act)
-    def run(self: Fleet, *args: Given.args, **options: Given.kwargs) -> Answer:
-        with here.opened(self.root):
-            return act(self, *args, **options)
+    method: Callable[Concatenate[Fleet, Params], Answer],
+) -> Callable[Concatenate[Fleet, Params], Answer]:
+    @functools.wraps(method)
+    def run_in_project(self: Fleet, *args: Params.args, **options: Params.kwargs) -> Answer:
+        with here.use_folder(self.root):
+            return method(self, *args, **options)
 
-    return cast(Callable[Concatenate["Fleet", Given], Answer], run)
+    return cast(Callable[Concatenate["Fleet", Params], Answer], run_in_project)
 
 
 class Fleet:
@@ -70,7 +70,7 @@ class Fleet:
     @classmethod
     def open(cls, path: str | Path = ".") -> Fleet:
         """Open the project in a folder or in one of its parents. Raises Refused if there is none."""
-        with here.opened(Path(path).expanduser().resolve()):
+        with here.use_folder(Path(path).expanduser().resolve()):
             return cls(Project.here().root)
 
     @_in_project
@@ -78,7 +78,7 @@ class Fleet:
         """Return the hosts of the inventory, without contacting any."""
         from sparkwright.app.questions.host_records import inventory_row
 
-        return tuple(map(inventory_row, choose(hosts).hosts))
+        return tuple(map(inventory_row, select_hosts(hosts).hosts))
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
@@ -87,13 +87,13 @@ class Fleet:
         Args:
             hosts: a pattern; empty for all hosts except sandboxes.
         """
-        selection = reach(hosts or everyone(), "light")
+        selection = connect_hosts(hosts or default_pattern(), "light")
         from sparkwright.app.questions import fleet_status
 
         try:
-            return tuple(fleet_status.ask(selection, fleet_status.pinned(selection)))
+            return tuple(fleet_status.query_rows(selection, fleet_status.intended_servers(selection)))
         finally:
-            hang_up(selection.fleet.members)
+            close_links(selection.fleet.members)
 
     @_in_project
     def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
@@ -104,11 +104,11 @@ class Fleet:
         """
         from sparkwright.app.questions import diagnosis
 
-        selection = choose(hosts)
+        selection = select_hosts(hosts)
         try:
-            return tuple(diagnosis.ask(selection, token_s))
+            return tuple(diagnosis.query_diagnoses(selection, token_s))
         finally:
-            hang_up(selection.fleet.members)
+            close_links(selection.fleet.members)
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
@@ -117,7 +117,7 @@ class Fleet:
 
         return tuple(
             Log(of_host.source["host"], of_host.text, of_host.state, of_host.known, of_host.error, of_host.exit)
-            for of_host in log_source.of_hosts(hosts, tail)
+            for of_host in log_source.query_hosts(hosts, tail)
         )
 
     @_in_project
@@ -129,12 +129,12 @@ class Fleet:
         """
         from sparkwright.app.questions import host_records
 
-        selection = choose(hosts)
-        answers, errors = host_records.asked(selection, {"verb": "history"}), selection.fleet.errors()
+        selection = select_hosts(hosts)
+        answers, errors = host_records.query_events(selection, {"verb": "history"}), selection.fleet.errors()
         return tuple(
-            History(host.name, **_error(errors[host.name]))
+            History(host.name, **_error_fields(errors[host.name]))
             if host.name in errors
-            else History(host.name, tuple(host_records.acts(answers[host.name], last)))
+            else History(host.name, tuple(host_records.history_entries(answers[host.name], last)))
             for host in selection.hosts
         )
 
@@ -147,18 +147,21 @@ class Fleet:
         """
         from sparkwright.app.questions import host_records
 
-        selection = choose(hosts)
-        answers, errors = host_records.asked(selection, {"verb": "incident", "run": run}), selection.fleet.errors()
+        selection = select_hosts(hosts)
+        answers, errors = (
+            host_records.query_events(selection, {"verb": "incident", "run": run}),
+            selection.fleet.errors(),
+        )
 
-        def of(host: str) -> Incident:
+        def fetch_incident(host: str) -> Incident:
             try:
                 if host in errors:
                     raise errors[host]
-                return Incident(host, *host_records.bundle(host, answers[host], run))
+                return Incident(host, *host_records.parse_incident(host, answers[host], run))
             except SparkwrightError as error:
-                return Incident(host, **_error(error))
+                return Incident(host, **_error_fields(error))
 
-        return tuple(of(host.name) for host in selection.hosts)
+        return tuple(fetch_incident(host.name) for host in selection.hosts)
 
     @_in_project
     def report(self, hosts: str = "", *, since: str = "7d") -> tuple[Report, ...]:
@@ -169,10 +172,12 @@ class Fleet:
         """
         from sparkwright.app.questions import host_records
 
-        span_s = units.seconds(since, "since", least_s=60)
+        span_s = units.parse_duration(since, "since", min_s=60)
         now_s = time.time()
-        found = host_records.ask_report(reach(hosts or everyone(), "light"), now_s - span_s, now_s)
-        return tuple(map(host_records.report_row, found))
+        host_reports = host_records.query_reports(
+            connect_hosts(hosts or default_pattern(), "light"), now_s - span_s, now_s
+        )
+        return tuple(map(host_records.report_row, host_reports))
 
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
         """Show what `deploy` would change, without changing anything. The exit code is 2 if anything would change."""
@@ -203,7 +208,7 @@ class Fleet:
             to: the recipe.
             anyway: start a configuration with which the host went down before.
         """
-        return self._play("switch", with_recipe(hosts, to), options, anyway=anyway)
+        return self._play("switch", restrict_to_recipe(hosts, to), options, anyway=anyway)
 
     def rollback(self, hosts: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Return to the last verified server.
@@ -225,16 +230,16 @@ class Fleet:
         """Run a playbook of the project."""
         return self._play(playbook, hosts, options)
 
-    def _play(self, playbook: str, hosts: str, options: Options, **own: Any) -> Run:
+    def _play(self, playbook: str, hosts: str, options: Options, **command_options: Any) -> Run:
         """Run a command's playbook. Raises TypeError for an unknown option.
 
         Args:
-            own: options that only this command has.
+            command_options: options that only this command has.
         """
         if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
-        given = DeployOptions(host=hosts, json=True, **options, **own)
-        return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, given, on_event=on_event))
+        deploy_options = DeployOptions(host=hosts, json=True, **options, **command_options)
+        return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, deploy_options, on_event=on_event))
 
     def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:
         """Check the servers' health now.
@@ -246,7 +251,9 @@ class Fleet:
         header = {"verb": "health", "smoke": smoke, "token_s": token_s}
         from sparkwright.app.runs import session
 
-        return Run(self.root, lambda on_event: session.ask(choose(hosts), header, json=True, on_event=on_event))
+        return Run(
+            self.root, lambda on_event: session.send_request(select_hosts(hosts), header, json=True, on_event=on_event)
+        )
 
     def attach(self, hosts: str, *, run: str = "") -> Run:
         """Follow a run again, from its first event.
@@ -257,8 +264,10 @@ class Fleet:
         from sparkwright.app.runs import session
 
         header = {"verb": "attach", "run": run}
-        return Run(self.root, lambda on_event: session.ask(choose(hosts), header, json=True, on_event=on_event))
+        return Run(
+            self.root, lambda on_event: session.send_request(select_hosts(hosts), header, json=True, on_event=on_event)
+        )
 
 
-def _error(error: SparkwrightError) -> dict[str, Any]:
+def _error_fields(error: SparkwrightError) -> dict[str, Any]:
     return {"error": str(error), "exit": error.exit}

@@ -33,7 +33,7 @@ __all__ = [
     "RunResult",
     "TaskResult",
 ]
-_ERRORS: Mapping[Exit, type[SparkwrightError]] = {
+_ERROR_TYPES: Mapping[Exit, type[SparkwrightError]] = {
     Exit.FAILED: Failed,
     Exit.UNREACHABLE: Unreachable,
     Exit.INCONCLUSIVE: Inconclusive,
@@ -121,12 +121,12 @@ class RunResult:
     @property
     def budgets(self) -> dict[str, MemoryBudget]:
         """The memory budgets of the hosts' servers, by host name, if the run checked the memory; see docs/memory.md."""
-        found: dict[str, MemoryBudget] = {}
+        budgets_by_host: dict[str, MemoryBudget] = {}
         for task in self.tasks:
             if "budget" in task.data:
                 with contextlib.suppress(ValueError):  # a host may answer anything
-                    found[task.host] = MemoryBudget.of_json(task.data["budget"])
-        return found
+                    budgets_by_host[task.host] = MemoryBudget.of_json(task.data["budget"])
+        return budgets_by_host
 
     @property
     def ok(self) -> bool:
@@ -136,10 +136,10 @@ class RunResult:
     def check(self) -> RunResult:
         """Return the result, or raise the typed error of the first host that failed."""
         for host in self.hosts.values():
-            if host.exit in _ERRORS:
-                raise _ERRORS[host.exit](host.msg or f"exit code {int(host.exit)}.", where=host.host)
+            if host.exit in _ERROR_TYPES:
+                raise _ERROR_TYPES[host.exit](host.msg or f"exit code {int(host.exit)}.", where=host.host)
         if not self.ok:
-            raise _ERRORS[self.exit](self.stopped or f"exit code {int(self.exit)}.")
+            raise _ERROR_TYPES[self.exit](self.stopped or f"exit code {int(self.exit)}.")
         return self
 
 

@@ -12,17 +12,17 @@ from typing import Any
 
 from sparkwright import here
 from sparkwright.api.results import Change, Event, HostResult, RunResult, TaskResult
-from sparkwright.app.outcome import worst
+from sparkwright.app.outcome import worst_exit_code
 from sparkwright.app.runs.presenters import Listener
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import broke
+from sparkwright.fleet.member import convert_error
 from sparkwright.protocol import events
 
 #: keep-alive events
-HIDDEN = ("alive",)
+HIDDEN_EVENTS = ("alive",)
 #: how long `close` waits for connections to close, in seconds
-CLOSE_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
 
 
 class Run:
@@ -33,24 +33,24 @@ class Run:
     """
 
     def __init__(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
-        self._heard: queue.Queue[events.Event | None] = queue.Queue()
-        self._listener = _Listener(self._heard)
+        self._events: queue.Queue[events.Event | None] = queue.Queue()
+        self._listener = _Listener(self._events)
         self._result: RunResult | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._act, args=(root, begin), daemon=True, name="sparkwright run")
+        self._thread = threading.Thread(target=self._run, args=(root, begin), daemon=True, name="sparkwright run")
         self._thread.start()
 
     def __iter__(self) -> Iterator[Event]:
         """Yield the events as they come. Raises at the end the error that `result` would raise."""
         ended = False
         try:
-            while (event := self._heard.get()) is not None:
-                yield _event(event)
+            while (event := self._events.get()) is not None:
+                yield _to_event(event)
             ended = True
         finally:
             if not ended:
                 self.close()
-        self._heard.put(None)  # another iteration ends at once
+        self._events.put(None)  # another iteration ends at once
         if self._error is not None:
             raise self._error
 
@@ -72,7 +72,7 @@ class Run:
         """Close the connections. Hosts that are working continue."""
         if self._thread.is_alive():
             self._listener.interrupt(stops=False)
-            self._thread.join(CLOSE_S)
+            self._thread.join(CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Run:
         return self
@@ -80,34 +80,34 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _act(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
+    def _run(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
         try:
-            with here.opened(root):
+            with here.use_folder(root):
                 codes = begin(self._listener)
-            self._result = self._listener.result(worst(codes))
+            self._result = self._listener.result(worst_exit_code(codes))
         except SparkwrightError as error:
             self._error = error
         except Exception as error:
-            self._error = broke(error)
+            self._error = convert_error(error)
             self._error.__cause__ = error
         finally:
-            self._heard.put(None)
+            self._events.put(None)
 
 
 class _Listener:
     """Receives the events in the run's thread, collects the results, and passes the events on."""
 
     def __init__(self, events_queue: queue.Queue[events.Event | None]) -> None:
-        self._passed_on = events_queue
+        self._events_out = events_queue
         self._fleet: Fleet | None = None
-        self._interrupted = self._stops = False
+        self._interrupted = self._stop_requested = False
         self._lock = threading.Lock()
         self._tasks: list[TaskResult] = []
         self._hosts: dict[str, HostResult] = {}
         self._stopped = ""
 
     def follows(self, fleet: Fleet) -> None:
-        fleet.ask_stop = lambda hosts: self._stops
+        fleet.ask_stop = lambda hosts: self._stop_requested
         with self._lock:
             self._fleet = fleet
             if self._interrupted:
@@ -115,19 +115,19 @@ class _Listener:
 
     def interrupt(self, *, stops: bool) -> None:
         with self._lock:
-            self._interrupted, self._stops = True, stops
+            self._interrupted, self._stop_requested = True, stops
             if self._fleet is not None:
                 self._fleet.interrupt()
 
     def on(self, event: events.Event) -> None:
         if event["event"] == "task_finished":
-            self._tasks.append(_task(event))
+            self._tasks.append(_to_task_result(event))
         elif event["event"] == "recap":
-            self._hosts[event["host"]] = _host(event)
+            self._hosts[event["host"]] = _to_host_result(event)
         elif event["event"] == "rolled":
             self._stopped = event["why"]
-        if event["event"] not in HIDDEN:
-            self._passed_on.put(event)
+        if event["event"] not in HIDDEN_EVENTS:
+            self._events_out.put(event)
 
     def close(self) -> None: ...
 
@@ -135,19 +135,23 @@ class _Listener:
         return RunResult(code, dict(self._hosts), tuple(self._tasks), self._stopped)
 
 
-def _event(event: events.Event) -> Event:
-    rest = {name: value for name, value in event.items() if name not in ("event", "host", "time")}
-    return Event(event["event"], event.get("host", ""), event.get("time", 0.0), rest)
+def _to_event(event: events.Event) -> Event:
+    other_fields = {name: value for name, value in event.items() if name not in ("event", "host", "time")}
+    return Event(event["event"], event.get("host", ""), event.get("time", 0.0), other_fields)
 
 
-def _task(event: events.Event) -> TaskResult:
-    given: dict[str, Any] = {field.name: event[field.name] for field in fields(TaskResult) if field.name in event}
+def _to_task_result(event: events.Event) -> TaskResult:
+    known_fields: dict[str, Any] = {
+        field.name: event[field.name] for field in fields(TaskResult) if field.name in event
+    }
     diff = tuple(
         Change(row["field"], row["before"], row["after"], row.get("why", "")) for row in event.get("diff") or ()
     )
-    return TaskResult(**{**given, "diff": diff})
+    return TaskResult(**{**known_fields, "diff": diff})
 
 
-def _host(event: events.Event) -> HostResult:
-    given: dict[str, Any] = {field.name: event[field.name] for field in fields(HostResult) if field.name in event}
-    return HostResult(**{**given, "exit": Exit(event["exit"])})
+def _to_host_result(event: events.Event) -> HostResult:
+    known_fields: dict[str, Any] = {
+        field.name: event[field.name] for field in fields(HostResult) if field.name in event
+    }
+    return HostResult(**{**known_fields, "exit": Exit(event["exit"])})

@@ -6,41 +6,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.app.connect import machines, reach
-from sparkwright.app.plans.pins import entries, lock_of
-from sparkwright.app.plans.recipes import user_of
-from sparkwright.app.questions.host_requests import answered
+from sparkwright.app.connect import connect_hosts, select_machines
+from sparkwright.app.plans.pins import load_lock, lock_entries
+from sparkwright.app.plans.recipes import login_user
+from sparkwright.app.questions.host_requests import request_events
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
-from sparkwright.console.out import say, say_error, say_json, say_prose
+from sparkwright.console.out import print_error, print_json_line, print_prose, print_text
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
 from sparkwright.engines import recipe_rules
-from sparkwright.engines.budget import SYSTEM
+from sparkwright.engines.budget import SYSTEM_ROW
 from sparkwright.engines.model.roofline import BANDWIDTH
 from sparkwright.errors import Failed, Refused
-from sparkwright.fleet.member import Member, hang_up
+from sparkwright.fleet.member import Member, close_links
 from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.project import catalogue, lockfile, recipe
-from sparkwright.project.catalogue import Known
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.catalogue import CatalogueEntry
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
-from sparkwright.project.recipe.engine_settings import served_memory
+from sparkwright.project.recipe.engine_settings import compute_memory
 from sparkwright.protocol.container import fingerprint
 from sparkwright.protocol.events import Event
-from sparkwright.units import GIB, MINUTE, moment, today
-from sparkwright.visible import count, one_line
+from sparkwright.units import GIB, MINUTE_FORMAT, format_time, today
+from sparkwright.visible import format_count, one_line
 
 GPU = "NVIDIA GB10"
 #: kinds of evidence, best first; a recipe without any figure comes last, after those that others are known to serve on a
 #: Spark, and a simulated figure ranks low because it says nothing about real hardware
-ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
+EVIDENCE_ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
 #: verdicts about memory in JSON, and as text
-FITS: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
-FITS_SHOWN: Mapping[Verdict, str] = {
+FITS_JSON: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
+FIT_SUFFIXES: Mapping[Verdict, str] = {
     "fits": "",
     "unknown": " (not known whether it fits)",
     "too large": " (does not fit)",
@@ -61,11 +61,11 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Row:
+class CatalogueRow:
     """A recipe with everything known about it."""
 
     recipe: Recipe
-    known: Known
+    known: CatalogueEntry
     #: the model's entry in spark.lock; {} if it is not pinned
     locked: Mapping[str, Any]
     proofs: tuple[Proof, ...] = ()
@@ -87,9 +87,9 @@ class Row:
 
         Best first: measured, reported, served without a figure, and the physical ceiling.
         """
-        if best := self._newest(simulated=False):
-            how = f"measured on {best.host}, {best.at}, with this image, model and arguments"
-            return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {how}"
+        if best := self._newest_measured(simulated=False):
+            conditions = f"measured on {best.host}, {best.at}, with this image, model and arguments"
+            return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {conditions}"
         if self.known.reported is not None:
             return "reported", self.known.reported.tok_per_s, str(self.known.reported)
         if self.known.served is not None:
@@ -101,19 +101,19 @@ class Row:
                 rate,
                 f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s over the bytes read per token)",
             )
-        if best := self._newest(simulated=True):
+        if best := self._newest_measured(simulated=True):
             return "simulated", 0.0, f"no figure; the sandbox simulates {best.tok_per_s:g} tok/s"
         return "unknown", 0.0, "no figure: the first verified run records one"
 
-    def _newest(self, *, simulated: bool) -> Proof | None:
+    def _newest_measured(self, *, simulated: bool) -> Proof | None:
         """Return the newest proof with a measured throughput, from hosts or from sandboxes."""
         measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
         return max(measured, key=lambda proof: proof.at, default=None)
 
     @property
-    def aged(self) -> str:
+    def age_remark(self) -> str:
         """A remark on an old recipe, as returned by `recipe_rules.remark`."""
-        return recipe_rules.remark(self.recipe.file.date, today())
+        return recipe_rules.describe_age(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:
         """Return the hosts, or sandboxes, on which a server of this image and model was verified."""
@@ -137,15 +137,15 @@ class Row:
             "tok_per_s": round(rate, 1) or None,
             "source": sentence,
             "date": self.recipe.file.date or None,
-            "old": recipe_rules.months(self.recipe.file.date, today()) is not None,
+            "old": recipe_rules.age_months(self.recipe.file.date, today()) is not None,
             "proved_on": self.proved_on(),
             "simulated_on": self.proved_on(simulated=True),
         }
 
 
-def rows(
+def list_recipes(
     answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host], *, as_json: bool
-) -> tuple[list[Row], list[int]]:
+) -> tuple[list[CatalogueRow], list[int]]:
     """Return the project's recipes, and an exit code for each recipe that can't be read.
 
     The error of an unreadable recipe is printed.
@@ -158,21 +158,26 @@ def rows(
     root, lock = project.root, lockfile.load(project.root)
     recipes, refused = recipe.readable(root)
     for error in refused:
-        say_error(error, json=as_json)
-    found = []
+        print_error(error, json=as_json)
+    entries_found = []
     for item in recipes:
         proofs = (
             proof
             for host, events in answers.items()
-            for arguments in [_arguments(project, hosts[host], item)]
+            for arguments in [_arguments_fingerprint(project, hosts[host], item)]
             if events
             for event in events
-            for proof in _proof(item, hosts[host], arguments, event)
+            for proof in _find_proofs(item, hosts[host], arguments, event)
         )
-        found.append(
-            Row(item, catalogue.of(item.name, item.file.model.id), entries(lock, item)["model"] or {}, tuple(proofs))
+        entries_found.append(
+            CatalogueRow(
+                item,
+                catalogue.find_entry(item.name, item.file.model.id),
+                lock_entries(lock, item)["model"] or {},
+                tuple(proofs),
+            )
         )
-    return found, [int(error.exit) for error in refused]
+    return entries_found, [int(error.exit) for error in refused]
 
 
 def print_list(pattern: str, *, as_json: bool) -> list[int]:
@@ -184,15 +189,15 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
     Returns:
         The exit codes of hosts that do not answer and of recipes that can't be read.
     """
-    answers, hosts, codes = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
-    found, broken = rows(answers, hosts, as_json=as_json)
-    codes += broken
+    answers, hosts, codes = _query_hosts(pattern, {"verb": "history"}, "history", as_json=as_json)
+    recipes, error_codes = list_recipes(answers, hosts, as_json=as_json)
+    codes += error_codes
     if as_json:
-        say_json({"recipes": [row.to_json() for row in found]})
+        print_json_line({"recipes": [row.to_json() for row in recipes]})
         return codes
-    for row in found:
-        say_prose("\n".join(_lines(row, hosts_answered=bool(answers))))
-    say(f"{count(len(found), 'recipe')}.")
+    for row in recipes:
+        print_prose("\n".join(_format_entry(row, hosts_answered=bool(answers))))
+    print_text(f"{format_count(len(recipes), 'recipe')}.")
     return codes
 
 
@@ -202,8 +207,10 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     Raises Refused for an unknown use, or if the pattern matches more than one host.
     """
     if use not in catalogue.USES:
-        raise Refused(f"'{one_line(use, at_most=60)}' is not a use.", fix=nearest(use, catalogue.USES))
-    states, known, codes = _asked(pattern, {"verb": "status"}, "status", as_json=as_json, once=True)
+        raise Refused(f"'{one_line(use, max_chars=60)}' is not a use.", fix=suggest_name(use, catalogue.USES))
+    states, inventory_hosts, codes = _query_hosts(
+        pattern, {"verb": "status"}, "status", as_json=as_json, once_per_machine=True
+    )
     if len(states) + len(codes) != 1:
         raise Refused(f"--host must name one host, got {len(states) + len(codes)}.")
     if not states:
@@ -211,119 +218,123 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     ((host, events),) = states.items()
     if not events:
         raise Failed("the host does not report its memory.", where=host)
-    answers, hosts, more = _asked(pattern, {"verb": "history"}, "history", as_json=as_json)
+    answers, hosts, history_codes = _query_hosts(pattern, {"verb": "history"}, "history", as_json=as_json)
     total = int(events[0].get("memory_total_bytes") or 0)
-    found, broken = rows(answers, hosts, as_json=as_json)
-    suitable = [row for row in found if use in row.known.uses]
-    ranked = _ranked(suitable, known[host], total, answers.get(host, ()))
+    recipes, error_codes = list_recipes(answers, hosts, as_json=as_json)
+    suitable = [row for row in recipes if use in row.known.uses]
+    ranked = _rank(suitable, inventory_hosts[host], total, answers.get(host, ()))
     if as_json:
-        say_json({"host": host, "for": use, "recipes": [_fitting_json(row, fit) for row, fit in ranked]})
+        print_json_line({"host": host, "for": use, "recipes": [_ranked_json(row, fit) for row, fit in ranked]})
     else:
-        _say_ranked(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, best evidence first:", ranked)
-    return [*codes, *more, *broken]
+        _print_ranking(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, best evidence first:", ranked)
+    return [*codes, *history_codes, *error_codes]
 
 
-def _ranked(
-    suitable: Sequence[Row], host: Host, total_bytes: int, events: Sequence[Mapping[str, Any]]
-) -> list[tuple[Row, Fit]]:
+def _rank(
+    suitable: Sequence[CatalogueRow], host: Host, total_bytes: int, events: Sequence[Mapping[str, Any]]
+) -> list[tuple[CatalogueRow, Fit]]:
     """Return recipes with their fit to a host: those that are too large last, otherwise the best evidence first."""
-    kept = [start for event in events for start in start_memory.listed_starts([event.get("memory")])]
+    starts = [start for event in events for start in start_memory.parse_starts([event.get("memory")])]
     reserve = float(host.vars.get("reserve_gib", RESERVE_GIB))
-    memory = HostMemory(total_bytes, reserve, _own(kept, total_bytes))
+    memory = HostMemory(total_bytes, reserve, _own_memory(starts, total_bytes))
     project = Project.here()
-    fitting = [(row, _fit(row, memory, _start(project, host, row, kept))) for row in suitable]
-    fitting.sort(key=lambda row: (row[1].verdict == "too large", ORDER.index(row[0].evidence[0]), -row[0].evidence[1]))
-    return fitting
+    ranked = [(row, _evaluate_fit(row, memory, _learned_start(project, host, row, starts))) for row in suitable]
+    ranked.sort(
+        key=lambda row: (row[1].verdict == "too large", EVIDENCE_ORDER.index(row[0].evidence[0]), -row[0].evidence[1])
+    )
+    return ranked
 
 
-def _fitting_json(row: Row, fit: Fit) -> dict[str, Any]:
+def _ranked_json(row: CatalogueRow, fit: Fit) -> dict[str, Any]:
     budget = fit.budget.to_json() if fit.budget else None
-    return {**row.to_json(), "fits": FITS[fit.verdict], "why": fit.why, "budget": budget}
+    return {**row.to_json(), "fits": FITS_JSON[fit.verdict], "why": fit.why, "budget": budget}
 
 
-def _say_ranked(title: str, fitting: Sequence[tuple[Row, Fit]]) -> None:
-    say_prose(title)
-    for number, (row, fit) in enumerate(fitting, 1):
+def _print_ranking(title: str, ranked: Sequence[tuple[CatalogueRow, Fit]]) -> None:
+    print_prose(title)
+    for number, (row, fit) in enumerate(ranked, 1):
         data = row.to_json()
-        aged = f"; a recipe {row.aged}" if data["old"] else ""
-        say_prose(f"  {number}. {row.recipe.name}{FITS_SHOWN[fit.verdict]}: {data['source']}; {fit.why}{aged}.")
-    for row, fit in fitting[:1]:
+        age_note = f"; a recipe {row.age_remark}" if data["old"] else ""
+        print_prose(f"  {number}. {row.recipe.name}{FIT_SUFFIXES[fit.verdict]}: {data['source']}; {fit.why}{age_note}.")
+    for row, fit in ranked[:1]:
         if fit.budget is not None:
-            say_prose(f"The memory of {row.recipe.name}:")
-            say_prose("\n".join(f"  {line}" for line in fit.budget.lines()))
-    say_prose("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
+            print_prose(f"The memory of {row.recipe.name}:")
+            print_prose("\n".join(f"  {line}" for line in fit.budget.lines()))
+    print_prose("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
 
 
-def _own(kept: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
+def _own_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
     """Return the host's own memory use: the most that was held before a verified start, or else the usual figure."""
-    if not kept:
-        return SYSTEM
-    start = max(kept, key=lambda start: start.before_bytes)
-    source = f"held before a verified start, {moment(start.at, MINUTE)}"
+    if not starts:
+        return SYSTEM_ROW
+    start = max(starts, key=lambda start: start.before_bytes)
+    source = f"held before a verified start, {format_time(start.at, MINUTE_FORMAT)}"
     return memory_budget.Row("the host itself", max(0, total_bytes - start.before_bytes), source, "host")
 
 
-def _start(project: Project, host: Host, row: Row, kept: Sequence[StartMemory]) -> memory_budget.Start:
+def _learned_start(
+    project: Project, host: Host, row: CatalogueRow, starts: Sequence[StartMemory]
+) -> memory_budget.StartFacts:
     """Return the start-up memory of this recipe, as far as the verified starts in the host's history show it."""
     if row.recipe.split is not None and host.cluster is None:
-        return memory_budget.Start()
-    lock = entries(lock_of(project, host), row.recipe)
-    scope = recipe.scope(host, user_of(host), row.recipe, lock)
-    about = scope["engine_memory"]["start"]
-    return memory_budget.Start(
-        learned=start_memory.learned(start_memory.last(kept, about)),
-        learned_cold=start_memory.learned(start_memory.last(kept, about, cold=True)),
+        return memory_budget.StartFacts()
+    lock = lock_entries(load_lock(project, host), row.recipe)
+    scope = recipe.scope(host, login_user(host), row.recipe, lock)
+    start_key = scope["engine_memory"]["start"]
+    return memory_budget.StartFacts(
+        learned=start_memory.learned_figures(start_memory.find_last(starts, start_key)),
+        learned_cold=start_memory.learned_figures(start_memory.find_last(starts, start_key, cold=True)),
     )
 
 
-def _fit(row: Row, host: HostMemory, start: memory_budget.Start) -> Fit:
+def _evaluate_fit(row: CatalogueRow, host: HostMemory, start: memory_budget.StartFacts) -> Fit:
     """Return the verdict on whether a recipe fits a host that serves nothing else."""
     if row.hosts > 1:
         return Fit("too large", f"it needs {row.hosts} hosts")
     total = host.total_bytes
     if not total:
         return Fit("unknown", "the host does not report how much memory it has")
-    weights = int(row.weights_gb * 1e9) or None
-    held = served_memory(row.recipe, {"model": row.locked}).weights_bytes or weights or 0
-    if held + host.reserve_gib * GIB > total:
+    file_bytes = int(row.weights_gb * 1e9) or None
+    weights_bytes = compute_memory(row.recipe, {"model": row.locked}).weights_bytes or file_bytes or 0
+    if weights_bytes + host.reserve_gib * GIB > total:
         free = f"{host.reserve_gib:g} GiB of {total / GIB:.1f} must stay free"
-        return Fit("too large", f"{held / 1e9:g} GB of weights alone, {free}")
-    return proposal.fit(row.recipe, host, weights, row.locked, start)
+        return Fit("too large", f"{weights_bytes / 1e9:g} GB of weights alone, {free}")
+    return proposal.evaluate_fit(row.recipe, host, file_bytes, row.locked, start)
 
 
-def _lines(candidate: Row, *, hosts_answered: bool) -> list[str]:
+def _format_entry(candidate: CatalogueRow, *, hosts_answered: bool) -> list[str]:
     data = candidate.to_json()
     size = f"{data['weights_gb']:g} GB of weights" if data["weights_gb"] else "size not known before it is pinned"
     memory = f"{data['memory_share']:.0%} of memory" if data["memory_share"] else ""
     context = f"context {data['context']}" if data["context"] else ""
-    hosts = count(candidate.hosts, "host")
+    hosts = format_count(candidate.hosts, "host")
     places = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
-    nowhere = "not proved on the hosts that answered" if hosts_answered else ""
-    proved = f"image and model proved on {', '.join(places)}" if places else nowhere
-    shown = (
+    no_proof = "not proved on the hosts that answered" if hosts_answered else ""
+    proof = f"image and model proved on {', '.join(places)}" if places else no_proof
+    details = (
         candidate.recipe.engine.title,
         size,
         memory,
         context,
         hosts,
         "/".join(candidate.known.uses),
-        candidate.aged,
+        candidate.age_remark,
     )
-    about = ", ".join(filter(None, shown))
-    tail = [f"  {proved}"] if proved else []
-    return [f"{candidate.recipe.name}: {data['model']}", f"  {about}", f"  {data['source']}", *tail]
+    summary = ", ".join(filter(None, details))
+    tail = [f"  {proof}"] if proof else []
+    return [f"{candidate.recipe.name}: {data['model']}", f"  {summary}", f"  {data['source']}", *tail]
 
 
-def _arguments(project: Project, host: Host, candidate: Recipe) -> str:
+def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> str:
     """Return the fingerprint of the arguments that a host would start a recipe with."""
     if candidate.split is not None and host.cluster is None:
         return ""
     return fingerprint(
-        recipe.scope(host, user_of(host), candidate, entries(lock_of(project, host), candidate))["container"]
+        recipe.scope(host, login_user(host), candidate, lock_entries(load_lock(project, host), candidate))["container"]
     )
 
 
-def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
+def _find_proofs(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
     """Return the proofs of a recipe in one entry of a host's history: a verified server with the same tag and model.
 
     The measured throughput counts only if the server had the recipe's arguments.
@@ -338,33 +349,40 @@ def _proof(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Pro
     ):
         return []
     rate = measured.get("tok_per_s")
-    known = float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
-    same = event.get("arguments") == arguments
-    return [Proof(host.title, moment(event["at"]), known if same else None, simulated=host.connection == "sandbox")]
+    tok_per_s = float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
+    same_arguments = event.get("arguments") == arguments
+    return [
+        Proof(
+            host.title,
+            format_time(event["at"]),
+            tok_per_s if same_arguments else None,
+            simulated=host.connection == "sandbox",
+        )
+    ]
 
 
-def _asked(
-    pattern: str, header: dict[str, Any], kind: str, *, as_json: bool, once: bool = False
+def _query_hosts(
+    pattern: str, header: dict[str, Any], kind: str, *, as_json: bool, once_per_machine: bool = False
 ) -> tuple[dict[str, list[Event]], dict[str, Host], list[int]]:
     """Return the events of a kind from each host that answers, all hosts, and the exit codes of the other hosts.
 
     Args:
-        once: ask a machine with several servers only once.
+        once_per_machine: ask a machine with several servers only once.
     """
     if not pattern:
         return {}, {}, []
-    selection = reach(pattern, "plan")
-    selection = machines(selection) if once else selection
+    selection = connect_hosts(pattern, "plan")
+    selection = select_machines(selection) if once_per_machine else selection
 
-    def answer(member: Member) -> list[Event]:
-        return [event for event in answered(selection.fleet, member, header) if event["event"] == kind]
+    def matching_events(member: Member) -> list[Event]:
+        return [event for event in request_events(selection.fleet, member, header) if event["event"] == kind]
 
     try:
-        answers = selection.fleet.ask(answer)
+        answers = selection.fleet.ask(matching_events)
     finally:
-        hang_up(selection.fleet.members)
+        close_links(selection.fleet.members)
     for name, error in selection.fleet.errors().items():
-        say_error(error, json=as_json, host=name)
+        print_error(error, json=as_json, host=name)
     titles = {host.name: host.title for host in selection.hosts}
     answers = {titles[name]: events for name, events in answers.items()}
     return answers, {host.title: host for host in selection.hosts}, [code for code in selection.fleet.codes() if code]

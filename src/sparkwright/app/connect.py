@@ -14,7 +14,7 @@ from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.host import Host
-from sparkwright.remote import Need, open_link
+from sparkwright.remote import RequestKind, open_link
 
 if TYPE_CHECKING:
     from sparkwright.fleet.fleet import Fleet
@@ -48,13 +48,13 @@ class PendingConnections:
         need: kind of requests that will follow; the runner on the host imports the modules for it.
     """
 
-    def __init__(self, pattern: str, need: Need) -> None:
+    def __init__(self, pattern: str, need: RequestKind) -> None:
         self.pattern = pattern
         self.need = need
-        self.hosts = patterns.hosts(Project.here().root, pattern)[:FORKS]
+        self.hosts = patterns.read_ssh_hosts(Project.here().root, pattern)[:FORKS]
         self._links = {host.name: (host.way, open_link(host, need)) for host in self.hosts}
 
-    def give(self, members: Sequence[Member]) -> None:
+    def assign_links(self, members: Sequence[Member]) -> None:
         """Hand the connections to their members, and close those that lead elsewhere.
 
         A member without a connection connects on its first request.
@@ -79,20 +79,20 @@ class PendingConnections:
             link.close()
 
 
-def need_of(playbook: str) -> Need:
+def guess_need(playbook: str) -> RequestKind:
     """Return the kind of requests that a playbook will send to its hosts.
 
     It is guessed from the keys in the text, because the playbook has not been parsed yet when connecting begins. Raises Refused
     if there is no such playbook.
     """
-    from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
+    from sparkwright.modules.registry import MODULES_WITHOUT_ENGINE, NAMES
 
     path = Project.here().playbook(playbook)
-    keys = set(re.findall(r"(?<![a-z_])[a-z_]+(?=\s{0,20}:)", document.text_of(path)))
-    return "engine" if keys & ({*NAMES, "include"} - WITHOUT_ENGINE) else "plan"
+    keys = set(re.findall(r"(?<![a-z_])[a-z_]+(?=\s{0,20}:)", document.read_text(path)))
+    return "engine" if keys & ({*NAMES, "include"} - MODULES_WITHOUT_ENGINE) else "plan"
 
 
-def left_of(playbook: str, pattern: str) -> str:
+def remaining_hosts(playbook: str, pattern: str) -> str:
     """Return the hosts that an interrupted rolling run has not reached yet (`--resume`), as a pattern.
 
     Raises Refused if there are none, or if --host selects others.
@@ -102,31 +102,31 @@ def left_of(playbook: str, pattern: str) -> str:
     project = Project.here()
     record = RecordFile(project.root, playbook).load()
     if pattern:
-        refuse_other_hosts(record, [host.name for host in choose(pattern).hosts])
+        refuse_other_hosts(record, [host.name for host in select_hosts(pattern).hosts])
     return ",".join(record.left)
 
 
-def reach(pattern: str, need: Need = "engine") -> Selection:
+def connect_hosts(pattern: str, need: RequestKind = "engine") -> Selection:
     """Select the hosts of a pattern and start connecting to them. Raises Refused as `choose` does.
 
     Args:
         need: kind of requests that will follow.
     """
-    return checked(PendingConnections(pattern, need))
+    return complete_selection(PendingConnections(pattern, need))
 
 
-def checked(pending: PendingConnections) -> Selection:
+def complete_selection(pending: PendingConnections) -> Selection:
     """Return the selection for pending connections. Raises Refused as `choose` does."""
     try:
-        selection = choose(pending.pattern)
-        pending.give(selection.fleet.members)
+        selection = select_hosts(pending.pattern)
+        pending.assign_links(selection.fleet.members)
     finally:
         pending.close()
     selection.fleet.connect()
     return selection
 
 
-def choose(pattern: str) -> Selection:
+def select_hosts(pattern: str) -> Selection:
     """Select the hosts of a pattern without connecting. Raises Refused if the pattern matches none."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member
@@ -140,10 +140,10 @@ def choose(pattern: str) -> Selection:
     return Selection(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
 
 
-def machines(selection: Selection) -> Selection:
+def select_machines(selection: Selection) -> Selection:
     """Return the machines of the selected hosts, without duplicates, for requests that concern a machine, not a server."""
     from sparkwright.fleet.fleet import Fleet
-    from sparkwright.fleet.member import Member, hang_up
+    from sparkwright.fleet.member import Member, close_links
 
     if not any(host.on for host in selection.hosts):
         return selection
@@ -151,12 +151,12 @@ def machines(selection: Selection) -> Selection:
     links: dict[str, Member] = {}
     for member in selection.fleet.members:
         links.setdefault(member.host.machine, member)
-    hang_up(member for member in selection.fleet.members if links[member.host.machine] is not member)
+    close_links(member for member in selection.fleet.members if links[member.host.machine] is not member)
     members = [Member(host, link=links[host.name].link, need=links[host.name].need) for host in hosts]
     return replace(selection, hosts=hosts, fleet=Fleet(members))
 
 
-def with_recipe(pattern: str, recipe: str) -> str:
+def restrict_to_recipe(pattern: str, recipe: str) -> str:
     """Return a pattern for the hosts of a pattern that serve a recipe. Raises Refused for an invalid name.
 
     Args:
@@ -164,12 +164,12 @@ def with_recipe(pattern: str, recipe: str) -> str:
     """
     if not recipe or not pattern:
         return pattern
-    if bad := re.search(r"[,:!&*?\[\]]", recipe):
-        raise Refused(f"--recipe names one recipe; `{bad[0]}` is not in a recipe's name.")
+    if forbidden := re.search(r"[,:!&*?\[\]]", recipe):
+        raise Refused(f"--recipe names one recipe; `{forbidden[0]}` is not in a recipe's name.")
     return f"{pattern}:&/{recipe}"
 
 
-def everyone() -> str:
+def default_pattern() -> str:
     """Return a pattern for all hosts except sandboxes, which a request would start, or for sandboxes if there is nothing else."""
     from sparkwright.project.inventory.inventory import Inventory
 

@@ -16,29 +16,29 @@ from sparkwright.bench.experiment import Experiment
 from sparkwright.bench.results_file import SCHEMA, Cell, Results
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.events import Event
-from sparkwright.trust.bounds import bytes_of, clean, json_of
-from sparkwright.trust.names import STEP
-from sparkwright.trust.shapes import Partial, Usual, fitted
+from sparkwright.trust.bounds import parse_json, read_bytes, sanitize
+from sparkwright.trust.names import PATH_COMPONENT
+from sparkwright.trust.shapes import OptionalField, Partial, validate
 from sparkwright.version import __version__
 
-FOLDER = "results"
-STATE, STATE_BYTES = "experiment.json", 1 << 16
+RESULTS_FOLDER = "results"
+STATE_FILE, MAX_STATE_BYTES = "experiment.json", 1 << 16
 #: values from an arm's log that are copied to the results
-SETTLED = {
-    **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
-    "ready_s": Usual((None, float), None),
+ARM_STATE_SHAPE = {
+    **dict.fromkeys(("chunked_prefill", "prefix_caching"), OptionalField((None, bool), None)),
+    "ready_s": OptionalField((None, float), None),
 }
 #: notes for two arms whose settings show no difference, by verdict
-VERDICTS = {
+VERDICT_NOTES = {
     "same": "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured.",
     "not shown": "the engine's log shows no difference between the arms, and does not show every flag that differs",
 }
 #: values longer than this many characters are not shown, only the setting's name
-SHORT = 60
+MAX_SHOWN_CHARS = 60
 
 
 @dataclass
-class Place:
+class ExperimentFolder:
     """The folder results/NAME of a project."""
 
     folder: Path
@@ -46,40 +46,40 @@ class Place:
     series: str
 
     @classmethod
-    def of(cls, root: Path, name: str, *, again: bool) -> Place:
+    def of(cls, root: Path, name: str, *, again: bool) -> ExperimentFolder:
         """Return the folder of an experiment. An unfinished experiment is continued unless `again` is True."""
-        folder = root / FOLDER / name
-        series, finished = _state(folder / STATE)
-        goes_on = bool(series) and not finished and not again
-        place = cls(folder, series if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
-        old = folder / results_file.JSON
-        if not goes_on and series and old.is_file():  # kept under the name of its series
+        folder = root / RESULTS_FOLDER / name
+        series, finished = _load_state(folder / STATE_FILE)
+        continued = bool(series) and not finished and not again
+        place = cls(folder, series if continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
+        previous_results = folder / results_file.JSON_FILE
+        if not continued and series and previous_results.is_file():  # kept under the name of its series
             (folder / "before").mkdir(exist_ok=True)
-            old.replace(folder / "before" / f"{series}.json")
+            previous_results.replace(folder / "before" / f"{series}.json")
         place.mark(finished=False)
         return place
 
     def mark(self, *, finished: bool) -> None:
         """Save whether the experiment is finished."""
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
-        write_atomically(self.folder / STATE, content.encode())
+        write_atomically(self.folder / STATE_FILE, content.encode())
 
 
-def _state(path: Path) -> tuple[str, bool]:
+def _load_state(path: Path) -> tuple[str, bool]:
     """Return the series in an experiment's file, and whether it is finished. An unreadable file has no series."""
     try:
-        found = Partial({"series": str, "finished": bool}).of(json_of(bytes_of(path, STATE_BYTES))) or {}
+        state_data = Partial({"series": str, "finished": bool}).of(parse_json(read_bytes(path, MAX_STATE_BYTES))) or {}
     except (OSError, ValueError):
         return "", False
-    series = found.get("series", "")
-    return series if STEP.fullmatch(series) else "", found.get("finished", False)
+    series = state_data.get("series", "")
+    return series if PATH_COMPONENT.fullmatch(series) else "", state_data.get("finished", False)
 
 
 @dataclass
-class Collector:
+class ResultsCollector:
     """An event subscriber that writes the results file of an experiment, starting with the first cell."""
 
-    place: Place
+    place: ExperimentFolder
     experiment: Experiment
     host: str
     measured_from: str
@@ -108,7 +108,7 @@ class Collector:
 
     def keep(self, cell: dict[str, Any]) -> None:
         """Add a cell and write the results. An invalid cell is left out and mentioned in the notes."""
-        cell = clean(cell)  # its texts may come from a server
+        cell = sanitize(cell)  # its texts may come from a server
         try:
             key = Cell.model_validate(cell).key
         except ValidationError as error:
@@ -121,18 +121,18 @@ class Collector:
     @property
     def complete(self) -> bool:
         """Return True if every cell was measured, apart from those of refused arms."""
-        return not any(self._missing("refused"))
+        return not any(self._missing_cells("refused"))
 
     @property
     def left(self) -> bool:
         """Return True if a cell is missing from an arm that was neither refused nor failed."""
-        return any(self._missing("refused", "failed"))
+        return any(self._missing_cells("refused", "failed"))
 
-    def _missing(self, *out: str) -> Iterator[str]:
+    def _missing_cells(self, *excluded_outcomes: str) -> Iterator[str]:
         """Yield the keys of the unmeasured cells, except in arms with one of these outcomes."""
-        there = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
-        gone = {name for name, arm in self.arms.items() if any(map(arm.get, out))}
-        return (key for key in self.experiment.keys if key not in there and key.split(".")[0] not in gone)
+        measured = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
+        excluded_arms = {name for name, arm in self.arms.items() if any(map(arm.get, excluded_outcomes))}
+        return (key for key in self.experiment.keys if key not in measured and key.split(".")[0] not in excluded_arms)
 
     @property
     def failed(self) -> bool:
@@ -142,7 +142,7 @@ class Collector:
     def results(self) -> Results:
         """Return the current results, with the cells in the order of the experiment."""
         order = {key: n for n, key in enumerate(self.experiment.keys)}
-        found = {
+        results_data = {
             "schema": SCHEMA,
             "name": self.experiment.name,
             "experiment": self.experiment.command,
@@ -152,15 +152,15 @@ class Collector:
             "sandbox": self.sandbox,
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "tool": f"sparkwright {__version__}",
-            "arms": clean(list(self.arms.values())),
+            "arms": sanitize(list(self.arms.values())),
             "cells": sorted(self.cells.values(), key=lambda cell: order.get(cell["key"], len(order))),
-            "notes": clean(list(dict.fromkeys([*self.experiment.notes, *self.notes]))),
+            "notes": sanitize(list(dict.fromkeys([*self.experiment.notes, *self.notes]))),
         }
-        return Results.model_validate(found)
+        return Results.model_validate(results_data)
 
     def write(self) -> None:
         """Write results.json and results.csv."""
-        results_file.write(self.place.folder, self.results())
+        results_file.write_results(self.place.folder, self.results())
 
     def _on_bench(self, event: Event) -> None:
         if cell := (event.get("data") or {}).get("cell"):
@@ -208,22 +208,24 @@ class Collector:
 
     def settle(self, arm: str, data: dict[str, Any]) -> None:
         """Store the settings and the start-up time of an arm, as its engine logged them."""
-        state = fitted(data["state"], SETTLED, "an arm's state")
+        state = validate(data["state"], ARM_STATE_SHAPE, "an arm's state")
         self.arms[arm]["effective"] = state
         if state.get("ready_s") is not None:
             self.arms[arm].setdefault("ready_s", []).append(state["ready_s"])
 
     def judged(self, data: dict[str, Any]) -> None:
         """Add a note on the comparison of two arms' settings."""
-        if data["verdict"] in VERDICTS:
-            self.notes.append(VERDICTS[data["verdict"]])
+        if data["verdict"] in VERDICT_NOTES:
+            self.notes.append(VERDICT_NOTES[data["verdict"]])
             return
         arm = data.get("arm") or "b"
-        reported = [_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()]
-        self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(reported)}")
+        differences = [
+            _describe_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()
+        ]
+        self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(differences)}")
 
 
-def _difference(name: str, other: str | None, value: str | None, arm: str) -> str:
+def _describe_difference(name: str, other: str | None, value: str | None, arm: str) -> str:
     """Describe a setting that differs between two arms; long values are left out."""
-    short = len(f"{other}{value}") < SHORT
-    return f"{name} ({value} in arm {arm}, {other} in the other)" if short else name
+    fits = len(f"{other}{value}") < MAX_SHOWN_CHARS
+    return f"{name} ({value} in arm {arm}, {other} in the other)" if fits else name

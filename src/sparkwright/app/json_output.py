@@ -11,47 +11,51 @@ from sparkwright.app.json_schema import Schema, shape_schema
 from sparkwright.app.questions import host_requests
 from sparkwright.bench.results_file import Results
 from sparkwright.console.rows import Diagnosis, HostInfo, Row
-from sparkwright.engines.budget import JSON_SHAPE
+from sparkwright.engines.budget import BUDGET_JSON_SHAPE
 from sparkwright.errors import Refused
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.inventory.models import GroupFile, HostFile
 from sparkwright.project.lockfile import LockFile
 from sparkwright.project.playbook.playbook import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.registries import RegistryFile
 from sparkwright.protocol.event_reader import COUNT, exit_code
-from sparkwright.protocol.event_reader import KINDS as HOST_EVENTS
-from sparkwright.protocol.events import RARE, SCHEMA
-from sparkwright.trust.shapes import Shape, Usual, line, moment, number
+from sparkwright.protocol.event_reader import EVENT_FIELDS as HOST_EVENTS
+from sparkwright.protocol.events import RARE_COUNTS, SCHEMA
+from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number
 
-TEXTS = [line]
-FIGURE = (None, number)
+TEXT_LIST = [line]
+OPTIONAL_NUMBER = (None, number)
 #: fields of a recap, and of a host that has ended
-ENDED = {name: value for name, value in HOST_EVENTS["recap"].items() if name not in RARE}
+RECAP_FIELDS = {name: value for name, value in HOST_EVENTS["recap"].items() if name not in RARE_COUNTS}
 
 #: the laptop's own events about the whole fleet
-FLEET: dict[str, dict[str, Shape]] = {
-    "play_started": {"play": line, "hosts": TEXTS},
-    "batch_started": {"n": COUNT, "hosts": TEXTS, "left": COUNT, "canary": bool},
-    "looking": {"hosts": TEXTS},
+FLEET_EVENTS: dict[str, dict[str, Shape]] = {
+    "play_started": {"play": line, "hosts": TEXT_LIST},
+    "batch_started": {"n": COUNT, "hosts": TEXT_LIST, "left": COUNT, "canary": bool},
+    "looking": {"hosts": TEXT_LIST},
     "waiting": {},
-    "host_finished": ENDED,
+    "host_finished": RECAP_FIELDS,
     "rolled": {
         "playbook": line,
-        **dict.fromkeys(("done", "earlier", "failed", "unreachable", "not_begun"), TEXTS),
+        **dict.fromkeys(("done", "earlier", "failed", "unreachable", "not_begun"), TEXT_LIST),
         "why": line,
         "resume": line,
     },
 }
 #: events of a host that --json prints; other events answer requests, and become a command's own output
-OF_HOSTS = ("raw", "note", "run_started", "task_started", "progress", "task_finished", "recap", "run")
+PRINTED_HOST_EVENTS = ("raw", "note", "run_started", "task_started", "progress", "task_finished", "recap", "run")
 #: recap of a host; for a host that sent none the laptop makes one without the rare counts
-RECAP = {**ENDED, **dict.fromkeys(RARE, Usual(COUNT))}
-EVENT_SHAPES: dict[str, dict[str, Shape]] = {**{kind: HOST_EVENTS[kind] for kind in OF_HOSTS}, **FLEET, "recap": RECAP}
+RECAP_SHAPE = {**RECAP_FIELDS, **dict.fromkeys(RARE_COUNTS, OptionalField(COUNT))}
+EVENT_SHAPES: dict[str, dict[str, Shape]] = {
+    **{kind: HOST_EVENTS[kind] for kind in PRINTED_HOST_EVENTS},
+    **FLEET_EVENTS,
+    "recap": RECAP_SHAPE,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class OutputFormat:
     """The JSON output of a command."""
 
     #: `lines` (one object per line) or `document` (one for everything)
@@ -65,40 +69,40 @@ class Printed:
     more: bool = False
 
 
-def _lines(about: str, **fields: Shape) -> Printed:
-    return Printed("lines", about, {"host": line, **fields})
+def _lines_per_host(description: str, **fields: Shape) -> OutputFormat:
+    return OutputFormat("lines", description, {"host": line, **fields})
 
 
 #: commands that print the events of a run
-RUNS = (
+RUN_COMMANDS = (
     *("deploy", "plan", "restart", "switch", "rollback", "provision", "verify", "play", "gateway.deploy"),
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
     *("gateway.rollback", "images.copy", "models.copy"),
 )
 #: commands that print events too, except with --url, where no host runs the experiment and they print results
 #: (bench/results_file.py)
-MEASURES = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
-LINK = {**host_requests.LINK, "rate_gbps": number}
-CACHE = {**host_requests.CACHE, "name": line}
-PRUNED = {"freed_bytes": (None, number)}
-STATE = host_requests.STATE
+BENCH_COMMANDS = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
+LINK_SHAPE = {**host_requests.LINK, "rate_gbps": number}
+CACHE_SHAPE = {**host_requests.CACHE, "name": line}
+PRUNE_FIELDS = {"freed_bytes": (None, number)}
+ENGINE_STATE_SHAPE = host_requests.ENGINE_STATE
 #: a recipe of the catalogue
-CATALOGUED: dict[str, Shape] = {
+CATALOGUE_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("recipe", "model", "engine", "evidence", "source"), line),
-    "uses": TEXTS,
-    "proved_on": TEXTS,
-    "simulated_on": TEXTS,
+    "uses": TEXT_LIST,
+    "proved_on": TEXT_LIST,
+    "simulated_on": TEXT_LIST,
     "hosts": COUNT,
-    **dict.fromkeys(("weights_gb", "memory_share", "memory_bytes", "context", "tok_per_s"), FIGURE),
+    **dict.fromkeys(("weights_gb", "memory_share", "memory_bytes", "context", "tok_per_s"), OPTIONAL_NUMBER),
     "date": (None, line),
     "old": bool,
 }
 
 #: a playbook, part or template of a project
-OWN_FILE: dict[str, Shape] = {"file": line, "state": line, "version": line, "moved": bool}
+PLAYBOOK_FILE_SHAPE: dict[str, Shape] = {"file": line, "state": line, "version": line, "moved": bool}
 
-ANSWERS: dict[str, Printed] = {
-    "client": _lines(
+OUTPUT_FORMATS: dict[str, OutputFormat] = {
+    "client": _lines_per_host(
         "a server",
         adapters=[line],
         **dict.fromkeys(("base_url", "model", "api_key_variable", "reach", "image", "task"), line),
@@ -106,46 +110,46 @@ ANSWERS: dict[str, Printed] = {
         pictures=bool,
         thinking={"default": (None, line), "switch": line, "sentence": line},
     ),
-    "history": _lines("something that was done to a server, newest first", **HOST_EVENTS["history"]),
-    "doctor": _lines(
+    "history": _lines_per_host("something that was done to a server, newest first", **HOST_EVENTS["history"]),
+    "doctor": _lines_per_host(
         "a host",
         findings=[{**host_requests.FINDING, "repair": bool}],
-        fixed=TEXTS,
-        not_fixed=TEXTS,
+        fixed=TEXT_LIST,
+        not_fixed=TEXT_LIST,
         bad=bool,
-        budget=Usual((None, JSON_SHAPE), None),
+        budget=OptionalField((None, BUDGET_JSON_SHAPE), None),
         exit=exit_code,
     ),
-    "cluster.check": Printed(
+    "cluster.check": OutputFormat(
         "lines",
         "what was found; host is empty for all of them",
         {"findings": [{**host_requests.FINDING, "host": line}], "bad": bool},
     ),
-    "cluster.inspect": _lines("a host", links=[LINK], fabric=(None, {str: object})),
-    "models.list": Printed(
+    "cluster.inspect": _lines_per_host("a host", links=[LINK_SHAPE], fabric=(None, {str: object})),
+    "models.list": OutputFormat(
         "document", "an array with a row per model on a host", [{"host": line, **host_requests.MODEL}]
     ),
-    "models.verify": Printed(
+    "models.verify": OutputFormat(
         "document",
         "an array with a row per model on a host",
-        [{"host": line, "id": line, "dir": line, "wrong": TEXTS, "files": COUNT, "size_bytes": COUNT}],
+        [{"host": line, "id": line, "dir": line, "wrong": TEXT_LIST, "files": COUNT, "size_bytes": COUNT}],
     ),
-    "models.prune": Printed(
+    "models.prune": OutputFormat(
         "document", "an array with a row per model that was, or would be, removed", [{"host": line}]
     ),
-    "incident": _lines("a host", incident=line, folder=line, files=TEXTS),
-    "logs": Printed(
+    "incident": _lines_per_host("a host", incident=line, folder=line, files=TEXT_LIST),
+    "logs": OutputFormat(
         "lines",
         "a host; with --file the field `file` instead. Without --state only `text` in addition; some engines log more fields",
         {
-            **dict.fromkeys(("host", "file", "text"), Usual(line)),
-            **{name: Usual(shape) for name, shape in STATE.items()},
-            "stage": Usual((None, line)),
-            "kernels": Usual({str: TEXTS}),
+            **dict.fromkeys(("host", "file", "text"), OptionalField(line)),
+            **{name: OptionalField(shape) for name, shape in ENGINE_STATE_SHAPE.items()},
+            "stage": OptionalField((None, line)),
+            "kernels": OptionalField({str: TEXT_LIST}),
         },
         more=True,
     ),
-    "report": _lines(
+    "report": _lines_per_host(
         "a host",
         span_s=number,
         checks=COUNT,
@@ -156,33 +160,33 @@ ANSWERS: dict[str, Printed] = {
                 "state": line,
                 "why": line,
                 "healed": line,
-                **dict.fromkeys(("tok_per_s", "memory_gib", "temperature_c"), FIGURE),
+                **dict.fromkeys(("tok_per_s", "memory_gib", "temperature_c"), OPTIONAL_NUMBER),
             }
         ],
     ),
-    "lock": Printed(
+    "lock": OutputFormat(
         "lines",
         "an image or a model; gone: the pinned digest, where its registry no longer has it",
         {"kind": line, "name": line, "state": line, "rows": [object], "gone": (None, line)},
     ),
-    "images.prune": _lines("a host", images=[host_requests.IMAGE], **PRUNED),
-    "caches.list": _lines("a host", caches=[CACHE]),
-    "caches.prune": _lines("a host", caches=[CACHE], **PRUNED),
-    "host.clean": _lines("a host", items=[host_requests.ITEM], **PRUNED),
-    "render": _lines("a host", script=line),
-    "hosts.check": _lines(
-        "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **host_requests.ANSWERS["survey"]
+    "images.prune": _lines_per_host("a host", images=[host_requests.IMAGE], **PRUNE_FIELDS),
+    "caches.list": _lines_per_host("a host", caches=[CACHE_SHAPE]),
+    "caches.prune": _lines_per_host("a host", caches=[CACHE_SHAPE], **PRUNE_FIELDS),
+    "host.clean": _lines_per_host("a host", items=[host_requests.CLEAN_ITEM], **PRUNE_FIELDS),
+    "render": _lines_per_host("a host", script=line),
+    "hosts.check": _lines_per_host(
+        "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **host_requests.ANSWER_SHAPES["survey"]
     ),
-    "hosts.add": _lines(
+    "hosts.add": _lines_per_host(
         "the host that was added; survey as hosts.check has it, null where nobody logged in",
         address=line,
         recipe=(None, line),
-        groups=TEXTS,
-        files=TEXTS,
+        groups=TEXT_LIST,
+        files=TEXT_LIST,
         survey=(None, {str: object}),
-        budget=(None, JSON_SHAPE),
+        budget=(None, BUDGET_JSON_SHAPE),
     ),
-    "gateway.status": _lines(
+    "gateway.status": _lines_per_host(
         "a gateway",
         gateway=line,
         running=bool,
@@ -191,46 +195,49 @@ ANSWERS: dict[str, Printed] = {
         models=[host_requests.ROUTED],
         clients=[host_requests.CLIENT],
     ),
-    "monitoring.install": Printed(
+    "monitoring.install": OutputFormat(
         "lines",
         "the files that were written; with --check that would be",
         {"folder": line, "files": {str: bool}, "check": bool},
         events=True,
     ),
-    "recipe.import": Printed(
+    "recipe.import": OutputFormat(
         "lines",
         "a recipe; with open questions its file is null, and an error follows",
         {
             "recipe": line,
             "file": (None, line),
-            "text": Usual(str),
+            "text": OptionalField(str),
             "rows": [dict.fromkeys(("sort", "what", "why"), line)],
-            "questions": [{"key": line, "question": line, "choices": TEXTS}],
-            "exit": Usual(exit_code),
+            "questions": [{"key": line, "question": line, "choices": TEXT_LIST}],
+            "exit": OptionalField(exit_code),
         },
     ),
-    "recipe.search": Printed(
+    "recipe.search": OutputFormat(
         "document",
         "recipes of registries",
         {"recipes": [dict.fromkeys(("name", "model", "path", "commit", "url"), line)]},
     ),
-    "recipe.list": Printed("document", "every recipe", {"recipes": [CATALOGUED]}),
-    "recipe.export": Printed(
-        "document", "a recipe as another tool has it", {"recipe": line, "format": line, "text": str, "notes": TEXTS}
+    "recipe.list": OutputFormat("document", "every recipe", {"recipes": [CATALOGUE_SHAPE]}),
+    "recipe.export": OutputFormat(
+        "document", "a recipe as another tool has it", {"recipe": line, "format": line, "text": str, "notes": TEXT_LIST}
     ),
-    "recommend": Printed(
+    "recommend": OutputFormat(
         "document",
         "recipes for a use, the best evidence first",
         {
             "host": line,
             "for": line,
-            "recipes": [{**CATALOGUED, "fits": (None, bool), "why": line, "budget": (None, JSON_SHAPE)}],
+            "recipes": [{**CATALOGUE_SHAPE, "fits": (None, bool), "why": line, "budget": (None, BUDGET_JSON_SHAPE)}],
         },
     ),
-    "schema": Printed("document", "a JSON Schema", {str: object}),
-    **{f"playbook.{name}": Printed("lines", "a playbook, part or template", OWN_FILE) for name in ("eject", "update")},
-    "playbook.clean": Printed("lines", "an unchanged copy", {"file": line, "kept": line, "removed": bool}),
-    "lint": Printed(
+    "schema": OutputFormat("document", "a JSON Schema", {str: object}),
+    **{
+        f"playbook.{name}": OutputFormat("lines", "a playbook, part or template", PLAYBOOK_FILE_SHAPE)
+        for name in ("eject", "update")
+    },
+    "playbook.clean": OutputFormat("lines", "an unchanged copy", {"file": line, "kept": line, "removed": bool}),
+    "lint": OutputFormat(
         "document",
         "every recipe",
         {
@@ -246,7 +253,7 @@ ANSWERS: dict[str, Printed] = {
             ],
             "playbooks": [
                 {
-                    **OWN_FILE,
+                    **PLAYBOOK_FILE_SHAPE,
                     "shipped_changes": [str],
                     "own_changes": [str],
                     "conflicts": [{"start": COUNT, "end": COUNT}],
@@ -254,9 +261,9 @@ ANSWERS: dict[str, Printed] = {
             ],
         },
     ),
-    "explain": Printed("document", "without a rule their titles by name; with one the rule", {str: object}),
-    "docs.module": Printed("document", "a page; name is null of the index", {"name": (None, line), "text": line}),
-    "model.inspect": Printed(
+    "explain": OutputFormat("document", "without a rule their titles by name; with one the rule", {str: object}),
+    "docs.module": OutputFormat("document", "a page; name is null of the index", {"name": (None, line), "text": line}),
+    "model.inspect": OutputFormat(
         "document",
         "what a model is",
         {
@@ -269,22 +276,22 @@ ANSWERS: dict[str, Printed] = {
             "chat": {str: (None, {str: object})},
         },
     ),
-    "bench.list": Printed(
+    "bench.list": OutputFormat(
         "lines",
         "results of an experiment",
         {"name": line, "experiment": line, "host": line, "cells": COUNT, "created_at": line},
     ),
-    "bench.compare": Printed(
+    "bench.compare": OutputFormat(
         "document",
         "an array with a row per figure of a load",
         [
             {
                 "load": line,
                 "figure": line,
-                "first": FIGURE,
-                "second": FIGURE,
+                "first": OPTIONAL_NUMBER,
+                "second": OPTIONAL_NUMBER,
                 "more_is_better": bool,
-                "ratio": FIGURE,
+                "ratio": OPTIONAL_NUMBER,
                 "verdict": line,
                 "digits": COUNT,
                 "sure": (None, bool),
@@ -292,41 +299,41 @@ ANSWERS: dict[str, Printed] = {
             }
         ],
     ),
-    "sandbox.fault": Printed("document", "what each fault does, by name", {str: line}),
-    "sandbox.status": Printed(
+    "sandbox.fault": OutputFormat("document", "what each fault does, by name", {str: line}),
+    "sandbox.status": OutputFormat(
         "document",
         "the simulated Spark; only `sandbox` while it is down",
-        {"sandbox": line, **dict.fromkeys(("containers", "memory", "fault"), Usual(line))},
+        {"sandbox": line, **dict.fromkeys(("containers", "memory", "fault"), OptionalField(line))},
     ),
 }
 #: an error instead of an answer
-ERROR: dict[str, Any] = {"error": line, "exit": exit_code, "host": Usual(line)}
+ERROR_SHAPE: dict[str, Any] = {"error": line, "exit": exit_code, "host": OptionalField(line)}
 #: it may stand in a row beside other fields: of an answer, or of a recap
-ERROR_SCHEMA = {**shape_schema(ERROR), "additionalProperties": True}
+ERROR_SCHEMA = {**shape_schema(ERROR_SHAPE), "additionalProperties": True}
 
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+JSON_SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 #: version of the commands' output, increased when a field is removed or changes its meaning; for events see
 #: `protocol.events.SCHEMA`
-VERSION = 1
+OUTPUT_VERSION = 1
 #: output that is defined by a type
-TYPED: dict[str, tuple[str, Any]] = {
+TYPED_OUTPUTS: dict[str, tuple[str, Any]] = {
     "status": ("lines", Row),
     "diagnose": ("lines", Diagnosis),
     "hosts.list": ("lines", HostInfo),
     **dict.fromkeys(("bench.report", "bench.import"), ("document", Results)),
-    **dict.fromkeys(MEASURES, ("lines", Results)),
+    **dict.fromkeys(BENCH_COMMANDS, ("lines", Results)),
 }
-COMMANDS = tuple(sorted({*RUNS, *ANSWERS, *TYPED}))
+COMMANDS = tuple(sorted({*RUN_COMMANDS, *OUTPUT_FORMATS, *TYPED_OUTPUTS}))
 #: reference from a command's schema to the schema of events
-AN_EVENT = {"$ref": "../events.json"}
+EVENT_REFERENCE = {"$ref": "../events.json"}
 
 
 def events_schema() -> Schema:
     """Return the JSON Schema of an event of any kind. Every kind may have further fields."""
-    kinds = {kind: _event(kind) for kind in sorted(EVENT_SHAPES)}
+    kinds = {kind: _event_schema(kind) for kind in sorted(EVENT_SHAPES)}
     return {
-        "$schema": DIALECT,
+        "$schema": JSON_SCHEMA_DIALECT,
         "title": "sparkwright event",
         "description": f"One line of a command that runs something. Schema {SCHEMA}, as `run_started` says.",
         "version": SCHEMA,
@@ -335,41 +342,53 @@ def events_schema() -> Schema:
     }
 
 
-def schema_of(command: str) -> Schema:
+def command_schema(command: str) -> Schema:
     """Return the JSON Schema of a command's --json output, for one line or for the document, depending on `form`.
 
     Raises KeyError for an unknown command.
     """
-    head = {"$schema": DIALECT, "title": f"sparkwright {command} --json", "version": VERSION}
-    if command in RUNS:
-        return {**head, "form": "lines", "description": "One event per line.", **AN_EVENT}
-    if command in TYPED:
-        form, kind = TYPED[command]
-        found = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
-        parts = found.pop("$defs", {})
+    head = {"$schema": JSON_SCHEMA_DIALECT, "title": f"sparkwright {command} --json", "version": OUTPUT_VERSION}
+    if command in RUN_COMMANDS:
+        return {**head, "form": "lines", "description": "One event per line.", **EVENT_REFERENCE}
+    if command in TYPED_OUTPUTS:
+        form, kind = TYPED_OUTPUTS[command]
+        line_schema = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
+        definitions = line_schema.pop("$defs", {})
         if kind is not Diagnosis:
-            found.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
+            line_schema.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
         if kind is not Results:
-            found["required"] = list(found["properties"])
-        either = [found, ERROR_SCHEMA, *([AN_EVENT] if command in MEASURES else [])]
-        return {**head, "form": form, "anyOf": either, **({"$defs": parts} if parts else {})}
-    printed: Printed = ANSWERS[command]
-    found = {**shape_schema(printed.shape), **({"additionalProperties": True} if printed.more else {})}
-    either = [{**found, "items": {"anyOf": [found["items"], ERROR_SCHEMA]}}] if "items" in found else [found]
-    events = [AN_EVENT] if printed.events else []
-    return {**head, "form": printed.form, "description": f"{printed.about}.", "anyOf": [*either, ERROR_SCHEMA, *events]}
+            line_schema["required"] = list(line_schema["properties"])
+        alternatives = [line_schema, ERROR_SCHEMA, *([EVENT_REFERENCE] if command in BENCH_COMMANDS else [])]
+        return {**head, "form": form, "anyOf": alternatives, **({"$defs": definitions} if definitions else {})}
+    output_format: OutputFormat = OUTPUT_FORMATS[command]
+    line_schema = {
+        **shape_schema(output_format.shape),
+        **({"additionalProperties": True} if output_format.more else {}),
+    }
+    alternatives = (
+        [{**line_schema, "items": {"anyOf": [line_schema["items"], ERROR_SCHEMA]}}]
+        if "items" in line_schema
+        else [line_schema]
+    )
+    events = [EVENT_REFERENCE] if output_format.events else []
+    return {
+        **head,
+        "form": output_format.form,
+        "description": f"{output_format.about}.",
+        "anyOf": [*alternatives, ERROR_SCHEMA, *events],
+    }
 
 
-def _event(kind: str) -> Schema:
-    found = shape_schema({"event": frozenset((kind,)), "time": float, "host": str, **EVENT_SHAPES[kind]})
+def _event_schema(kind: str) -> Schema:
+    event_schema = shape_schema({"event": frozenset((kind,)), "time": float, "host": str, **EVENT_SHAPES[kind]})
     if kind == "recap":
-        found["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
-    return found
+        event_schema["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
+    return event_schema
 
 
-EVENTS = "events"
-PRINTED = {f"json/{command}": command for command in COMMANDS}
-KINDS: dict[str, Any] = {
+EVENTS_KIND = "events"
+COMMAND_KINDS = {f"json/{command}": command for command in COMMANDS}
+FILE_KINDS: dict[str, Any] = {
     "groups": dict[str, GroupFile | None],
     "host": HostFile,
     "lock": LockFile,
@@ -386,14 +405,16 @@ def schema(kind: str) -> dict[str, Any]:
 
     Raises Refused for an unknown kind.
     """
-    if kind == EVENTS:
+    if kind == EVENTS_KIND:
         return events_schema()
-    if kind in PRINTED:
-        return schema_of(PRINTED[kind])
-    if kind not in KINDS:
-        raise Refused(f"no kind of file is called {kind!r}.", fix=nearest(kind, [*KINDS, EVENTS, *PRINTED]))
+    if kind in COMMAND_KINDS:
+        return command_schema(COMMAND_KINDS[kind])
+    if kind not in FILE_KINDS:
+        raise Refused(
+            f"no kind of file is called {kind!r}.", fix=suggest_name(kind, [*FILE_KINDS, EVENTS_KIND, *COMMAND_KINDS])
+        )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"sparkwright {kind}",
-        **TypeAdapter(KINDS[kind]).json_schema(),
+        **TypeAdapter(FILE_KINDS[kind]).json_schema(),
     }

@@ -8,11 +8,11 @@ from typing import Any
 
 from sparkwright.protocol import event_reader
 from sparkwright.trust import shapes
-from sparkwright.trust.shapes import Shape, Usual
+from sparkwright.trust.shapes import OptionalField, Shape
 
 Schema = dict[str, Any]
 
-TYPES: Mapping[Any, str] = {
+JSON_TYPES: Mapping[Any, str] = {
     None: "null",
     str: "string",
     bool: "boolean",
@@ -20,14 +20,14 @@ TYPES: Mapping[Any, str] = {
     float: "number",
 }
 #: functions that check integers, and names of functions that check numbers; all others check texts
-COUNTS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
-NUMBERS = ("within",)
+INTEGER_CHECKS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
+NUMBER_CHECKS = (shapes.number_between.__name__,)
 
 
 def shape_schema(shape: Shape) -> Schema:
     """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
     if isinstance(shape, dict):
-        return _object(shape)
+        return _object_schema(shape)
     if isinstance(shape, list):
         return {"type": "array", "items": shape_schema(shape[0])}
     if isinstance(shape, tuple):
@@ -38,25 +38,29 @@ def shape_schema(shape: Shape) -> Schema:
         return {"type": "string"}
     if shape is object:
         return {}
-    if shape in TYPES:
-        return {"type": TYPES[shape]}
-    return {"type": _of_function(shape)}
+    if shape in JSON_TYPES:
+        return {"type": JSON_TYPES[shape]}
+    return {"type": _type_of_check(shape)}
 
 
-def _object(shape: Mapping[Any, Shape]) -> Schema:
+def _object_schema(shape: Mapping[Any, Shape]) -> Schema:
     for names in (str, shapes.text):
         if names in shape:
             return {"type": "object", "additionalProperties": shape_schema(shape[names])}
-    fields = {name: value.shape if isinstance(value, Usual) else value for name, value in shape.items()}
-    needed = [name for name, value in shape.items() if not isinstance(value, Usual) or value.value is not shapes.ABSENT]
+    fields = {name: value.shape if isinstance(value, OptionalField) else value for name, value in shape.items()}
+    required = [
+        name
+        for name, value in shape.items()
+        if not isinstance(value, OptionalField) or value.value is not shapes.ABSENT
+    ]
     return {
         "type": "object",
         "properties": {name: shape_schema(field) for name, field in fields.items()},
-        "required": needed,
+        "required": required,
     }
 
 
-def _of_function(check: Callable[..., Any]) -> str:
-    if check in COUNTS:
+def _type_of_check(check: Callable[..., Any]) -> str:
+    if check in INTEGER_CHECKS:
         return "integer"
-    return "number" if check.__qualname__.split(".")[0] in NUMBERS else "string"
+    return "number" if check.__qualname__.split(".")[0] in NUMBER_CHECKS else "string"

@@ -13,14 +13,14 @@ from typing import Any
 from sparkwright.app import findings
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
-from sparkwright.program import typed
+from sparkwright.program import rewrite_commands
 from sparkwright.project import shipped_files
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.protocol import signature
-from sparkwright.protocol.signature import Argument, Wanted
+from sparkwright.protocol.signature import Argument, ArgumentType
 
 #: limits: characters of a page in one answer, sections in a search result, and characters of each section
-PAGE, FOUND, EXCERPT = 60_000, 20, 300
+MAX_PAGE_CHARS, MAX_RESULTS, EXCERPT_CHARS = 60_000, 20, 300
 _HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
 
@@ -28,9 +28,9 @@ _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
 @functools.cache
 def pages() -> Mapping[str, str]:
     """Return the pages of docs/ by file name."""
-    top = shipped_files.source() / "docs"
-    found = sorted([*top.glob("*.md"), *(top / "files").glob("*.md")], key=lambda path: (path.parent.name, path.stem))
-    return {path.stem: typed(path.read_text(encoding="utf-8")) for path in found if path.stem != "README"}
+    top = shipped_files.shipped_folder() / "docs"
+    paths = sorted([*top.glob("*.md"), *(top / "files").glob("*.md")], key=lambda path: (path.parent.name, path.stem))
+    return {path.stem: rewrite_commands(path.read_text(encoding="utf-8")) for path in paths if path.stem != "README"}
 
 
 def title(page: str) -> str:
@@ -40,9 +40,9 @@ def title(page: str) -> str:
 
 def index() -> str:
     """Return a list of all pages, modules and rules, with their titles."""
-    shown = "\n".join(f"{name}: {title(text)}" for name, text in pages().items())
-    rules = "\n".join(f"{name}: {text}" for name, text in sorted(findings.rules().items()))
-    return f"Pages\n\n{shown}\n\nModules\n\n{module_index()}\n\nRules\n\n{rules}\n"
+    page_lines = "\n".join(f"{name}: {title(text)}" for name, text in pages().items())
+    rule_lines = "\n".join(f"{name}: {text}" for name, text in sorted(findings.rule_titles().items()))
+    return f"Pages\n\n{page_lines}\n\nModules\n\n{module_index()}\n\nRules\n\n{rule_lines}\n"
 
 
 def topic(name: str) -> str:
@@ -51,68 +51,74 @@ def topic(name: str) -> str:
     Raises Refused if there is no such page or section.
     """
     page, _, section = name.partition("#")
-    text = "\n\n".join(_named(page))
+    text = "\n\n".join(_find_texts(page))
     if not text:
-        known = {*pages(), *registry.NAMES, *findings.rules()}
-        raise Refused(f"no page, module or rule is called {page!r}.", fix=nearest(page, known))
+        known_names = {*pages(), *registry.NAMES, *findings.rule_titles()}
+        raise Refused(f"no page, module or rule is called {page!r}.", fix=suggest_name(page, known_names))
     if section:
-        text = _section(text, page, section)
-    return text if len(text) <= PAGE else f"{text[:PAGE]}… ({len(text) - PAGE} characters more; ask for one section)"
+        text = _extract_section(text, page, section)
+    return (
+        text
+        if len(text) <= MAX_PAGE_CHARS
+        else f"{text[:MAX_PAGE_CHARS]}… ({len(text) - MAX_PAGE_CHARS} characters more; ask for one section)"
+    )
 
 
-def search(words: str) -> list[dict[str, str]]:
+def search(query: str) -> list[dict[str, str]]:
     """Return the sections that contain all of these words, those with the words in the title first."""
-    wanted = words.lower().split()
+    terms = query.lower().split()
     hits = []
-    for name in dict.fromkeys([*pages(), *registry.NAMES, *findings.rules()]):
-        for page in _named(name):
-            for heading, text in _sections(page):
-                if all(word in f"{name} {heading} {text}".lower() for word in wanted):
-                    in_title = sum(word in f"{name} {heading}".lower() for word in wanted)
+    for name in dict.fromkeys([*pages(), *registry.NAMES, *findings.rule_titles()]):
+        for page in _find_texts(name):
+            for heading, text in _split_sections(page):
+                if all(word in f"{name} {heading} {text}".lower() for word in terms):
+                    in_title = sum(word in f"{name} {heading}".lower() for word in terms)
                     hits.append((in_title, name, heading, text))
     hits.sort(key=lambda hit: -hit[0])
     return [
         {
             "topic": f"{name}#{_slug(heading)}" if name in pages() else name,
             "title": heading,
-            "text": _around(text, wanted),
+            "text": _excerpt(text, terms),
         }
-        for _, name, heading, text in hits[:FOUND]
+        for _, name, heading, text in hits[:MAX_RESULTS]
     ]
 
 
-def _named(name: str) -> Iterator[str]:
+def _find_texts(name: str) -> Iterator[str]:
     """Yield the texts with this name. A page, a module and a rule may share one, as `doctor` does."""
     if name in pages():
         yield pages()[name]
     if name in registry.NAMES:
         yield module_page(name)
-    yield from map(findings.rule_text, findings.explained(name))
+    yield from map(findings.format_rule, findings.find_rules(name))
 
 
-def _headings(text: str) -> list[re.Match[str]]:
+def _find_headings(text: str) -> list[re.Match[str]]:
     """Return the headings, ignoring comments in shell code."""
-    code = [match.span() for match in _FENCED.finditer(text)]
-    return [match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code)]
+    code_spans = [match.span() for match in _FENCED.finditer(text)]
+    return [
+        match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code_spans)
+    ]
 
 
-def _sections(text: str) -> Iterator[tuple[str, str]]:
-    found = _headings(text)
-    if not found:
+def _split_sections(text: str) -> Iterator[tuple[str, str]]:
+    headings = _find_headings(text)
+    if not headings:
         yield text.partition("\n")[0], text
-    ends = [*(match.start() for match in found[1:]), len(text)]
-    for heading, end in zip(found, ends, strict=False):
+    ends = [*(match.start() for match in headings[1:]), len(text)]
+    for heading, end in zip(headings, ends, strict=False):
         yield heading[1], text[heading.end() : end].strip()
 
 
-def _section(text: str, page: str, wanted: str) -> str:
-    found = _headings(text)
-    names = [_slug(match[1]) for match in found]
-    if wanted not in names:
-        raise Refused(f"{page} has no section {wanted!r}.", fix=nearest(wanted, names))
-    first = found[names.index(wanted)]
+def _extract_section(text: str, page: str, slug: str) -> str:
+    headings = _find_headings(text)
+    slugs = [_slug(match[1]) for match in headings]
+    if slug not in slugs:
+        raise Refused(f"{page} has no section {slug!r}.", fix=suggest_name(slug, slugs))
+    first = headings[slugs.index(slug)]
     depth = len(first[0]) - len(first[0].lstrip("#"))
-    rest = found[names.index(wanted) + 1 :]
+    rest = headings[slugs.index(slug) + 1 :]
     end = next((match.start() for match in rest if len(match[0]) - len(match[0].lstrip("#")) <= depth), len(text))
     return text[first.start() : end]
 
@@ -122,11 +128,11 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _around(text: str, words: list[str]) -> str:
+def _excerpt(text: str, terms: list[str]) -> str:
     """Return the part of a text that begins with the line of the first matching word."""
-    places = [at for word in words if (at := text.lower().find(word)) >= 0]
-    start = text.rfind("\n", 0, max(1, min(places, default=0))) + 1
-    return " ".join(text[start : start + EXCERPT].split())
+    positions = [at for word in terms if (at := text.lower().find(word)) >= 0]
+    start = text.rfind("\n", 0, max(1, min(positions, default=0))) + 1
+    return " ".join(text[start : start + EXCERPT_CHARS].split())
 
 
 def module_index() -> str:
@@ -141,31 +147,33 @@ def module_index() -> str:
 def module_page(name: str) -> str:
     """Return the documentation of a module as markdown. Raises Refused, with the nearest name, for an unknown one."""
     try:
-        kind = registry.load(name)
+        module_class = registry.load(name)
     except KeyError:
-        raise Refused(f"no module is called {name!r}.", fix=nearest(name, registry.NAMES)) from None
-    named = zip(signature.of(kind.Args).items(), dataclasses.fields(kind.Args), strict=True)
-    rows = [_row(argument, takes, field) for (argument, takes), field in named]
-    head = ["| argument | type | default | meaning |", "|---|---|---|---|"] if rows else ["It takes no arguments."]
-    return "\n".join([f"# {name}", "", inspect.getdoc(kind) or "", "", *head, *rows, ""])
+        raise Refused(f"no module is called {name!r}.", fix=suggest_name(name, registry.NAMES)) from None
+    arguments = zip(
+        signature.from_args_type(module_class.Args).items(), dataclasses.fields(module_class.Args), strict=True
+    )
+    rows = [_argument_row(argument, takes, field) for (argument, takes), field in arguments]
+    header = ["| argument | type | default | meaning |", "|---|---|---|---|"] if rows else ["It takes no arguments."]
+    return "\n".join([f"# {name}", "", inspect.getdoc(module_class) or "", "", *header, *rows, ""])
 
 
-def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
-    default = "required" if takes.required else f"`{_default(field)}`"
-    return f"| `{name}` | {_type(takes.wanted)} | {default} | {takes.doc} |"
+def _argument_row(name: str, argument: Argument, field: dataclasses.Field[Any]) -> str:
+    default = "required" if argument.required else f"`{_format_default(field)}`"
+    return f"| `{name}` | {_format_type(argument.wanted)} | {default} | {argument.doc} |"
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
+def _format_default(field: dataclasses.Field[Any]) -> str:
     """Return a default value in YAML."""
     factory: Any = field.default_factory
     value = field.default if field.default is not dataclasses.MISSING else factory()
     return json.dumps(value) if value in (None, "") or isinstance(value, bool) else str(value)
 
 
-def _type(wanted: Wanted) -> str:
-    kind, *of = wanted
+def _format_type(type_description: ArgumentType) -> str:
+    kind, *of = type_description
     if kind == "one of":
         return " or ".join(f"`{value}`" for value in of[0])
     if kind == "or":
-        return " or ".join(_type(item) for item in of[0] if item != ["null"])
-    return f"list of {_type(of[0])}" if kind == "list" else kind
+        return " or ".join(_format_type(item) for item in of[0] if item != ["null"])
+    return f"list of {_format_type(of[0])}" if kind == "list" else kind

@@ -12,9 +12,9 @@ from typing import Any, TextIO
 
 from invoke.exceptions import Exit as InvokeExit
 
-from sparkwright.console.out import say_prose
+from sparkwright.console.out import print_prose
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
-from sparkwright.program import typed
+from sparkwright.program import rewrite_commands
 from sparkwright.protocol import events
 from sparkwright.trust import bounds
 
@@ -22,41 +22,41 @@ from sparkwright.trust import bounds
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
 
-def worst(codes: Sequence[int]) -> Exit:
+def worst_exit_code(codes: Sequence[int]) -> Exit:
     """Return the worst exit code of several hosts. An unknown code counts as a failure."""
-    known = {code if code in WORST_FIRST else Exit.FAILED for code in codes}
-    return next((code for code in WORST_FIRST if code in known), Exit.OK)
+    exit_codes = {code if code in WORST_FIRST else Exit.FAILED for code in codes}
+    return next((code for code in WORST_FIRST if code in exit_codes), Exit.OK)
 
 
-def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..., None]:
+def handle_errors(command: Callable[..., int | Sequence[int] | None]) -> Callable[..., None]:
     """Wrap a command for Invoke: an error becomes a sentence and an exit code.
 
     The command returns one exit code, or one per host, of which the worst is used. With `debug`, errors are raised.
     """
 
     @functools.wraps(command)
-    def run(context: object, *, debug: bool = False, **options: Any) -> None:
+    def run_and_exit(context: object, *, debug: bool = False, **options: Any) -> None:
         code: int = Exit.OK
         try:
-            with _without_reader():
-                ended = command(**options)
-            code = worst(ended) if isinstance(ended, Sequence) else ended or Exit.OK
+            with _tolerate_closed_pipe():
+                outcome = command(**options)
+            code = worst_exit_code(outcome) if isinstance(outcome, Sequence) else outcome or Exit.OK
         except BrokenPipeError:  # output that bypassed sys.stdout
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = Exit.INCONCLUSIVE
         except KeyboardInterrupt:
-            code = _printed(Inconclusive("interrupted by Ctrl-C."), options)
+            code = _print_error(Inconclusive("interrupted by Ctrl-C."), options)
         except Exception as error:
             if debug or os.environ.get("SPARKWRIGHT_DEBUG"):
                 raise
-            code = _printed(error if isinstance(error, SparkwrightError) else _as_error(error), options)
+            code = _print_error(error if isinstance(error, SparkwrightError) else _convert_error(error), options)
         if code:
             raise InvokeExit(code=int(code))
 
-    return run
+    return run_and_exit
 
 
-class Output:
+class PipeSafeOutput:
     """Standard output whose reader may close the pipe, as `head` does.
 
     The rest of the output is discarded, and the command ends with its own exit code.
@@ -65,14 +65,14 @@ class Output:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         #: True if the reader is gone
-        self.is_left = False
+        self.reader_gone = False
 
     def write(self, text: str) -> int:
         """Write the text, or discard it if the reader is gone."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
-            self._leave()
+            self._discard_output()
             return len(text)
 
     def flush(self) -> None:
@@ -80,29 +80,29 @@ class Output:
         try:
             self._stream.flush()
         except BrokenPipeError:
-            self._leave()
+            self._discard_output()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _leave(self) -> None:
-        self.is_left = True
+    def _discard_output(self) -> None:
+        self.reader_gone = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
-def is_left() -> bool:
+def is_reader_gone() -> bool:
     """Return True if the reader of standard output is gone, so that an endless command can end."""
-    return isinstance(sys.stdout, Output) and sys.stdout.is_left
+    return isinstance(sys.stdout, PipeSafeOutput) and sys.stdout.is_left
 
 
 @contextlib.contextmanager
-def _without_reader() -> Iterator[None]:
+def _tolerate_closed_pipe() -> Iterator[None]:
     """Replace standard output with an `Output`, except on a terminal."""
     before = sys.stdout
-    if before is None or isinstance(before, Output) or before.isatty():
+    if before is None or isinstance(before, PipeSafeOutput) or before.isatty():
         yield
         return
-    sys.stdout = Output(before)
+    sys.stdout = PipeSafeOutput(before)
     try:
         yield
     finally:
@@ -111,19 +111,19 @@ def _without_reader() -> Iterator[None]:
         sys.stdout = before
 
 
-def _as_error(error: Exception) -> SparkwrightError:
+def _convert_error(error: Exception) -> SparkwrightError:
     """Convert an unexpected exception to an error with a sentence. For an operating system error it names the file."""
-    if sentence := bounds.sentence(error):
+    if sentence := bounds.describe_os_error(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."
     return SparkwrightError(message, fix="`--debug` shows the traceback; please report it.")
 
 
-def _printed(error: SparkwrightError, options: dict[str, Any]) -> Exit:
+def _print_error(error: SparkwrightError, options: dict[str, Any]) -> Exit:
     """Print an error and return its exit code."""
-    answer = typed(str(error))
-    say_prose(answer, file=sys.stderr)
+    message = rewrite_commands(str(error))
+    print_prose(message, file=sys.stderr)
     if options.get("json"):
-        row = {**events.recap_of_error(options.get("host", ""), error, msg=answer), "error": answer}
+        row = {**events.build_error_recap(options.get("host", ""), error, msg=message), "error": message}
         print(json.dumps(row, ensure_ascii=False))
     return error.exit

@@ -9,108 +9,112 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import program
-from sparkwright.app.prompts import agreed
+from sparkwright.app.prompts import confirm
 from sparkwright.console import grid
-from sparkwright.console.out import say, say_json, say_prose
+from sparkwright.console.out import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import ejection, shipped_files
 from sparkwright.project.ejection import Comparison, FileState
 from sparkwright.project.folder import Project
 from sparkwright.version import __version__
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))
-COPIES = grid.columns(("STATE", 0), ("FILE", 0), ("WHY", 0))
+COPY_COLUMNS = grid.columns(("STATE", 0), ("FILE", 0), ("WHY", 0))
 #: lines of a difference that lint shows; `playbook.update NAME --check` shows all
-MOST_LINES = 60
-MOVED = "the shipped one has changed since"
-COPY = "unchanged since `init` copied it"
+MAX_DIFF_LINES = 60
+ORIGINAL_CHANGED = "the shipped one has changed since"
+UNCHANGED_COPY = "unchanged since `init` copied it"
 
 
 def list_files(*, json: bool) -> Exit:
     """Print the state of every playbook, part and template."""
-    rows = ejection.states(Project.here().root)
+    rows = ejection.list_states(Project.here().root)
     for row in rows if json else ():
-        say_json(_json(row))
+        print_json_line(_file_json(row))
     if not json:
-        grid.show_plain_table(COLUMNS, [(row.state, row.version, row.name, MOVED if row.moved else "") for row in rows])
+        grid.print_table(
+            COLUMNS, [(row.state, row.version, row.name, ORIGINAL_CHANGED if row.moved else "") for row in rows]
+        )
     return Exit.OK
 
 
-def eject(word: str, *, json: bool) -> Exit:
+def eject(file: str, *, json: bool) -> Exit:
     """Copy one shipped file into the project."""
     root = Project.here().root
-    row = ejection.eject(root, ejection.named(root, word))
+    row = ejection.eject(root, ejection.resolve_name(root, file))
     if json:
-        say_json(_json(row))
+        print_json_line(_file_json(row))
     else:
-        say_prose(f"{row.name}: copied from sparkwright {row.version}; commands of this project use it from now on.")
-        say(f"{ejection.ORIGINALS}/ keeps it as it was copied: commit both.")
+        print_prose(f"{row.name}: copied from sparkwright {row.version}; commands of this project use it from now on.")
+        print_text(f"{ejection.ORIGINALS_FOLDER}/ keeps it as it was copied: commit both.")
     return Exit.OK
 
 
-def update(word: str, *, mine: bool, check: bool, json: bool) -> Exit:
+def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
     """Merge the changes of the shipped file since it was ejected. Raises Refused if both sides changed the same lines."""
     root = Project.here().root
-    ejection.refuse_source(root)
-    name = ejection.named(root, word)
-    texts = ejection.compare(root, name)
-    moved = texts.original != texts.shipped
-    if not json and not moved:
-        say(f"{name} is based on the shipped one already.")
-    if not json and moved:
-        show(texts, most=None)
-    if moved and not check:
-        if texts.conflicts and not mine:
+    ejection.refuse_own_checkout(root)
+    name = ejection.resolve_name(root, file)
+    comparison = ejection.compare(root, name)
+    original_changed = comparison.original != comparison.shipped
+    if not json and not original_changed:
+        print_text(f"{name} is based on the shipped one already.")
+    if not json and original_changed:
+        print_differences(comparison, max_lines=None)
+    if original_changed and not check:
+        if comparison.conflicts and not mine:
             raise Refused(
-                f"{name} and the shipped one changed the same lines.", where=_lines(texts), fix=_conflicting(name)
+                f"{name} and the shipped one changed the same lines.",
+                where=_conflict_location(comparison),
+                fix=_conflict_hint(name),
             )
-        ejection.adopt(root, name, texts.own if mine else texts.merged())
+        ejection.write_ejected(root, name, comparison.own if mine else comparison.merged())
     if json:
-        say_json(_json(ejection.state_of(root, name)))
-    elif moved and not check:
-        how = "yours was kept" if mine else "the changes were merged"
-        say_prose(f"{name}: {how}; it is based on sparkwright {__version__} now.")
-    return Exit.CHANGES if moved and check else Exit.OK
+        print_json_line(_file_json(ejection.file_state(root, name)))
+    elif original_changed and not check:
+        outcome = "yours was kept" if mine else "the changes were merged"
+        print_prose(f"{name}: {outcome}; it is based on sparkwright {__version__} now.")
+    return Exit.CHANGES if original_changed and check else Exit.OK
 
 
 def clean(*, check: bool, yes: bool, json: bool) -> Exit:
     """Show the unchanged copies that an earlier version's `init` made, ask for confirmation, and remove them."""
     root = Project.here().root
-    ejection.refuse_source(root)
-    found = list(ejection.copies(root))
-    going = [name for name, kept in found if not kept]
+    ejection.refuse_own_checkout(root)
+    copies = list(ejection.find_unchanged_copies(root))
+    removable = [name for name, kept in copies if not kept]
     if not json:
-        _show_copies(root, found)
-    removed = bool(going) and not check and agreed(f"Remove {count(len(going), 'file')}?", yes=yes)
+        _print_copies(root, copies)
+    removed = bool(removable) and not check and confirm(f"Remove {format_count(len(removable), 'file')}?", yes=yes)
     if removed:
-        _remove(root, going)
-    for name, kept in found if json else ():
-        say_json({"file": name, "kept": kept, "removed": removed and not kept})
+        _remove_files(root, removable)
+    for name, kept in copies if json else ():
+        print_json_line({"file": name, "kept": kept, "removed": removed and not kept})
     if removed and not json:
-        then = f"`{program.name()} plan --host all` shows what that changes"
-        say_prose(f"{count(len(going), 'file')} removed: commands use the shipped ones. {then}.")
-    return Exit.CHANGES if going and not removed else Exit.OK
+        hint = f"`{program.name()} plan --host all` shows what that changes"
+        print_prose(f"{format_count(len(removable), 'file')} removed: commands use the shipped ones. {hint}.")
+    return Exit.CHANGES if removable and not removed else Exit.OK
 
 
-def _show_copies(root: Path, found: Sequence[tuple[str, str]]) -> None:
+def _print_copies(root: Path, copies: Sequence[tuple[str, str]]) -> None:
     rows = [
         (
             "keep" if kept else "remove",
             name,
-            kept or (COPY if _is_shipped(name) else f"{COPY}; this version ships none"),
+            kept or (UNCHANGED_COPY if _is_shipped(name) else f"{UNCHANGED_COPY}; this version ships none"),
         )
-        for name, kept in found
+        for name, kept in copies
     ]
-    grid.show_plain_table(COPIES, rows)
-    changed = [row.name for row in ejection.states(root) if row.state == "changed" and not row.version]
+    grid.print_table(COPY_COLUMNS, rows)
+    changed = [row.name for row in ejection.list_states(root) if row.state == "changed" and not row.version]
     for name in changed:
-        say(f"keep    {name}  changed in this project")
-    removing = sum(not kept for _, kept in found)
-    say(f"{count(removing, 'file')} to remove." if removing else "No copies to remove.")
+        print_text(f"keep    {name}  changed in this project")
+    removing = sum(not kept for _, kept in copies)
+    print_text(f"{format_count(removing, 'file')} to remove." if removing else "No copies to remove.")
 
 
-def _remove(root: Path, names: Sequence[str]) -> None:
+def _remove_files(root: Path, names: Sequence[str]) -> None:
     for name in names:
         try:
             (root / name).unlink(missing_ok=True)
@@ -124,77 +128,77 @@ def _remove(root: Path, names: Sequence[str]) -> None:
                 folder.rmdir()
 
 
-def findings(root: Path) -> list[dict[str, Any]]:
+def list_findings(root: Path) -> list[dict[str, Any]]:
     """Return the project's files whose shipped originals have changed since, with both differences, for `lint --json`."""
-    found = []
-    for row in ejection.states(root):
+    rows = []
+    for row in ejection.list_states(root):
         if row.moved:
-            texts = ejection.compare(root, row.name) if _is_shipped(row.name) else None
-            found.append({**_json(row), **_differences(texts)})
-    return found
+            comparison = ejection.compare(root, row.name) if _is_shipped(row.name) else None
+            rows.append({**_file_json(row), **_differences(comparison)})
+    return rows
 
 
-def _differences(texts: Comparison | None) -> dict[str, Any]:
-    if texts is None:
+def _differences(comparison: Comparison | None) -> dict[str, Any]:
+    if comparison is None:
         return {"shipped_changes": [], "own_changes": [], "conflicts": []}
-    spans = [{"start": change.start + 1, "end": max(change.end, change.start + 1)} for change in texts.conflicts]
-    return {"shipped_changes": texts.diff(own=False), "own_changes": texts.diff(own=True), "conflicts": spans}
+    spans = [{"start": change.start + 1, "end": max(change.end, change.start + 1)} for change in comparison.conflicts]
+    return {"shipped_changes": comparison.diff(own=False), "own_changes": comparison.diff(own=True), "conflicts": spans}
 
 
 def lint(root: Path) -> None:
     """Print the findings about the project's own files: changed originals, and copies that hide later versions."""
-    if root.resolve() == shipped_files.source().resolve():
+    if root.resolve() == shipped_files.shipped_folder().resolve():
         return
-    rows = ejection.states(root)
+    rows = ejection.list_states(root)
     for row in rows:
         if row.moved and _is_shipped(row.name):
-            texts = ejection.compare(root, row.name)
-            say_prose(f"{row.name}: {MOVED} sparkwright {row.version}, from which it was ejected.")
-            show(texts, most=MOST_LINES)
-            say_prose(f"  {_conflicting(row.name) if texts.conflicts else _mergeable(row.name)}")
+            comparison = ejection.compare(root, row.name)
+            print_prose(f"{row.name}: {ORIGINAL_CHANGED} sparkwright {row.version}, from which it was ejected.")
+            print_differences(comparison, max_lines=MAX_DIFF_LINES)
+            print_prose(f"  {_conflict_hint(row.name) if comparison.conflicts else _merge_hint(row.name)}")
         elif row.moved:
-            say_prose(f"{row.name}: ejected from sparkwright, which ships none any more; nothing shipped uses it.")
-    copied = [row for row in rows if row.state == "copied"]
-    if copied:
-        copies = "1 unchanged copy" if len(copied) == 1 else f"{len(copied)} unchanged copies"
+            print_prose(f"{row.name}: ejected from sparkwright, which ships none any more; nothing shipped uses it.")
+    unchanged_copies = [row for row in rows if row.state == "copied"]
+    if unchanged_copies:
+        copies = "1 unchanged copy" if len(unchanged_copies) == 1 else f"{len(unchanged_copies)} unchanged copies"
         hint = f"`{program.name()} playbook.clean --check` shows what may go"
-        say_prose(f"{copies} of playbooks and templates, made by an earlier `init`, hide this version's: {hint}.")
+        print_prose(f"{copies} of playbooks and templates, made by an earlier `init`, hide this version's: {hint}.")
 
 
-def show(texts: Comparison, *, most: int | None) -> None:
+def print_differences(comparison: Comparison, *, max_lines: int | None) -> None:
     """Print both differences from the original."""
     for own in (False, True):
-        lines = texts.diff(own=own)
+        lines = comparison.diff(own=own)
         if not lines:
-            say(f"  yours is unchanged since it was ejected from {texts.version}.")
-        for line in lines[:most]:
-            say(f"  {line}")
-        if most is not None and len(lines) > most:
-            more = f"`{program.name()} playbook.update {shipped_files.short(texts.name)} --check` shows all"
-            say(f"  … {count(len(lines) - most, 'more line')}: {more}.")
+            print_text(f"  yours is unchanged since it was ejected from {comparison.version}.")
+        for line in lines[:max_lines]:
+            print_text(f"  {line}")
+        if max_lines is not None and len(lines) > max_lines:
+            hint = f"`{program.name()} playbook.update {shipped_files.short_name(comparison.name)} --check` shows all"
+            print_text(f"  … {format_count(len(lines) - max_lines, 'more line')}: {hint}.")
 
 
 def _is_shipped(name: str) -> bool:
-    return (shipped_files.source() / name).is_file()
+    return (shipped_files.shipped_folder() / name).is_file()
 
 
-def _lines(texts: Comparison) -> str:
+def _conflict_location(comparison: Comparison) -> str:
     """Return "file:line" of the first conflict, in the project's file."""
-    own = texts.own.splitlines()
-    first = texts.conflicts[0]
+    own_lines = comparison.own.splitlines()
+    first = comparison.conflicts[0]
     line = (first.lines or ("",))[0].rstrip("\n")
-    number = own.index(line) + 1 if line in own else first.start + 1
-    return f"{texts.name}:{number + (1 if texts.name.endswith('.yml') else 0)}"
+    number = own_lines.index(line) + 1 if line in own_lines else first.start + 1
+    return f"{comparison.name}:{number + (1 if comparison.name.endswith('.yml') else 0)}"
 
 
-def _mergeable(name: str) -> str:
-    return f"`{program.name()} playbook.update {shipped_files.short(name)}` takes its changes over; yours stay."
+def _merge_hint(name: str) -> str:
+    return f"`{program.name()} playbook.update {shipped_files.short_name(name)}` takes its changes over; yours stay."
 
 
-def _conflicting(name: str) -> str:
-    command = f"{program.name()} playbook.update {shipped_files.short(name)}"
+def _conflict_hint(name: str) -> str:
+    command = f"{program.name()} playbook.update {shipped_files.short_name(name)}"
     return f"Both changed the same lines: edit yours as it should be, then `{command} --mine`."
 
 
-def _json(row: FileState) -> dict[str, Any]:
+def _file_json(row: FileState) -> dict[str, Any]:
     return {"file": row.name, **{key: value for key, value in asdict(row).items() if key != "name"}}

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.console.out import say
+from sparkwright.console.out import print_text
 from sparkwright.errors import Inconclusive, Refused
-from sparkwright.visible import one_line, visible
+from sparkwright.visible import escape_invisible, one_line
 
 #: how often a question is repeated until the answer is one of the choices
-MOST_TRIES = 5
+MAX_TRIES = 5
 
 
-def agreed(question: str, *, yes: bool) -> bool:
+def confirm(question: str, *, yes: bool) -> bool:
     """Ask for confirmation on standard error, because a program may be reading standard output.
 
     Returns False if there is no terminal, and True without asking if `yes` is set.
@@ -25,34 +25,34 @@ def agreed(question: str, *, yes: bool) -> bool:
         print("stdin is not a terminal; pass --yes.", file=sys.stderr)
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return _typed() in ("y", "yes")
+    return _read_answer() in ("y", "yes")
 
 
-def stop_asked(hosts: str) -> bool:
+def ask_to_stop(hosts: str) -> bool:
     """Ask after Ctrl-C whether to stop the runs at a safe point. They are left running if there is no terminal."""
     question = f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? "
-    return sys.stdin.isatty() and _typed(question).startswith("s")
+    return sys.stdin.isatty() and _read_answer(question).startswith("s")
 
 
-def lock_release(owner: dict[str, Any]) -> str:
+def ask_lock_release(owner: dict[str, Any]) -> str:
     """Ask how to release a host's lock. Return stop, kill or forget; empty to leave the lock.
 
     The lock's owner is printed first. Raises Refused if stdin is not a terminal.
     """
     question = "[s]top it at the next safe point, [k]ill it, or [l]eave it? " if owner["alive"] else "Forget it? [y/n] "
-    say(owner["text"])
+    print_text(owner["text"])
     if not sys.stdin.isatty():
-        words = "`--stop` or `--kill`" if owner["alive"] else "`--stop`"
-        raise Refused(f"stdin is not a terminal; pass {words}.")
-    answer = _typed(question)[:1]
+        options = "`--stop` or `--kill`" if owner["alive"] else "`--stop`"
+        raise Refused(f"stdin is not a terminal; pass {options}.")
+    answer = _read_answer(question)[:1]
     return {"s": "stop", "k": "kill"}.get(answer, "") if owner["alive"] else "forget" if answer == "y" else ""
 
 
-def answer_to(question: str, choices: Sequence[str]) -> str:
+def ask_until_valid(question: str, choices: Sequence[str]) -> str:
     """Repeat a question without a default until the answer is valid. Raises Refused if none is."""
-    offered = f" [{'|'.join(choices)}]" if choices else ""
-    for _ in range(MOST_TRIES):
-        print(f"{visible(question)}{offered}: ", end="", file=sys.stderr, flush=True)
+    choices_hint = f" [{'|'.join(choices)}]" if choices else ""
+    for _ in range(MAX_TRIES):
+        print(f"{escape_invisible(question)}{choices_hint}: ", end="", file=sys.stderr, flush=True)
         try:
             answer = input().strip()
         except EOFError:
@@ -62,7 +62,7 @@ def answer_to(question: str, choices: Sequence[str]) -> str:
     raise Refused("no answer was given.", fix="Nothing was written.")
 
 
-def _typed(question: str = "") -> str:
+def _read_answer(question: str = "") -> str:
     """Read an answer in lower case; empty if there is none."""
     try:
         return input(question).strip().lower()
@@ -70,21 +70,21 @@ def _typed(question: str = "") -> str:
         return ""
 
 
-ENDED = "the input ended; nothing was written."
+INPUT_ENDED = "the input ended; nothing was written."
 
 
-def possible() -> bool:
+def can_prompt() -> bool:
     """Return True if standard input and output are terminals, so that a question can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def ask(question: str, default: str = "") -> str:
     """Ask for a line of text; an empty one means the default. Raises Inconclusive at the end of the input."""
-    shown = f"{question} [{default}]" if default else question
+    prompt = f"{question} [{default}]" if default else question
     try:
-        return input(f"{visible(shown)}: ").strip() or default
+        return input(f"{escape_invisible(prompt)}: ").strip() or default
     except EOFError:
-        raise Inconclusive(ENDED) from None
+        raise Inconclusive(INPUT_ENDED) from None
 
 
 def choose(question: str, names: Sequence[str], default: int = 0) -> str:
@@ -93,21 +93,21 @@ def choose(question: str, names: Sequence[str], default: int = 0) -> str:
     return names[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(names) else answer
 
 
-def choose_one_of(question: str, names: Sequence[str]) -> str:
+def choose_exactly(question: str, names: Sequence[str]) -> str:
     """Ask until the answer is one of the names."""
     while (answer := choose(question, names)) not in names:
-        say(f"'{one_line(answer, at_most=60)}' is not one of them.")
+        print_text(f"'{one_line(answer, max_chars=60)}' is not one of them.")
     return answer
 
 
-def agree(question: str, *, default: bool = True) -> bool:
+def ask_yes_no(question: str, *, default: bool = True) -> bool:
     """Ask a yes or no question."""
     answer = ask(f"{question} {'[Y/n]' if default else '[y/N]'}").lower()
     return default if not answer else answer in ("y", "yes")
 
 
-def typed_yes(question: str) -> bool:
+def ask_full_yes(question: str) -> bool:
     """Return True if the user typed `yes` in full, as ssh asks for a host key."""
     while (answer := ask(f"{question} (yes/no)").lower()) not in ("yes", "no"):
-        say("Please type yes or no.")
+        print_text("Please type yes or no.")
     return answer == "yes"

@@ -8,36 +8,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.app import findings
-from sparkwright.app.connect import machines, reach
-from sparkwright.app.plans.pins import entries, not_pinned, simulated
-from sparkwright.app.plans.recipes import user_of
-from sparkwright.app.prompts import answer_to
-from sparkwright.app.questions.host_requests import ask_module
+from sparkwright.app.connect import connect_hosts, select_machines
+from sparkwright.app.plans.pins import load_sandbox_lock, lock_entries, missing_pins
+from sparkwright.app.plans.recipes import login_user
+from sparkwright.app.prompts import ask_until_valid
+from sparkwright.app.questions.host_requests import query_module
 from sparkwright.app.stores import lock_update
 from sparkwright.console import words
-from sparkwright.console.out import say, say_json, say_prose
+from sparkwright.console.out import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.fleet.member import hang_up
+from sparkwright.fleet.member import close_links
 from sparkwright.project import export_formats, lockfile, recipe
 from sparkwright.project.documents import document
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
 from sparkwright.project.importing import docker_words, recipe_of, recognise
-from sparkwright.project.importing.container import read_running
-from sparkwright.project.importing.foreign import SORTS, Report, Row
-from sparkwright.project.importing.recipe_of import Taken
+from sparkwright.project.importing.container import convert_running
+from sparkwright.project.importing.foreign import ROW_KINDS, ImportReport, ReportRow
+from sparkwright.project.importing.recipe_of import ImportedRecipe
 from sparkwright.project.inventory import patterns
-from sparkwright.project.inventory.patterns import EVERYONE
-from sparkwright.project.recipe.scope import home_of
+from sparkwright.project.inventory.patterns import ALL_HOSTS
+from sparkwright.project.recipe.scope import home_folder
 from sparkwright.trust import secret_patterns
-from sparkwright.trust.names import why_not_a_file
-from sparkwright.visible import count, one_line
+from sparkwright.trust.names import check_file_name
+from sparkwright.visible import format_count, one_line
 
-WIDTH = max(map(len, SORTS))
+SORT_WIDTH = max(map(len, ROW_KINDS))
 
 
 @dataclass(frozen=True)
-class Source:
+class ImportSource:
     """Another tool's recipe that is being imported."""
 
     text: str
@@ -47,80 +47,83 @@ class Source:
     origin: str
 
 
-def source_of(given: str) -> Source:
+def parse_source(text: str) -> ImportSource:
     """Return the source, which is a file or a docker run line. Raises Refused for anything else."""
-    if docker_words.is_one(given):
-        return Source(given, Path("docker run"), "a docker run line")
-    if given.startswith(("http://", "https://", "git@")):
+    if docker_words.matches(text):
+        return ImportSource(text, Path("docker run"), "a docker run line")
+    if text.startswith(("http://", "https://", "git@")):
         fix = "Save the file and name it, or add its repository to registries.yml: docs/recipes-in.md."
-        raise Refused(f"'{one_line(given, at_most=120)}' is not fetched from the network.", fix=fix)
-    path = Path(given).expanduser()
-    return Source(document.text_of(path), path.absolute(), document.shown(path.absolute()))
+        raise Refused(f"'{one_line(text, max_chars=120)}' is not fetched from the network.", fix=fix)
+    path = Path(text).expanduser()
+    return ImportSource(document.read_text(path), path.absolute(), document.format_path(path.absolute()))
 
 
-def answers_of(given: Sequence[str]) -> dict[str, str]:
+def parse_answers(options: Sequence[str]) -> dict[str, str]:
     """Parse `--answer KEY=VALUE` options. Raises Refused for one without a value."""
-    rows = [item.partition("=") for item in given]
-    if wrong := next((key for key, equals, value in rows if not equals or not value), ""):
+    rows = [item.partition("=") for item in options]
+    if key_without_value := next((key for key, equals, value in rows if not equals or not value), ""):
         raise Refused(
-            f"`--answer {one_line(wrong, at_most=80)}` has no value.", fix="As --answer image=REPOSITORY:TAG."
+            f"`--answer {one_line(key_without_value, max_chars=80)}` has no value.",
+            fix="As --answer image=REPOSITORY:TAG.",
         )
     return {key: value for key, _, value in rows}
 
 
-def of_source(source: Source, name: str, answers: Mapping[str, str]) -> Taken:
+def convert_source(source: ImportSource, name: str, answers: Mapping[str, str]) -> ImportedRecipe:
     """Convert a text to a recipe, asking the open questions on the terminal.
 
     Without a terminal they stay open and are listed in the report.
     """
 
-    def read(report: Report) -> Taken:
-        return recipe_of.taken(recognise.read(source.text, source.path, report), name, report, source.origin)
+    def convert(report: ImportReport) -> ImportedRecipe:
+        return recipe_of.build_recipe(recognise.parse(source.text, source.path, report), name, report, source.origin)
 
-    return _asked(read, answers)
+    return _convert_with_answers(convert, answers)
 
 
-def of_container(host: str, container: str, name: str, answers: Mapping[str, str]) -> Taken:
+def convert_container(host: str, container: str, name: str, answers: Mapping[str, str]) -> ImportedRecipe:
     """Convert a container on a host to a recipe. The container keeps serving."""
     if not container:
         raise Refused("no container was named: pass --container NAME.", fix="`docker ps` on the host lists them.")
-    selection = machines(reach(host))
+    selection = select_machines(connect_hosts(host))
     if len(selection.hosts) != 1:
         raise Refused(f"--from-host must name one host, got {len(selection.hosts)}.")
     member = selection.fleet.members[0]
     try:
-        settings = ask_module(selection.fleet, member, "container_settings", {"name": container})
+        settings = query_module(selection.fleet, member, "container_settings", {"name": container})
     finally:
-        hang_up(selection.fleet.members)
+        close_links(selection.fleet.members)
 
-    home = f"{home_of(member.host, user_of(member.host))}/"
+    home = f"{home_folder(member.host, login_user(member.host))}/"
     settings["volumes"] = [
         f"~/{volume.removeprefix(home)}" if volume.startswith(home) else volume for volume in settings["volumes"]
     ]
 
-    def read(report: Report) -> Taken:
-        found = read_running(settings, member.host.name, report)
-        return recipe_of.taken(found, name, report, found.kind)
+    def convert(report: ImportReport) -> ImportedRecipe:
+        foreign = convert_running(settings, member.host.name, report)
+        return recipe_of.build_recipe(foreign, name, report, foreign.kind)
 
-    return _asked(read, answers)
+    return _convert_with_answers(convert, answers)
 
 
-def _asked(read: Callable[[Report], Taken], answers: Mapping[str, str]) -> Taken:
-    known = dict(answers)
+def _convert_with_answers(
+    convert: Callable[[ImportReport], ImportedRecipe], answers: Mapping[str, str]
+) -> ImportedRecipe:
+    known_answers = dict(answers)
     while True:
         try:
-            taken = read(Report(known))
+            imported = convert(ImportReport(known_answers))
         except Refused as error:  # the message quotes the input, which may hold a key
             raise Refused(
-                secret_patterns.text(error.message), where=error.where, fix=secret_patterns.text(error.fix)
+                secret_patterns.mask_text(error.message), where=error.where, fix=secret_patterns.mask_text(error.fix)
             ) from None
-        if not taken.report.questions or not sys.stdin.isatty():
-            return taken
-        for question in taken.report.questions:
-            known[question.key] = answer_to(question.sentence, question.choices)
+        if not imported.report.questions or not sys.stdin.isatty():
+            return imported
+        for question in imported.report.questions:
+            known_answers[question.key] = ask_until_valid(question.sentence, question.choices)
 
 
-def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
+def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: bool) -> Exit:
     """Report what was kept, write the recipe, and pin it.
 
     Args:
@@ -130,90 +133,99 @@ def write(taken: Taken, *, host: str, check: bool, as_json: bool) -> Exit:
     Raises:
         Refused: there are open questions, or the file exists.
     """
-    if taken.report.questions:
-        _refuse_open(taken, as_json=as_json)
-    path = _path(taken.name)
+    if imported.report.questions:
+        _refuse_open_questions(imported, as_json=as_json)
+    path = _new_recipe_path(imported.name)
     if not check:
-        _write(path, taken.text)
+        _write_text(path, imported.text)
     if host and not check:
-        tell(taken, host)
+        pin_recipe(imported, host)
     if as_json:
-        say_json({"recipe": taken.name, "file": document.shown(path), "text": taken.text, **taken.report.to_json()})
+        print_json_line(
+            {
+                "recipe": imported.name,
+                "file": document.format_path(path),
+                "text": imported.text,
+                **imported.report.to_json(),
+            }
+        )
         return Exit.OK
-    _print(taken.report)
-    say(taken.text if check else f"{document.shown(path)} written.")
+    _print_report(imported.report)
+    print_text(imported.text if check else f"{document.format_path(path)} written.")
     if not check:
-        _lint(taken.name)
-        _say_next(taken, host)
+        _print_findings(imported.name)
+        _print_next_steps(imported, host)
     return Exit.OK
 
 
-def _say_next(taken: Taken, host: str) -> None:
+def _print_next_steps(imported: ImportedRecipe, host: str) -> None:
     """Print the next step: name the recipe in a host's file, or in a group if it needs several hosts.
 
     Args:
         host: the host that pinned the recipe; empty if it is not pinned.
     """
     root = Project.here().root
-    name = taken.name if taken.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
-    lock = "" if host else f"`invoke lock --host {name}` and "
-    if taken.hosts == 1:
-        return say(f"Next: `recipe: {taken.name}` in hosts/{name}.yml, then {lock}`invoke plan --host {name}`.")
-    names = sorted({item.on or item.name for item in patterns.hosts(root, EVERYONE)})[: taken.hosts]
-    names += [f"HOST{n}" for n in range(len(names) + 1, taken.hosts + 1)]
-    say(
-        f"Next: a cluster of {taken.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
+    name = imported.name if imported.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
+    lock_step = "" if host else f"`invoke lock --host {name}` and "
+    if imported.hosts == 1:
+        return print_text(
+            f"Next: `recipe: {imported.name}` in hosts/{name}.yml, then {lock_step}`invoke plan --host {name}`."
+        )
+    names = sorted({item.on or item.name for item in patterns.read_ssh_hosts(root, ALL_HOSTS)})[: imported.hosts]
+    names += [f"HOST{n}" for n in range(len(names) + 1, imported.hosts + 1)]
+    print_text(
+        f"Next: a cluster of {imported.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
     )
-    say(f"  {name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {name}, head: {names[0]}}}")
-    return say(f"then `invoke cluster.inspect --host {name} --write`, {lock}`invoke plan --host {name}`.")
+    print_text(f"  {name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {name}, head: {names[0]}}}")
+    return print_text(f"then `invoke cluster.inspect --host {name} --write`, {lock_step}`invoke plan --host {name}`.")
 
 
-def _refuse_open(taken: Taken, *, as_json: bool) -> None:
+def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
     """Raise Refused with the open questions, because there is no terminal to ask on."""
     if as_json:
-        say_json({"recipe": taken.name, "file": None, **taken.report.to_json(), "exit": int(Exit.REFUSED)})
+        print_json_line({"recipe": imported.name, "file": None, **imported.report.to_json(), "exit": int(Exit.REFUSED)})
     else:
-        _print(taken.report)
-        for question in taken.report.questions:
-            say_prose(f"  {'to answer':<{WIDTH}}  {question.sentence}.", file=sys.stderr)
+        _print_report(imported.report)
+        for question in imported.report.questions:
+            print_prose(f"  {'to answer':<{SORT_WIDTH}}  {question.sentence}.", file=sys.stderr)
             choices = "|".join(question.choices) or "..."
-            say(f"  {'':<{WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
-    questions = count(len(taken.report.questions), "question")
+            print_text(f"  {'':<{SORT_WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
+    questions = format_count(len(imported.report.questions), "question")
     raise Refused(
         f"{questions} to answer, and stdin is not a terminal.",
         fix="Nothing was written; pass --answer KEY=VALUE for each.",
     )
 
 
-def _print(report: Report) -> None:
-    for sort in SORTS:
+def _print_report(report: ImportReport) -> None:
+    for sort in ROW_KINDS:
         for row in (row for row in report.rows if row.sort == sort):
-            say_prose(f"  {sort:<{WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
+            print_prose(f"  {sort:<{SORT_WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
 
 
-def _path(name: str) -> Path:
-    if reason := why_not_a_file(name):
-        raise Refused(f"the recipe '{one_line(name, at_most=80)}' {reason}.", fix="Choose another with --name.")
+def _new_recipe_path(name: str) -> Path:
+    if reason := check_file_name(name):
+        raise Refused(f"the recipe '{one_line(name, max_chars=80)}' {reason}.", fix="Choose another with --name.")
     path = Project.here().root / "recipes" / f"{name}.yml"
     if path.exists():
-        raise Refused(f"{document.shown(path)} already exists.", fix="Choose another name with --name.")
+        raise Refused(f"{document.format_path(path)} already exists.", fix="Choose another name with --name.")
     return path
 
 
-def _write(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Failed(f"{document.shown(path)}: {error.strerror}.") from None
+        raise Failed(f"{document.format_path(path)}: {error.strerror}.") from None
 
 
-def _lint(name: str) -> None:
+def _print_findings(name: str) -> None:
     """Print the findings of `lint`. The recipe is kept regardless of them."""
-    findings.print_lines(findings.check(name, "", "")[0])
+    findings.print_findings_text(findings.check_recipes(name, "", "")[0])
 
 
-def tell(taken: Taken, host: str) -> None:
+def pin_recipe(imported: ImportedRecipe, host: str) -> None:
     """Pin the image and the model, and add the outcome to the import's report.
 
     An entry that could not be looked up is not pinned; the report has the reason.
@@ -224,65 +236,68 @@ def tell(taken: Taken, host: str) -> None:
     Raises:
         Refused: the pattern does not match exactly one host.
     """
-    selection = machines(reach(host))
+    selection = select_machines(connect_hosts(host))
     if len(selection.hosts) != 1:
-        hang_up(selection.fleet.members)
+        close_links(selection.fleet.members)
         raise Refused(f"--host must name one host to ask, got {len(selection.hosts)}.")
-    wanted = recipe.load(selection.project.root, taken.name)
-    found = lock_update.pinned_of(selection, selection.fleet.members[0], wanted)
-    lock_update.ask_upstream(selection, [pinned for pinned in found if not pinned.complete], follow=True)
-    lock_update.write([pinned for pinned in found if pinned.new is not None])
-    keys = {f"{pinned.kind} {pinned.key}" for pinned in found}
-    before = [row for row in taken.report.rows if row.what not in keys]
-    taken.report.rows = before + [row for pinned in found for row in _rows(pinned, taken)]
+    loaded_recipe = recipe.load(selection.project.root, imported.name)
+    lock_entries = lock_update.recipe_entries(selection, selection.fleet.members[0], loaded_recipe)
+    lock_update.query_upstream(selection, [pinned for pinned in lock_entries if not pinned.complete], follow=True)
+    lock_update.write_locks([pinned for pinned in lock_entries if pinned.new is not None])
+    entry_names = {f"{pinned.kind} {pinned.key}" for pinned in lock_entries}
+    other_rows = [row for row in imported.report.rows if row.what not in entry_names]
+    imported.report.rows = other_rows + [row for pinned in lock_entries for row in _entry_rows(pinned, imported)]
 
 
-def _lock_name(entry: lock_update.Pinned) -> str:
+def _lock_name(entry: lock_update.LockEntry) -> str:
     return "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
 
 
-def _rows(entry: lock_update.Pinned, taken: Taken) -> list[Row]:
+def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[ReportRow]:
     if entry.error is not None:
         fix = "`invoke lock` of a host that serves it tries again"
-        return [Row("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
-    how = "as before" if entry.new is None or entry.state == "same" else entry.sentence().removeprefix("new: ")
-    pinned = Row("kept", f"{entry.kind} {entry.key}", f"pinned in {_lock_name(entry)}: {how}")
+        return [ReportRow("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
+    change = "as before" if entry.new is None or entry.state == "same" else entry.sentence().removeprefix("new: ")
+    pinned = ReportRow("kept", f"{entry.kind} {entry.key}", f"pinned in {_lock_name(entry)}: {change}")
     digest = (entry.new or entry.old or {}).get("digest", "")
-    if entry.kind == "model" or taken.image_digest in ("", digest):
+    if entry.kind == "model" or imported.image_digest in ("", digest):
         return [pinned]
-    moved = f"the source pins {words.short(taken.image_digest)}; the tag now means {words.short(digest)}"
-    return [pinned, Row("note", f"image {entry.key}", moved)]
+    digest_note = (
+        f"the source pins {words.truncate_value(imported.image_digest)}; the tag now means "
+        f"{words.truncate_value(digest)}"
+    )
+    return [pinned, ReportRow("note", f"image {entry.key}", digest_note)]
 
 
-FORMATS = {
-    "sparkrun": export_formats.sparkrun_text,
-    "compose": export_formats.compose_text,
-    "docker-run": export_formats.docker_run_text,
+EXPORT_FORMATS = {
+    "sparkrun": export_formats.render_sparkrun,
+    "compose": export_formats.render_compose,
+    "docker-run": export_formats.render_docker_run,
 }
 
 
-def export(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
+def export_recipe(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
     """Write a recipe to standard output in another format.
 
     Raises Refused for an unknown format, and if spark.lock lacks a pin, unless `unpinned` is True.
     """
-    if form not in FORMATS:
-        raise Refused(f"no format {form!r}.", fix=nearest(form, FORMATS))
+    if form not in EXPORT_FORMATS:
+        raise Refused(f"no format {form!r}.", fix=suggest_name(form, EXPORT_FORMATS))
     root = Project.here().root
-    wanted = recipe.load(root, name)
-    pins = entries(lockfile.load(root), wanted)
-    missing = not_pinned(pins)
+    loaded_recipe = recipe.load(root, name)
+    pins = lock_entries(lockfile.load(root), loaded_recipe)
+    missing = missing_pins(pins)
     if missing and not unpinned:
-        what = " and ".join(missing)
+        missing_names = " and ".join(missing)
         fix = "Pin it with `invoke lock --host NAME`, or pass --unpinned."
-        simulates = set(missing) - set(not_pinned(entries(simulated(), wanted)))
-        aside = " The sandbox's pins do not come from a real registry." if simulates else ""
-        raise Refused(f"spark.lock has no entry for the {what} of {name}.{aside}", fix=fix)
-    exported = export_formats.export_of(wanted, pins)
-    text = FORMATS[form](exported)
+        only_simulated = set(missing) - set(missing_pins(lock_entries(load_sandbox_lock(), loaded_recipe)))
+        sandbox_note = " The sandbox's pins do not come from a real registry." if only_simulated else ""
+        raise Refused(f"spark.lock has no entry for the {missing_names} of {name}.{sandbox_note}", fix=fix)
+    exported = export_formats.build_export(loaded_recipe, pins)
+    text = EXPORT_FORMATS[form](exported)
     if as_json:
-        return say_json({"recipe": name, "format": form, "text": text, "notes": exported.notes})
+        return print_json_line({"recipe": name, "format": form, "text": text, "notes": exported.notes})
     for note in exported.notes:
-        say_prose(f"note: {note}.", file=sys.stderr)
+        print_prose(f"note: {note}.", file=sys.stderr)
     print(text, end="")
     return None

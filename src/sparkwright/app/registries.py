@@ -10,33 +10,33 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sparkwright.app.prompts import agreed
-from sparkwright.app.recipe_exchange import Source, of_source
-from sparkwright.console.out import say, say_json, say_prose
+from sparkwright.app.prompts import confirm
+from sparkwright.app.recipe_exchange import ImportSource, convert_source
+from sparkwright.console.out import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.project import registries
 from sparkwright.project.documents import document
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
-from sparkwright.project.importing.recipe_of import Taken
-from sparkwright.project.importing.sparkrun import SCRIPT
+from sparkwright.project.importing.recipe_of import ImportedRecipe
+from sparkwright.project.importing.sparkrun import MOD_SCRIPT
 from sparkwright.project.registries import Registry
 from sparkwright.remote.git import File, Repository
 from sparkwright.units import MIB
-from sparkwright.visible import count, one_line
+from sparkwright.visible import format_count, one_line
 
-ENDINGS = (".yaml", ".yml")
+RECIPE_SUFFIXES = (".yaml", ".yml")
 #: limits on a recipe's mod scripts: their number and their total size
-MOST_SCRIPTS, MOST_SCRIPT_BYTES = 400, 4 * MIB
+MAX_SCRIPTS, MAX_TOTAL_SCRIPT_BYTES = 400, 4 * MIB
 #: limit on the folder depth of a written file
-MOST_STEPS = 32
+MAX_PATH_PARTS = 32
 #: size limits for recipes that a search parses for their models: of one, and of all together; the largest known is 20 kB
-MOST_PARSED_BYTES, MOST_PARSED_BYTES_OF_ALL = 64 * 1024, 4 * MIB
-SHORT = 12
+MAX_PARSED_BYTES, MAX_TOTAL_PARSED_BYTES = 64 * 1024, 4 * MIB
+SHORT_COMMIT_CHARS = 12
 
 
 @dataclass(frozen=True)
-class Found:
+class RegistryRecipe:
     """A recipe in a registry."""
 
     registry: Registry
@@ -49,8 +49,8 @@ class Found:
     @property
     def name(self) -> str:
         """The name to pass to `recipe.import`."""
-        below = self.path.removeprefix(f"{self.registry.recipes}/") if self.registry.recipes else self.path
-        return f"@{self.registry.name}/{PurePosixPath(below).with_suffix('')}"
+        relative_path = self.path.removeprefix(f"{self.registry.recipes}/") if self.registry.recipes else self.path
+        return f"@{self.registry.name}/{PurePosixPath(relative_path).with_suffix('')}"
 
 
 def search(word: str, *, update: bool, as_json: bool) -> Exit:
@@ -65,145 +65,149 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
         The exit code. A registry that can't be read is reported on standard error, and the others are still searched.
     """
     project = Project.here().root
-    found: list[Found] = []
-    failed: list[SparkwrightError] = []
-    added = registries.load(project)
-    for registry in added:
+    matches: list[RegistryRecipe] = []
+    failures: list[SparkwrightError] = []
+    configured = registries.load(project)
+    for registry in configured:
         try:
-            found += _matching(project, registry, word.lower(), update=update)
+            matches += _find_matches(project, registry, word.lower(), update=update)
         except SparkwrightError as error:
-            failed.append(error)
-            say_prose(str(error), file=sys.stderr)
-    ended = failed[0].exit if failed else Exit.OK
+            failures.append(error)
+            print_prose(str(error), file=sys.stderr)
+    code = failures[0].exit if failures else Exit.OK
     if as_json:
         rows = [
             {"name": row.name, "model": row.model, "path": row.path, "commit": row.commit, "url": row.registry.url}
-            for row in found
+            for row in matches
         ]
-        say_json({"recipes": rows})
-        return ended
-    width = max((len(row.name) for row in found), default=0)
-    for row in found:
-        say(f"{row.name:<{width}}  {one_line(row.model, at_most=80)}")
-    if found:
-        say_prose(f"{count(len(found), 'recipe')}. Take one: `invoke recipe.import {found[0].name}`.")
-    elif len(failed) < len(added):
-        names = ", ".join(registry.name for registry in added)
-        say_prose(f"No recipe of {names} contains '{one_line(word, at_most=80)}'.")
-    return ended
+        print_json_line({"recipes": rows})
+        return code
+    width = max((len(row.name) for row in matches), default=0)
+    for row in matches:
+        print_text(f"{row.name:<{width}}  {one_line(row.model, max_chars=80)}")
+    if matches:
+        print_prose(f"{format_count(len(matches), 'recipe')}. Take one: `invoke recipe.import {matches[0].name}`.")
+    elif len(failures) < len(configured):
+        names = ", ".join(registry.name for registry in configured)
+        print_prose(f"No recipe of {names} contains '{one_line(word, max_chars=80)}'.")
+    return code
 
 
-def _matching(project: Path, registry: Registry, word: str, *, update: bool) -> list[Found]:
+def _find_matches(project: Path, registry: Registry, word: str, *, update: bool) -> list[RegistryRecipe]:
     """Return the recipes of a registry whose path or text contains a word in lower case. Raises SparkwrightError."""
-    repository, commit = _ready(project, registry, update=update)
-    found = []
+    repository, commit = _open_repository(project, registry, update=update)
+    matches = []
     parsed_bytes = 0
-    for file, text in repository.texts(_recipes(repository, registry, commit)):
+    for file, text in repository.read_texts(_list_recipe_files(repository, registry, commit)):
         if word not in file.path.lower() and word not in text.lower():
             continue
         model = ""
-        if file.size_bytes <= MOST_PARSED_BYTES and parsed_bytes < MOST_PARSED_BYTES_OF_ALL:
+        if file.size_bytes <= MAX_PARSED_BYTES and parsed_bytes < MAX_TOTAL_PARSED_BYTES:
             parsed_bytes += file.size_bytes
-            model = _model(text, file.path)
-        found.append(Found(registry, commit, file.path, model))
-    return found
+            model = _model_id(text, file.path)
+        matches.append(RegistryRecipe(registry, commit, file.path, model))
+    return matches
 
 
-def take(given: str, name: str, answers: Mapping[str, str], *, yes: bool, as_json: bool) -> Taken:
+def import_recipe(reference: str, name: str, answers: Mapping[str, str], *, yes: bool, as_json: bool) -> ImportedRecipe:
     """Show the recipe @REGISTRY/NAME, ask for confirmation, and return it.
 
     Raises Refused if it is not confirmed, does not exist, or the name is ambiguous.
     """
     project = Project.here().root
-    registry, _, wanted = given.removeprefix("@").partition("/")
-    source = registries.of(project, registry)
-    repository, commit = _ready(project, source, update=False)
-    file = _file(repository, source, commit, wanted)
+    registry, _, recipe_path = reference.removeprefix("@").partition("/")
+    source = registries.get_registry(project, registry)
+    repository, commit = _open_repository(project, source, update=False)
+    file = _find_recipe_file(repository, source, commit, recipe_path)
     text = repository.text(file)
-    origin = f"{source.url} at {commit[:SHORT]}, {file.path}"
+    origin = f"{source.url} at {commit[:SHORT_COMMIT_CHARS]}, {file.path}"
     if not as_json:
-        say(f"{origin}\n\n{text.rstrip()}\n", file=sys.stderr)
-    if not agreed("Take this recipe?", yes=yes):
+        print_text(f"{origin}\n\n{text.rstrip()}\n", file=sys.stderr)
+    if not confirm("Take this recipe?", yes=yes):
         raise Refused("the recipe was not taken.", fix="Read it, then pass --yes.")
-    with _laid_out(repository, commit, file.path, text) as there:
+    with _temporary_checkout(repository, commit, file.path, text) as checkout_path:
         try:
-            return of_source(Source(text, there, origin), name, answers)
+            return convert_source(ImportSource(text, checkout_path, origin), name, answers)
         except Refused as error:
-            error.where = error.where.replace(document.shown(there), given)
+            error.where = error.where.replace(document.format_path(checkout_path), reference)
             raise
 
 
-def _ready(project: Path, registry: Registry, *, update: bool) -> tuple[Repository, str]:
+def _open_repository(project: Path, registry: Registry, *, update: bool) -> tuple[Repository, str]:
     """Return the local repository and its pinned commit. A registry is pinned if it is not yet, or updated on request."""
     repository = Repository(registry.url, registry.name)
     if registry.commit and not update:
-        if not repository.has(registry.commit):
+        if not repository.has_commit(registry.commit):
             repository.fetch(registry.commit)
         return repository, registry.commit
     commit = repository.fetch(registry.ref)
     if commit != registry.commit:
-        before = f"{registry.commit[:SHORT]} -> " if registry.commit else ""
-        say(f"{registries.LOCK}: {registry.name} {before}{commit[:SHORT]}.", file=sys.stderr)
+        before = f"{registry.commit[:SHORT_COMMIT_CHARS]} -> " if registry.commit else ""
+        print_text(f"{registries.LOCK}: {registry.name} {before}{commit[:SHORT_COMMIT_CHARS]}.", file=sys.stderr)
         registries.pin(project, registry, commit)
     return repository, commit
 
 
-def _recipes(repository: Repository, registry: Registry, commit: str) -> list[File]:
-    files = (file for file in repository.files(commit, registry.recipes) if file.path.endswith(ENDINGS))
+def _list_recipe_files(repository: Repository, registry: Registry, commit: str) -> list[File]:
+    files = (file for file in repository.files(commit, registry.recipes) if file.path.endswith(RECIPE_SUFFIXES))
     return [file for file in files if not any(step[:1] == "." for step in file.path.split("/"))]
 
 
-def _file(repository: Repository, registry: Registry, commit: str, wanted: str) -> File:
+def _find_recipe_file(repository: Repository, registry: Registry, commit: str, recipe_path: str) -> File:
     """Return the file with this path, or whose path ends with it. Raises Refused if there is not exactly one."""
-    files = {str(PurePosixPath(file.path).with_suffix("")): file for file in _recipes(repository, registry, commit)}
-    full = f"{registry.recipes}/{wanted}" if registry.recipes else wanted
-    if full in files:
-        return files[full]
-    found = [file for name, file in files.items() if name.lower().endswith(f"/{wanted.lower()}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        listed = ", ".join(one_line(file.path, at_most=100) for file in found[:5])
-        raise Refused(f"@{registry.name}/{wanted} means {len(found)} recipes: {listed}.", fix="Name more of its path.")
-    fix = nearest(wanted, {name.rpartition("/")[2] for name in files})
+    files = {
+        str(PurePosixPath(file.path).with_suffix("")): file for file in _list_recipe_files(repository, registry, commit)
+    }
+    full_path = f"{registry.recipes}/{recipe_path}" if registry.recipes else recipe_path
+    if full_path in files:
+        return files[full_path]
+    matches = [file for name, file in files.items() if name.lower().endswith(f"/{recipe_path.lower()}")]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        candidates = ", ".join(one_line(file.path, max_chars=100) for file in matches[:5])
+        raise Refused(
+            f"@{registry.name}/{recipe_path} means {len(matches)} recipes: {candidates}.", fix="Name more of its path."
+        )
+    fix = suggest_name(recipe_path, {name.rpartition("/")[2] for name in files})
     raise Refused(
-        f"the registry {registry.name} has no recipe '{one_line(wanted, at_most=80)}' at {commit[:SHORT]}.",
-        fix=one_line(fix, at_most=300),
+        f"the registry {registry.name} has no recipe '{one_line(recipe_path, max_chars=80)}' at {commit[:SHORT_COMMIT_CHARS]}.",
+        fix=one_line(fix, max_chars=300),
     )
 
 
 @contextmanager
-def _laid_out(repository: Repository, commit: str, path: str, text: str) -> Iterator[Path]:
+def _temporary_checkout(repository: Repository, commit: str, path: str, text: str) -> Iterator[Path]:
     """Write the recipe and its mods' scripts to a temporary folder. The scripts are read but never run.
 
     A script whose path is invalid on this machine is left out; its mod is then named without its content.
     """
     with tempfile.TemporaryDirectory(prefix="sparkwright-") as folder:
-        there = Path(folder, path) if _write(Path(folder), path, text) else Path(folder, "recipe.yaml")
-        there.write_text(text, encoding="utf-8")
-        for file, script in repository.texts(_scripts(repository, commit)):
-            _write(Path(folder), file.path, script)
-        yield there
+        recipe_path = Path(folder, path) if _write_file(Path(folder), path, text) else Path(folder, "recipe.yaml")
+        recipe_path.write_text(text, encoding="utf-8")
+        for file, script in repository.read_texts(_list_scripts(repository, commit)):
+            _write_file(Path(folder), file.path, script)
+        yield recipe_path
 
 
-def _scripts(repository: Repository, commit: str) -> list[File]:
-    found: list[File] = []
+def _list_scripts(repository: Repository, commit: str) -> list[File]:
+    scripts: list[File] = []
     size = 0
     for file in repository.files(commit, ""):
-        if file.path.endswith(f"/{SCRIPT}") and len(found) < MOST_SCRIPTS:
+        if file.path.endswith(f"/{MOD_SCRIPT}") and len(scripts) < MAX_SCRIPTS:
             size += file.size_bytes
-            if size > MOST_SCRIPT_BYTES:
+            if size > MAX_TOTAL_SCRIPT_BYTES:
                 break
-            found.append(file)
-    return found
+            scripts.append(file)
+    return scripts
 
 
-def _write(folder: Path, inside: str, text: str) -> bool:
+def _write_file(folder: Path, relative_path: str, text: str) -> bool:
     """Write a file below a folder. Return False if its path leads out of the folder or is invalid on this machine."""
-    steps = PurePosixPath(inside).parts
-    if ".." in steps or inside.startswith("/") or len(steps) > MOST_STEPS:
+    parts = PurePosixPath(relative_path).parts
+    if ".." in parts or relative_path.startswith("/") or len(parts) > MAX_PATH_PARTS:
         return False
-    target = folder / inside
+    target = folder / relative_path
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
@@ -212,11 +216,11 @@ def _write(folder: Path, inside: str, text: str) -> bool:
     return True
 
 
-def _model(text: str, path: str) -> str:
+def _model_id(text: str, path: str) -> str:
     try:
         data: Any = document.parse(text, Path(path)).data
     except Refused:
         return "(not readable)"
     model = data.get("model") if isinstance(data, dict) else None
-    found = model.get("model_id") or model.get("id") if isinstance(model, dict) else model
-    return found if isinstance(found, str) else ""
+    model_id = model.get("model_id") or model.get("id") if isinstance(model, dict) else model
+    return model_id if isinstance(model_id, str) else ""

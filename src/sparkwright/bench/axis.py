@@ -19,11 +19,11 @@ from sparkwright.visible import one_line
 #: value that removes a flag from an arm
 UNSET = "unset"
 #: maximum number of server starts in an experiment; a 35B model takes some five minutes each
-MOST_ARMS = 16
+MAX_ARMS = 16
 #: maximum number of flags that an experiment changes, because a table has two dimensions
-MOST_AXES = 2
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-ARM_CHARS = 40
+MAX_AXES = 2
+FLAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MAX_ARM_NAME_CHARS = 40
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Axis:
         """The flag, without the key inside it."""
         return self.name.partition(".")[0]
 
-    def changes(self, value: Any, flags: Mapping[str, Any], spelling: Flags) -> dict[str, Any]:
+    def changes(self, value: Any, flags: Mapping[str, Any], engine_flags: Flags) -> dict[str, Any]:
         """Return the flags to change for one value.
 
         Args:
             value: one of `values`.
             flags: the recipe's flags by their canonical names.
-            spelling: the engine's canonical names of flags.
+            engine_flags: the engine's canonical names of flags.
 
         Returns:
             Values by flag; None removes a flag.
@@ -55,21 +55,21 @@ class Axis:
             Refused: a key was given for a flag whose value is not a JSON object.
         """
         flag, dot, key = self.name.partition(".")
-        own = spelling.canonical(flag)
-        inside = [name for name in flags if name.startswith(f"{own}.")]
+        flag_name = engine_flags.canonical(flag)
+        dotted_names = [name for name in flags if name.startswith(f"{flag_name}.")]
         if not dot:
-            set_to = {own: None} if value == UNSET else spelling.named({flag: value})
-            return {**dict.fromkeys(inside), **set_to}
+            change = {flag_name: None} if value == UNSET else engine_flags.named({flag: value})
+            return {**dict.fromkeys(dotted_names), **change}
         if value == UNSET:
-            return {own: None, **dict.fromkeys(inside)}
-        content = _object(own, flags.get(own))
-        for name in inside:
-            _put(content, name.partition(".")[2], flags[name])
-        _put(content, key, value)
-        return {own: content, **dict.fromkeys(inside)}
+            return {flag_name: None, **dict.fromkeys(dotted_names)}
+        content = _copy_json_object(flag_name, flags.get(flag_name))
+        for name in dotted_names:
+            _set_path(content, name.partition(".")[2], flags[name])
+        _set_path(content, key, value)
+        return {flag_name: content, **dict.fromkeys(dotted_names)}
 
 
-def parsed(names: Sequence[str], texts: Sequence[str]) -> tuple[Axis, ...]:
+def parse_axes(names: Sequence[str], texts: Sequence[str]) -> tuple[Axis, ...]:
     """Return the axes that `--flag NAME --values a,b,c` describe, each given once or twice.
 
     Raises:
@@ -77,73 +77,73 @@ def parsed(names: Sequence[str], texts: Sequence[str]) -> tuple[Axis, ...]:
     """
     if len(names) != len(texts):
         raise Refused("--flag and --values come in pairs.", fix="--flag max-num-seqs --values 4,8,16")
-    if len(names) > MOST_AXES:
+    if len(names) > MAX_AXES:
         raise Refused(f"--flag is given {len(names)} times: an experiment changes one flag or two.")
-    return tuple(Axis(_name(name), _values(name, text)) for name, text in zip(names, texts, strict=True))
+    return tuple(Axis(_parse_name(name), _parse_values(name, text)) for name, text in zip(names, texts, strict=True))
 
 
-def points(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
+def combine_values(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
     """Yield all combinations of values by axis name, varying the last axis fastest."""
     for values in itertools.product(*(axis.values for axis in axes)):
         yield {axis.name: value for axis, value in zip(axes, values, strict=True)}
 
 
-def arm_names(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def arm_names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a short name for each combination, made of its values without characters that are invalid in files and labels."""
-    names = ["-".join(map(_word, values.values()))[:ARM_CHARS] for values in found]
+    names = ["-".join(map(_file_safe_value, values.values()))[:MAX_ARM_NAME_CHARS] for values in combinations]
     return names if len(set(names)) == len(names) else [f"{n}-{name}" for n, name in enumerate(names, 1)]
 
 
-def canonical(name: str, spelling: Flags) -> str:
+def canonical_name(name: str, engine_flags: Flags) -> str:
     """Return an axis's name with the flag's canonical spelling."""
     flag, dot, key = name.partition(".")
-    return spelling.canonical(flag) + dot + key
+    return engine_flags.canonical(flag) + dot + key
 
 
-def _word(value: Any) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", shown(value)).strip("_-") or "x"
+def _file_safe_value(value: Any) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", format_value(value)).strip("_-") or "x"
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value in command line syntax."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def _name(text: str) -> str:
+def _parse_name(text: str) -> str:
     name = text.strip().lstrip("-")
-    if not NAME.fullmatch(name):
+    if not FLAG_NAME.fullmatch(name):
         raise Refused(
-            f"--flag {one_line(text, at_most=60)} is not the name of a flag.",
+            f"--flag {one_line(text, max_chars=60)} is not the name of a flag.",
             fix="Write max-num-seqs, or speculative-config.num_speculative_tokens for a key inside a flag that takes JSON.",
         )
     return name
 
 
-def _values(name: str, text: str) -> tuple[Any, ...]:
+def _parse_values(name: str, text: str) -> tuple[Any, ...]:
     if is_secret(name, text):
         raise Refused(f"--flag {name}: its values look like secrets, which results and `docker inspect` would show.")
-    found = document.parse(f"[{text}]", Path("--values")).data
-    if not isinstance(found, list) or not found or None in found:
-        raise Refused(f"--values {one_line(text, at_most=60)}: values, separated by commas.", fix="--values 1,2,4")
-    values = tuple(str(value) if isinstance(value, str) else value for value in found)
-    if len({shown(value) for value in values}) < len(values):
-        raise Refused(f"--values {one_line(text, at_most=60)} names a value twice.")
+    parsed = document.parse(f"[{text}]", Path("--values")).data
+    if not isinstance(parsed, list) or not parsed or None in parsed:
+        raise Refused(f"--values {one_line(text, max_chars=60)}: values, separated by commas.", fix="--values 1,2,4")
+    values = tuple(str(value) if isinstance(value, str) else value for value in parsed)
+    if len({format_value(value) for value in values}) < len(values):
+        raise Refused(f"--values {one_line(text, max_chars=60)} names a value twice.")
     return values
 
 
-def _object(flag: str, given: Any) -> dict[str, Any]:
+def _copy_json_object(flag: str, value: Any) -> dict[str, Any]:
     """Return a copy of a flag's JSON object; empty if the recipe has none."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         try:
-            given = json.loads(given)
+            value = json.loads(value)
         except ValueError:
-            given = (given,)
-    if given is None or isinstance(given, Mapping):
-        return json.loads(json.dumps(given or {}))  # type: ignore[no-any-return]
+            value = (value,)
+    if value is None or isinstance(value, Mapping):
+        return json.loads(json.dumps(value or {}))  # type: ignore[no-any-return]
     raise Refused(f"{flag} of the recipe is not a JSON object, so it has no key to change.", fix=f"--flag {flag}")
 
 
-def _put(content: dict[str, Any], path: str, value: Any) -> None:
+def _set_path(content: dict[str, Any], path: str, value: Any) -> None:
     """Set a key in nested objects, given as a dotted path."""
     *outer, last = path.split(".")
     for key in outer:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.bench.results_file import Figures, Results, Row, load_key, load_words, rows_rows, shown
+from sparkwright.bench.results_file import Figures, Results, Row, build_rows, describe_load, load_key, shown_figures
 
 #: compared figures: title, name in `Figures` or `derived`, digits, whether more is better
-COMPARED: tuple[tuple[str, str, int, bool], ...] = (
+COMPARED_FIGURES: tuple[tuple[str, str, int, bool], ...] = (
     ("output tok/s", "output_tok_per_s", 1, True),
     ("tok/s of a stream", "stream_tok_per_s", 1, True),
     ("prefill tok/s", "prefill_tok_per_s", 0, True),
@@ -24,9 +24,9 @@ COMPARED: tuple[tuple[str, str, int, bool], ...] = (
     ("shorts behind it, mean TTFT ms", "short_ttft_mean_ms", 0, False),
 )
 #: difference below which two runs are equal within the noise on a Spark (docs/measuring.md)
-NOISE = 0.02
+NOISE_SHARE = 0.02
 #: meaningful figures by kind of load; all in `Figures` for other kinds
-OF_KIND: dict[str, tuple[str, ...]] = {
+FIGURES_BY_KIND: dict[str, tuple[str, ...]] = {
     "smoke": ("prefill_tok_per_s", "stream_tok_per_s", "ttft_p50_ms", "itl_p99_ms"),
     "hol1": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),
     "itl": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),
@@ -67,47 +67,51 @@ class Difference:
             return "misses stalls"
         if self.better is None:
             return "equal"
-        if self.ratio is not None and abs(self.ratio - 1) < NOISE:
+        if self.ratio is not None and abs(self.ratio - 1) < NOISE_SHARE:
             return "within noise"
         word = "better" if self.better else "worse"
         return f"{word}?" if self.sure is None else word if self.sure else "within noise"
 
 
-def arms(results: Results) -> list[Difference]:
+def compare_arms(results: Results) -> list[Difference]:
     """Return the differences between the two arms of an experiment; empty unless there are two."""
     if len(results.sides) != 2:
         return []
-    first, second = (of_arm(rows_rows(results), name) for name in results.sides)
-    return _pairs(first, second)
+    first, second = (select_arm(build_rows(results), name) for name in results.sides)
+    return _compare_rows(first, second)
 
 
-def of_arm(found: Sequence[Row], name: str) -> list[Row]:
-    return [row for row in found if row.arm == name]
+def select_arm(rows: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in rows if row.arm == name]
 
 
-def two_files(results: Results, other: Results) -> list[Difference]:
+def compare_results(results: Results, other: Results) -> list[Difference]:
     """Return the differences between two results, arm by arm if both have the same arms."""
-    first, second = rows_rows(results), rows_rows(other)
-    shared = {row.arm for row in first} & {row.arm for row in second}
-    if len(shared) < 2:
-        return _pairs(first, second)
-    return [each for name in sorted(shared) for each in _pairs(of_arm(first, name), of_arm(second, name), f"{name}: ")]
+    first, second = build_rows(results), build_rows(other)
+    shared_arms = {row.arm for row in first} & {row.arm for row in second}
+    if len(shared_arms) < 2:
+        return _compare_rows(first, second)
+    return [
+        each
+        for name in sorted(shared_arms)
+        for each in _compare_rows(select_arm(first, name), select_arm(second, name), f"{name}: ")
+    ]
 
 
-def _pairs(first: Sequence[Row], second: Sequence[Row], start: str = "") -> list[Difference]:
-    found = []
-    for row, other in _matched(first, second):
-        words, blind = f"{start}{row.words}", _blind(row, other)
-        found += [
-            Difference(words, title, a, b, digits, more, sure, blind and name == "itl_p99_ms")
-            for title, name, digits, more in COMPARED
-            if name in OF_KIND.get(str(row.load.get("kind")), Figures.model_fields)
-            for a, b, sure in _values(row, other, name)
+def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "") -> list[Difference]:
+    differences = []
+    for row, other in _match_rows(first, second):
+        description, hides_stalls = f"{prefix}{row.words}", _has_hidden_stalls(row, other)
+        differences += [
+            Difference(description, title, a, b, digits, more, sure, hides_stalls and name == "itl_p99_ms")
+            for title, name, digits, more in COMPARED_FIGURES
+            if name in FIGURES_BY_KIND.get(str(row.load.get("kind")), Figures.model_fields)
+            for a, b, sure in _compare_values(row, other, name)
         ]
-    return found
+    return differences
 
 
-def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
+def _match_rows(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
     """Yield pairs of rows with the same load.
 
     A load of another tool matches if it has the same concurrency or the same rate.
@@ -116,33 +120,39 @@ def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row,
         lambda row: load_key(row.load),
         lambda row: (row.load.get("kind"), row.load.get("concurrency") or 0, row.load.get("rate") or 0),
     )
-    left, right = list(first), list(second)
+    unmatched_first, unmatched_second = list(first), list(second)
     for key in keys:
-        for row in list(left):
-            other = next((item for item in right if key(item) == key(row)), None)
+        for row in list(unmatched_first):
+            other = next((item for item in unmatched_second if key(item) == key(row)), None)
             if other is not None:
-                left.remove(row)
-                right.remove(other)
+                unmatched_first.remove(row)
+                unmatched_second.remove(other)
                 yield row, other
-    if len(left) == len(right) == 1:
-        yield left[0], right[0]
+    if len(unmatched_first) == len(unmatched_second) == 1:
+        yield unmatched_first[0], unmatched_second[0]
 
 
-def _values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, bool | None]]:
-    value, two = row.values(name), other.values(name)
+def _compare_values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, bool | None]]:
+    first_values, second_values = row.values(name), other.values(name)
     first, second = row.figure(name), other.figure(name)
     if first is not None and second is not None:
-        many = len(value) > 1 and len(two) > 1
-        yield first, second, (max(value) < min(two) or max(two) < min(value)) if many else None
+        has_repetitions = len(first_values) > 1 and len(second_values) > 1
+        yield (
+            first,
+            second,
+            (max(first_values) < min(second_values) or max(second_values) < min(first_values))
+            if has_repetitions
+            else None,
+        )
 
 
-def _blind(*sides: Row) -> bool:
+def _has_hidden_stalls(*sides: Row) -> bool:
     """Return True if a side has stalls, but in less than one percent of the gaps."""
-    cells = [shown(cell) for row in sides for cell in row.cells]
+    cells = [shown_figures(cell) for row in sides for cell in row.cells]
     return any(figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in cells)
 
 
-def unmatched(results: Results, other: Results) -> list[str]:
+def list_unmatched(results: Results, other: Results) -> list[str]:
     """Return the loads that are in only one of two results."""
-    words = [{load_words(row.load) for row in rows_rows(each)} for each in (results, other)]
-    return sorted(words[0] ^ words[1])
+    descriptions = [{describe_load(row.load) for row in build_rows(each)} for each in (results, other)]
+    return sorted(descriptions[0] ^ descriptions[1])

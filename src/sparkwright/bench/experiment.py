@@ -15,11 +15,11 @@ from sparkwright.engines.advice import Effective, ServerRequest
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
-from sparkwright.measure.workload import WORKLOAD, Load
+from sparkwright.measure.workload import WORKLOAD_VERSION, Load
 from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe
-from sparkwright.project.recipe.engine_settings import Serving, serving
-from sparkwright.project.recipe.section_rules import on_host_network
+from sparkwright.project.recipe.engine_settings import ServerSettings, resolve_settings
+from sparkwright.project.recipe.section_rules import is_on_host_network
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 
@@ -64,13 +64,13 @@ class Experiment:
 
     def without(self, finished: Mapping[str, Any]) -> Experiment:
         """Return the experiment without finished cells and without turns that have no cells left."""
-        left = [
+        remaining = [
             replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished)) for turn in self.turns
         ]
-        return replace(self, turns=tuple(turn for turn in left if turn.cells))
+        return replace(self, turns=tuple(turn for turn in remaining if turn.cells))
 
 
-def order_of(names: Sequence[str], repeat: int, *, pair: bool) -> list[str]:
+def order_arms(names: Sequence[str], repeat: int, *, pair: bool) -> list[str]:
     """Return the order of the arms.
 
     A pair is measured as A B B A, so that a drift of the host affects both equally. Other arms go forwards and then backwards.
@@ -80,7 +80,7 @@ def order_of(names: Sequence[str], repeat: int, *, pair: bool) -> list[str]:
     return [name for turn in range(repeat) for name in (names if turn % 2 == 0 else list(reversed(names)))]
 
 
-def turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping[str, Any]) -> tuple[Turn, ...]:
+def build_turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping[str, Any]) -> tuple[Turn, ...]:
     """Return the turns with their cells.
 
     Args:
@@ -88,25 +88,27 @@ def turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping[str, 
         loads: loads to measure in each turn.
         identities: everything that identifies an arm, by arm; a changed command results in a different cell.
     """
-    seen: dict[str, int] = {}
-    found = []
+    repetitions: dict[str, int] = {}
+    built = []
     for arm in order:
-        seen[arm] = seen.get(arm, 0) + 1
-        cells = [Cell(_key(arm, load, identities[arm], seen[arm]), arm, load, seen[arm]) for load in loads]
-        found.append(Turn(arm, tuple(cells)))
-    return tuple(found)
+        repetitions[arm] = repetitions.get(arm, 0) + 1
+        cells = [
+            Cell(_cell_key(arm, load, identities[arm], repetitions[arm]), arm, load, repetitions[arm]) for load in loads
+        ]
+        built.append(Turn(arm, tuple(cells)))
+    return tuple(built)
 
 
-def _key(arm: str, load: Load, identity: Any, repetition: int) -> str:
-    exact = json.dumps([WORKLOAD, load.to_json(), identity], sort_keys=True, default=str)
-    return f"{arm}.{load.kind}.{hashlib.sha256(exact.encode()).hexdigest()[:10]}.{repetition}"
+def _cell_key(arm: str, load: Load, identity: Any, repetition: int) -> str:
+    identifying_json = json.dumps([WORKLOAD_VERSION, load.to_json(), identity], sort_keys=True, default=str)
+    return f"{arm}.{load.kind}.{hashlib.sha256(identifying_json.encode()).hexdigest()[:10]}.{repetition}"
 
 
 LOOPBACK = "127.0.0.1"
 #: usual name of chunked prefill on the command line
-SPOKEN = "chunked-prefill"
+CHUNKED_PREFILL = "chunked-prefill"
 #: name of the engines' rule about unknown flags
-UNKNOWN = "unknown-flag"
+UNKNOWN_FLAG_RULE = "unknown-flag"
 
 
 @dataclass(frozen=True)
@@ -128,39 +130,39 @@ class Arm:
             message = f"{self.recipe.name} is for `task: {self.recipe.file.task}`: bench measures generated text."
             raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
 
-    def serving(self, pinned: Mapping[str, Any]) -> Serving:
+    def serving(self, pinned: Mapping[str, Any]) -> ServerSettings:
         """Return the settings that the arm's engine would serve with, and the errors and warnings about them."""
-        return serving(self.recipe, pinned)
+        return resolve_settings(self.recipe, pinned)
 
     def effective(self, pinned: Mapping[str, Any]) -> Effective:
         """Return the predicted settings."""
-        served = self.serving(pinned)
+        settings = self.serving(pinned)
         file = self.recipe.file
-        request = ServerRequest(served.flags, file.image, file.platform, file.container.env)
-        return served.engine.advice.effective(request, config_of(pinned), served.version)
+        request = ServerRequest(settings.flags, file.image, file.platform, file.container.env)
+        return settings.engine.advice.effective(request, locked_config(pinned), settings.version)
 
 
-def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
+def find_refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
     """Return the reason why the engine would not start, or None if none is known."""
     return next(iter(arm.serving(pinned).errors), None)
 
 
-def as_it_runs(base: Recipe) -> Arm:
+def running_arm(base: Recipe) -> Arm:
     """Return the arm of the running server."""
     return Arm("server", base.name, base)
 
 
-def pair(recipe: Recipe, other: Recipe) -> list[Arm]:
+def recipe_arms(recipe: Recipe, other: Recipe) -> list[Arm]:
     """Return the arms for two recipes. Raises Refused if their images differ, because two things would change at once."""
     if recipe.image != other.image:
         raise Refused(
             f"{recipe.name} runs {recipe.image} and {other.name} {other.image}: two things would change at once.",
             fix="Give both recipes the same image.",
         )
-    return [_arm("a", recipe.name, recipe, {}), _arm("b", other.name, other, {})]
+    return [_build_arm("a", recipe.name, recipe, {}), _build_arm("b", other.name, other, {})]
 
 
-def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
+def flag_arms(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
     """Return two arms that differ in one flag.
 
     Args:
@@ -169,34 +171,37 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
         pinned: entries of spark.lock for the recipe's image and model.
     """
     written, equals, value = text.partition("=")
-    if written == SPOKEN and not equals:
-        return _chunked_prefill(base, pinned)
+    if written == CHUNKED_PREFILL and not equals:
+        return _chunked_prefill_arms(base, pinned)
     if equals and is_secret(written, value):
         raise Refused(
             f"--flag {written}: its value looks like a secret, which results and `docker inspect` would show."
         )
     base, flags = as_deployed(base, pinned), base.engine.flags
-    name = base.engine.advice.CHUNKED_PREFILL if written == SPOKEN else written
-    given = document.parse(value, Path("--flag")).data if equals else True
-    if "." in name or given == axis.UNSET:
-        changed = grid(base, [Axis(name, (given,))], pinned, names=("b",))
-        return [_arm("a", base.name, base, {}), *changed]
-    change = flags.named({name: given})
-    shown = flags.argv(change)
-    arms = [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
-    _known(Axis(name, ()), arms[1:], pinned)
+    name = base.engine.advice.CHUNKED_PREFILL if written == CHUNKED_PREFILL else written
+    flag_value = document.parse(value, Path("--flag")).data if equals else True
+    if "." in name or flag_value == axis.UNSET:
+        changed = grid_arms(base, [Axis(name, (flag_value,))], pinned, names=("b",))
+        return [_build_arm("a", base.name, base, {}), *changed]
+    change = flags.named({name: flag_value})
+    arguments = flags.argv(change)
+    arms = [
+        _build_arm("a", f"{base.name}", base, {}),
+        _build_arm("b", f"{base.name} {' '.join(arguments)}", base, change),
+    ]
+    _check_axis(Axis(name, ()), arms[1:], pinned)
     return arms
 
 
-def sweep(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
+def sweep_arms(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
     """Return an arm for each token budget of a step. Raises Refused if the engine has no flag for it."""
     name = base.engine.flags.BUDGET
     if not name:
         raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
-    return grid(base, [Axis(name, tuple(values))], pinned)
+    return grid_arms(base, [Axis(name, tuple(values))], pinned)
 
 
-def grid(
+def grid_arms(
     base: Recipe, axes: Sequence[Axis], pinned: Mapping[str, Any], *, names: Sequence[str] | None = None
 ) -> list[Arm]:
     """Return an arm for each combination of the axes' values.
@@ -211,68 +216,74 @@ def grid(
         Refused: a flag is unknown to the recipe's engine, is set by another key of a recipe, is changed twice, or there are more
             than MOST_ARMS arms.
     """
-    base, found = as_deployed(base, pinned), list(axis.points(axes))
-    if len(found) > axis.MOST_ARMS:
+    base, combinations = as_deployed(base, pinned), list(axis.combine_values(axes))
+    if len(combinations) > axis.MAX_ARMS:
         raise Refused(
-            f"{len(found)} arms: an experiment starts at most {axis.MOST_ARMS}, for each takes minutes to load.",
+            f"{len(combinations)} arms: an experiment starts at most {axis.MAX_ARMS}, for each takes minutes to load.",
             fix="Give fewer values.",
         )
-    if len({axis.canonical(each.name, base.engine.flags) for each in axes}) < len(axes):
+    if len({axis.canonical_name(each.name, base.engine.flags) for each in axes}) < len(axes):
         raise Refused(f"{' and '.join(each.name for each in axes)} are the same flag.")
-    names = names or axis.arm_names(found)
-    arms = [_at(name, base, axes, values) for name, values in zip(names, found, strict=True)]
-    for each in axes:
-        _known(each, arms, pinned)
+    names = names or axis.arm_names(combinations)
+    arms = [_grid_arm(name, base, axes, values) for name, values in zip(names, combinations, strict=True)]
+    for swept in axes:
+        _check_axis(swept, arms, pinned)
     return arms
 
 
-def values_pair(base: Recipe, compared: Axis, pinned: Mapping[str, Any]) -> list[Arm]:
+def value_arms(base: Recipe, swept: Axis, pinned: Mapping[str, Any]) -> list[Arm]:
     """Return two arms that differ in the value of one flag. Raises Refused as `grid` does."""
-    return grid(base, [compared], pinned, names=("a", "b"))
+    return grid_arms(base, [swept], pinned, names=("a", "b"))
 
 
-def _at(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str, Any]) -> Arm:
+def _grid_arm(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str, Any]) -> Arm:
     """Return the arm of one combination of values."""
     changes: dict[str, Any] = {}
-    for each in axes:
-        changes |= each.changes(values[each.name], {**base.file.flags, **changes}, base.engine.flags)
-    title = ", ".join(f"{flag} {axis.shown(value)}" for flag, value in values.items())
-    return _arm(name, title, base, changes, values)
+    for swept in axes:
+        changes |= swept.changes(values[swept.name], {**base.file.flags, **changes}, base.engine.flags)
+    title = ", ".join(f"{flag} {axis.format_value(value)}" for flag, value in values.items())
+    return _build_arm(name, title, base, changes, values)
 
 
-def _known(each: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
+def _check_axis(swept: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
     """Raise Refused for a flag that another key of the recipe sets, or that the engine does not have."""
-    own = arms[0].recipe.engine.flags.canonical(each.flag)
-    key = arms[0].recipe.engine.flags.SET_BY.get(own)
+    flag_name = arms[0].recipe.engine.flags.canonical(swept.flag)
+    key = arms[0].recipe.engine.flags.SET_BY.get(flag_name)
     if key:
-        raise Refused(f"--flag {each.name}: a recipe says that under {key}.", fix="Compare two recipes: -a and -b.")
+        raise Refused(f"--flag {swept.name}: a recipe says that under {key}.", fix="Compare two recipes: -a and -b.")
     for arm in arms:
         for finding in arm.serving(pinned).findings:
-            if finding.rule == UNKNOWN and finding.severity == "error" and finding.flag in (own, each.flag):
+            if (
+                finding.rule == UNKNOWN_FLAG_RULE
+                and finding.severity == "error"
+                and finding.flag in (flag_name, swept.flag)
+            ):
                 fix = next((f"{way.text[:1].upper()}{way.text[1:]}." for way in finding.ways_out), "")
-                raise Refused(f"--flag {each.name}: {finding.sentence}", fix=fix)
+                raise Refused(f"--flag {swept.name}: {finding.sentence}", fix=fix)
 
 
 def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
     """Return the recipe with the flags that its expectation implies, so that a changed flag does not alter them."""
     file_flags = base.file_flags(pinned.get("model") or {})
-    words = {name: given for name, given in serving(base, pinned).flags.items() if name not in file_flags}
-    return replace(base, file=base.file.with_flags(words))
+    implied_flags = {
+        name: given for name, given in resolve_settings(base, pinned).flags.items() if name not in file_flags
+    }
+    return replace(base, file=base.file.with_flags(implied_flags))
 
 
-def config_of(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
+def locked_config(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of the model's config.json that is in the lock."""
-    found: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
-    return found
+    config: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
+    return config
 
 
-def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
+def _chunked_prefill_arms(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
     """Return the arms with chunked prefill on and off, otherwise equal."""
-    both = base.engine.advice.chunked_prefill_arms(base.file.flags, config_of(pinned))
-    if both is None:
+    changes = base.engine.advice.chunked_prefill_arms(base.file.flags, locked_config(pinned))
+    if changes is None:
         raise Refused(f"{base.engine.title} has no switch for chunked prefill.")
-    on, off = both
-    return [_arm("a", "chunked prefill on", base, on), _arm("b", "chunked prefill off", base, off)]
+    on, off = changes
+    return [_build_arm("a", "chunked prefill on", base, on), _build_arm("b", "chunked prefill off", base, off)]
 
 
 def changed_flags(arm: Arm, other: Arm) -> list[str]:
@@ -280,30 +291,34 @@ def changed_flags(arm: Arm, other: Arm) -> list[str]:
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
-def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Mapping[str, Any] | None = None) -> Arm:
+def _build_arm(
+    name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Mapping[str, Any] | None = None
+) -> Arm:
     """Return an arm, which is the recipe with these flags and without an expected rate.
 
     Without changes it serves as in a deploy. With changes, no particular chunked prefill is expected either.
     """
-    words = {name: message for name, message in base.file.flags.items() if name not in changes}
-    words |= {flag: message for flag, message in changes.items() if message is not None}
-    box = base.file.container
-    expected = {"tok_per_s": None, **({"chunked_prefill": "any"} if changes else {})}
+    flags = {name: message for name, message in base.file.flags.items() if name not in changes}
+    flags |= {flag: message for flag, message in changes.items() if message is not None}
+    container = base.file.container
+    expectations = {"tok_per_s": None, **({"chunked_prefill": "any"} if changes else {})}
     file = base.file.with_flags(
-        words,
-        container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}, "compile_caches": False}),
-        expect=base.file.expect.model_copy(update=expected),
+        flags,
+        container=container.model_copy(
+            update={"labels": {**container.labels, LAB_LABEL: name}, "compile_caches": False}
+        ),
+        expect=base.file.expect.model_copy(update=expectations),
     )
     return Arm(name, title, replace(base, file=file), dict(changes), dict(at or {}))
 
 
-def named(arm: Arm, container: str) -> Arm:
+def with_container_name(arm: Arm, name: str) -> Arm:
     """Return the arm with the container name of the host's own server, so that an interrupted run never leaves two containers.
 
     It listens only on the loopback, so that the server's clients are refused and not measured.
     """
     file = arm.recipe.file
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
-    box = file.container.model_copy(update={"name": container, "ports": ports})
-    words = {**file.flags, "host": LOOPBACK} if on_host_network(file) else file.flags
-    return replace(arm, recipe=replace(arm.recipe, file=file.with_flags(words, container=box)))
+    new_container = file.container.model_copy(update={"name": name, "ports": ports})
+    flags = {**file.flags, "host": LOOPBACK} if is_on_host_network(file) else file.flags
+    return replace(arm, recipe=replace(arm.recipe, file=file.with_flags(flags, container=new_container)))

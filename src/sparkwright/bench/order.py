@@ -13,13 +13,13 @@ from typing import Any
 from sparkwright.bench.axis import Axis
 from sparkwright.engines.advice import Effective
 from sparkwright.errors import Refused
-from sparkwright.measure.workload import KINDS, LONGEST, SHORTEST, Load
+from sparkwright.measure.workload import KINDS, MAX_LENGTH, MIN_LENGTH, Load
 from sparkwright.trust import bounds
-from sparkwright.trust.names import below_home
+from sparkwright.trust.names import expand_home
 from sparkwright.units import MIB
 
 #: loads by command, as named in --loads
-LOADS: Mapping[str, tuple[str, ...]] = {
+LOADS_BY_COMMAND: Mapping[str, tuple[str, ...]] = {
     "smoke": ("smoke",),
     "serve": ("serve",),
     "ab": ("serve", "hol1", "hol2", "itl"),
@@ -30,23 +30,23 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "context": ("depth",),
 }
 #: default concurrency of `serve` by command: a curve, or one stream and several
-CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
+DEFAULT_CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
 #: minimum number of prefill steps of a long prompt, because with a single step chunked prefill makes no difference
-STEPS = 4
+MIN_PREFILL_STEPS = 4
 LONG_TOKENS = 4096
 #: kinds of load with a long prompt
-LONG = frozenset(("hol1", "hol2", "itl", "mixed"))
+LONG_PROMPT_KINDS = frozenset(("hol1", "hol2", "itl", "mixed"))
 #: relative error in a long prompt's number of tokens, which consists of random words
-SLACK = 0.03
+LENGTH_ERROR_SHARE = 0.03
 #: longest prompt of a ladder if the context is unknown, and the shortest prompt of all ladders
-DEPTH_TOKENS, SHORTEST_DEPTH_TOKENS = 32768, 1024
+DEFAULT_DEPTH_TOKENS, MIN_DEPTH_TOKENS = 32768, 1024
 #: margin for the chat template and the estimated number of words
 MARGIN_TOKENS = 256
 #: maximum temperature, as in OpenAI's API
-HOTTEST = 2.0
+MAX_TEMPERATURE = 2.0
 
 #: default loads by kind
-USUAL: Mapping[str, Load] = {
+DEFAULT_LOADS: Mapping[str, Load] = {
     "smoke": Load("smoke", requests=3, prompt_tokens=2048, output_tokens=128),
     "serve": Load("serve"),
     "hol1": Load("hol1", streams=3, output_tokens=256, after_s=1.0),
@@ -58,7 +58,7 @@ USUAL: Mapping[str, Load] = {
 
 
 @dataclass(frozen=True)
-class Order:
+class BenchOptions:
     """The options of a bench command, where 0, empty strings and empty tuples mean that an option was not given.
 
     The arms are `a` and `b`, or one recipe with different values of `flag`, `sizes` or `axes`. Without any of these the running
@@ -107,7 +107,7 @@ class Order:
         """True if the experiment starts containers."""
         return bool(self.a or self.flag or self.sizes or self.axes)
 
-    def checked(self) -> Order:
+    def checked(self) -> BenchOptions:
         """Return the order unchanged. Raises Refused if its options contradict each other."""
         if bool(self.a) != bool(self.b):
             raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
@@ -136,20 +136,20 @@ class Order:
         counts |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
         counts |= {"depth": self.depth, "streams": self.streams}
         for option, numbers in lists.items():
-            wrong = next((number for number in numbers if not 0 < number < math.inf), None)
-            if wrong is not None:
-                raise Refused(f"--{option} must be above 0, got {wrong}.")
-        hot = next((heat for heat in self.temperatures if not 0 <= heat <= HOTTEST), None)
-        if hot is not None:
-            raise Refused(f"--temperature must be between 0 and {HOTTEST:g}, got {hot}.")
+            invalid = next((number for number in numbers if not 0 < number < math.inf), None)
+            if invalid is not None:
+                raise Refused(f"--{option} must be above 0, got {invalid}.")
+        invalid_temperature = next((heat for heat in self.temperatures if not 0 <= heat <= MAX_TEMPERATURE), None)
+        if invalid_temperature is not None:
+            raise Refused(f"--temperature must be between 0 and {MAX_TEMPERATURE:g}, got {invalid_temperature}.")
         for option, count in counts.items():
-            if count < (least := int(option == "repeat")):
-                raise Refused(f"--{option} must be at least {least}, got {count}.")
+            if count < (minimum := int(option == "repeat")):
+                raise Refused(f"--{option} must be at least {minimum}, got {count}.")
         return self
 
 
 @dataclass(frozen=True)
-class Room:
+class LoadLimits:
     """Limits on the loads, in tokens."""
 
     #: largest token budget of a step in the arms with chunked prefill; None if unknown
@@ -158,7 +158,7 @@ class Room:
     length: int | None = None
 
     @classmethod
-    def of(cls, arms: Sequence[Effective]) -> Room:
+    def of(cls, arms: Sequence[Effective]) -> LoadLimits:
         """Return the limits over all arms. Arms without chunked prefill do not count for the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
         lengths = [arm.max_model_len for arm in arms if arm.max_model_len]
@@ -166,7 +166,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedLoads:
     """The loads of an experiment."""
 
     #: loads in the order in which they run
@@ -175,107 +175,111 @@ class Planned:
     notes: tuple[str, ...] = ()
 
 
-def planned(order: Order, room: Room, folder: Path) -> Planned:
+def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> PlannedLoads:
     """Return the loads for a command's options.
 
     Args:
-        order: the command's options.
-        room: limits on the loads.
+        options: the command's options.
+        limits: limits on the loads.
         folder: base of relative file names.
     """
-    found: list[Load] = []
-    for kind in order.loads or LOADS[order.command]:
-        usual = replace(USUAL[kind], seed=order.seed)
+    loads: list[Load] = []
+    for kind in options.loads or LOADS_BY_COMMAND[options.command]:
+        default = replace(DEFAULT_LOADS[kind], seed=options.seed)
         if kind == "depth":
-            found += _ladder(order, usual, room)
+            loads += _depth_loads(options, default, limits)
             continue
-        found += _serving(order, usual, folder) if kind == "serve" else [_sized(order, usual)]
+        loads += _serve_loads(options, default, folder) if kind == "serve" else [_with_sizes(options, default)]
     notes: list[str] = []
-    if any(load.kind in LONG for load in found):
-        long_tokens, notes = _long_tokens(order, room, found)
-        found = [replace(load, long_tokens=long_tokens) if load.kind in LONG else load for load in found]
-    heats = order.temperatures or (0.0,)
-    fitting = [_fitting(load, room) for load in found]
-    return Planned(tuple(replace(load, temperature=heat) for heat in heats for load in fitting), tuple(notes))
+    if any(load.kind in LONG_PROMPT_KINDS for load in loads):
+        long_tokens, notes = _choose_long_tokens(options, limits, loads)
+        loads = [replace(load, long_tokens=long_tokens) if load.kind in LONG_PROMPT_KINDS else load for load in loads]
+    temperatures = options.temperatures or (0.0,)
+    fitting_loads = [_fit_to_context(load, limits) for load in loads]
+    return PlannedLoads(
+        tuple(replace(load, temperature=heat) for heat in temperatures for load in fitting_loads), tuple(notes)
+    )
 
 
-def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:
-    shape: dict[str, Any] = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
-    ways: list[dict[str, Any]] = [{"rate": rate} for rate in order.rates] or [
-        {"concurrency": streams} for streams in order.concurrency or CONCURRENCY.get(order.command, (1, 8))
+def _serve_loads(options: BenchOptions, default: Load, folder: Path) -> list[Load]:
+    lengths: dict[str, Any] = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
+    arrivals: list[dict[str, Any]] = [{"rate": rate} for rate in options.rates] or [
+        {"concurrency": streams} for streams in options.concurrency or DEFAULT_CONCURRENCY.get(options.command, (1, 8))
     ]
     loads = []
-    for way in ways:
-        requests = order.requests or max(16, 4 * int(way.get("concurrency", 8)))
-        loads.append(replace(usual, requests=requests, **shape, **way))
-    if order.dataset:
-        most = max(load.requests for load in loads)
-        prompts = tuple(prompts_of(folder / below_home(order.dataset), most, seed=order.seed))
+    for arrival in arrivals:
+        requests = options.requests or max(16, 4 * int(arrival.get("concurrency", 8)))
+        loads.append(replace(default, requests=requests, **lengths, **arrival))
+    if options.dataset:
+        max_requests = max(load.requests for load in loads)
+        prompts = tuple(read_prompts(folder / expand_home(options.dataset), max_requests, seed=options.seed))
         loads = [replace(load, prompts=prompts) for load in loads]
     return loads
 
 
-def _ladder(order: Order, usual: Load, room: Room) -> list[Load]:
+def _depth_loads(options: BenchOptions, default: Load, limits: LoadLimits) -> list[Load]:
     """Return loads with prompts that double in length up to the context, shortest first.
 
     Raises:
         Refused: the longest prompt does not fit into the server's context.
     """
-    load = _sized(order, usual)
-    most = int((room.length - load.output_tokens) * (1 - SLACK)) - MARGIN_TOKENS if room.length else None
-    if order.depth and most is not None and order.depth > most:
-        message = f"a prompt of {order.depth} tokens does not fit a context of {room.length}."
-        raise Refused(message, fix=f"--depth {most} does.")
-    longest = order.depth or (DEPTH_TOKENS if most is None else max(1, most))
+    load = _with_sizes(options, default)
+    max_tokens = (
+        int((limits.length - load.output_tokens) * (1 - LENGTH_ERROR_SHARE)) - MARGIN_TOKENS if limits.length else None
+    )
+    if options.depth and max_tokens is not None and options.depth > max_tokens:
+        message = f"a prompt of {options.depth} tokens does not fit a context of {limits.length}."
+        raise Refused(message, fix=f"--depth {max_tokens} does.")
+    longest = options.depth or (DEFAULT_DEPTH_TOKENS if max_tokens is None else max(1, max_tokens))
     depths = [longest]
-    while depths[-1] // 2 >= SHORTEST_DEPTH_TOKENS:
+    while depths[-1] // 2 >= MIN_DEPTH_TOKENS:
         depths.append(depths[-1] // 2)
-    streams = order.streams or 1
+    streams = options.streams or 1
     return [replace(load, prompt_tokens=depth, concurrency=streams) for depth in reversed(depths)]
 
 
-def _sized(order: Order, usual: Load) -> Load:
+def _with_sizes(options: BenchOptions, default: Load) -> Load:
     """Return a load with the sizes from the command line, and defaults for the rest."""
-    given = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
-    if order.requests and usual.kind == "smoke":
-        changes["requests"] = order.requests
-    if usual.kind == "mixed":
-        changes |= {"concurrency": order.concurrency[0]} if order.concurrency else {}
-        changes |= {"rate": order.rates[0], "concurrency": 0} if order.rates else {}
-        if order.requests:
-            longs = max(1, order.requests // 5)
-            changes |= {"longs": longs, "shorts": order.requests - longs}
-    return replace(usual, **changes)
+    lengths = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
+    changes: dict[str, Any] = {name: value for name, value in lengths.items() if value}
+    if options.requests and default.kind == "smoke":
+        changes["requests"] = options.requests
+    if default.kind == "mixed":
+        changes |= {"concurrency": options.concurrency[0]} if options.concurrency else {}
+        changes |= {"rate": options.rates[0], "concurrency": 0} if options.rates else {}
+        if options.requests:
+            longs = max(1, options.requests // 5)
+            changes |= {"longs": longs, "shorts": options.requests - longs}
+    return replace(default, **changes)
 
 
-def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, list[str]]:
+def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequence[Load]) -> tuple[int, list[str]]:
     """Return the length of a long prompt and notes. It is at least STEPS times the largest budget if the context allows it."""
-    answers = max(load.output_tokens for load in loads)
-    most = room.length - answers - MARGIN_TOKENS if room.length else None
-    if order.long_tokens:
-        if most is not None and order.long_tokens > most:
+    answer_tokens = max(load.output_tokens for load in loads)
+    max_tokens = limits.length - answer_tokens - MARGIN_TOKENS if limits.length else None
+    if options.long_tokens:
+        if max_tokens is not None and options.long_tokens > max_tokens:
             raise Refused(
-                f"a prompt of {order.long_tokens} tokens does not fit a context of {room.length}.",
-                fix=f"--long-tokens {most} does.",
+                f"a prompt of {options.long_tokens} tokens does not fit a context of {limits.length}.",
+                fix=f"--long-tokens {max_tokens} does.",
             )
-        tokens = order.long_tokens
+        tokens = options.long_tokens
     else:
-        wanted = max(LONG_TOKENS, STEPS * (room.budget or 0))
-        tokens = min(wanted, most) if most is not None else wanted
-    if not room.budget or tokens >= STEPS * room.budget:
+        default_tokens = max(LONG_TOKENS, MIN_PREFILL_STEPS * (limits.budget or 0))
+        tokens = min(default_tokens, max_tokens) if max_tokens is not None else default_tokens
+    if not limits.budget or tokens >= MIN_PREFILL_STEPS * limits.budget:
         return tokens, []
     prompt = f"the long prompt of {tokens} tokens"
-    if tokens > room.budget:
-        return tokens, [f"{prompt} is less than {STEPS} steps of {room.budget}"]
-    return tokens, [f"{prompt} fits one step of {room.budget}: whether prompts are cut can make no difference"]
+    if tokens > limits.budget:
+        return tokens, [f"{prompt} is less than {MIN_PREFILL_STEPS} steps of {limits.budget}"]
+    return tokens, [f"{prompt} fits one step of {limits.budget}: whether prompts are cut can make no difference"]
 
 
-def _fitting(load: Load, room: Room) -> Load:
+def _fit_to_context(load: Load, limits: LoadLimits) -> Load:
     """Return the load with its prompt shortened to fit into the context."""
-    if room.length is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= room.length:
+    if limits.length is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= limits.length:
         return load
-    return replace(load, prompt_tokens=max(64, room.length - load.output_tokens - MARGIN_TOKENS))
+    return replace(load, prompt_tokens=max(64, limits.length - load.output_tokens - MARGIN_TOKENS))
 
 
 # Prompts from a file: ShareGPT's published JSON, or JSON lines that each have a `prompt`.
@@ -283,59 +287,64 @@ def _fitting(load: Load, room: Room) -> Load:
 # The laptop has no tokenizer, so the tokens of answers are estimated from their characters. The server counts the real number.
 
 CHARS_PER_TOKEN = 4
-ANSWER_TOKENS = 128
+DEFAULT_ANSWER_TOKENS = 128
 #: limits for a file; ShareGPT has 650 MB and about 4 million JSON values
-MOST_BYTES, MOST_PARTS = 2048 * MIB, 40_000_000
+MAX_BYTES, MAX_PARTS = 2048 * MIB, 40_000_000
 #: names of the user and the assistant in published data sets
-ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
-TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
+USER_ROLES, ASSISTANT_ROLES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
+TOKEN_KEYS = ("output_tokens", "max_tokens", "completion_tokens")
 
 
-def prompts_of(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
+def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
     """Return up to `count` random pairs of a prompt and the number of tokens of its answer. Raises Refused.
 
     As in vLLM's own benchmark, only the first turn of a conversation is used, if both sides have 4 to 1024 tokens.
     """
     try:
-        text = bounds.bytes_of(path, MOST_BYTES).decode()
-    except bounds.TooMuch as error:
+        text = bounds.read_bytes(path, MAX_BYTES).decode()
+    except bounds.LimitExceeded as error:
         raise Refused(f"{path} {error}.") from None
     except (OSError, ValueError) as error:  # the file is not UTF-8, or its name contains a NUL
         raise Refused(f"{path} can't be read: {error}.") from None
-    rows = list(_share_gpt(text, path) if text.lstrip().startswith("[") else _lines(text, path))
+    rows = list(_parse_share_gpt(text, path) if text.lstrip().startswith("[") else _parse_lines(text, path))
     if not rows:
         raise Refused(
-            f"{path} holds no prompt that can be used.", fix=f"One turn of {SHORTEST} to {LONGEST} tokens each."
+            f"{path} holds no prompt that can be used.", fix=f"One turn of {MIN_LENGTH} to {MAX_LENGTH} tokens each."
         )
     random.Random(seed).shuffle(rows)
     return rows[:count]
 
 
-def _share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
+def _parse_share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
     try:
-        data = bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
+        data = bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_PARTS)
     except ValueError as error:
         raise Refused(f"{path} is not JSON: {error}.") from None
     for row in data:
         turns = row.get("conversations") or row.get("conversation") or [] if isinstance(row, dict) else []
-        if not isinstance(turns, list) or len(turns) < 2 or _who(turns[0]) not in ASKS or _who(turns[1]) not in ANSWERS:
+        if (
+            not isinstance(turns, list)
+            or len(turns) < 2
+            or _speaker(turns[0]) not in USER_ROLES
+            or _speaker(turns[1]) not in ASSISTANT_ROLES
+        ):
             continue
         prompt, answer = str(turns[0].get("value") or ""), str(turns[1].get("value") or "")
         sizes = [len(part) // CHARS_PER_TOKEN for part in (prompt, answer)]
-        if all(SHORTEST <= size <= LONGEST for size in sizes):
+        if all(MIN_LENGTH <= size <= MAX_LENGTH for size in sizes):
             yield prompt, sizes[1]
 
 
-def _who(turn: Any) -> str:
+def _speaker(turn: Any) -> str:
     return str(turn.get("from", "")) if isinstance(turn, dict) else ""
 
 
-def _lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
+def _parse_lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            row = bounds.json_of(line)
+            row = bounds.parse_json(line)
         except ValueError:
             raise Refused("a line is not JSON.", where=f"{path}:{number}") from None
         prompt = row.get("prompt") if isinstance(row, dict) else row
@@ -343,7 +352,9 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
             raise Refused(
                 'a line has no "prompt".', where=f"{path}:{number}", fix='As {"prompt": "...", "output_tokens": 128}.'
             )
-        tokens = next((row[name] for name in TOKENS if isinstance(row, dict) and row.get(name)), ANSWER_TOKENS)
+        tokens = next(
+            (row[name] for name in TOKEN_KEYS if isinstance(row, dict) and row.get(name)), DEFAULT_ANSWER_TOKENS
+        )
         if not isinstance(tokens, int) or tokens < 1:
             raise Refused(f"{tokens!r} is not a number of tokens.", where=f"{path}:{number}")
         yield prompt, tokens

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from sparkwright.bench import compare
 from sparkwright.bench.compare import Difference
-from sparkwright.bench.results_file import Cell, Results, Row, load_words, rows_rows
-from sparkwright.console.terminal import terminal
+from sparkwright.bench.results_file import Cell, Results, Row, build_rows, describe_load
+from sparkwright.console.terminal import build_console
 from sparkwright.errors import Refused
 
 #: columns as (title, name in `Figures`, digits)
-FIGURES: tuple[tuple[str, str, int], ...] = (
+FIGURE_COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("tok/s", "output_tok_per_s", 1),
     ("tok/s a stream", "stream_tok_per_s", 1),
     ("TTFT p50 ms", "ttft_p50_ms", 0),
@@ -28,10 +28,10 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
     ("stalled ms", "stall_ms", 0),
     ("lowest available GiB", "lowest_available_gib", 1),
 )
-MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
+MEASURED_FROM = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
 #: width in a pipe, which is wider than any line so that nothing is wrapped or truncated
-WIDE = 10_000
-DERIVED: dict[str, str] = {
+PIPE_WIDTH = 10_000
+DERIVED_TITLES: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
     "long_ttft_ms": "long prompt's TTFT ms",
@@ -45,25 +45,25 @@ DERIVED: dict[str, str] = {
 }
 
 
-def show(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
-    console = _console(out, width)
+def print_results(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
+    console = _build_console(out, width)
     place = f" on {results.host}" if results.host else ""
-    console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED[results.measured_from]}"))
+    console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED_FROM[results.measured_from]}"))
     if results.sandbox:
         console.print("the sandbox: simulated figures, not real measurements", style="yellow")
-    _arms(console, results)
+    _print_arms(console, results)
     if results.cells:
-        console.print(_figures(results))
-    for line in [*extras(results), *verdicts(results)]:
+        console.print(_figure_table(results))
+    for line in [*extra_lines(results), *verdict_lines(results)]:
         console.print(line)
-    found = compare.arms(results)
-    if found:
+    differences = compare.compare_arms(results)
+    if differences:
         first, second = results.sides
         console.print()
-        show_differences(found, first, second, out)
+        print_differences(differences, first, second, out)
 
 
-def _arms(console: Console, results: Results) -> None:
+def _print_arms(console: Console, results: Results) -> None:
     for arm in results.arms:
         if arm.refused is not None:
             console.print(f"arm {arm.name} ({arm.title}): not started: {arm.refused.sentence}", style="red")
@@ -72,130 +72,139 @@ def _arms(console: Console, results: Results) -> None:
         elif len(results.arms) > 1:
             log = "its log was not read"
             if arm.effective:
-                log = "its log: chunked prefill {}, prefix caching {}".format(*switches(arm.effective))
+                log = "its log: chunked prefill {}, prefix caching {}".format(*format_switches(arm.effective))
             console.print(f"arm {arm.name}: {arm.title} ({log})")
 
 
-def switches(effective: dict[str, Any]) -> tuple[str, ...]:
+def format_switches(effective: dict[str, Any]) -> tuple[str, ...]:
     """Return the state of an arm's chunked prefill and prefix caching, according to its log."""
     words = {True: "on", False: "off", None: "unknown"}
     return tuple(words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
 
 
-def figures(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
+def figure_rows(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
     """Return the titles of the figures that any row has, and the rows with their values."""
-    found = rows_rows(results)
-    names = [figure for figure in FIGURES if any(row.values(figure[1]) for row in found)]
-    cells = [[number(row.figure(name), digits) for _, name, digits in names] for row in found]
-    return [title for title, _, _ in names], list(zip(found, cells, strict=True))
+    rows = build_rows(results)
+    columns = [figure for figure in FIGURE_COLUMNS if any(row.values(figure[1]) for row in rows)]
+    cells = [[format_number(row.figure(name), digits) for _, name, digits in columns] for row in rows]
+    return [title for title, _, _ in columns], list(zip(rows, cells, strict=True))
 
 
-def _figures(results: Results) -> Table:
-    titles, found = figures(results)
-    starts: dict[str, Callable[[Row], str]] = {"LOAD": lambda row: row.words}
-    if len({row.arm for row, _ in found}) > 1:
-        starts["ARM"] = lambda row: row.arm
-    if any(len(row.cells) > 1 for row, _ in found):
-        starts["RUNS"] = lambda row: str(len(row.cells))
+def _figure_table(results: Results) -> Table:
+    titles, rows = figure_rows(results)
+    leading_columns: dict[str, Callable[[Row], str]] = {"LOAD": lambda row: row.words}
+    if len({row.arm for row, _ in rows}) > 1:
+        leading_columns["ARM"] = lambda row: row.arm
+    if any(len(row.cells) > 1 for row, _ in rows):
+        leading_columns["RUNS"] = lambda row: str(len(row.cells))
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in (*starts, *titles):
-        table.add_column(title, justify="left" if title in starts else "right", overflow="fold")
-    for row, cells in found:
-        table.add_row(*(start(row) for start in starts.values()), *cells)
+    for title in (*leading_columns, *titles):
+        table.add_column(title, justify="left" if title in leading_columns else "right", overflow="fold")
+    for row, cells in rows:
+        table.add_row(*(start(row) for start in leading_columns.values()), *cells)
     return table
 
 
-def number(value: float | None, digits: int) -> str:
+def format_number(value: float | None, digits: int) -> str:
     """Return a figure as text, or a dash if it is unknown."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def extras(results: Results) -> Iterable[str]:
+def extra_lines(results: Results) -> Iterable[str]:
     """Yield lines for figures that only one kind of load has."""
-    for row in rows_rows(results):
-        digits = {name: 2 if name.endswith("ratio") or name.startswith("accepted") else 1 for name in DERIVED}
-        reported = {title: (row.figure(name), digits[name]) for name, title in DERIVED.items()}
-        parts = [f"{title} {number(value, digits)}" for title, (value, digits) in reported.items() if value]
+    for row in build_rows(results):
+        digits = {name: 2 if name.endswith("ratio") or name.startswith("accepted") else 1 for name in DERIVED_TITLES}
+        reported = {title: (row.figure(name), digits[name]) for name, title in DERIVED_TITLES.items()}
+        parts = [f"{title} {format_number(value, digits)}" for title, (value, digits) in reported.items() if value]
         if parts:
             yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
         if row.load.get("kind") == "mixed":
-            yield f"{row.words}, arm {row.arm}: {'; '.join(_by_group(row))}"
-    yield from _best(results)
+            yield f"{row.words}, arm {row.arm}: {'; '.join(_group_lines(row))}"
+    yield from _best_lines(results)
     yield from results.notes
 
 
-def _best(results: Results) -> Iterable[str]:
+def _best_lines(results: Results) -> Iterable[str]:
     """Yield the best value of the swept flags for each load, by throughput, and the values within noise of it."""
     if results.experiment != "sweep":
         return
-    for words in dict.fromkeys(row.words for row in rows_rows(results) if row.load.get("kind") in ("serve", "smoke")):
-        rates = {row.arm: row.figure("output_tok_per_s") or 0.0 for row in rows_rows(results) if row.words == words}
+    for description in dict.fromkeys(
+        row.words for row in build_rows(results) if row.load.get("kind") in ("serve", "smoke")
+    ):
+        rates = {
+            row.arm: row.figure("output_tok_per_s") or 0.0 for row in build_rows(results) if row.words == description
+        }
         if len(rates) > 1:
             arm = max(rates, key=lambda name: rates[name])
-            alike = [name for name, rate in rates.items() if name != arm and rate >= rates[arm] * (1 - compare.NOISE)]
-            noise = f"; within {compare.NOISE:.0%} of it: {', '.join(alike)}" if alike else ""
-            yield f"{words}: most output with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise}"
+            within_noise = [
+                name for name, rate in rates.items() if name != arm and rate >= rates[arm] * (1 - compare.NOISE_SHARE)
+            ]
+            noise = f"; within {compare.NOISE_SHARE:.0%} of it: {', '.join(within_noise)}" if within_noise else ""
+            yield f"{description}: most output with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise}"
 
 
-def _by_group(row: Row) -> Iterable[str]:
+def _group_lines(row: Row) -> Iterable[str]:
     """Yield the time to first token of long and short prompts separately, as a joint figure hides which waits for which."""
     for group in ("short", "long"):
-        found = [cell.groups[group] for cell in row.cells if group in cell.groups]
-        if found:
+        group_figures = [cell.groups[group] for cell in row.cells if group in cell.groups]
+        if group_figures:
             p50, p99 = (
-                max(getattr(figures, name) or 0 for figures in found) for name in ("ttft_p50_ms", "ttft_p99_ms")
+                max(getattr(figures, name) or 0 for figures in group_figures) for name in ("ttft_p50_ms", "ttft_p99_ms")
             )
             yield f"{group}: TTFT p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
 
 
-def verdicts(results: Results) -> Iterable[str]:
+def verdict_lines(results: Results) -> Iterable[str]:
     """Yield the inconclusive cells with the reasons."""
     for cell in results.cells:
         if cell.verdict in ("inconclusive", "failed"):
             why = "; ".join([*cell.doubts, *cell.notes]) or "no stream ended well"
-            yield f"{cell.verdict}: {load_words(cell.load)}, arm {cell.arm}: {why}"
+            yield f"{cell.verdict}: {describe_load(cell.load)}, arm {cell.arm}: {why}"
 
 
-def show_differences(found: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
+def print_differences(differences: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
     """Print two sides next to each other."""
-    console = _console(out, None)
+    console = _build_console(out, None)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("LOAD", "FIGURE"):
         table.add_column(title, overflow="fold")
     for title in (first, second, f"{second} / {first}"):
         table.add_column(title, justify="right", overflow="fold")
     table.add_column("", overflow="fold")
-    before = ""
-    for difference in found:
+    previous_load = ""
+    for difference in differences:
         ratio = "-" if difference.ratio is None else f"{difference.ratio:.3f}"
-        sides = (number(difference.first, difference.digits), number(difference.second, difference.digits))
+        sides = (
+            format_number(difference.first, difference.digits),
+            format_number(difference.second, difference.digits),
+        )
         style = {"better": "green", "worse": "red"}.get(difference.verdict, "")
         table.add_row(
-            difference.load if difference.load != before else "",
+            difference.load if difference.load != previous_load else "",
             difference.figure,
             *sides,
             ratio,
             difference.verdict,
             style=style,
         )
-        before = difference.load
+        previous_load = difference.load
     console.print(table)
 
 
-def _console(out: TextIO | None, width: int | None) -> Console:
-    console = terminal(file=out, width=width)
+def _build_console(out: TextIO | None, width: int | None) -> Console:
+    console = build_console(file=out, width=width)
     if width is None and not console.is_terminal:
-        console.width = WIDE
+        console.width = PIPE_WIDTH
     return console
 
 
-HEAD = (
+MARKDOWN_HEADER = (
     "| model | test | t/s | ttfr (ms) | est_ppt (ms) | e2e_ttft (ms) |",
     "|:------|-----:|----:|----------:|-------------:|--------------:|",
 )
 
 
-def table(results: Results) -> str:
+def render_markdown(results: Results) -> str:
     """Return a pp and a tg row for each measurement of a single stream. Raises Refused if there are none.
 
     Our time to first token is that of the first token, not the first chunk, so it is also reported as ttfr. No latency is
@@ -204,25 +213,25 @@ def table(results: Results) -> str:
     cells = [cell for cell in results.cells if cell.kind == "smoke" and cell.verdict == "measured"]
     if not cells:
         raise Refused("there is no measurement of one stream here.", fix="`invoke bench.smoke --spark-arena`.")
-    rows = [row for cell in cells for row in _rows(results, cell)]
-    return "\n".join([*HEAD, *rows])
+    rows = [row for cell in cells for row in _markdown_rows(results, cell)]
+    return "\n".join([*MARKDOWN_HEADER, *rows])
 
 
-def _rows(results: Results, cell: Cell) -> tuple[str, str]:
+def _markdown_rows(results: Results, cell: Cell) -> tuple[str, str]:
     arm = results.arm(cell.arm)
     model = arm.model_id or arm.title or results.name
-    found = cell.derived
-    ttft = _of(cell.figures.ttft_mean_ms)
+    derived = cell.derived
+    ttft = _format_ms(cell.figures.ttft_mean_ms)
     prompt, answer = cell.load["prompt_tokens"], cell.load["output_tokens"]
     return (
-        f"| {model} | pp{prompt} | {_pair(found, 'prefill_tok_per_s')} | {ttft} | {ttft} | {ttft} |",
-        f"| {model} | tg{answer} | {_pair(found, 'decode_tok_per_s')} | | | |",
+        f"| {model} | pp{prompt} | {_format_mean(derived, 'prefill_tok_per_s')} | {ttft} | {ttft} | {ttft} |",
+        f"| {model} | tg{answer} | {_format_mean(derived, 'decode_tok_per_s')} | | | |",
     )
 
 
-def _pair(found: dict[str, float], name: str) -> str:
-    return f"{found.get(name, 0):.2f} ± {found.get(f'{name}_deviation', 0):.2f}"
+def _format_mean(derived: dict[str, float], name: str) -> str:
+    return f"{derived.get(name, 0):.2f} ± {derived.get(f'{name}_deviation', 0):.2f}"
 
 
-def _of(value: float | None) -> str:
+def _format_ms(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"

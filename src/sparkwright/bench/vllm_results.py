@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkwright.bench.results_file import SCHEMA, Results
 from sparkwright.errors import Refused
-from sparkwright.measure.figures import STALL, Spread
+from sparkwright.measure.figures import STALL_FACTOR, TimeSpread
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
@@ -23,13 +23,13 @@ from sparkwright.units import MIB
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
-TEXT_CHARS = 200
+MAX_TEXT_CHARS = 200
 #: size limit of a result, enough for every gap of ten thousand requests
-MOST_BYTES = 256 * MIB
+MAX_BYTES = 256 * MIB
 #: maximum number of values, such as gaps, which take up to some 100 bytes each as Python objects
-MOST_PARTS = 12_000_000
+MAX_PARTS = 12_000_000
 #: our keys for vLLM's printed lines, including numbers of the load
-LINES: Mapping[str, str] = {
+KEYS_BY_LINE: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",
     "Maximum request concurrency": "max_concurrency",
@@ -44,46 +44,46 @@ LINES: Mapping[str, str] = {
         for word in ("Mean", "Median", "P99")
     },
 }
-NUMBER = re.compile(
+NUMBER_LINE = re.compile(
     r"^[# \t]{0,40}(?P<name>[A-Za-z0-9][\w /().-]{0,80}?):[ \t]{1,80}(?P<value>[\d.]{1,40}|inf)\s{0,40}?$", re.M
 )
-LIST = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[\]+-]*\])")
+LIST_LINE = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[\]+-]*\])")
 
 
-def load(path: Path) -> Results:
+def read_results(path: Path) -> Results:
     """Read a file. Raises Refused if it is neither the tool's JSON nor its text."""
     try:
-        text = bounds.bytes_of(path, MOST_BYTES).decode(errors="replace")
-    except bounds.TooMuch as error:
+        text = bounds.read_bytes(path, MAX_BYTES).decode(errors="replace")
+    except bounds.LimitExceeded as error:
         raise Refused(f"{path} {error}.") from None
     except OSError as error:
         raise Refused(f"{path} can't be read: {error.strerror}.") from None
-    data = _json(text) or printed(text)
+    data = _parse_json_object(text) or parse_printed(text)
     if not any(f"{word}_{metric}_ms" in data for word in KINDS for metric in METRICS) and not data.get("itls"):
         raise Refused(
             f"{path} is neither the JSON nor the text of `vllm bench serve`.",
             fix="It holds median_ttft_ms, or a line `Median TTFT (ms):`.",
         )
-    return results(data, path.stem)
+    return build_results(data, path.stem)
 
 
-def printed(text: str) -> dict[str, Any]:
+def parse_printed(text: str) -> dict[str, Any]:
     """Parse the printed text to the keys of the JSON."""
-    found: dict[str, Any] = {}
-    for line in NUMBER.finditer(text):
-        key = LINES.get(line["name"].strip())
+    data: dict[str, Any] = {}
+    for line in NUMBER_LINE.finditer(text):
+        key = KEYS_BY_LINE.get(line["name"].strip())
         if key is not None:
             value = _number(line["value"])
-            found |= {} if value is None else {key: value}
-    for match in LIST.finditer(text):
+            data |= {} if value is None else {key: value}
+    for match in LIST_LINE.finditer(text):
         try:
-            found[match["name"]] = _parsed(re.sub(r",\s*\]", "]", match["list"]))
+            data[match["name"]] = _parse_json(re.sub(r",\s*\]", "]", match["list"]))
         except ValueError:
             continue
-    return found
+    return data
 
 
-def results(data: Mapping[str, Any], name: str) -> Results:
+def build_results(data: Mapping[str, Any], name: str) -> Results:
     """Return results with a single cell, for an otherwise unknown server."""
     rate, requests = _number(data.get("request_rate")), _count(data, "num_prompts") or _count(data, "completed")
     cell = {
@@ -99,7 +99,7 @@ def results(data: Mapping[str, Any], name: str) -> Results:
         "seconds": _number(data.get("duration")) or 0,
         "requests": requests,
         "failed_requests": _count(data, "failed"),
-        "figures": _figures(data),
+        "figures": _build_figures(data),
     }
     return Results.model_validate(
         {
@@ -107,18 +107,18 @@ def results(data: Mapping[str, Any], name: str) -> Results:
             "name": name,
             "experiment": "imported",
             "measured_from": "import",
-            "created_at": str(data.get("date") or "")[:TEXT_CHARS],
+            "created_at": str(data.get("date") or "")[:MAX_TEXT_CHARS],
             "tool": "vllm bench serve",
-            "arms": [{"name": "vllm bench", "title": str(data.get("model_id") or "vllm bench serve")[:TEXT_CHARS]}],
+            "arms": [{"name": "vllm bench", "title": str(data.get("model_id") or "vllm bench serve")[:MAX_TEXT_CHARS]}],
             "cells": [cell],
         }
     )
 
 
-def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
+def _build_figures(data: Mapping[str, Any]) -> dict[str, Any]:
     tokens, wall_s = _count(data, "total_output_tokens"), _number(data.get("duration")) or 0
     throughput = _number(data.get("output_throughput"))
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "streams": _count(data, "completed"),
         "output_tokens": tokens,
         "prompt_tokens": _count(data, "total_input_tokens"),
@@ -127,49 +127,49 @@ def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
     }
     for metric in METRICS:
         reported = {ours: _number(data.get(f"{its}_{metric}_ms")) for its, ours in KINDS.items()}
-        found |= {f"{metric}_{ours}_ms": value for ours, value in reported.items() if value is not None}
-    if found.get("tpot_p50_ms"):
-        found["stream_tok_per_s"] = round(1000 / found["tpot_p50_ms"], 3)
-    return {**_of_lists(data), **found}
+        figures |= {f"{metric}_{ours}_ms": value for ours, value in reported.items() if value is not None}
+    if figures.get("tpot_p50_ms"):
+        figures["stream_tok_per_s"] = round(1000 / figures["tpot_p50_ms"], 3)
+    return {**_gap_figures(data), **figures}
 
 
-def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
+def _gap_figures(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures that need the individual gaps, which are the largest gap and the stalls."""
-    found: dict[str, Any] = {}
-    gaps, firsts = _flat(data.get("itls")), _flat(data.get("ttfts"))
+    figures: dict[str, Any] = {}
+    gaps, firsts = _flatten(data.get("itls")), _flatten(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", firsts)):
-        spread = Spread.of(values)
-        found |= spread.to_json(name) if spread else {}
+        spread = TimeSpread.of(values)
+        figures |= spread.to_json(name) if spread else {}
     if gaps:
-        limit_s = STALL * statistics.median(gaps)
+        limit_s = STALL_FACTOR * statistics.median(gaps)
         stalls = [gap for gap in gaps if gap > limit_s]
-        found |= {"largest_gap_ms": round(max(gaps) * 1000, 3), "stalls": len(stalls)}
-        found["stall_ms"] = round(sum(stalls) * 1000, 3)
-    return found
+        figures |= {"largest_gap_ms": round(max(gaps) * 1000, 3), "stalls": len(stalls)}
+        figures["stall_ms"] = round(sum(stalls) * 1000, 3)
+    return figures
 
 
-def _flat(values: Any) -> list[float]:
+def _flatten(values: Any) -> list[float]:
     """Return the numbers of a list, or of a list of lists."""
-    listed = values if isinstance(values, list) else []
-    rows = (item if isinstance(item, list) else [item] for item in listed)
+    items = values if isinstance(values, list) else []
+    rows = (item if isinstance(item, list) else [item] for item in items)
     return [found for row in rows for item in row if (found := _number(item)) is not None]
 
 
-def _json(text: str) -> dict[str, Any]:
+def _parse_json_object(text: str) -> dict[str, Any]:
     """Return a JSON object, or the last of several lines (`--append-result`); empty if it is not an object."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
-            found = bounds.clean(_parsed(part))
+            document = bounds.sanitize(_parse_json(part))
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(document, dict):
+            return document
     return {}
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Parse a JSON text. Raises ValueError if it is invalid or has too many parts."""
-    return bounds.json_of(text, most_bytes=MOST_BYTES, most_parts=MOST_PARTS)
+    return bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_PARTS)
 
 
 def _count(data: Mapping[str, Any], name: str) -> int:
@@ -179,5 +179,5 @@ def _count(data: Mapping[str, Any], name: str) -> int:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    found = bounds.number_of(str(value)) if isinstance(value, str) or abs(value) <= bounds.MOST_NUMBER else None
-    return found if found is not None and found >= 0 else None
+    number = bounds.parse_number(str(value)) if isinstance(value, str) or abs(value) <= bounds.MAX_COUNT else None
+    return number if number is not None and number >= 0 else None

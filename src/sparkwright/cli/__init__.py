@@ -11,7 +11,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # saves reading th
 
 from sparkwright.cli.framework import start
 
-with start.importing():
+with start.fast_imports():
     from invoke.collection import Collection
     from invoke.program import Program  # noqa: F401 - with all that this spares it
 
@@ -39,7 +39,7 @@ from sparkwright.errors import Exit
 from sparkwright.version import __version__
 
 program.install()
-PARTS = (
+TASK_MODULES = (
     deploy,
     runs,
     status,
@@ -58,12 +58,12 @@ PARTS = (
     playbook,
     sandbox,
 )
-_tasks = [(group, tasks) for part in PARTS for group, tasks in part.TASKS.items()]
+_tasks = [(group, tasks) for part in TASK_MODULES for group, tasks in part.TASKS.items()]
 namespace = Collection(
     *(task for group, tasks in _tasks if not group for task in tasks),
     **{group: Collection(*tasks) for group, tasks in _tasks if group},
 )
-namespace.add_task(project.completion_of(namespace))
+namespace.add_task(project.build_completion_command(namespace))
 
 
 def main() -> None:
@@ -78,13 +78,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = int(Exit.INCONCLUSIVE)
     except KeyboardInterrupt:  # before a command starts or after it ends
-        print(start.SENTENCE, file=sys.stderr)
+        print(start.INTERRUPTED_MESSAGE, file=sys.stderr)
         code = int(Exit.INCONCLUSIVE)
     except OSError as error:  # Invoke reads ~/.invoke.yaml, and HOME can be a file
         print(f"{error.filename or 'standard output'}: {error.strerror}.", file=sys.stderr)
         code = 1
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except SystemExit as system_exit:
+        code = system_exit.code if isinstance(system_exit.code, int) else int(system_exit.code is not None)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.cli.framework.command import Command, Option, command, command_of
+from sparkwright.cli.framework.command import Command, Option, build_command, command
 
-COMMON: tuple[Option, ...] = (
+COMMON_OPTIONS: tuple[Option, ...] = (
     ("host", "", "the host to measure; it measures itself"),
     ("name", "", "the experiment's name: results/NAME (default: made of command and host)"),
     ("again", False, "start over, although the last experiment of this name is not finished"),
@@ -68,7 +68,7 @@ DEPTH: tuple[Option, ...] = (
     ("output-tokens", 0, "tokens of every answer (default 128)"),
 )
 
-FRESH = "Each arm is started fresh, and the server that ran before is restored."
+FRESH_START = "Each arm is started fresh, and the server that ran before is restored."
 
 #: each command with its options, in addition to COMMON, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
@@ -81,12 +81,12 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "ab",
         (*ARMS, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
-        f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH}",
+        f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH_START}",
     ),
     (
         "sweep",
         (*AXES, RECIPE, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
-        f"Measure a flag over several values, or two as a grid.\n\n{FRESH}",
+        f"Measure a flag over several values, or two as a grid.\n\n{FRESH_START}",
     ),
     ("hol", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG), "Measure head-of-line blocking by long prompts."),
     (
@@ -104,13 +104,13 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
 )
 
 
-def _command(name: str, options: tuple[Option, ...], doc: str) -> Command:
-    def body(**given: Any) -> int:
+def _build_command(name: str, options: tuple[Option, ...], doc: str) -> Command:
+    def body(**arguments: Any) -> int:
         from sparkwright.app import experiments
 
-        return experiments.run(name, given)
+        return experiments.run(name, arguments)
 
-    return command_of(body, name, doc, (*COMMON, *options))
+    return build_command(body, name, doc, (*COMMON_OPTIONS, *options))
 
 
 @command(
@@ -144,7 +144,7 @@ def take_in(file: str, name: str = "", json: bool = False) -> None:
     """Import results of `vllm bench serve`."""
     from sparkwright.app import experiments
 
-    experiments.take_in(file, name, json=json)
+    experiments.import_results(file, name, json=json)
 
 
 @command(
@@ -163,7 +163,7 @@ def show_all(json: bool = False) -> None:
     """List the experiments of this project."""
     from sparkwright.app import experiments
 
-    experiments.show_all(json=json)
+    experiments.list_experiments(json=json)
 
 
-TASKS = {"bench": [*(_command(*row) for row in COMMANDS), compare, take_in, report, show_all]}
+TASKS = {"bench": [*(_build_command(*row) for row in COMMANDS), compare, take_in, report, show_all]}

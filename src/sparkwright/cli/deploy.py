@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.app.runs import playbooks
-from sparkwright.app.runs.options import DeployOptions, table
-from sparkwright.cli.framework.command import Command, Option, command_of
+from sparkwright.app.runs.options import DeployOptions, option_rows
+from sparkwright.cli.framework.command import Command, Option, build_command
 from sparkwright.errors import Refused
 
-OPTIONS, ROLLING = table("run"), table("rolling")
+RUN_OPTIONS, ROLLING_OPTIONS = option_rows("run"), option_rows("rolling")
 
 
-def _variables(*names: str) -> tuple[Option, ...]:
-    return table("variable", *names)
+def _variable_options(*names: str) -> tuple[Option, ...]:
+    return option_rows("variable", *names)
 
 
 #: each command with its options, in addition to OPTIONS, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "deploy",
-        (*ROLLING, *_variables("rollback", "anyway")),
+        (*ROLLING_OPTIONS, *_variable_options("rollback", "anyway")),
         """Deploy a host's recipe and verify the server.
 
         Pulls image and model, checks that they fit, replaces the running server and verifies the new one. If that fails, the
@@ -34,7 +34,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
     (
         "restart",
-        (*ROLLING, *_variables("keep", "anyway")),
+        (*ROLLING_OPTIONS, *_variable_options("keep", "anyway")),
         """Restart a server and verify it.
 
         Drains requests, stops the server, waits for its memory to be released, unloads Ollama, starts and verifies.
@@ -42,7 +42,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
     (
         "rollback",
-        (*ROLLING, *_variables("anyway")),
+        (*ROLLING_OPTIONS, *_variable_options("anyway")),
         """Return to the last verified image, settings and model.
 
         The last verified state is recorded by each deploy and restart that passed its checks (see `history`).
@@ -50,7 +50,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
     (
         "provision",
-        (*ROLLING, *_variables("undo")),
+        (*ROLLING_OPTIONS, *_variable_options("undo")),
         """Prepare a new host: docker group, folders, settings.
 
         Packages are never upgraded. Settings are those of the host's `vars:` (docs/doctor.md); --check --diff shows them first.
@@ -58,7 +58,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
     (
         "verify",
-        _variables("new_baseline"),
+        _variable_options("new_baseline"),
         """Check a running server: health, GPU, log, speed, text.
 
         Prints a table: health, GPU, engine log, prefix cache, throughput and text against the baseline. Changes nothing.
@@ -66,47 +66,51 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ),
 )
 #: commands whose playbook has a different name, with the options that they always set
-OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"plan": ("deploy", {"check": True, "diff": True})}
+PLAYBOOK_ALIASES: dict[str, tuple[str, dict[str, Any]]] = {"plan": ("deploy", {"check": True, "diff": True})}
 
 
-def _command(name: str, more: tuple[Option, ...], doc: str) -> Command:
-    playbook, always = OTHERS.get(name, (name, {}))
+def _build_command(name: str, extra_options: tuple[Option, ...], doc: str) -> Command:
+    playbook, fixed_options = PLAYBOOK_ALIASES.get(name, (name, {}))
 
-    def body(**given: Any) -> list[int]:
-        return playbooks.run(playbook, name, DeployOptions(**{**given, **always}))
+    def body(**arguments: Any) -> list[int]:
+        return playbooks.run(playbook, name, DeployOptions(**{**arguments, **fixed_options}))
 
-    return command_of(body, name, doc, (*OPTIONS, *more))
-
-
-def _play(playbook: str, **given: Any) -> list[int]:
-    return playbooks.run(playbook, f"play {playbook}", DeployOptions(**given))
+    return build_command(body, name, doc, (*RUN_OPTIONS, *extra_options))
 
 
-def _switch(to: str, **given: Any) -> list[int]:
-    if not to and "/" not in given["host"]:
+def _run_play(playbook: str, **arguments: Any) -> list[int]:
+    return playbooks.run(playbook, f"play {playbook}", DeployOptions(**arguments))
+
+
+def _run_switch(to: str, **arguments: Any) -> list[int]:
+    if not to and "/" not in arguments["host"]:
         raise Refused("no recipe to switch to.", fix="Name one of the host's `on_demand`: `--to RECIPE`.")
-    return playbooks.run("switch", "switch", DeployOptions(**given, recipe=to))
+    return playbooks.run("switch", "switch", DeployOptions(**arguments, recipe=to))
 
 
-TO: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
+TO_OPTION: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
 #: options of `switch`, which always runs in full and for one server
-SWITCH = (
-    *table("run", "host", "check", "dry_run", "diff", "verbose", "list_tasks", "wait", "json"),
-    *_variables("anyway"),
+SWITCH_OPTIONS = (
+    *option_rows("run", "host", "check", "dry_run", "diff", "verbose", "list_tasks", "wait", "json"),
+    *_variable_options("anyway"),
 )
 
-PLAYBOOK: Option = ("playbook", "", "playbooks/NAME.yml, or a path")
-SWITCHING = command_of(
-    _switch,
+PLAYBOOK_OPTION: Option = ("playbook", "", "playbooks/NAME.yml, or a path")
+SWITCH_COMMAND = build_command(
+    _run_switch,
     "switch",
     """Wake a server that takes turns with others on its host.
 
     Prepares image and model, drains and stops the server that is awake, keeps it for its next turn, starts and verifies this
     one. If that fails, the other one is started again. For recipes under `on_demand` in the host's file.
     """,
-    (SWITCH[0], TO, *SWITCH[1:]),
+    (SWITCH_OPTIONS[0], TO_OPTION, *SWITCH_OPTIONS[1:]),
 )
-PLAY = command_of(
-    _play, "play", "Run a playbook of your own.", (PLAYBOOK, *OPTIONS, *ROLLING, *_variables("anyway")), "playbook"
+PLAY_COMMAND = build_command(
+    _run_play,
+    "play",
+    "Run a playbook of your own.",
+    (PLAYBOOK_OPTION, *RUN_OPTIONS, *ROLLING_OPTIONS, *_variable_options("anyway")),
+    "playbook",
 )
-TASKS = {"": [*(_command(*row) for row in COMMANDS), SWITCHING, PLAY]}
+TASKS = {"": [*(_build_command(*row) for row in COMMANDS), SWITCH_COMMAND, PLAY_COMMAND]}

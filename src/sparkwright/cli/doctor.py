@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sparkwright import defaults
-from sparkwright.app.prompts import agreed
+from sparkwright.app.prompts import confirm
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit
 
 
 @command(
     help={
-        "token-s": f"how long a token may take, seconds (default: as the health checks have it, or {defaults.TOKEN_S})",
+        "token-s": f"how long a token may take, seconds (default: as the health checks have it, or {defaults.TOKEN_TIMEOUT_S})",
         "json": "one JSON object per host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )
@@ -21,10 +21,10 @@ def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool 
     Exit code: 0 nothing is wrong; 1 something is; 3 a host is unreachable; 4 unknown: the server is starting, others use it,
     or there is no baseline to compare with.
     """
-    from sparkwright.app.connect import with_recipe
+    from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.questions import diagnosis
 
-    return diagnosis.run(with_recipe(host, recipe), token_s=token_s, json=json)
+    return diagnosis.run(restrict_to_recipe(host, recipe), token_s=token_s, json=json)
 
 
 @command(
@@ -42,7 +42,7 @@ def doctor(host: str = "", fix: bool = False, yes: bool = False, json: bool = Fa
     """
     from sparkwright.app.questions import host_checks
 
-    return host_checks.run(host, fix=fix, agreed=lambda: agreed("Apply these fixes?", yes=yes), json=json)
+    return host_checks.run(host, fix=fix, confirm=lambda: confirm("Apply these fixes?", yes=yes), json=json)
 
 
 TASKS = {"": [diagnose, doctor]}

@@ -5,44 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.app.runs.options import DeployOptions
-from sparkwright.cli.deploy import OPTIONS
-from sparkwright.cli.framework.command import command, command_of
+from sparkwright.cli.deploy import RUN_OPTIONS
+from sparkwright.cli.framework.command import build_command, command
 from sparkwright.errors import Exit
 
 
-def _deploy(**given: Any) -> list[int]:
+def _run_deploy(**arguments: Any) -> list[int]:
     from sparkwright.app.runs import gateway
 
-    return gateway.deploy(DeployOptions(**given))
+    return gateway.deploy(DeployOptions(**arguments))
 
 
-DEPLOY = command_of(
-    _deploy,
+DEPLOY_COMMAND = build_command(
+    _run_deploy,
     "deploy",
     """Deploy a group's gateway, prove each model through it.
 
     Checks the configuration in the pinned image, starts HAProxy or has it read the new configuration without ending a stream,
     and generates a token of each model. If that fails, the last verified gateway is restored.
     """,
-    OPTIONS,
+    RUN_OPTIONS,
 )
 
 
-def _rollback(**given: Any) -> list[int]:
+def _run_rollback(**arguments: Any) -> list[int]:
     from sparkwright.app.runs import gateway
 
-    return gateway.rollback(DeployOptions(**given))
+    return gateway.rollback(DeployOptions(**arguments))
 
 
-ROLLBACK = command_of(
-    _rollback,
+ROLLBACK_COMMAND = build_command(
+    _run_rollback,
     "rollback",
     """Return to the verified gateway before, with its files.
 
     To the last verified gateway; where that one runs, to the one before it. Proved like a deploy; if that fails, the gateway that
     ran is restored.
     """,
-    OPTIONS,
+    RUN_OPTIONS,
 )
 
 
@@ -60,7 +60,7 @@ def status(host: str = "", clients: bool = False, json: bool = False) -> list[Ex
     """
     from sparkwright.app.questions import gateway_status
 
-    return gateway_status.show(host, json=json, clients=clients)
+    return gateway_status.show_gateway(host, json=json, clients=clients)
 
 
-TASKS = {"gateway": [DEPLOY, ROLLBACK, status]}
+TASKS = {"gateway": [DEPLOY_COMMAND, ROLLBACK_COMMAND, status]}

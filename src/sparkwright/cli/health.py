@@ -10,7 +10,7 @@ from sparkwright.cli.framework.command import command
     default=True,
     help={
         "smoke": "measure the decode rate too (10 to 30 s on an idle server)",
-        "token-s": f"how long a token may take, seconds (default: as installed, or {defaults.TOKEN_S})",
+        "token-s": f"how long a token may take, seconds (default: as installed, or {defaults.TOKEN_TIMEOUT_S})",
         "json": "events as JSON lines",
     },
 )
@@ -21,20 +21,20 @@ def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float 
 
     Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
     """
-    from sparkwright.app.connect import choose, with_recipe
+    from sparkwright.app.connect import restrict_to_recipe, select_hosts
     from sparkwright.app.runs import session
 
     header = {"verb": "health", "smoke": smoke, "token_s": token_s}
-    return session.ask(choose(with_recipe(host, recipe)), header, json=json)
+    return session.send_request(select_hosts(restrict_to_recipe(host, recipe)), header, json=json)
 
 
 @command(
     help={
-        "every": f"how often: 5m, 90s, 1h (default {defaults.HEALTH_EVERY})",
+        "every": f"how often: 5m, 90s, 1h (default {defaults.HEALTH_INTERVAL})",
         "system": "use root's systemd (needs sudo) instead of the user's, with linger",
         "heal": "none (default), or restart: safely restart the server where a restart helps",
-        "heal-every": f"at most one such restart in this time (default {defaults.HEAL_EVERY})",
-        "smoke-every": f"how often the decode rate is measured; 0: never (default {defaults.SMOKE_EVERY})",
+        "heal-every": f"at most one such restart in this time (default {defaults.MIN_HEAL_INTERVAL})",
+        "smoke-every": f"how often the decode rate is measured; 0: never (default {defaults.SMOKE_INTERVAL})",
         "command": "run on a change of state: a program on the host and its arguments; it reads the change as JSON on stdin",
         "webhook": "POST to this URL on a change of state; not for URLs that are a secret",
         "webhook-file": "a file on the host (mode 0600) whose first line is such a URL",
@@ -47,11 +47,11 @@ def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float 
 )
 def install(
     host: str = "",
-    every: str = defaults.HEALTH_EVERY,
+    every: str = defaults.HEALTH_INTERVAL,
     system: bool = False,
     heal: str = "none",
-    heal_every: str = defaults.HEAL_EVERY,
-    smoke_every: str = defaults.SMOKE_EVERY,
+    heal_every: str = defaults.MIN_HEAL_INTERVAL,
+    smoke_every: str = defaults.SMOKE_INTERVAL,
     command: str = "",
     webhook: str = "",
     webhook_file: str = "",
@@ -67,11 +67,11 @@ def install(
     """
     from sparkwright.app import health_timer
 
-    given = {"every": every, "system": system, "heal": heal, "heal_every": heal_every, "smoke_every": smoke_every}
-    notify = {"command": command, "webhook": webhook, "webhook_file": webhook_file, "textfile": textfile}
-    notify["webhook_format"] = webhook_format
-    hashes = {"verify_models": verify_models, "quiet_hours": quiet_hours}
-    return health_timer.install(host, json=json, **given, **notify, **hashes)
+    schedule = {"every": every, "system": system, "heal": heal, "heal_every": heal_every, "smoke_every": smoke_every}
+    notifications = {"command": command, "webhook": webhook, "webhook_file": webhook_file, "textfile": textfile}
+    notifications["webhook_format"] = webhook_format
+    hashing = {"verify_models": verify_models, "quiet_hours": quiet_hours}
+    return health_timer.install(host, json=json, **schedule, **notifications, **hashing)
 
 
 @command(help={"json": "events as JSON lines"})

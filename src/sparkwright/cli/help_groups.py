@@ -106,9 +106,9 @@ GROUPS: dict[str, dict[str, Examples]] = {
     },
 }
 
-NAMES = tuple(name for commands in GROUPS.values() for name in commands)
+COMMAND_NAMES = tuple(name for commands in GROUPS.values() for name in commands)
 
 
-def examples_of(name: str) -> Examples | None:
+def find_examples(name: str) -> Examples | None:
     """Return the arguments of a command's two examples, or None for a task that is not ours."""
     return next((commands[name] for commands in GROUPS.values() if name in commands), None)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit, Refused
 
-EVENTS = "events as JSON lines"
+EVENTS_HELP = "events as JSON lines"
 
 
 @command(name="list", default=True, help={"json": "one JSON object per host"})
 def list_hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
-    from sparkwright.app.connect import choose
+    from sparkwright.app.connect import select_hosts
     from sparkwright.app.questions import host_records
 
-    host_records.show_host_list(choose(host).hosts, json=json)
+    host_records.print_host_list(select_hosts(host).hosts, json=json)
 
 
 @command(
@@ -46,15 +46,15 @@ def add(
     """
     from sparkwright.app import prompts
     from sparkwright.app.setup import new_host
-    from sparkwright.visible import listed
+    from sparkwright.visible import parse_list
 
-    asking = prompts.possible() and not (yes or json)
+    asking = prompts.can_prompt() and not (yes or json)
     if not (name or address or asking):
         raise Refused("say which host: hosts.add NAME --address ADDRESS.")
     host = None
     if name or address:
-        host = new_host.named_host(address or str(name), name=name or "", groups=tuple(listed(groups)))
-    return new_host.add(host, named=recipe, asking=asking, offline=offline, json=json)
+        host = new_host.host_from_options(address or str(name), name=name or "", groups=tuple(parse_list(groups)))
+    return new_host.add_host(host, recipe_name=recipe, asking=asking, offline=offline, json=json)
 
 
 @command(
@@ -69,37 +69,42 @@ def check(host: str = "", json: bool = False) -> list[int]:
     One row each: GPU, memory, disk, Docker, Ollama, servers, and the first thing that a deploy would fail for. Exit code: 0
     nothing is missing, 1 something is, 3 unreachable.
     """
-    from sparkwright.app.connect import everyone
+    from sparkwright.app.connect import default_pattern
     from sparkwright.app.setup import survey as checks
 
-    return checks.check_hosts(host or everyone(), json=json)
+    return checks.check_hosts(host or default_pattern(), json=json)
 
 
-@command(help={"json": EVENTS})
+@command(help={"json": EVENTS_HELP})
 def ps(host: str = "", json: bool = False) -> list[int]:
     """List the models that Ollama holds in memory.
 
     And how Ollama runs there: service, process or container. Changes nothing.
     """
-    from sparkwright.app.connect import choose, machines
+    from sparkwright.app.connect import select_hosts, select_machines
     from sparkwright.app.runs import session
-    from sparkwright.fleet.member import question
+    from sparkwright.fleet.member import build_module_request
 
-    return session.ask(machines(choose(host)), question("ollama_ps", {}), json=json)
+    return session.send_request(select_machines(select_hosts(host)), build_module_request("ollama_ps", {}), json=json)
 
 
 @command(
-    help={"timeout-s": "how long a busy model may take to finish its request, seconds (default 60)", "json": EVENTS}
+    help={
+        "timeout-s": "how long a busy model may take to finish its request, seconds (default 60)",
+        "json": EVENTS_HELP,
+    }
 )
 def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[int]:
     """Unload Ollama's models; Ollama stays up.
 
     Every model of every Ollama on the host.
     """
-    from sparkwright.app.connect import choose, machines
+    from sparkwright.app.connect import select_hosts, select_machines
     from sparkwright.app.runs import session
 
-    return session.one_task(machines(choose(host)), "ollama_unload", {"timeout_s": timeout_s}, json=json)
+    return session.run_module_task(
+        select_machines(select_hosts(host)), "ollama_unload", {"timeout_s": timeout_s}, json=json
+    )
 
 
 @command(
@@ -115,7 +120,7 @@ def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
     """
     from sparkwright.app.stores import runtimes
 
-    runtimes.fetch(machine, python)
+    runtimes.fetch_wheels(machine, python)
 
 
 @command(help={})
@@ -125,10 +130,10 @@ def install(host: str = "") -> list[Exit]:
     In /opt/sparkwright/runtime, straight from this laptop through sudo. From then on `become` runs from nowhere else on that
     host, and each new version of sparkwright needs this command once more. `sudo rm -r /opt/sparkwright` there undoes it.
     """
-    from sparkwright.app.connect import choose
+    from sparkwright.app.connect import select_hosts
     from sparkwright.app.stores import runtimes
 
-    return runtimes.install(choose(host))
+    return runtimes.install(select_hosts(host))
 
 
 @command(

@@ -30,25 +30,27 @@ def lint(
     based on earlier shipped ones. Exit code 1 when a recipe has an error, 5 when one can't be read.
     """
     from sparkwright.app import findings
-    from sparkwright.console.out import say_error
+    from sparkwright.console.out import print_error
 
-    checked, refused = findings.check(recipe, engine_version, model)
+    checked, refused = findings.check_recipes(recipe, engine_version, model)
     if for_:
-        checked = findings.with_client_needs(checked, for_)
+        checked = findings.add_client_findings(checked, for_)
     for error in refused:
-        say_error(error, json=json)
+        print_error(error, json=json)
     from sparkwright.app import playbook_files
     from sparkwright.project import shipped_files
     from sparkwright.project.folder import Project
 
     root = Project.here().root
-    shipped_files.refresh(root)
+    shipped_files.refresh_schemas(root)
     if json:
-        findings.print_json(checked, [] if recipe else playbook_files.findings(root))
+        findings.print_json(checked, [] if recipe else playbook_files.list_findings(root))
     else:
         if not recipe:
             playbook_files.lint(root)
-        findings.print_lines(checked, len(refused), every=verbose or bool(recipe or engine_version or model or for_))
+        findings.print_findings_text(
+            checked, len(refused), include_plain=verbose or bool(recipe or engine_version or model or for_)
+        )
     return [
         *(refused.exit for refused in refused),
         *(Exit.FAILED for checked_recipe in checked if checked_recipe.served.errors),

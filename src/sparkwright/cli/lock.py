@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from sparkwright.app.prompts import agreed
+from sparkwright.app.prompts import confirm
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import say, say_json, say_prose
+from sparkwright.console.out import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Refused
 
 if TYPE_CHECKING:
-    from sparkwright.app.stores.lock_update import Pinned
+    from sparkwright.app.stores.lock_update import LockEntry
 
 
 @command(
@@ -33,41 +33,41 @@ def lock(
     """
     if check and update:
         raise Refused("--check changes nothing and --update does.", fix="Give one of them.")
-    from sparkwright.app.connect import everyone, reach
+    from sparkwright.app.connect import connect_hosts, default_pattern
 
-    selection = reach(host or everyone())
+    selection = connect_hosts(host or default_pattern())
     from sparkwright.app.stores import lock_update
 
     follow = bool(update) or check
-    entries = lock_update.pinned_by(selection, update if isinstance(update, str) else "")
+    entries = lock_update.select_entries(selection, update if isinstance(update, str) else "")
     due = [entry for entry in entries if follow or not entry.complete]
-    lock_update.ask_upstream(selection, due, follow=follow)
+    lock_update.query_upstream(selection, due, follow=follow)
     for entry in due:
-        _show(entry, json=json)
+        _print_entry(entry, json=json)
     failed = [entry.error.exit for entry in due if entry.error is not None]
     if check:
         return [*failed, *(Exit.CHANGES for entry in due if entry.state in ("moved", "new"))]
-    fresh = [entry for entry in due if entry.state in ("new", "moved", "completed")]
-    if any(entry.state == "moved" for entry in fresh) and not agreed("Write this to spark.lock?", yes=yes):
-        say("spark.lock unchanged.", file=sys.stderr)
+    changed = [entry for entry in due if entry.state in ("new", "moved", "completed")]
+    if any(entry.state == "moved" for entry in changed) and not confirm("Write this to spark.lock?", yes=yes):
+        print_text("spark.lock unchanged.", file=sys.stderr)
         return [*failed, Exit.CHANGES]
-    lock_update.write(fresh)
+    lock_update.write_locks(changed)
     if not json:
-        states = ", ".join(f"{entry.key} {entry.state}" for entry in fresh)
-        say(f"spark.lock: {states}." if fresh else "spark.lock: unchanged.")
+        states = ", ".join(f"{entry.key} {entry.state}" for entry in changed)
+        print_text(f"spark.lock: {states}." if changed else "spark.lock: unchanged.")
     return failed
 
 
-def _show(entry: Pinned, *, json: bool) -> None:
+def _print_entry(entry: LockEntry, *, json: bool) -> None:
     from sparkwright.app.stores import lock_update
 
     if json:
-        return say_json(entry.to_json())
+        return print_json_line(entry.to_json())
     if entry.error is not None:
-        return say_prose(f"{entry.key}: {entry.error}", file=sys.stderr)
-    gone = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
-    lines = [*lock_update.shown(entry.rows), *([gone] if entry.gone else [])]
-    return say_prose("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
+        return print_prose(f"{entry.key}: {entry.error}", file=sys.stderr)
+    warning = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
+    lines = [*lock_update.format_differences(entry.rows), *([warning] if entry.gone else [])]
+    return print_prose("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
 
 
 TASKS = {"": [lock]}

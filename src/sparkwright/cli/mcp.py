@@ -22,7 +22,9 @@ def mcp(project: str = ".", allow_changes: bool = False) -> None:
     if find_spec("mcp") is None:
         from sparkwright import installation
 
-        raise Refused("the MCP server needs the package `mcp`.", fix=f"Install it: `{installation.adding('mcp')}`.")
+        raise Refused(
+            "the MCP server needs the package `mcp`.", fix=f"Install it: `{installation.install_command('mcp')}`."
+        )
     from sparkwright.api import Fleet
     from sparkwright.mcp import server
 

@@ -11,9 +11,9 @@ from invoke.collection import Collection
 
 from sparkwright import program
 from sparkwright.cli.framework.command import Command, command
-from sparkwright.cli.framework.help import first_line, spoken
-from sparkwright.cli.help_groups import NAMES
-from sparkwright.console.out import say, say_json
+from sparkwright.cli.framework.help import display_name, first_line
+from sparkwright.cli.help_groups import COMMAND_NAMES
+from sparkwright.console.out import print_json_line, print_text
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import starter
 
@@ -33,14 +33,14 @@ def render(host: str = "", recipe: str = "", json: bool = False) -> None:
 
     As a script that can be run by hand on the host. Of a cluster one a member, in the order in which they are started.
     """
-    from sparkwright.app.connect import choose
-    from sparkwright.app.plans.recipes import docker_run_scripts
+    from sparkwright.app.connect import select_hosts
+    from sparkwright.app.plans.recipes import render_docker_run_scripts
 
-    for name, script in docker_run_scripts(choose(host), recipe):
+    for name, script in render_docker_run_scripts(select_hosts(host), recipe):
         if json:
-            say_json({"host": name, "script": script})
+            print_json_line({"host": name, "script": script})
         elif sys.stdout.isatty():
-            say(script, end="")
+            print_text(script, end="")
         else:
             print(script, end="")  # unchanged for a file or a program
 
@@ -77,25 +77,25 @@ def init(
     Writes hosts/, recipes/ and tasks.py; playbooks and templates stay in the package until `playbook.eject` copies one. After an
     upgrade, `init --diff` prints what this version ships differently; `init --diff | git apply` takes it.
     """
-    about_a_host = bool(name or recipe or groups or offline)
-    if about_a_host and not address:
+    has_host_options = bool(name or recipe or groups or offline)
+    if has_host_options and not address:
         raise Refused("--name, --recipe, --groups and --offline are about a host: give its --address.")
     if address and not diff:
         from sparkwright.app.setup import new_host
-        from sparkwright.visible import listed
+        from sparkwright.visible import parse_list
 
-        host = new_host.named_host(address, name=name, groups=tuple(listed(groups)))
-        return new_host.create_from_options(Path(folder or "."), host, named=recipe, offline=offline)
+        host = new_host.host_from_options(address, name=name, groups=tuple(parse_list(groups)))
+        return new_host.create_from_options(Path(folder or "."), host, recipe_name=recipe, offline=offline)
     if not (diff or yes) and sys.stdin.isatty() and sys.stdout.isatty():
         from sparkwright.app.setup import new_host
 
-        return new_host.create_by_questions(Path(folder or "."))
+        return new_host.create_interactively(Path(folder or "."))
     if diff:
-        patch = starter.patch(Path(folder or "."))
+        patch = starter.build_patch(Path(folder or "."))
         print(patch, end="")
         return Exit.CHANGES if patch else Exit.OK
-    for path in starter.lay(Path(folder or ".")):
-        say(path)
+    for path in starter.write_starter(Path(folder or ".")):
+        print_text(path)
     print(f"Fill in hosts/spark1.yml, then: {program.name()} deploy --host spark1   (or --host sandbox, to try)")
     return Exit.OK
 
@@ -124,11 +124,11 @@ def module_docs(name: str | None = None, json: bool = False) -> None:
     """
     from sparkwright.app import manual
 
-    text = program.typed(manual.module_page(name) if name else manual.module_index())
-    say_json({"name": name, "text": text}) if json else print(text)
+    text = program.rewrite_commands(manual.module_page(name) if name else manual.module_index())
+    print_json_line({"name": name, "text": text}) if json else print(text)
 
 
-def completion_of(namespace: Collection) -> Command:
+def build_completion_command(namespace: Collection) -> Command:
     """Return the command `completion` for the commands of a collection."""
 
     @command(positional=["shell"], help={"shell": "bash, zsh or fish"})
@@ -140,34 +140,36 @@ def completion_of(namespace: Collection) -> Command:
         """
         from sparkwright.app import completion as scripts
 
-        print(scripts.of(shell, completable(namespace)), end="")
+        print(scripts.render_script(shell, completion_commands(namespace)), end="")
 
     return completion
 
 
-def completable(collection: Any) -> list[completion.Command]:
+def completion_commands(collection: Any) -> list[completion.Command]:
     """Return all commands for the completion script, in the order of `--help`."""
     from sparkwright.app import completion
 
     contexts = {context.name: context for context in collection.to_contexts()}
     return [
         completion.Command(
-            spoken(collection, name),
+            display_name(collection, name),
             first_line(collection[name]),
             tuple(
                 completion.Option(
-                    flags_of(option), option.help or "", completion.takes(name, option.names[0], option.kind)
+                    option_spellings(option),
+                    option.help or "",
+                    completion.option_value_kind(name, option.names[0], option.kind),
                 )
                 for option in contexts[name].args.values()
                 if not option.positional and option.name != collection[name].word
             ),
-            completion.WORDS.get(name, ""),
+            completion.ARGUMENT_KINDS.get(name, ""),
         )
-        for name in NAMES
+        for name in COMMAND_NAMES
     ]
 
 
-def flags_of(option: Any) -> tuple[str, ...]:
+def option_spellings(option: Any) -> tuple[str, ...]:
     """Return the spellings of an option, short form first."""
     names = [name.replace("_", "-") for name in option.names]
     if option.kind is bool and option.default is True:

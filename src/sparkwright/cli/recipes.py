@@ -40,16 +40,16 @@ def import_recipe(
     """
     from sparkwright.app import recipe_exchange, registries
 
-    answers = recipe_exchange.answers_of(answer or ())
+    answers = recipe_exchange.parse_answers(answer or ())
     if bool(source) == bool(from_host):
         raise Refused("give a source, or --from-host and --container: one of them.")
     if from_host:
-        taken = recipe_exchange.of_container(from_host, container, name, answers)
+        imported = recipe_exchange.convert_container(from_host, container, name, answers)
     elif source and source.startswith("@"):
-        taken = registries.take(source, name, answers, yes=yes, as_json=json)
+        imported = registries.import_recipe(source, name, answers, yes=yes, as_json=json)
     else:
-        taken = recipe_exchange.of_source(recipe_exchange.source_of(source or ""), name, answers)
-    return recipe_exchange.write(taken, host=host or from_host, check=check, as_json=json)
+        imported = recipe_exchange.convert_source(recipe_exchange.parse_source(source or ""), name, answers)
+    return recipe_exchange.write_recipe(imported, host=host or from_host, check=check, as_json=json)
 
 
 @command(
@@ -70,7 +70,7 @@ def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False,
     """
     from sparkwright.app import recipe_exchange
 
-    recipe_exchange.export(recipe, format, unpinned=unpinned, as_json=json)
+    recipe_exchange.export_recipe(recipe, format, unpinned=unpinned, as_json=json)
 
 
 @command(

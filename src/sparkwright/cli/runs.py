@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app.prompts import lock_release
+from sparkwright.app.prompts import ask_lock_release
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Refused
 
-RUN = {"run": "the run's id (default: the newest)"}
+RUN_HELP = {"run": "the run's id (default: the newest)"}
 
 
-@command(help=RUN)
+@command(help=RUN_HELP)
 def attach(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Follow a run again, from its first event.
 
     After a lost connection, or from another laptop. Ctrl-C asks whether to stop the run or to leave it running.
     """
-    return _ask(host, {"verb": "attach", "run": run}, json=json)
+    return _query_hosts(host, {"verb": "attach", "run": run}, json=json)
 
 
-@command(help=RUN)
+@command(help=RUN_HELP)
 def stop(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Stop a run at the next safe point.
 
     If it had already stopped the previous server, that is restored.
     """
-    return _ask(host, {"verb": "stop", "run": run}, json=json)
+    return _query_hosts(host, {"verb": "stop", "run": run}, json=json)
 
 
 @command(help={"all": "those too that only read, as `verify` and plans"})
 def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
     """List the runs that changed a host, newest first."""
-    return _ask(host, {"verb": "runs", "all": all}, json=json)
+    return _query_hosts(host, {"verb": "runs", "all": all}, json=json)
 
 
 @command(help={"json": "one JSON object per change", "last": "how many (default 20)"})
@@ -41,10 +41,10 @@ def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False
 
     Who made them, when, what differed, and what was measured when the server was verified.
     """
-    from sparkwright.app.connect import with_recipe
+    from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.questions import host_records
 
-    return host_records.history(with_recipe(host, recipe), last, json=json)
+    return host_records.history(restrict_to_recipe(host, recipe), last, json=json)
 
 
 @command(
@@ -59,10 +59,10 @@ def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json
 
     Its log, docker inspect, memory, kernel messages, the plan and the events, as they were collected when it failed.
     """
-    from sparkwright.app.connect import with_recipe
+    from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.questions import host_records
 
-    return host_records.incident(with_recipe(host, recipe), run, to, json=json)
+    return host_records.incident(restrict_to_recipe(host, recipe), run, to, json=json)
 
 
 @command(
@@ -82,14 +82,14 @@ def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
     if stop and kill:
         raise Refused("give one of --stop and --kill.")
     answer = "stop" if stop else "kill" if kill else ""
-    return host_records.unlock(host, lambda owner: answer or lock_release(owner))
+    return host_records.unlock(host, lambda owner: answer or ask_lock_release(owner))
 
 
-def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:
-    from sparkwright.app.connect import choose, machines
+def _query_hosts(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:
+    from sparkwright.app.connect import select_hosts, select_machines
     from sparkwright.app.runs import session
 
-    return session.ask(machines(choose(pattern)), header, json=json)
+    return session.send_request(select_machines(select_hosts(pattern)), header, json=json)
 
 
 TASKS = {"": [attach, stop, runs, history, incident, unlock]}

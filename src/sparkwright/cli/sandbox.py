@@ -9,13 +9,13 @@ from typing import Any
 
 from sparkwright import program
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import say_json, say_prose
+from sparkwright.console.out import print_json_line, print_prose
 from sparkwright.errors import Refused
 
 #: the name that clears a fault
-NONE = "none"
+NO_FAULT = "none"
 #: the host of hosts/sandbox.yml
-HOST = "sandbox"
+DEFAULT_HOST = "sandbox"
 
 
 @command(
@@ -26,29 +26,29 @@ HOST = "sandbox"
         "json": "one JSON object",
     },
 )
-def fault(name: str | None = None, host: str = HOST, json: bool = False) -> None:
+def fault(name: str | None = None, host: str = DEFAULT_HOST, json: bool = False) -> None:
     """Inject a fault into the sandbox, or clear it.
 
     It takes effect now and at the next start.
     """
     from sparkwright.sandbox import control
 
-    known = {**control.FAULTS, **control.OF_MEMBERS}
+    known = {**control.FAULTS, **control.MEMBER_FAULTS}
     if not name:
-        return _show(known, max(map(len, known)) + 1, json=json)
-    if name not in (*known, NONE):
-        near = difflib.get_close_matches(name, [*known, NONE], n=1)
+        return _print_values(known, max(map(len, known)) + 1, json=json)
+    if name not in (*known, NO_FAULT):
+        near = difflib.get_close_matches(name, [*known, NO_FAULT], n=1)
         hint = f"Did you mean `{near[0]}`?" if near else "`invoke sandbox.fault` lists them."
         raise Refused(f"the sandbox has no fault named {name!r}.", fix=hint)
-    folder, wanted = _folder(host), None if name == NONE else name
-    if name in control.OF_MEMBERS and folder == control.default_folder():
+    folder, selected = _sandbox_folder(host), None if name == NO_FAULT else name
+    if name in control.MEMBER_FAULTS and folder == control.default_folder():
         raise Refused(f"`{name}` is a fault of a cluster's member.", fix="Add `--host sandbox1` or `--host sandbox2`.")
     control.up(folder)
-    control.fault(folder, wanted)
+    control.set_fault(folder, selected)
     if json:
-        say_json({"fault": wanted})
+        print_json_line({"fault": selected})
     else:
-        say_prose(f"{host}: {wanted}: {known[wanted]}" if wanted else f"{host}: no fault.")
+        print_prose(f"{host}: {selected}: {known[selected]}" if selected else f"{host}: no fault.")
     return None
 
 
@@ -61,9 +61,9 @@ def pair() -> None:
     from sparkwright.project import starter
     from sparkwright.project.folder import Project
 
-    for path in starter.lay_pair(Project.here().root):
+    for path in starter.write_pair(Project.here().root):
         print(path)
-    print(f"Now: {program.name()} deploy --host {starter.GROUP}")
+    print(f"Now: {program.name()} deploy --host {starter.PAIR_GROUP}")
 
 
 @command()
@@ -76,20 +76,20 @@ def down() -> None:
 
 
 @command(help={"host": "sandbox1 or sandbox2 of a pair (default: sandbox)", "json": "one JSON object"})
-def status(host: str = HOST, json: bool = False) -> None:
+def status(host: str = DEFAULT_HOST, json: bool = False) -> None:
     """Show the sandbox: containers, models, memory, fault."""
     from sparkwright.sandbox import control
 
-    _show(control.status(_folder(host)), 12, json=json)
+    _print_values(control.status(_sandbox_folder(host)), 12, json=json)
 
 
-def _folder(host: str) -> Path:
+def _sandbox_folder(host: str) -> Path:
     """Return the folder of a sandbox. Raises Refused if the host is not a sandbox."""
     from sparkwright.project.folder import Project
     from sparkwright.project.inventory.inventory import Inventory
     from sparkwright.sandbox import control
 
-    if host == HOST:
+    if host == DEFAULT_HOST:
         return control.default_folder()
     servers = Inventory.load(Project.here().root).match(host)
     machines = sorted({server.machine for server in servers})  # several servers on one machine count once
@@ -101,11 +101,11 @@ def _folder(host: str) -> Path:
     return control.folder_of(machines[0])
 
 
-def _show(found: Mapping[str, Any], width: int, *, json: bool) -> None:
+def _print_values(values: Mapping[str, Any], width: int, *, json: bool) -> None:
     if json:
-        return say_json(found)
-    for name, value in found.items():
-        say_prose(f"{name:<{width}} {value}")
+        return print_json_line(values)
+    for name, value in values.items():
+        print_prose(f"{name:<{width}} {value}")
     return None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit, Refused
 
-HOSTS = "a host, a group, several or all (default: all but sandboxes)"
-TAIL_LINES = 1000
+HOSTS_HELP = "a host, a group, several or all (default: all but sandboxes)"
+DEFAULT_TAIL_LINES = 1000
 
 
 @command(
     help={
-        "host": HOSTS,
+        "host": HOSTS_HELP,
         "watch": "refresh every few seconds until q; on a terminal with keys for logs, diagnose and history",
         "every": "with --watch: seconds between two refreshes (default 5)",
         "json": "one JSON object per host; with --watch one per host and refresh",
@@ -23,24 +23,24 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
     From the last scheduled check; a host without one is checked now, and the line says so. Exit code: 0 every host serves,
     2 one is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch always 0.
     """
-    from sparkwright.app.connect import everyone, reach, with_recipe
+    from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
-    selection = reach(with_recipe(host or everyone(), recipe), "light")
+    selection = connect_hosts(restrict_to_recipe(host or default_pattern(), recipe), "light")
     from sparkwright.app.questions import fleet_status
 
     if watch and not json:
         from sparkwright.app.questions import watch as console
 
-        if console.possible():
+        if console.is_supported():
             return [console.watch(selection, every_s=every)]
     if watch:
-        return [fleet_status.again(selection, every_s=every, json=json)]
-    return fleet_status.once(selection, json=json)
+        return [fleet_status.show_repeatedly(selection, every_s=every, json=json)]
+    return fleet_status.show_once(selection, json=json)
 
 
 @command(
     help={
-        "host": HOSTS,
+        "host": HOSTS_HELP,
         "since": "how far back: 90m, 12h, 7d, 2w (default 7d)",
         "to": "the file to write (default report.html)",
         "json": "what the plots show as one JSON object per host, instead of the page",
@@ -53,9 +53,9 @@ def report(
 
     One self-contained file, made from the scheduled checks. Exit code 3 when a host is unreachable; the page then says so.
     """
-    from sparkwright.app.connect import everyone, reach, with_recipe
+    from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
-    selection = reach(with_recipe(host or everyone(), recipe), "light")
+    selection = connect_hosts(restrict_to_recipe(host or default_pattern(), recipe), "light")
     from sparkwright.app.questions import host_records
 
     return host_records.write_report(selection, since, to, json=json)
@@ -66,7 +66,7 @@ def report(
         "file": "a saved log, instead of a host's",
         "engine": "with --file: who wrote it (vllm, llama_cpp, sglang, openai); default: as its first lines say",
         "state": "what the engine reports of itself: each value, or unknown, and the line it was read from",
-        "tail": f"without --state: how many lines from the end (default {TAIL_LINES})",
+        "tail": f"without --state: how many lines from the end (default {DEFAULT_TAIL_LINES})",
         "json": "one JSON object per host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
     }
 )
@@ -76,7 +76,7 @@ def logs(
     file: str = "",
     engine: str = "",
     state: bool = False,
-    tail: int = TAIL_LINES,
+    tail: int = DEFAULT_TAIL_LINES,
     json: bool = False,
 ) -> list[Exit]:
     """Print an engine's log, or the settings it reports.
@@ -88,16 +88,16 @@ def logs(
         raise Refused("say whose log: --host NAME or --file PATH.")
     if engine and not file:
         raise Refused("is only taken with --file; a host's container says which engine it runs.", where="--engine")
-    from sparkwright.app.connect import with_recipe
+    from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.questions import log_source
-    from sparkwright.app.questions.host_requests import host_row
+    from sparkwright.app.questions.host_requests import report_host_error
 
-    named = with_recipe(host, recipe)
-    found = log_source.of_file(file, tail, engine) if file else log_source.of_hosts(named, tail)
-    codes = [reading.exit if state or reading.error else Exit.OK for reading in found]
-    for reading in found:
-        with host_row(reading.title or file, codes, json=json):
-            log_source.show(reading, state=state, json=json, titled=len(found) > 1)
+    pattern = restrict_to_recipe(host, recipe)
+    readings = log_source.read_file(file, tail, engine) if file else log_source.query_hosts(pattern, tail)
+    codes = [reading.exit if state or reading.error else Exit.OK for reading in readings]
+    for reading in readings:
+        with report_host_error(reading.title or file, codes, json=json):
+            log_source.print_log(reading, state=state, json=json, titled=len(readings) > 1)
     return codes
 
 
@@ -123,12 +123,14 @@ def client(
     json: bool = False,
 ) -> list[int]:
     """Print a client's settings: URL, model, context, key."""
-    from sparkwright.app.connect import reach, with_recipe
+    from sparkwright.app.connect import connect_hosts, restrict_to_recipe
 
-    selection = reach(with_recipe(host, recipe))
+    selection = connect_hosts(restrict_to_recipe(host, recipe))
     from sparkwright.app.questions import client_settings
 
-    return client_settings.show(selection, json=json, wanted=client_settings.Wanted(for_, write, file, check, client))
+    return client_settings.print_settings(
+        selection, json=json, options=client_settings.ClientOptions(for_, write, file, check, client)
+    )
 
 
 TASKS = {"": [status, report, logs, client]}

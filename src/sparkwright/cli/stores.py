@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import say_json, say_prose
+from sparkwright.console.out import print_json_line, print_prose
 from sparkwright.errors import Exit, Refused
 
-JSON = "one JSON array"
+JSON_HELP = "one JSON array"
 
 
 @command(
@@ -25,15 +25,15 @@ def inspect(source: str, revision: str = "main", json: bool = False) -> None:
     """
     from sparkwright.app.stores import model_config
 
-    config = model_config.read(source, revision)
-    chat = model_config.read_chat(source, revision)
+    config = model_config.load_config(source, revision)
+    chat = model_config.load_chat(source, revision)
     if json:
-        say_json({**model_config.facts(config), "chat": chat})
+        print_json_line({**model_config.config_facts(config), "chat": chat})
     else:
-        say_prose("\n".join([*model_config.lines(source, config), *model_config.chat_lines(chat)]))
+        print_prose("\n".join([*model_config.format_facts(source, config), *model_config.format_chat(chat)]))
 
 
-@command(name="list", help={"json": JSON})
+@command(name="list", help={"json": JSON_HELP})
 def list_models(host: str = "all", json: bool = False) -> list[int]:
     """List the models on hosts: size, complete or not, users."""
     from sparkwright.app.stores import models
@@ -41,7 +41,7 @@ def list_models(host: str = "all", json: bool = False) -> list[int]:
     return models.list_models(host, as_json=json)
 
 
-@command(help={"deep": "read every byte again, not only files that changed", "json": JSON})
+@command(help={"deep": "read every byte again, not only files that changed", "json": JSON_HELP})
 def verify(host: str = "", deep: bool = False, json: bool = False) -> list[int]:
     """Compare a host's model files with spark.lock.
 
@@ -73,7 +73,7 @@ def copy_models(from_: str = "", to: str = "", check: bool = False, json: bool =
     return models.copy(from_, to, check=check, as_json=json)
 
 
-@command(name="prune", help={"yes": "do not ask", "json": JSON})
+@command(name="prune", help={"yes": "do not ask", "json": JSON_HELP})
 def prune_models(host: str = "", yes: bool = False, json: bool = False) -> list[int]:
     """Remove a host's unused models, after asking.
 
@@ -100,9 +100,9 @@ def prune_images(
 
     Shows which images nothing needs and what removing them frees. What spark.lock pins for any host is kept.
     """
-    from sparkwright.app.connect import machines, reach
+    from sparkwright.app.connect import connect_hosts, select_machines
 
-    selection = machines(reach(host))
+    selection = select_machines(connect_hosts(host))
     from sparkwright.app.stores import images
 
     return images.prune(selection, everything=all, check=check, yes=yes, json=json)
@@ -137,9 +137,9 @@ def list_caches(host: str = "", json: bool = False) -> list[Exit]:
 
     They hold what an engine compiled at its start, for the next start of the same image, model and arguments.
     """
-    from sparkwright.app.connect import machines, reach
+    from sparkwright.app.connect import connect_hosts, select_machines
 
-    selection = machines(reach(host))
+    selection = select_machines(connect_hosts(host))
     from sparkwright.app import clean_host
 
     return clean_host.list_caches(selection, json=json)
@@ -159,9 +159,9 @@ def prune_caches(host: str = "", check: bool = False, yes: bool = False, json: b
     Kept are those of its containers, of the last verified state, and of the one that a rollback goes to. The next
     start of what they were for compiles from scratch.
     """
-    from sparkwright.app.connect import machines, reach
+    from sparkwright.app.connect import connect_hosts, select_machines
 
-    selection = machines(reach(host))
+    selection = select_machines(connect_hosts(host))
     from sparkwright.app import clean_host
 
     return clean_host.prune_caches(selection, check=check, yes=yes, json=json)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sparkwright.console.out import folded, say, width
+from sparkwright.console.out import print_text, terminal_width, wrap_sentence
 from sparkwright.visible import one_line
 
 GAP = "  "
 INDENT = "    "
 #: characters that a sentence needs next to the other columns; with less room it is printed below them
-LEAST = 30
+MIN_SENTENCE_WIDTH = 30
 #: least width of a sentence in a very narrow window, in characters
-LEAST_BELOW = 20
+MIN_SENTENCE_WIDTH_BELOW = 20
 #: content of cells without a value
-NOTHING = ("", "-")
+EMPTY_CELLS = ("", "-")
 
 #: the cells of a line, as (column title, padded text)
 Line = list[tuple[str, str]]
@@ -30,37 +30,48 @@ class Column:
     leaves: int = 0
 
 
-def columns(*given: tuple[str, int]) -> tuple[Column, ...]:
+def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
     """Return the columns of a table, given (title, leaves) for each."""
-    return tuple(Column(*item) for item in given)
+    return tuple(Column(*item) for item in specs)
 
 
-def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[list[Line]]:
+def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None) -> list[list[Line]]:
     """Return the lines of the titles, then those of each row.
 
     The last column is a sentence. It is wrapped next to the others, or below its row if fewer than LEAST characters remain, and a
     newline in it starts a new line. A column without any content is left out, unless it is never dropped.
 
     Args:
-        room: characters per line; None for no limit.
+        max_width: characters per line; None for no limit.
     """
-    kept = [n for n, column in enumerate(columns[:-1]) if not column.leaves or _says(rows, n)]
-    reported = _says(rows, len(columns) - 1)
+    shown = [n for n, column in enumerate(columns[:-1]) if not column.leaves or _has_content(rows, n)]
+    has_sentence = _has_content(rows, len(columns) - 1)
     longest = max((len(row[-1]) for row in rows), default=0)
-    wide = room is None or not reported or room - _taken(columns, rows, kept) >= min(LEAST, longest)
-    while room is not None and _taken(columns, rows, kept, last=not wide or not reported) > room:
-        leaving = max(kept, key=lambda n: columns[n].leaves)
-        if not columns[leaving].leaves:
+    beside = (
+        max_width is None
+        or not has_sentence
+        or max_width - _total_width(columns, rows, shown) >= min(MIN_SENTENCE_WIDTH, longest)
+    )
+    while max_width is not None and _total_width(columns, rows, shown, last=not beside or not has_sentence) > max_width:
+        dropped = max(shown, key=lambda n: columns[n].leaves)
+        if not columns[dropped].leaves:
             break
-        kept.remove(leaving)
-    ragged = room is not None and _taken(columns, rows, kept, last=not wide or not reported) > room
-    shape = _Shape(columns, [(n, 0 if ragged else _wide(columns, rows, n)) for n in kept], room, wide and not ragged)
-    titles = [*(column.title for column in columns[:-1]), columns[-1].title if reported and shape.beside else ""]
-    return [list(shape.of(row)) for row in (titles, *rows)]
+        shown.remove(dropped)
+    overflows = (
+        max_width is not None and _total_width(columns, rows, shown, last=not beside or not has_sentence) > max_width
+    )
+    layout = _Layout(
+        columns,
+        [(n, 0 if overflows else _column_width(columns, rows, n)) for n in shown],
+        max_width,
+        beside and not overflows,
+    )
+    titles = [*(column.title for column in columns[:-1]), columns[-1].title if has_sentence and layout.beside else ""]
+    return [list(layout.row_lines(row)) for row in (titles, *rows)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _Layout:
     """The layout of a table's lines."""
 
     #: all columns
@@ -71,10 +82,12 @@ class _Shape:
     #: True if the sentence of the last column goes next to the others, not below
     beside: bool
 
-    def of(self, row: Sequence[str]) -> Iterator[Line]:
+    def row_lines(self, row: Sequence[str]) -> Iterator[Line]:
         """Yield the lines of a row, including its sentence."""
         start = sum(wide + len(GAP) for _, wide in self.kept) if self.beside else len(INDENT)
-        first, *rest = folded(row[-1], None if self.room is None else max(LEAST_BELOW, self.room - start))
+        first, *rest = wrap_sentence(
+            row[-1], None if self.room is None else max(MIN_SENTENCE_WIDTH_BELOW, self.room - start)
+        )
         if not self.beside:
             first, rest = "", [first, *rest] if first else []
         yield from self._cells(row, first)
@@ -82,43 +95,45 @@ class _Shape:
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
         """Yield the lines with the shown columns and the sentence next to them, more than one in a narrow window."""
-        found = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.kept]
-        found += [(self.columns[-1].title, sentence)] if sentence else []
+        cells = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.kept]
+        cells += [(self.columns[-1].title, sentence)] if sentence else []
         line: Line = []
-        for title, cell in found:
-            if line and self.room is not None and len(text(line)) + len(GAP) + len(cell.rstrip()) > self.room:
+        for title, cell in cells:
+            if line and self.room is not None and len(plain_text(line)) + len(GAP) + len(cell.rstrip()) > self.room:
                 yield line
                 line = [("", INDENT)]
             line.append((title, cell + GAP))
         yield line
 
 
-def text(line: Line) -> str:
+def plain_text(line: Line) -> str:
     """Return a line without styles."""
     return "".join(cell for _, cell in line).rstrip()
 
 
-def _says(rows: Sequence[Sequence[str]], n: int) -> bool:
-    return any(row[n] not in NOTHING for row in rows)
+def _has_content(rows: Sequence[Sequence[str]], index: int) -> bool:
+    return any(row[index] not in EMPTY_CELLS for row in rows)
 
 
-def _wide(columns: Sequence[Column], rows: Sequence[Sequence[str]], n: int) -> int:
-    return max(len(columns[n].title), *(len(row[n]) for row in rows)) if rows else len(columns[n].title)
+def _column_width(columns: Sequence[Column], rows: Sequence[Sequence[str]], index: int) -> int:
+    return max(len(columns[index].title), *(len(row[index]) for row in rows)) if rows else len(columns[index].title)
 
 
-def _taken(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int], *, last: bool = False) -> int:
+def _total_width(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int], *, last: bool = False
+) -> int:
     """Return the number of characters that the columns take.
 
     Args:
         last: True if nothing follows them.
     """
-    return sum(_wide(columns, rows, n) + len(GAP) for n in kept) - (len(GAP) if last else 0)
+    return sum(_column_width(columns, rows, n) + len(GAP) for n in shown) - (len(GAP) if last else 0)
 
 
-def show_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print rows below their titles, or nothing if there are no rows. The last column is a sentence, as in `lines`."""
     if not rows:
         return
-    for found in lines(columns, [[one_line(cell) for cell in row] for row in rows], width()):
-        for line in found:
-            say(text(line))
+    for row_lines in format_rows(columns, [[one_line(cell) for cell in row] for row in rows], terminal_width()):
+        for line in row_lines:
+            print_text(plain_text(line))

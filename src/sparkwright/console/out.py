@@ -15,74 +15,87 @@ import textwrap
 from typing import Any, TextIO
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.program import typed, typed_in
-from sparkwright.trust.bounds import clean
-from sparkwright.visible import visible
+from sparkwright.program import rewrite_commands, rewrite_commands_in
+from sparkwright.trust.bounds import sanitize
+from sparkwright.visible import escape_invisible
 
 #: the start of a line that continuation lines leave blank: the first cells of a table with their gaps, a bar, or an arrow
 _HANGING = re.compile(r" *(?:[|→] |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2})")
 #: a command in a sentence, which is not broken across lines
 _COMMAND = re.compile(r"`[^`\n]{1,200}`")
 #: placeholder for a space at which lines must not be wrapped
-_FIXED = "\ue000"
+_UNBREAKABLE_SPACE = "\ue000"
 
 
-def width(file: TextIO | None = None) -> int | None:
+def terminal_width(file: TextIO | None = None) -> int | None:
     """Return the columns of the terminal, or $COLUMNS; None in a pipe without $COLUMNS, where nothing is wrapped."""
-    terminal = (file or sys.stdout).isatty()
-    return shutil.get_terminal_size().columns if terminal or "COLUMNS" in os.environ else None
+    is_terminal = (file or sys.stdout).isatty()
+    return shutil.get_terminal_size().columns if is_terminal or "COLUMNS" in os.environ else None
 
 
-def folded(sentence: str, room: int | None, indent: str = "", *, divides: bool = True) -> list[str]:
+def wrap_sentence(
+    sentence: str, max_width: int | None, indent: str = "", *, break_long_words: bool = True
+) -> list[str]:
     """Wrap a sentence, keeping its line breaks and not breaking commands.
 
     Args:
         indent: prefix of each continuation line.
-        divides: break words that are longer than the room.
+        break_long_words: break words that are longer than the room.
     """
-    own = sentence.split("\n")
-    if room is None:
-        return own
-    wrap = textwrap.TextWrapper(
-        room, break_on_hyphens=False, subsequent_indent=indent, drop_whitespace=True, break_long_words=divides
+    paragraphs = sentence.split("\n")
+    if max_width is None:
+        return paragraphs
+    wrapper = textwrap.TextWrapper(
+        max_width,
+        break_on_hyphens=False,
+        subsequent_indent=indent,
+        drop_whitespace=True,
+        break_long_words=break_long_words,
     )
-    most = room - len(indent)
+    max_command_width = max_width - len(indent)
 
-    def unbroken(found: re.Match[str]) -> str:
-        return found[0].replace(" ", _FIXED) if len(found[0]) <= most else found[0]
+    def keep_together(match: re.Match[str]) -> str:
+        return match[0].replace(" ", _UNBREAKABLE_SPACE) if len(match[0]) <= max_command_width else match[0]
 
-    wrapped = [[item] if len(item) <= room else wrap.wrap(_COMMAND.sub(unbroken, item)) or [""] for item in own]
-    return [line.replace(_FIXED, " ") for lines in wrapped for line in lines]
+    wrapped = [
+        [item] if len(item) <= max_width else wrapper.wrap(_COMMAND.sub(keep_together, item)) or [""]
+        for item in paragraphs
+    ]
+    return [line.replace(_UNBREAKABLE_SPACE, " ") for lines in wrapped for line in lines]
 
 
-def hanging(text: str, room: int | None, *, divides: bool = True) -> list[str]:
+def wrap_hanging(text: str, max_width: int | None, *, break_long_words: bool = True) -> list[str]:
     """Wrap lines at words. Continuation lines are aligned with the text after a line's first cells."""
-    if room is None:
+    if max_width is None:
         return text.split("\n")
-    found = []
+    wrapped = []
     for line in text.split("\n"):
-        indent = " " * min(len(match[0]) if (match := _HANGING.match(line)) else 0, room // 2)
-        found += folded(line, room, indent, divides=divides) if " " in line.strip() or divides else [line]
-    return found
+        indent = " " * min(len(match[0]) if (match := _HANGING.match(line)) else 0, max_width // 2)
+        wrapped += (
+            wrap_sentence(line, max_width, indent, break_long_words=break_long_words)
+            if " " in line.strip() or break_long_words
+            else [line]
+        )
+    return wrapped
 
 
-def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
+def print_text(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
     """Print text with control characters made visible, because it may quote a host, the hub or a file."""
-    print(typed(visible(str(text))), end=end, file=file, flush=True)
+    print(rewrite_commands(escape_invisible(str(text))), end=end, file=file, flush=True)
 
 
-def say_prose(text: object, *, file: TextIO | None = None) -> None:
+def print_prose(text: object, *, file: TextIO | None = None) -> None:
     """Print sentences as `say` does, wrapped at words on a terminal. Words that are too long are left to the terminal."""
-    shown, room = typed(visible(str(text))), width(file)
-    say("\n".join(hanging(shown, room, divides=False)), file=file)
+    prose, max_width = rewrite_commands(escape_invisible(str(text))), terminal_width(file)
+    print_text("\n".join(wrap_hanging(prose, max_width, break_long_words=False)), file=file)
 
 
-def say_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
+def print_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
     """Print an error to standard error, and with --json also as a line on standard output."""
-    named = host if host and host not in (error.where, str(error).partition(":")[0]) else ""
-    say_prose(f"{named}: {error}" if named else error, file=sys.stderr)
+    prefix = host if host and host not in (error.where, str(error).partition(":")[0]) else ""
+    print_prose(f"{prefix}: {error}" if prefix else error, file=sys.stderr)
     if json:
-        say_json(error_row(str(error), error.exit, host=host))
+        print_json_line(error_row(str(error), error.exit, host=host))
 
 
 def error_row(sentence: str, code: int, *, host: str = "") -> dict[str, Any]:
@@ -90,6 +103,6 @@ def error_row(sentence: str, code: int, *, host: str = "") -> dict[str, Any]:
     return {**({"host": host} if host else {}), "error": sentence, "exit": int(code)}
 
 
-def say_json(value: Any) -> None:
+def print_json_line(value: Any) -> None:
     """Print one line of JSON. Control characters are made visible before encoding, to keep the JSON valid."""
-    print(json.dumps(typed_in(clean(json.loads(json.dumps(value, default=str)))), ensure_ascii=False))
+    print(json.dumps(rewrite_commands_in(sanitize(json.loads(json.dumps(value, default=str)))), ensure_ascii=False))

@@ -11,7 +11,7 @@ from rich.text import Text
 from sparkwright.console import grid
 
 
-class Terminal(Console):
+class PlainConsole(Console):
     """A Console that leaves a closed pipe to the command, as `print` does, where Rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
@@ -19,22 +19,22 @@ class Terminal(Console):
         raise
 
 
-def terminal(**options: Any) -> Console:
+def build_console(**options: Any) -> Console:
     """Return a Console for text from any source.
 
     Args:
         options: options of `Console`.
     """
-    return Terminal(markup=False, emoji=False, highlight=False, **options)
+    return PlainConsole(markup=False, emoji=False, highlight=False, **options)
 
 
-def styled_line(line: grid.Line, title: str, style: str) -> Text:
+def style_table_line(line: grid.Line, title: str, style: str) -> Text:
     """Return a line of a table with a style for the cell in one column."""
-    found = Text.assemble(*((text, style if name == title else "") for name, text in line))
-    found.rstrip()
-    return found
+    styled = Text.assemble(*((text, style if name == title else "") for name, text in line))
+    styled.rstrip()
+    return styled
 
 
-def column(text: str, **options: Any) -> TextColumn:
+def text_column(text: str, **options: Any) -> TextColumn:
     """Return a column of a progress bar whose values are plain text."""
     return TextColumn(text, markup=False, **options)

@@ -20,19 +20,26 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.rows import Row
-from sparkwright.console.status_table import checked, gateways, named, speed, style_of, why
-from sparkwright.console.terminal import styled_line, terminal
-from sparkwright.visible import visible
+from sparkwright.console.status_table import (
+    format_check_age,
+    format_throughput,
+    gateway_lines,
+    host_label,
+    state_reason,
+    state_style,
+)
+from sparkwright.console.terminal import build_console, style_table_line
+from sparkwright.visible import escape_invisible
 
 COLUMNS = grid.columns(
     *(("", 0), ("HOST", 0), ("STATE", 0), ("REQUESTS", 2), ("TOK/S", 1), ("ONE STREAM", 4)),
     *(("FREE", 3), ("GPU", 5), ("CHECKED", 6), ("RECIPE", 7), ("WHY", 0)),
 )
-KEYS = {"up/down": "host", "l": "logs", "d": "diagnose", "h": "history", "r": "refresh", "q": "quit"}
+KEY_HELP = {"up/down": "host", "l": "logs", "d": "diagnose", "h": "history", "r": "refresh", "q": "quit"}
 #: limit on the lines of history
-ACTS = 6
+MAX_HISTORY_LINES = 6
 #: lines for the title, the keys, and the blank lines around them
-AROUND = 4
+RESERVED_LINES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class HistoryEntry:
     """An entry of a host's history."""
 
     #: time in seconds since the epoch
@@ -67,7 +74,7 @@ class View:
     #: traffic by host
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
     #: last history entries by host
-    acts: Mapping[str, Sequence[Act]] = field(default_factory=dict)
+    acts: Mapping[str, Sequence[HistoryEntry]] = field(default_factory=dict)
     #: index of the selected row
     chosen: int = 0
     every_s: float = 5.0
@@ -80,95 +87,103 @@ class View:
         return self.rows[self.chosen].host if self.rows else ""
 
 
-def lines(view: View, width: int, height: int) -> list[Text]:
+def screen_lines(view: View, width: int, height: int) -> list[Text]:
     """Return the lines of the screen, at most `height` lines of at most `width` characters."""
-    below = [*gateways(view.rows, width), Text(), *_acts(view)]
-    room = max(3, height - AROUND - len(below))
-    body = [*_table(view, width, room), *below, Text(), _keys(width)]
-    found = [_title(view), Text(), *body][:height]
-    for line in found:
+    footer = [*gateway_lines(view.rows, width), Text(), *_history_lines(view)]
+    max_table_lines = max(3, height - RESERVED_LINES - len(footer))
+    body = [*_table_lines(view, width, max_table_lines), *footer, Text(), _key_line(width)]
+    screen = [_title(view), Text(), *body][:height]
+    for line in screen:
         line.truncate(width, overflow="ellipsis")
-    return found
+    return screen
 
 
 def _title(view: View) -> Text:
-    count = Counter(row.state for row in view.rows)
-    states = ", ".join(f"{number} {state}" for state, number in count.items())
-    when = f"{view.at}, every {view.every_s:g} s" if view.at else "asking ..."
-    return Text.assemble(("sparkwright status", "bold"), f"  {when}  {states}")
+    counts = Counter(row.state for row in view.rows)
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
+    refreshed = f"{view.at}, every {view.every_s:g} s" if view.at else "asking ..."
+    return Text.assemble(("sparkwright status", "bold"), f"  {refreshed}  {states}")
 
 
-def _keys(width: int) -> Text:
+def _key_line(width: int) -> Text:
     """Return the line that explains the keys. In a narrow window the last ones before `q` are left out."""
-    shown = list(KEYS.items())
-    while len(shown) > 1 and sum(len(key) + len(does) + 4 for key, does in shown) > width:
-        del shown[-2]
-    return Text.assemble(*(part for key, does in shown for part in ((key, "bold"), (f" {does}   ", "dim"))))
+    keys = list(KEY_HELP.items())
+    while len(keys) > 1 and sum(len(key) + len(does) + 4 for key, does in keys) > width:
+        del keys[-2]
+    return Text.assemble(*(part for key, does in keys for part in ((key, "bold"), (f" {does}   ", "dim"))))
 
 
-def _table(view: View, width: int, room: int) -> list[Text]:
+def _table_lines(view: View, width: int, max_lines: int) -> list[Text]:
     """Return the part of the table around the selected row. A wrapped sentence stays with its row."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
-    title, *shown = grid.lines(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
-    head = [Text(grid.text(line), style="dim") for line in title]
+    title, *row_lines = grid.format_rows(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
+    head = [Text(grid.plain_text(line), style="dim") for line in title]
     blocks = [
-        [styled_line(line, "STATE", style_of(row.state)) for line in found]
-        for row, found in zip(view.rows, shown, strict=True)
+        [style_table_line(line, "STATE", state_style(row.state)) for line in found]
+        for row, found in zip(view.rows, row_lines, strict=True)
     ]
-    return head + _around(blocks, view.chosen, room - len(head))
+    return head + _visible_rows(blocks, view.chosen, max_lines - len(head))
 
 
-def _around(blocks: Sequence[list[Text]], row: int, room: int) -> list[Text]:
+def _visible_rows(blocks: Sequence[list[Text]], row: int, max_lines: int) -> list[Text]:
     """Return as many rows as fit, including the selected one, and a line with the number of hidden rows."""
-    if sum(map(len, blocks)) <= room:
+    if sum(map(len, blocks)) <= max_lines:
         return [line for block in blocks for line in block]
     first = last = min(row, len(blocks) - 1)
-    taken = len(blocks[first])
+    used_lines = len(blocks[first])
     while True:
-        above = first > 0 and taken + len(blocks[first - 1]) < room
+        above = first > 0 and used_lines + len(blocks[first - 1]) < max_lines
         if above:
             first -= 1
-            taken += len(blocks[first])
-        below = last + 1 < len(blocks) and taken + len(blocks[last + 1]) < room
+            used_lines += len(blocks[first])
+        below = last + 1 < len(blocks) and used_lines + len(blocks[last + 1]) < max_lines
         if below:
             last += 1
-            taken += len(blocks[last])
+            used_lines += len(blocks[last])
         if not above and not below:
             break
     hidden = len(blocks) - (last - first + 1)
-    found = [line for block in blocks[first : last + 1] for line in block]
-    return [*found, Text(f"  {hidden} more", style="dim")]
+    visible_lines = [line for block in blocks[first : last + 1] for line in block]
+    return [*visible_lines, Text(f"  {hidden} more", style="dim")]
 
 
 def _cells(view: View, number: int, row: Row) -> dict[str, str]:
-    now = view.traffic.get(row.host, Traffic())
+    traffic = view.traffic.get(row.host, Traffic())
     return {
         "": ">" if number == view.chosen else " ",
-        "HOST": named(row),
+        "HOST": host_label(row),
         "STATE": row.state,
-        "REQUESTS": _requests(now),
-        "TOK/S": "-" if now.tok_per_s is None else f"{now.tok_per_s:.1f}",
-        "ONE STREAM": speed(row),
-        "FREE": "-" if row.memory_available_bytes is None else f"{units.gib(row.memory_available_bytes)} GiB",
-        "GPU": "-" if now.temperature_c is None else f"{now.temperature_c:.0f} °C",
-        "CHECKED": checked(row),
+        "REQUESTS": _format_requests(traffic),
+        "TOK/S": "-" if traffic.tok_per_s is None else f"{traffic.tok_per_s:.1f}",
+        "ONE STREAM": format_throughput(row),
+        "FREE": "-" if row.memory_available_bytes is None else f"{units.format_gib(row.memory_available_bytes)} GiB",
+        "GPU": "-" if traffic.temperature_c is None else f"{traffic.temperature_c:.0f} °C",
+        "CHECKED": format_check_age(row),
         "RECIPE": row.recipe or "-",
-        "WHY": visible(why(row)),
+        "WHY": escape_invisible(state_reason(row)),
     }
 
 
-def _requests(now: Traffic) -> str:
-    if now.running is None:
+def _format_requests(traffic: Traffic) -> str:
+    if traffic.running is None:
         return "-"
-    return f"{now.running:.0f}" + (f" + {now.waiting:.0f} waiting" if now.waiting else "")
+    return f"{traffic.running:.0f}" + (f" + {traffic.waiting:.0f} waiting" if traffic.waiting else "")
 
 
-def _acts(view: View) -> list[Text]:
+def _history_lines(view: View) -> list[Text]:
     if view.host not in view.acts:
         return []
-    found = view.acts[view.host][:ACTS]
-    head = Text(f"{view.host}: last acts" if found else f"{view.host}: nothing was done to its server yet", style="dim")
-    return [head, *(Text(f"  {units.moment(act.at_s)}  {visible(words.line(act.what))}") for act in found)]
+    entries = view.acts[view.host][:MAX_HISTORY_LINES]
+    heading = Text(
+        f"{view.host}: last acts" if entries else f"{view.host}: nothing was done to its server yet", style="dim"
+    )
+    return [
+        heading,
+        *(
+            Text(f"  {units.format_time(act.at_s)}  {escape_invisible(words.format_value(act.what))}")
+            for act in entries
+        ),
+    ]
 
 
 # The terminal of `status --watch`: the alternate screen, painting of changed lines only, and reading of keys.
@@ -176,7 +191,7 @@ def _acts(view: View) -> list[Text]:
 # A window of 80 by 24 is 2 KB. Unchanged lines are not sent again, for the benefit of slow connections to a remote laptop.
 
 #: terminals that can't move the cursor
-NO_SCREEN = ("", "dumb", "unknown")
+UNSUPPORTED_TERMINALS = ("", "dumb", "unknown")
 ESCAPE = "\x1b"
 #: names of the keys by the bytes that a terminal sends
 KEY_CODES = {
@@ -188,14 +203,14 @@ KEY_CODES = {
     "j": "down",
 }
 #: how long to wait for the rest of a key after an escape, in seconds
-REST_S = 0.05
-ERASE_REST, CLEAR = f"{ESCAPE}[K", f"{ESCAPE}[2J"
+ESCAPE_TIMEOUT_S = 0.05
+ERASE_TO_LINE_END, CLEAR_SCREEN = f"{ESCAPE}[K", f"{ESCAPE}[2J"
 
 
-def possible() -> bool:
+def is_supported() -> bool:
     """Return True if standard input and output are terminals that support a full screen."""
-    painted = os.environ.get("TERM", "") not in NO_SCREEN
-    return painted and sys.stdin.isatty() and sys.stdout.isatty()
+    can_move_cursor = os.environ.get("TERM", "") not in UNSUPPORTED_TERMINALS
+    return can_move_cursor and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 class Screen:
@@ -205,7 +220,7 @@ class Screen:
     """
 
     def __init__(self) -> None:
-        self._console = terminal()
+        self._console = build_console()
         self._painted: list[str] = []
         self._input = sys.stdin.fileno()
         self._before: list[Any] | None = None
@@ -217,13 +232,13 @@ class Screen:
     def __enter__(self) -> Screen:
         self._before = termios.tcgetattr(self._input)
         tty.setcbreak(self._input)
-        mine = {signal.SIGWINCH: self._on_resize, signal.SIGTSTP: self._on_suspend}
-        self._handlers = {number: signal.signal(number, handler) for number, handler in mine.items()}
+        handlers = {signal.SIGWINCH: self._on_resize, signal.SIGTSTP: self._on_suspend}
+        self._handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         self._console.set_alt_screen(True)
         self._console.show_cursor(False)
         return self
 
-    def __exit__(self, *about: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._console.show_cursor(True)
         self._console.set_alt_screen(False)
         for number, handler in self._handlers.items():
@@ -241,15 +256,15 @@ class Screen:
         """Show exactly these lines."""
         if self._anew:
             self._anew, self._painted = False, []
-            self._console.file.write(CLEAR)
-        found = [self._styled(line) for line in lines]
-        for number in range(max(len(found), len(self._painted))):
-            line = found[number] if number < len(found) else ""
+            self._console.file.write(CLEAR_SCREEN)
+        styled_lines = [self._render_ansi(line) for line in lines]
+        for number in range(max(len(styled_lines), len(self._painted))):
+            line = styled_lines[number] if number < len(styled_lines) else ""
             if number >= len(self._painted) or line != self._painted[number]:
                 self._console.control(Control.move_to(0, number))
-                self._console.file.write(f"{line}{ERASE_REST}")
+                self._console.file.write(f"{line}{ERASE_TO_LINE_END}")
         self._console.file.flush()
-        self._painted = found
+        self._painted = styled_lines
 
     def wait(self, timeout_s: float) -> str:
         """Return the name of the next key; empty after `wake`, a resize of the window, or the timeout."""
@@ -266,15 +281,17 @@ class Screen:
             pass  # the pipe is already full of wake-ups
 
     def _key(self) -> str:
-        found = os.read(self._input, 1).decode("ascii", "replace")
-        while found[:1] == ESCAPE and len(found) < 3 and select.select([self._input], [], [], REST_S)[0]:
-            found += os.read(self._input, 1).decode("ascii", "replace")
-        return KEY_CODES.get(found, found) or "q"  # end of input: the terminal is gone
+        sequence = os.read(self._input, 1).decode("ascii", "replace")
+        while (
+            sequence[:1] == ESCAPE and len(sequence) < 3 and select.select([self._input], [], [], ESCAPE_TIMEOUT_S)[0]
+        ):
+            sequence += os.read(self._input, 1).decode("ascii", "replace")
+        return KEY_CODES.get(sequence, sequence) or "q"  # end of input: the terminal is gone
 
-    def _styled(self, line: Text) -> str:
-        with self._console.capture() as shown:
+    def _render_ansi(self, line: Text) -> str:
+        with self._console.capture() as capture:
             self._console.print(line, end="", soft_wrap=True)
-        return shown.get()
+        return capture.get()
 
     def _on_resize(self, number: int, frame: FrameType | None) -> None:
         self._anew = True

@@ -11,16 +11,16 @@ from typing import Any, Literal
 from sparkwright.doctor import known
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import nvidia_smi
-from sparkwright.host.machine import Completed
+from sparkwright.host.machine import CompletedCommand
 from sparkwright.host.module import Context
 from sparkwright.shell import join
 
-PROGRAM_S = 5.0
+PROGRAM_TIMEOUT_S = 5.0
 GB10 = "GB10"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IntendedServer:
     """The server that the host should run; all fields are empty for a host without a recipe."""
 
     #: name of the host, for commands on the laptop
@@ -49,7 +49,7 @@ class Host:
     context: Context
     #: the login user
     user: str
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: IntendedServer = field(default_factory=IntendedServer)
 
     def read(self, path: str) -> str | None:
         """Return the content of a system file, or None if it does not exist or is not readable."""
@@ -68,21 +68,21 @@ class Host:
         """Return the fields of each line of a file like /etc/passwd; empty if there is no file."""
         return [line.split(":") for line in (self.read(path) or "").splitlines()]
 
-    def there(self, path: str) -> bool:
+    def path_exists(self, path: str) -> bool:
         """Return True if a file or folder exists and is visible to this user."""
         try:
             return self.context.machine.path(path).exists()
         except OSError:
             return False
 
-    def names_in(self, folder: str) -> list[str]:
+    def list_folder(self, folder: str) -> list[str]:
         """Return the names in a folder; empty if there is no folder."""
         try:
             return sorted(path.name for path in self.context.machine.path(folder).iterdir())
         except OSError:
             return []
 
-    def output(self, *argv: str, timeout_s: float = PROGRAM_S) -> Completed | None:
+    def output(self, *argv: str, timeout_s: float = PROGRAM_TIMEOUT_S) -> CompletedCommand | None:
         """Run a program and return its result, or None if it is missing or does not finish in time.
 
         If the files are below another root, programs of this machine are not run.
@@ -90,48 +90,48 @@ class Host:
         machine = self.context.machine
         program = argv[0]
         if machine.root:
-            laid = (machine.path(f"/usr/bin/{program}"), Path(machine.root).parent / "bin" / program)
-            program = next((str(path) for path in laid if path.exists()), "")
+            candidates = (machine.path(f"/usr/bin/{program}"), Path(machine.root).parent / "bin" / program)
+            program = next((str(path) for path in candidates if path.exists()), "")
         try:
-            done = machine.run([program, *argv[1:]], timeout_s=timeout_s) if program else None
+            completed = machine.run([program, *argv[1:]], timeout_s=timeout_s) if program else None
         except SparkwrightError:
             return None
-        return None if done is None or done.code in (126, 127) else done
+        return None if completed is None or completed.code in (126, 127) else completed
 
-    def printed(self, *argv: str) -> str | None:
+    def read_output(self, *argv: str) -> str | None:
         """Return the output of a program, or None if it fails or is missing."""
-        answer = self.output(*argv)
-        return answer.out if answer is not None and answer.ok else None
+        result = self.output(*argv)
+        return result.out if result is not None and result.ok else None
 
     def processes(self, name: str) -> list[list[str]]:
         """Return the command lines of the processes with this name."""
-        found = []
-        for pid in self.names_in("/proc"):
+        command_lines = []
+        for pid in self.list_folder("/proc"):
             if pid.isdigit() and (self.read(f"/proc/{pid}/comm") or "").strip() == name:
                 words = (self.read(f"/proc/{pid}/cmdline") or "").split("\0")
-                found.append([word for word in words if word])
-        return found
+                command_lines.append([word for word in words if word])
+        return command_lines
 
     def gpu(self) -> tuple[str, str] | None:
         """Return the GPU's name and driver version from nvidia-smi, or None if it returns no data."""
-        found = self.gpu_cells(nvidia_smi.IDENTITY)
-        return (found["name"], found["driver"]) if found else None
+        cells = self.gpu_cells(nvidia_smi.IDENTITY_VALUES)
+        return (cells["name"], cells["driver"]) if cells else None
 
     def gpu_cells(self, values: Sequence[str]) -> dict[str, str]:
         """Return values of the GPU as printed by nvidia-smi; empty if it returns no data."""
-        return nvidia_smi.cells(self.printed(*nvidia_smi.query(values)) or "", values)
+        return nvidia_smi.parse_cells(self.read_output(*nvidia_smi.query_command(values)) or "", values)
 
     def gpu_figures(self, values: Sequence[str]) -> dict[str, float | None]:
         """Return figures of the GPU; empty if nvidia-smi returns no data."""
-        return nvidia_smi.figures(self.printed(*nvidia_smi.query(values)) or "", values)
+        return nvidia_smi.parse_figures(self.read_output(*nvidia_smi.query_command(values)) or "", values)
 
     def engine_info(self) -> dict[str, Any] | None:
         """Return the Docker Engine's /info, or None if it does not answer."""
         try:
-            found: dict[str, Any] = self.context.docker().api.info()
+            info: dict[str, Any] = self.context.docker().api.info()
         except Exception:  # it is refused, down or restarting; the check `docker` reports the reason
             return None
-        return found
+        return info
 
     def memory(self) -> dict[str, int] | None:
         """Return the values in /proc/meminfo, in bytes."""
@@ -141,13 +141,13 @@ class Host:
             return None
 
 
-def version_in(text: str) -> str:
+def find_version(text: str) -> str:
     """Return the first version with at least two numbers in a text; empty if there is none."""
-    found = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
-    return found[0] if found else ""
+    match = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
+    return match[0] if match else ""
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_tuple(version: str) -> tuple[int, ...]:
     """Return a version as a comparable tuple: 580.95.05 is (580, 95, 5)."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
@@ -179,7 +179,7 @@ class Finding:
 # Each is an idempotent command, run as root, that restarts no engine and installs nothing. Packages are left to the DGX
 # Dashboard.
 
-USER = "{user}"
+USER_PLACEHOLDER = "{user}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Fix:
     argv: tuple[str, ...]
 
     def command(self, user: str) -> list[str]:
-        return [user if word == USER else word for word in self.argv]
+        return [user if word == USER_PLACEHOLDER else word for word in self.argv]
 
     def manual_command(self, user: str) -> str:
         """Return the command as a user would type it."""
@@ -200,9 +200,11 @@ class Fix:
 
 
 FIXES: dict[str, Fix] = {
-    "docker group": Fix("adds the user to the docker group", ("usermod", "-aG", "docker", USER)),
+    "docker group": Fix("adds the user to the docker group", ("usermod", "-aG", "docker", USER_PLACEHOLDER)),
     "docker at boot": Fix("starts Docker now and at boot", ("systemctl", "enable", "--now", "docker.service")),
-    "linger": Fix("keeps the user's services and shared memory after logout", ("loginctl", "enable-linger", USER)),
+    "linger": Fix(
+        "keeps the user's services and shared memory after logout", ("loginctl", "enable-linger", USER_PLACEHOLDER)
+    ),
     "CDI": Fix(
         "writes the CDI specification for this driver",
         ("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"),

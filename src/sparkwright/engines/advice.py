@@ -12,11 +12,11 @@ from sparkwright.engines.findings import Finding, Rules
 from sparkwright.engines.memory import Memory
 
 Platform = Literal["gb10", "ascend"]
-Wanted = Literal["any", "enabled", "disabled"]
-WhenImpossible = Literal["refuse", "report"]
+PrefillExpectation = Literal["any", "enabled", "disabled"]
+ImpossiblePolicy = Literal["refuse", "report"]
 
 #: rule name of findings about a recipe's expectation of chunked prefill
-EXPECTED = "expected-chunked-prefill"
+EXPECTED_RULE = "expected-chunked-prefill"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Decision:
     #: as they are rendered
     flags: Mapping[str, Any]
     #: what the engine's log must report with these flags
-    expected: Wanted
+    expected: PrefillExpectation
     #: message for the user, empty for none
     note: str = ""
     finding: Finding | None = None
@@ -126,8 +126,8 @@ class Advice(Protocol):
         request: ServerRequest,
         model: Mapping[str, Any],
         version: Version | None,
-        wanted: Wanted,
-        impossible: WhenImpossible,
+        wanted: PrefillExpectation,
+        impossible: ImpossiblePolicy,
     ) -> Decision:
         """Return the flags that give the wanted chunked prefill, or the reason why that is impossible."""
 
@@ -149,16 +149,16 @@ class Advice(Protocol):
         switch."""
 
 
-def cannot_be_asked(
-    request: ServerRequest, title: str, wanted: Wanted, impossible: WhenImpossible, why: str
+def decide_without_switch(
+    request: ServerRequest, title: str, expected: PrefillExpectation, impossible: ImpossiblePolicy, why: str
 ) -> Decision:
     """Return the decision about chunked prefill for an engine without a switch for it.
 
     title: the engine's. why: a clause that says what the engine does instead.
     """
-    if wanted == "any":
+    if expected == "any":
         return Decision(request.flags, "any")
     sentence = f"{title} cannot be asked for chunked_prefill: {why}."
     if impossible == "refuse":
-        return Decision(request.flags, "any", "", Finding("error", sentence, rule=EXPECTED))
-    return Decision(request.flags, "any", why, Finding("info", sentence, rule=EXPECTED))
+        return Decision(request.flags, "any", "", Finding("error", sentence, rule=EXPECTED_RULE))
+    return Decision(request.flags, "any", why, Finding("info", sentence, rule=EXPECTED_RULE))

@@ -17,9 +17,9 @@ RESPONSES = "/v1/responses"
 
 #: place of the model's name in a request: `json`, a JSON body; `form`, a field of a multipart form; `response`, nowhere: the path
 #: names a response, which only the server that made it has
-Names = Literal["json", "form", "response"]
+ModelPlace = Literal["json", "form", "response"]
 #: placeholder in a path for the name of a response
-ID = "{id}"
+RESPONSE_ID = "{id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class ApiPath:
     #: the first release that is known to serve it; empty if every supported release does
     since: str = ""
     method: str = "POST"
-    model: Names = "json"
+    model: ModelPlace = "json"
 
 
 #: served by every engine that speaks OpenAI's API
-OPENAI = tuple(
+OPENAI_PATHS = tuple(
     ApiPath(path)
     for path in (
         "/v1/chat/completions",
@@ -46,27 +46,27 @@ OPENAI = tuple(
     )
 )
 #: paths of a stored response, for engines that store responses
-KEPT = (
-    ApiPath(f"{RESPONSES}/{ID}", method="GET", model="response"),
-    ApiPath(f"{RESPONSES}/{ID}/cancel", model="response"),
+STORED_RESPONSE_PATHS = (
+    ApiPath(f"{RESPONSES}/{RESPONSE_ID}", method="GET", model="response"),
+    ApiPath(f"{RESPONSES}/{RESPONSE_ID}/cancel", model="response"),
 )
 TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 
 
-def since(table: Iterable[ApiPath], path: str) -> str:
+def first_release(table: Iterable[ApiPath], path: str) -> str:
     """Return the first release that serves a path; empty if every supported one does, or none is known to."""
     return next((served.since for served in table if served.path == path), "")
 
 
-def union(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
+def merge_paths(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
     """Return the paths of several engines, each once, in order of appearance."""
-    found: dict[str, ApiPath] = {}
+    merged: dict[str, ApiPath] = {}
     for table in tables:
-        for served in table:
-            found.setdefault(served.path, served)
-    return tuple(found.values())
+        for api_path in table:
+            merged.setdefault(api_path.path, api_path)
+    return tuple(merged.values())
 
 
-def names(table: Iterable[ApiPath]) -> tuple[str, ...]:
+def list_paths(table: Iterable[ApiPath]) -> tuple[str, ...]:
     """Return the paths as text."""
     return tuple(served.path for served in table)

@@ -12,36 +12,40 @@ from sparkwright.engines.advice import Platform
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.memory import COMPILE_BYTES, HOST_SIDE_BYTES, Memory
 from sparkwright.errors import SparkwrightError
-from sparkwright.trust.bounds import LARGEST
-from sparkwright.trust.container_words import size_bytes
-from sparkwright.trust.shapes import fitted, line, within
-from sparkwright.units import GIB, MINUTE, gib, moment
+from sparkwright.trust.bounds import MAX_NUMBER
+from sparkwright.trust.container_words import parse_size
+from sparkwright.trust.shapes import line, number_between, validate
+from sparkwright.units import GIB, MINUTE_FORMAT, format_gib, format_time
 
 #: owner of a row: the server to start, other servers, the host itself
-About = Literal["server", "other", "host"]
+RowOwner = Literal["server", "other", "host"]
 HOST_SIDE = "host's side"
 #: the assumed host's side is at most MemTotal / 17: it was never measured on a machine smaller than a GB10
-HOST_SIDE_PART = 17
+HOST_SIDE_DIVISOR = 17
 #: smaller weights have no row of their own
-SHOWN_BYTES = GIB // 20
-ASSUMED = "assumed, never measured on this host"
+MIN_SHOWN_BYTES = GIB // 20
+ASSUMED_NOTE = "assumed, never measured on this host"
 
 
-_COUNT = within(0, LARGEST)
-ROW: dict[str, Any] = {
+_COUNT_SHAPE = number_between(0, MAX_NUMBER)
+ROW_SHAPE: dict[str, Any] = {
     **dict.fromkeys(("name", "source"), line),
-    "size_bytes": _COUNT,
+    "size_bytes": _COUNT_SHAPE,
     "about": frozenset(("server", "other", "host")),
     **dict.fromkeys(("assumed", "at_most"), bool),
 }
 #: shape of a budget as JSON, without its sums
-SHAPE: dict[str, Any] = {
-    "total_bytes": _COUNT,
-    "rows": [ROW],
-    **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT)),
+BUDGET_SHAPE: dict[str, Any] = {
+    "total_bytes": _COUNT_SHAPE,
+    "rows": [ROW_SHAPE],
+    **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT_SHAPE)),
 }
 #: shape with the sums, as programs get it
-JSON_SHAPE: dict[str, Any] = {**SHAPE, "need_bytes": _COUNT, "left_bytes": within(-LARGEST, LARGEST)}
+BUDGET_JSON_SHAPE: dict[str, Any] = {
+    **BUDGET_SHAPE,
+    "need_bytes": _COUNT_SHAPE,
+    "left_bytes": number_between(-MAX_NUMBER, MAX_NUMBER),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Row:
     size_bytes: int
     #: source of the size, as a clause
     source: str
-    about: About = "server"
+    about: RowOwner = "server"
     #: neither measured nor documented: a figure on the safe side
     assumed: bool = False
     #: a limit for growth, shown but not added
@@ -60,7 +64,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class MeasuredStart:
     """Figures of an earlier verified start on the same host; see host/records/start_memory.py."""
 
     host_bytes: int | None = None
@@ -77,18 +81,18 @@ class Learned:
     @property
     def source(self) -> str:
         """The source of the figures, as a clause."""
-        about = "" if self.same else " with another model or other arguments of this image"
-        return f"measured {moment(self.at, MINUTE)}{about}"
+        qualifier = "" if self.same else " with another model or other arguments of this image"
+        return f"measured {format_time(self.at, MINUTE_FORMAT)}{qualifier}"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartFacts:
     """Facts about a start beyond its engine's memory model."""
 
     #: the last similar verified start
-    learned: Learned | None = None
+    learned: MeasuredStart | None = None
     #: the last similar cold start whose compile cache is gone
-    learned_cold: Learned | None = None
+    learned_cold: MeasuredStart | None = None
     #: the compile cache of an earlier start is there
     warm: bool = False
     #: limit of its /dev/shm, bytes; 0 for none; see shm_source
@@ -129,24 +133,26 @@ class Budget:
         """True if the rows add up to no more than the host has."""
         return self.left_bytes >= 0
 
-    def of(self, about: About) -> int:
+    def of(self, about: RowOwner) -> int:
         """Return the bytes of one kind of rows, without limits."""
         return sum(row.size_bytes for row in self.rows if row.about == about and not row.at_most)
 
     def lines(self) -> list[str]:
         """Return the table as text: size in GiB, purpose and source."""
         width = max((len(row.name) for row in self.rows), default=0)
-        left = f"{gib(self.left_bytes)} left" if self.fits else f"{gib(-self.left_bytes)} too much"
-        now = f", {gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
-        rows = [*map(_cells, self.rows), (gib(self.need_bytes), "together", left)]
-        rows.append((gib(self.total_bytes), "MemTotal", f"this host{now}"))
+        left = f"{format_gib(self.left_bytes)} left" if self.fits else f"{format_gib(-self.left_bytes)} too much"
+        now = f", {format_gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
+        rows = [*map(_format_cells, self.rows), (format_gib(self.need_bytes), "together", left)]
+        rows.append((format_gib(self.total_bytes), "MemTotal", f"this host{now}"))
         width = max(width, len("together"))
         table = [f"{'GiB':>7}  {'memory':<{width}}  source"]
         return (
-            table + [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows] + self._tokens()
+            table
+            + [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows]
+            + self._kv_cache_lines()
         )
 
-    def _tokens(self) -> list[str]:
+    def _kv_cache_lines(self) -> list[str]:
         if not self.kv_tokens:
             return []
         requests = f", {self.full_requests:g} requests of full length at once" if self.full_requests else ""
@@ -167,25 +173,31 @@ class Budget:
     @classmethod
     def of_json(cls, data: Any) -> Budget:
         """Return the budget that `to_json` made. Raises ValueError for any other value."""
-        found = fitted(data, SHAPE, "budget")
-        rows = tuple(Row(**{name: row[name] for name in ROW}) for row in found["rows"])
-        return cls(found["total_bytes"], rows, found["available_bytes"], found["kv_tokens"], found["full_requests"])
+        data_fields = validate(data, BUDGET_SHAPE, "budget")
+        rows = tuple(Row(**{name: row[name] for name in ROW_SHAPE}) for row in data_fields["rows"])
+        return cls(
+            data_fields["total_bytes"],
+            rows,
+            data_fields["available_bytes"],
+            data_fields["kv_tokens"],
+            data_fields["full_requests"],
+        )
 
 
-def _cells(row: Row) -> tuple[str, str, str]:
-    source = f"{ASSUMED}: {row.source}" if row.assumed and row.name == HOST_SIDE else row.source
+def _format_cells(row: Row) -> tuple[str, str, str]:
+    source = f"{ASSUMED_NOTE}: {row.source}" if row.assumed and row.name == HOST_SIDE else row.source
     source = f"assumed: {source}" if row.assumed and row.name != HOST_SIDE else source
     return (
-        (f"({gib(row.size_bytes)})", row.name, f"at most: {source}")
+        (f"({format_gib(row.size_bytes)})", row.name, f"at most: {source}")
         if row.at_most
-        else (gib(row.size_bytes), row.name, source)
+        else (format_gib(row.size_bytes), row.name, source)
     )
 
 
-def of(
+def build(
     memory: Memory,
     total_bytes: int,
-    start: Start,
+    start: StartFacts,
     *,
     reserve_bytes: int,
     others: Sequence[Row] = (),
@@ -204,15 +216,17 @@ def of(
         available_bytes: MemAvailable now.
     """
     rows = list(engine_rows(memory, total_bytes, start))
-    rows += _start_check(memory, total_bytes, sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes)
+    rows += _start_check_rows(
+        memory, total_bytes, sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes
+    )
     rows += [*others, *([own] if own else ())]
     rows.append(Row("reserve", reserve_bytes, "reserve_gib", "host"))
-    learned = start.learned if start.learned and start.learned.same else Learned()
+    learned = start.learned if start.learned and start.learned.same else MeasuredStart()
     tokens = learned.kv_tokens, learned.full_requests
     return Budget(total_bytes, tuple(rows), available_bytes, *tokens)
 
 
-def engine_rows(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
+def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
     """Yield the rows of the server itself: its engine on both sides, its compile peak, its /dev/shm."""
     yield from _share_rows(memory, total_bytes)
     for part in memory.parts:
@@ -221,9 +235,9 @@ def engine_rows(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]
             yield Row(part.name, part.size_bytes, f"{part.source}{when}", assumed=part.assumed)
     learned = start.learned
     if learned is not None and learned.same and (learned.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
-        more = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
-        yield Row("beyond that on the GPU", more, f"CUDA graphs, say: by its log, {learned.source}")
-    yield from _host_side(memory, total_bytes, start)
+        extra = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
+        yield Row("beyond that on the GPU", extra, f"CUDA graphs, say: by its log, {learned.source}")
+    yield from _host_side_rows(memory, total_bytes, start)
     if memory.compiles:
         yield _compile_row(memory, total_bytes, start)
     if start.shm_bytes:
@@ -233,21 +247,21 @@ def engine_rows(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]
 def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
     if not memory.share:
         return
-    taken = int(memory.share * total_bytes)
-    source = f"{memory.flag or 'its share'} {memory.share:g} of {gib(total_bytes)} GiB"
-    held = memory.weights_bytes if SHOWN_BYTES <= memory.weights_bytes < taken else 0
-    if held:
-        yield Row("weights", held, memory.weights_source)
+    share_bytes = int(memory.share * total_bytes)
+    source = f"{memory.flag or 'its share'} {memory.share:g} of {format_gib(total_bytes)} GiB"
+    weights_bytes = memory.weights_bytes if MIN_SHOWN_BYTES <= memory.weights_bytes < share_bytes else 0
+    if weights_bytes:
+        yield Row("weights", weights_bytes, memory.weights_source)
         source = f"{source}, less the weights"
-    yield Row("KV cache and computation" if held else "GPU's side", taken - held, source)
+    yield Row("KV cache and computation" if weights_bytes else "GPU's side", share_bytes - weights_bytes, source)
 
 
-def _host_side(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
+def _host_side_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
     learned = start.learned
     if learned is not None and learned.host_bytes is not None:
         yield Row(HOST_SIDE, learned.host_bytes, learned.source)
     elif memory.host_bytes:
-        size = min(memory.host_bytes, total_bytes // HOST_SIDE_PART)
+        size = min(memory.host_bytes, total_bytes // HOST_SIDE_DIVISOR)
         yield Row(HOST_SIDE, size, "5.4 to 6.7 GiB elsewhere", assumed=True)
     else:
         yield from (
@@ -255,7 +269,7 @@ def _host_side(memory: Memory, total_bytes: int, start: Start) -> Iterator[Row]:
         )
 
 
-def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:
+def _compile_row(memory: Memory, total_bytes: int, start: StartFacts) -> Row:
     """Return the row for the temporary peak of a cold start, which compiles before its KV cache exists."""
     name = "compile peak"
     if start.warm:
@@ -268,30 +282,30 @@ def _compile_row(memory: Memory, total_bytes: int, start: Start) -> Row:
     return Row(name, peak, "a cold start compiles before it takes its KV cache", assumed=True)
 
 
-def _start_check(memory: Memory, total_bytes: int, counted_bytes: int) -> list[Row]:
+def _start_check_rows(memory: Memory, total_bytes: int, counted_bytes: int) -> list[Row]:
     """Return a row for memory that must be available at a start beyond what is counted, though the engine does not take it."""
-    more = int(memory.start_share * total_bytes) - counted_bytes
-    source = f"the engine wants {memory.start_share:g} of {gib(total_bytes)} GiB available, and does not take it"
-    return [Row("start-up check", more, source)] if more > 0 else []
+    missing = int(memory.start_share * total_bytes) - counted_bytes
+    source = f"the engine wants {memory.start_share:g} of {format_gib(total_bytes)} GiB available, and does not take it"
+    return [Row("start-up check", missing, source)] if missing > 0 else []
 
 
-def largest(memory: Memory, budget: Budget) -> str:
+def format_largest_fit(memory: Memory, budget: Budget) -> str:
     """Return the flag and its largest value with which a too large server fits, as "FLAG VALUE"; empty if none does."""
-    found = memory.largest(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
-    return f"{found[0]} {found[1]:g}" if found else ""
+    fit = memory.largest(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
+    return f"{fit[0]} {fit[1]:g}" if fit else ""
 
 
 #: MemTotal of a GB10 of 2026; 119.7 GiB on one of 2025
 GB10_BYTES = int(121.7 * GIB)
 #: DGX OS, its desktop and the driver, before anything is served
-SYSTEM = Row("the system", 6 * GIB, "DGX OS, its desktop and the driver", "host", assumed=True)
+SYSTEM_ROW = Row("the system", 6 * GIB, "DGX OS, its desktop and the driver", "host", assumed=True)
 #: proposed size of /dev/shm: a server on one GPU exchanges little there
-SHM, SHM_BYTES = "1gb", GIB
-SOURCE = "reports of GB10 users"
+SHM_SIZE, SHM_BYTES = "1gb", GIB
+GB10_SOURCE = "reports of GB10 users"
 
 
 @dataclass(frozen=True)
-class Case:
+class BudgetCase:
     """The input of the rule: an engine's memory model, and the container's options by their names in a recipe."""
 
     memory: Memory
@@ -299,7 +313,7 @@ class Case:
     platform: Platform = "gb10"
 
 
-RULES: Rules[Case, Case] = Rules(shown=lambda case: {"container": case.container})
+RULES: Rules[BudgetCase, BudgetCase] = Rules(describe_example=lambda case: {"container": case.container})
 rule = RULES.rule
 
 
@@ -312,11 +326,11 @@ rule = RULES.rule
         "hasso5703/dgx-spark-qwen38 #2: 0.95 froze hosts while graphs were captured",
         "tonyd2wild #31: /dev/shm is the same memory; 10 GB did for a worker",
     ),
-    example=Case(
+    example=BudgetCase(
         Memory(share=0.9, flag="gpu-memory-utilization", value=0.9, host_bytes=HOST_SIDE_BYTES), {"shm_size": "64gb"}
     ),
 )
-def memory_budget(case: Case) -> Iterator[Finding]:
+def memory_budget(case: BudgetCase) -> Iterator[Finding]:
     """A server must leave the host its memory reserve.
     On a GB10 CPU and GPU share 119.7 to 121.7 GiB. An engine takes its share of all of it, and its processes, CUDA's context and
     the driver take 5 to 7 GiB more on the host's side; what is written to /dev/shm is the same memory, up to `shm_size`. What is
@@ -324,44 +338,46 @@ def memory_budget(case: Case) -> Iterator[Finding]:
     """
     if case.platform != "gb10" or not case.memory.known:
         return
-    shm = _shm_bytes(case.container)
-    found = on_gb10(case.memory, shm)
-    over = found.need_bytes + shm - found.total_bytes
-    if over <= 0:
+    shm_bytes = _shm_bytes(case.container)
+    budget = on_gb10(case.memory, shm_bytes)
+    excess_bytes = budget.need_bytes + shm_bytes - budget.total_bytes
+    if excess_bytes <= 0:
         return
-    parts = f"{gib(found.of('server'))} GiB for the engine on both sides, {gib(SYSTEM.size_bytes)} of the system, {RESERVE_GIB} reserve"
-    parts += f", {gib(shm)} in /dev/shm" if shm else ""
-    about = f"{case.memory.flag} {case.memory.value:g}" if case.memory.flag else "what it takes"
-    sentence = f"{about} leaves too little of the shared memory for the host: {parts} are {gib(over)} GiB more than a GB10 has."
-    flag = "container.shm_size" if over <= shm - SHM_BYTES else case.memory.flag
-    yield Finding("warning", sentence, tuple(_ways(case.memory, found, over, shm)), SOURCE, flag)
+    parts = f"{format_gib(budget.of('server'))} GiB for the engine on both sides, {format_gib(SYSTEM_ROW.size_bytes)} of the system, {RESERVE_GIB} reserve"
+    parts += f", {format_gib(shm_bytes)} in /dev/shm" if shm_bytes else ""
+    subject = f"{case.memory.flag} {case.memory.value:g}" if case.memory.flag else "what it takes"
+    sentence = f"{subject} leaves too little of the shared memory for the host: {parts} are {format_gib(excess_bytes)} GiB more than a GB10 has."
+    flag = "container.shm_size" if excess_bytes <= shm_bytes - SHM_BYTES else case.memory.flag
+    yield Finding(
+        "warning", sentence, tuple(_list_ways(case.memory, budget, excess_bytes, shm_bytes)), GB10_SOURCE, flag
+    )
 
 
 def on_gb10(memory: Memory, shm_bytes: int = 0) -> Budget:
     """Return the budget of a server alone on a GB10 without any measurements; its /dev/shm is a limit."""
-    start = Start(shm_bytes=shm_bytes, shm_source="shm_size")
-    return of(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, own=SYSTEM)
+    start = StartFacts(shm_bytes=shm_bytes, shm_source="shm_size")
+    return build(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, own=SYSTEM_ROW)
 
 
 def _shm_bytes(container: Mapping[str, Any]) -> int:
     """Return the size that `shm_size` allows; 0 if it is not set, or invalid, which is refused elsewhere."""
     try:
-        return size_bytes(str(container.get("shm_size") or "0"))
+        return parse_size(str(container.get("shm_size") or "0"))
     except SparkwrightError:
         return 0
 
 
-def _ways(memory: Memory, found: Budget, over: int, shm: int) -> Iterator[Way]:
+def _list_ways(memory: Memory, budget: Budget, excess_bytes: int, shm_bytes: int) -> Iterator[Way]:
     """Yield what to set: a smaller /dev/shm if that suffices, else the largest share or context that fits together with one."""
-    if over <= shm - SHM_BYTES:
-        yield Way(f"set shm_size to {SHM}")
+    if excess_bytes <= shm_bytes - SHM_BYTES:
+        yield Way(f"set shm_size to {SHM_SIZE}")
         return
-    smaller = min(shm, SHM_BYTES)
-    room = memory.engine_bytes(found.total_bytes) - (over - shm + smaller)
-    largest = memory.largest(found.total_bytes, room)
-    less = f" and shm_size to {SHM}" if shm > smaller else ""
-    if largest is None:
+    smaller_bytes = min(shm_bytes, SHM_BYTES)
+    room_bytes = memory.engine_bytes(budget.total_bytes) - (excess_bytes - shm_bytes + smaller_bytes)
+    fit = memory.largest(budget.total_bytes, room_bytes)
+    shm_change = f" and shm_size to {SHM_SIZE}" if shm_bytes > smaller_bytes else ""
+    if fit is None:
         yield Way("serve a smaller model, or a shorter context")
         return
-    flag, value = largest
-    yield Way(f"set {flag} to {value:g}{less}", {flag: value if memory.share else int(value)})
+    flag, value = fit
+    yield Way(f"set {flag} to {value:g}{shm_change}", {flag: value if memory.share else int(value)})

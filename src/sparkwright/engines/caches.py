@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from sparkwright.engines.options import of_concept
+from sparkwright.engines.options import concept_flags
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -31,7 +31,7 @@ class PrefixCache(Protocol):
         """Return why a recurrent model may not hit, as a sentence to append, and what helps; empty strings if nothing is known."""
 
 
-class Untold:
+class UnreportedPrefixCache:
     """The reader for an engine that reports nothing about its prefix cache."""
 
     def block_tokens(self, cache: Mapping[str, str]) -> int:
@@ -55,15 +55,15 @@ class Untold:
 #
 # An engine's own reports, and reasons why a recurrent model may not hit there, are in its folder. Counters are in tokens.
 
-CONCEPT = "the prefix cache"
+PREFIX_CACHE_CONCEPT = "the prefix cache"
 #: least cached share of the tokens in whole blocks of the prefix at which the cache works
-WORKS = 0.5
+MIN_HIT_SHARE = 0.5
 
 Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class PrefixMeasurement:
     """A request with the shared prefix."""
 
     ttft_s: float
@@ -75,7 +75,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PrefixCacheVerdict:
     """The verdict on a prefix cache."""
 
     verdict: Verdict
@@ -86,63 +86,67 @@ class Judged:
     share: float | None = None
 
 
-def turned_on(engine: str) -> str:
+def recipe_line(engine: str) -> str:
     """Return the line of a recipe that turns prefix caching on; empty if the engine has no flag for it."""
-    name = next(iter(of_concept(engine, CONCEPT)), "")
+    name = next(iter(concept_flags(engine, PREFIX_CACHE_CONCEPT)), "")
     return f"{name}: {str(not name.startswith('disable-')).lower()} in the recipe" if name else ""
 
 
-def asked_for(engine: str, flags: Mapping[str, Any]) -> bool:
+def is_requested(engine: str, flags: Mapping[str, Any]) -> bool:
     """Return True if flags, under their own names, turn prefix caching on: its flag is on, or the one that disables it is off."""
-    names = of_concept(engine, CONCEPT)
+    names = concept_flags(engine, PREFIX_CACHE_CONCEPT)
     return any(flags.get(name) is not name.startswith("disable-") for name in names if flags.get(name) is not None)
 
 
-def off(engine: str) -> Judged:
+def off_verdict(engine: str) -> PrefixCacheVerdict:
     """Return the verdict on a server that reports that prefix caching is off."""
-    return Judged("off", "the engine says that it is off", turned_on(engine))
+    return PrefixCacheVerdict("off", "the engine says that it is off", recipe_line(engine))
 
 
-def judge_verdict(
+def evaluate_prefix_cache(
     engine: str,
     reports: PrefixCache,
-    sightings: Sequence[Sighting],
+    measurements: Sequence[PrefixMeasurement],
     prefix_tokens: int,
-    block: int,
+    block_tokens: int,
     cache: Mapping[str, str],
     version: Version | None,
     *,
     hybrid: bool = False,
-) -> Judged:
+) -> PrefixCacheVerdict:
     """Return the verdict on repeated requests with the same prefix, the first of them cold.
 
     engine: its name. prefix_tokens: the least number of tokens in the prefix alone.
     """
     if reports.is_off(cache):
-        return off(engine)
-    again = [sighting for sighting in sightings[1:] if sighting.hits is not None]
-    if not again:
-        return Judged("unknown", "the server has no counters of its prefix cache")
-    best, prompt_tokens = max((observation.hits or 0, observation.prompt_tokens) for observation in again)
-    full = prefix_tokens // block * block
-    if best > full:  # the tokenizer made more tokens of the prefix than it has words; the prompt is no shorter
-        full = prompt_tokens // block * block
-    share = best / full if full else 0.0
-    cold, warm = sightings[0].ttft_s, min(sighting.ttft_s for sighting in sightings[1:])
+        return off_verdict(engine)
+    repeated = [sighting for sighting in measurements[1:] if sighting.hits is not None]
+    if not repeated:
+        return PrefixCacheVerdict("unknown", "the server has no counters of its prefix cache")
+    cached_tokens, prompt_tokens = max((observation.hits or 0, observation.prompt_tokens) for observation in repeated)
+    expected_tokens = prefix_tokens // block_tokens * block_tokens
+    if (
+        cached_tokens > expected_tokens
+    ):  # the tokenizer made more tokens of the prefix than it has words; the prompt is no shorter
+        expected_tokens = prompt_tokens // block_tokens * block_tokens
+    share = cached_tokens / expected_tokens if expected_tokens else 0.0
+    cold, warm = measurements[0].ttft_s, min(sighting.ttft_s for sighting in measurements[1:])
     times = f"first token after {cold * 1000:.0f} ms cold, {warm * 1000:.0f} ms warm"
-    counted = f"{best:.0f} of {full} cached tokens" + (f" in blocks of {block}" if block > 1 else "")
-    if share >= WORKS:
-        return Judged("hits", f"{counted}; {times}", share=share)
-    message = f"{counted} although seen {len(sightings)} times; {times}"
-    recurrent = hybrid or reports.is_hybrid(cache)
-    why, fix = reports.why(version) if recurrent else ("", "look for evictions: is the KV cache full?")
-    verdict: Verdict = "few hits" if best else "no hits"
-    return Judged(verdict, f"{message}{why}", fix, share)
+    counted = f"{cached_tokens:.0f} of {expected_tokens} cached tokens" + (
+        f" in blocks of {block_tokens}" if block_tokens > 1 else ""
+    )
+    if share >= MIN_HIT_SHARE:
+        return PrefixCacheVerdict("hits", f"{counted}; {times}", share=share)
+    message = f"{counted} although seen {len(measurements)} times; {times}"
+    is_recurrent = hybrid or reports.is_hybrid(cache)
+    why, fix = reports.why(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
+    verdict: Verdict = "few hits" if cached_tokens else "no hits"
+    return PrefixCacheVerdict(verdict, f"{message}{why}", fix, share)
 
 
-def wanted_tokens(block: int) -> int:
+def prefix_length_tokens(block_tokens: int) -> int:
     """Return the length of the test's prefix in tokens: more than two blocks."""
-    return math.ceil(2.25 * block) + 32
+    return math.ceil(2.25 * block_tokens) + 32
 
 
 # Compile caches of an engine: their location in the container, and what their contents depend on.
@@ -151,11 +155,11 @@ def wanted_tokens(block: int) -> int:
 # made for one image, one model and one set of arguments; nothing else ever gets them.
 
 #: mount point in the container of the folder that the host keeps for it
-MOUNT = "/var/cache/sparkwright"
+CACHE_MOUNT = "/var/cache/sparkwright"
 #: the host's folder for the caches, below the user's home; see host/containers/compile_caches.py
-FOLDER = ".local/share/sparkwright/compile-caches"
+HOST_FOLDER = ".local/share/sparkwright/compile-caches"
 #: below the folder of a key: LIVE/NAME/CACHE is mounted at MOUNT in the container NAME
-LIVE, CACHE = "live", "cache"
+LIVE_FOLDER, CACHE_FOLDER = "live", "cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ class CompileCaches:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables that move every cache below MOUNT."""
-        return {name: f"{MOUNT}/{folder}" for name, folder in self.variables.items()}
+        return {name: f"{CACHE_MOUNT}/{folder}" for name, folder in self.variables.items()}
 
     def sources(self, live: str) -> dict[str, str]:
         """Return the folders of the host that a container mounts, by mount point.
@@ -185,28 +189,31 @@ class CompileCaches:
         Args:
             live: The folder above them on the host, see `live_folder`.
         """
-        return {MOUNT: f"{live}/{CACHE}", **{place: f"{live}/{name}" for place, name in self.places.items()}}
+        return {
+            CACHE_MOUNT: f"{live}/{CACHE_FOLDER}",
+            **{place: f"{live}/{name}" for place, name in self.places.items()},
+        }
 
-    def kept_elsewhere(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
+    def is_kept_by_recipe(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
         """Return True if a recipe keeps the caches itself: it sets one of the variables, or mounts a folder over their usual
         places.
 
         mounted: folders of the container.
         """
-        return any(name in env for name in self.variables) or any(map(self._holds, mounted))
+        return any(name in env for name in self.variables) or any(map(self._is_cache_folder, mounted))
 
-    def _holds(self, folder: str) -> bool:
+    def _is_cache_folder(self, folder: str) -> bool:
         inside = folder.rstrip("/")
         above = (item.rpartition("/")[0] for item in self.usual)
         within = any(f"{item}/" in f"{inside}/" for item in self.usual)
-        return within or inside in ("/root", MOUNT) or any(item and inside.endswith(item) for item in above)
+        return within or inside in ("/root", CACHE_MOUNT) or any(item and inside.endswith(item) for item in above)
 
-    def that_matter(self, flags: Mapping[str, Any]) -> dict[str, Any]:
+    def relevant_flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags that may affect what is compiled."""
         return {name: value for name, value in flags.items() if name not in self.indifferent}
 
 
-def live_folder(home: str, key: str, container: str) -> str:
+def live_folder_path(home: str, key: str, container: str) -> str:
     """Return the folder above a container's cache folders for a key; no container mounts the folder itself.
 
     Args:
@@ -214,15 +221,15 @@ def live_folder(home: str, key: str, container: str) -> str:
         key: See `key_of`.
         container: The name of the container. Two containers never share a folder.
     """
-    return f"{home}/{FOLDER}/{key}/{LIVE}/{container}"
+    return f"{home}/{HOST_FOLDER}/{key}/{LIVE_FOLDER}/{container}"
 
 
-def key_of(made_from: Mapping[str, Any]) -> str:
+def compile_cache_key(inputs: Mapping[str, Any]) -> str:
     """Return the name of the folder for what was compiled from these inputs; any other value gives another folder."""
-    text = json.dumps(made_from, sort_keys=True, default=str)
+    text = json.dumps(inputs, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def set_by_us(environment: Mapping[str, str]) -> set[str]:
+def own_variables(environment: Mapping[str, str]) -> set[str]:
     """Return the variables of a container that point below MOUNT."""
-    return {name for name, value in environment.items() if value.startswith(f"{MOUNT}/")}
+    return {name for name, value in environment.items() if value.startswith(f"{CACHE_MOUNT}/")}

@@ -27,7 +27,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, overload
 
-from sparkwright.engines.caches import Untold
+from sparkwright.engines.caches import UnreportedPrefixCache
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from sparkwright.engines.advice import Advice
     from sparkwright.engines.caches import CompileCaches, PrefixCache
-    from sparkwright.engines.flags import Command, Flags, Imports
+    from sparkwright.engines.flags import Command, Flags, ImportTable
     from sparkwright.engines.http import Http, ServerKey
-    from sparkwright.engines.log.book import LogBook
-    from sparkwright.engines.log.text import Text
+    from sparkwright.engines.log.book import LogFormat
+    from sparkwright.engines.log.text import LogText
     from sparkwright.engines.parallel import MemberLog, Parallel
 
 #: names in recipes
@@ -52,22 +52,22 @@ TITLES: dict[str, str] = {
     "sglang": "SGLang",
     "openai": "OpenAI-compatible server",
 }
-USUAL = "vllm"
+DEFAULT_ENGINE = "vllm"
 #: engines by the `owned_by` of the models that their servers list
-OWNERS = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
+ENGINES_BY_OWNER = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
 #: label with the engine of a container; a container without it runs vLLM, which was the first engine
-LABEL = "sparkwright.engine"
+ENGINE_LABEL = "sparkwright.engine"
 #: label with the description of a described server, as JSON
-DESCRIPTION = "sparkwright.engine.description"
+DESCRIPTION_LABEL = "sparkwright.engine.description"
 #: label with the task of a container that does not generate text
-TASK = "sparkwright.task"
+TASK_LABEL = "sparkwright.task"
 TASKS: tuple[Task, ...] = get_args(Task)
 #: files without which an engine can't be served with
-NEEDED = ("http", "flags", "log", "advice")
+NEEDED_FILES = ("http", "flags", "log", "advice")
 P = TypeVar("P")
 
 
-class Part(Generic[P]):
+class EnginePart(Generic[P]):
     """A value in a file of the engine's folder, or the file itself: a module whose functions are the value's.
 
     For an engine with a description it is the result of the file's function described_VALUE, if there is one.
@@ -81,7 +81,7 @@ class Part(Generic[P]):
         self._name = name
 
     @overload
-    def __get__(self, engine: None, owner: type) -> Part[P]: ...
+    def __get__(self, engine: None, owner: type) -> EnginePart[P]: ...
 
     @overload
     def __get__(self, engine: Engine, owner: type) -> P: ...
@@ -89,16 +89,16 @@ class Part(Generic[P]):
     def __get__(self, engine: Engine | None, owner: type) -> Any:
         if engine is None:
             return self
-        found = engine.__dict__[self._name] = self._read(engine)
-        return found
+        value = engine.__dict__[self._name] = self._read(engine)
+        return value
 
     def _read(self, engine: Engine) -> Any:
-        module = _file(engine.name, self._file)
+        module = _import_file(engine.name, self._file)
         if module is None:
             return self._default
-        made = getattr(module, f"described_{self._value.lower()}", None)
-        if made is not None:
-            return made(engine.described)
+        build = getattr(module, f"described_{self._value.lower()}", None)
+        if build is not None:
+            return build(engine.described)
         return getattr(module, self._value, self._default) if self._value else module
 
 
@@ -116,39 +116,39 @@ class Engine:
     task: Task = GENERATE
 
     #: the HTTP interface of a server that generates text; see `http`
-    _http: ClassVar[Part[Http]] = Part("http", "HTTP")
+    _http: ClassVar[EnginePart[Http]] = EnginePart("http", "HTTP")
     #: the API key in a file; None if the engine reads none from a file
-    key: ClassVar[Part[ServerKey | None]] = Part("http", "SERVER_KEY")
+    key: ClassVar[EnginePart[ServerKey | None]] = EnginePart("http", "SERVER_KEY")
     #: the flags of its command line
-    flags: ClassVar[Part[Flags]] = Part("flags")
+    flags: ClassVar[EnginePart[Flags]] = EnginePart("flags")
     #: the model and the flags of the words of a command that starts the server
-    command: ClassVar[Part[Callable[[Sequence[str]], Command]]] = Part("flags", "parsed")
+    command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parsed")
     #: the differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported
-    imports: ClassVar[Part[Imports | None]] = Part("flags", "IMPORTS")
+    imports: ClassVar[EnginePart[ImportTable | None]] = EnginePart("flags", "IMPORTS")
     #: the flags that decide about tasks
-    task_flags: ClassVar[Part[TaskFlags]] = Part("flags", "TASK_FLAGS", TaskFlags())
+    task_flags: ClassVar[EnginePart[TaskFlags]] = EnginePart("flags", "TASK_FLAGS", TaskFlags())
     #: the flags that cause what probes find
-    probe_flags: ClassVar[Part[ProbeFlags]] = Part("flags", "PROBE_FLAGS", ProbeFlags())
+    probe_flags: ClassVar[EnginePart[ProbeFlags]] = EnginePart("flags", "PROBE_FLAGS", ProbeFlags())
     #: the format of its log
-    log: ClassVar[Part[LogBook]] = Part("log", "LOG")
+    log: ClassVar[EnginePart[LogFormat]] = EnginePart("log", "LOG")
     #: the detectors (slowness.Detector) of causes of slowness that only this engine has
-    causes: ClassVar[Part[tuple[Callable[[Any], Iterator[Any]], ...]]] = Part("log", "DETECTORS", ())
+    causes: ClassVar[EnginePart[tuple[Callable[[Any], Iterator[Any]], ...]]] = EnginePart("log", "DETECTORS", ())
     #: the rules about its recipes, and the settings that it will derive from them
-    advice: ClassVar[Part[Advice]] = Part("advice")
+    advice: ClassVar[EnginePart[Advice]] = EnginePart("advice")
     #: the reader of its images; None if images report nothing
-    image: ClassVar[Part[Image | None]] = Part("image")
+    image: ClassVar[EnginePart[Image | None]] = EnginePart("image")
     #: the reader of what the engine reports about its prefix cache
-    prefix_cache: ClassVar[Part[PrefixCache]] = Part("caches", default=Untold())
+    prefix_cache: ClassVar[EnginePart[PrefixCache]] = EnginePart("caches", default=UnreportedPrefixCache())
     #: the compile caches; None if none are known
-    caches: ClassVar[Part[CompileCaches | None]] = Part("caches", "CACHES")
+    caches: ClassVar[EnginePart[CompileCaches | None]] = EnginePart("caches", "CACHES")
     #: the choice of files from a repository; None if the engine serves the whole folder
-    files: ClassVar[Part[Files | None]] = Part("files")
+    files: ClassVar[EnginePart[Files | None]] = EnginePart("files")
     #: serving one model from several hosts; None if the engine, or this release of sparkwright, can't
-    parallel: ClassVar[Part[Parallel | None]] = Part("parallel")
+    parallel: ClassVar[EnginePart[Parallel | None]] = EnginePart("parallel")
     #: the reader of a cluster member's log, without the rest of `parallel`; None if the engine has none
-    member: ClassVar[Part[Callable[[Text], MemberLog] | None]] = Part("member_log", "member")
+    member: ClassVar[EnginePart[Callable[[LogText], MemberLog] | None]] = EnginePart("member_log", "member")
     #: the reader of descriptions; None for an engine that needs none
-    _descriptions: ClassVar[Part[Any]] = Part("description")
+    _descriptions: ClassVar[EnginePart[Any]] = EnginePart("description")
 
     @cached_property
     def http(self) -> Http:
@@ -159,15 +159,15 @@ class Engine:
     @property
     def served(self) -> bool:
         """True if this release of sparkwright can serve with the engine."""
-        return all(_file(self.name, file) for file in NEEDED)
+        return all(_import_file(self.name, file) for file in NEEDED_FILES)
 
     @property
     def labels(self) -> dict[str, str]:
         """The labels that name a container's engine and task; vLLM that generates text needs none."""
-        task = {TASK: str(self.task)} if self.task != GENERATE else {}
-        if self.name == USUAL:
+        task = {TASK_LABEL: str(self.task)} if self.task != GENERATE else {}
+        if self.name == DEFAULT_ENGINE:
             return task
-        return {LABEL: self.name, **({DESCRIPTION: self.described} if self.described else {}), **task}
+        return {ENGINE_LABEL: self.name, **({DESCRIPTION_LABEL: self.described} if self.described else {}), **task}
 
     @property
     def needs_description(self) -> bool:
@@ -198,43 +198,48 @@ class Engine:
 
 
 @lru_cache
-def _file(engine: str, file: str) -> Any:
+def _import_file(engine: str, file: str) -> Any:
     """Return a file of an engine's folder; None if it has none."""
     folder = f"{__package__}.{engine}"
-    there = find_spec(folder) is not None and find_spec(f"{folder}.{file}") is not None
-    return import_module(f"{folder}.{file}") if there else None
+    exists = find_spec(folder) is not None and find_spec(f"{folder}.{file}") is not None
+    return import_module(f"{folder}.{file}") if exists else None
 
 
 @lru_cache
-def of(name: str) -> Engine:
+def get_engine(name: str) -> Engine:
     """Return the engine of this name. Raises KeyError for a name that is not in TITLES."""
     return Engine(name, TITLES[name])
 
 
-def served() -> tuple[Engine, ...]:
+def list_served() -> tuple[Engine, ...]:
     """Return the engines that this release of sparkwright serves with."""
-    return tuple(engine for engine in map(of, TITLES) if engine.served)
+    return tuple(engine for engine in map(get_engine, TITLES) if engine.served)
 
 
-def of_name(name: object) -> Engine:
+def get_or_default(name: object) -> Engine:
     """Return the engine that a file or a label names; the default engine for an unknown name."""
-    return of(name if isinstance(name, str) and name in TITLES else USUAL)
+    return get_engine(name if isinstance(name, str) and name in TITLES else DEFAULT_ENGINE)
 
 
-def of_models(answer: Any) -> Engine:
+def detect_from_models(answer: Any) -> Engine:
     """Return the engine of a server without labels, by the owner of the models that it lists."""
     rows = answer.get("data") if isinstance(answer, dict) else None
     owners = [row.get("owned_by") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return of(next((OWNERS[owner] for owner in owners if isinstance(owner, str) and owner in OWNERS), USUAL))
+    return get_engine(
+        next(
+            (ENGINES_BY_OWNER[owner] for owner in owners if isinstance(owner, str) and owner in ENGINES_BY_OWNER),
+            DEFAULT_ENGINE,
+        )
+    )
 
 
-def of_labels(labels: Mapping[str, Any] | None) -> Engine:
+def from_labels(labels: Mapping[str, Any] | None) -> Engine:
     """Return the engine of a container or of a spec, by its labels; the default engine for an unknown name."""
-    found = of_name((labels or {}).get(LABEL))
-    described, task = (labels or {}).get(DESCRIPTION), (labels or {}).get(TASK)
-    if isinstance(described, str) and found.needs_description:
-        found = replace(found, described=described)
-    return next((replace(found, task=item) for item in TASKS if item == task), found)
+    engine = get_or_default((labels or {}).get(ENGINE_LABEL))
+    described, task = (labels or {}).get(DESCRIPTION_LABEL), (labels or {}).get(TASK_LABEL)
+    if isinstance(described, str) and engine.needs_description:
+        engine = replace(engine, described=described)
+    return next((replace(engine, task=item) for item in TASKS if item == task), engine)
 
 
 class Image(Protocol):
@@ -271,7 +276,7 @@ class Image(Protocol):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenFiles:
     """The files selected from a repository."""
 
     #: the files that are needed, as they were passed in
@@ -281,7 +286,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Chat:
+class EmbeddedChat:
     """The chat template and the sampling defaults in a model's file."""
 
     template: str  #: "" for none
@@ -313,12 +318,12 @@ class Files(Protocol):
     def HEADER_BYTES(self) -> int:
         """The greatest number of bytes at the beginning of a model's file that `chat_of` needs."""
 
-    def chat_of(self, beginning: bytes) -> Chat | None:
+    def chat_of(self, beginning: bytes) -> EmbeddedChat | None:
         """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them."""
 
     def chosen(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
-    ) -> Chosen:
+    ) -> ChosenFiles:
         """Return the files that match the patterns.
 
         Args:

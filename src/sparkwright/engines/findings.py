@@ -61,7 +61,7 @@ class Rule(Generic[C, E]):
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class RuleExplanation:
     """A rule with its explanation and its finding for an example."""
 
     name: str
@@ -85,18 +85,18 @@ class Rules(dict[str, Rule[C, E]]):
     def __init__(
         self,
         case: Callable[[E], Any] = lambda example: example,
-        shown: Callable[[E], Mapping[str, Any]] = lambda example: {},
+        describe_example: Callable[[E], Mapping[str, Any]] = lambda example: {},
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         """Create an empty registry.
 
         Args:
             case: converts an example to a case.
-            shown: returns the fields of Explained that describe an example.
+            describe_example: returns the fields of Explained that describe an example.
             aliases: other names under which rules are explained.
         """
         super().__init__()
-        self._case, self._shown, self._aliases = case, shown, aliases or {}
+        self._case, self._describe_example, self._aliases = case, describe_example, aliases or {}
 
     def rule(
         self, name: str, *, sources: Iterable[str], example: E
@@ -104,31 +104,33 @@ class Rules(dict[str, Rule[C, E]]):
         """Register a rule. Its docstring is its title (first line) and its reason (the rest, in paragraphs)."""
 
         def register(findings: Callable[[C], Iterable[Finding]]) -> Callable[[C], Iterable[Finding]]:
-            def by_name(case: C) -> Iterator[Finding]:
+            def label_findings(case: C) -> Iterator[Finding]:
                 return (replace(finding, rule=name) for finding in findings(case))
 
             title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-            self[name] = Rule(name, title.strip(), _paragraphs(reason), tuple(sources), example, by_name)
+            self[name] = Rule(name, title.strip(), _paragraphs(reason), tuple(sources), example, label_findings)
             return findings
 
         return register
 
     def check(self, case: C) -> list[Finding]:
         """Return all findings, errors first."""
-        found = [finding for rule in self.values() for finding in rule.findings(case)]
-        return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+        findings = [finding for rule in self.values() for finding in rule.findings(case)]
+        return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
     def titles(self) -> dict[str, str]:
         """Return the titles of the rules, by name."""
         return {rule.name: rule.title for rule in self.values()}
 
-    def explained(self, name: str) -> Explained | None:
+    def explain_rule(self, name: str) -> RuleExplanation | None:
         """Return the explanation of a rule by its name or alias; None if there is no such rule."""
         rule = self.get(self._aliases.get(name, name))
         if rule is None:
             return None
         finding = next(iter(rule.findings(self._case(rule.example))))
-        return Explained(rule.name, rule.title, rule.reason, rule.sources, finding, **self._shown(rule.example))
+        return RuleExplanation(
+            rule.name, rule.title, rule.reason, rule.sources, finding, **self._describe_example(rule.example)
+        )
 
 
 def _paragraphs(text: str) -> str:

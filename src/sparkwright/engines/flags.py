@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 #: role of a second model under the key `models` of a recipe
-Role = Literal["draft", "tokenizer"]
+ModelRole = Literal["draft", "tokenizer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Flags(Protocol):
         """Flags that a recipe must not set, each with the recipe key that sets it."""
 
     @property
-    def MODEL_FLAGS(self) -> Mapping[Role, ModelFlag]:
+    def MODEL_FLAGS(self) -> Mapping[ModelRole, ModelFlag]:
         """The second models that the engine serves with."""
 
     @property
@@ -116,7 +116,7 @@ class Flags(Protocol):
         """Return the known flags as the properties of a JSON Schema."""
 
 
-def pin_it(role: Role, model_id: str) -> str:
+def pin_model_fix(role: ModelRole, model_id: str) -> str:
     """Return the fix for a second model that an engine would download: a sentence without its end."""
     name = model_id.rpartition("/")[2].lower()
     return (
@@ -125,7 +125,7 @@ def pin_it(role: Role, model_id: str) -> str:
     )
 
 
-def pin_adapter(name: str, model_id: str) -> str:
+def pin_adapter_fix(name: str, model_id: str) -> str:
     """Return the fix for an adapter that an engine would download: a sentence without its end."""
     name = name or model_id.rpartition("/")[2].lower()
     return (
@@ -133,80 +133,94 @@ def pin_adapter(name: str, model_id: str) -> str:
     )
 
 
-def adapters_in(given: Any) -> Iterator[tuple[str, str]]:
+def parse_adapters(flag_value: Any) -> Iterator[tuple[str, str]]:
     """Yield name and path of the adapters in a flag: NAME=PATH, a path, JSON with a path, or a mapping with one."""
-    for entry in given if isinstance(given, list | tuple) else [given] if _object(given) else str(given or "").split():
-        about = _object(entry)
-        if about is None:
-            name, mark, path = str(entry).partition("=")
-            name, path = (name, path) if mark else ("", name)
+    for entry in (
+        flag_value
+        if isinstance(flag_value, list | tuple)
+        else [flag_value]
+        if _parse_object(flag_value)
+        else str(flag_value or "").split()
+    ):
+        fields = _parse_object(entry)
+        if fields is None:
+            name, equals, path = str(entry).partition("=")
+            name, path = (name, path) if equals else ("", name)
         else:
-            name, path = (str(about.get(key) or about.get(f"lora_{key}") or "") for key in ("name", "path"))
+            name, path = (str(fields.get(key) or fields.get(f"lora_{key}") or "") for key in ("name", "path"))
         if path:
             yield name, path
 
 
-def names_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
+def has_model(flags: Mapping[str, Any], model_flag: ModelFlag) -> bool:
     """Return True if these flags, under their own names, already name a model at this place."""
-    if not place.key:
-        return flags.get(place.flag) is not None
-    return bool((_object(flags.get(place.flag)) or {}).get(place.key)) or f"{place.flag}.{place.key}" in flags
+    if not model_flag.key:
+        return flags.get(model_flag.flag) is not None
+    return (
+        bool((_parse_object(flags.get(model_flag.flag)) or {}).get(model_flag.key))
+        or f"{model_flag.flag}.{model_flag.key}" in flags
+    )
 
 
-def takes_model(flags: Mapping[str, Any], place: ModelFlag) -> bool:
+def is_model_effective(flags: Mapping[str, Any], model_flag: ModelFlag) -> bool:
     """Return True if a model that is named at this place has an effect with these flags (under their own names)."""
-    if not place.key:
-        return not place.needs or flags.get(place.needs) not in (None, False)
-    return _object(flags.get(place.flag)) is not None or _dotted(flags, place)
+    if not model_flag.key:
+        return not model_flag.needs or flags.get(model_flag.needs) not in (None, False)
+    return _parse_object(flags.get(model_flag.flag)) is not None or _is_dotted(flags, model_flag)
 
 
-def with_model(flags: Mapping[str, Any], place: ModelFlag, path: str) -> dict[str, Any]:
+def with_model(flags: Mapping[str, Any], model_flag: ModelFlag, path: str) -> dict[str, Any]:
     """Return the flags (under their own names) with a second model; unchanged if it would have no effect."""
-    if not takes_model(flags, place):
+    if not is_model_effective(flags, model_flag):
         return dict(flags)
-    if place.key and _dotted(flags, place):
-        return {**flags, f"{place.flag}.{place.key}": path}
-    return {**flags, place.flag: {**(_object(flags.get(place.flag)) or {}), place.key: path} if place.key else path}
+    if model_flag.key and _is_dotted(flags, model_flag):
+        return {**flags, f"{model_flag.flag}.{model_flag.key}": path}
+    return {
+        **flags,
+        model_flag.flag: {**(_parse_object(flags.get(model_flag.flag)) or {}), model_flag.key: path}
+        if model_flag.key
+        else path,
+    }
 
 
-def adapter_name(place: AdapterFlags, served_name: str, name: str) -> str:
+def adapter_name(adapter_flags: AdapterFlags, served_name: str, name: str) -> str:
     """Return the name of an adapter in requests; the served name for an engine that applies it to all of them."""
-    return f"{served_name}:{name}" if place.prefixed else name if place.named else served_name
+    return f"{served_name}:{name}" if adapter_flags.prefixed else name if adapter_flags.named else served_name
 
 
-def with_adapters(flags: Mapping[str, Any], place: AdapterFlags, paths: Mapping[str, str]) -> dict[str, Any]:
+def with_adapters(flags: Mapping[str, Any], adapter_flags: AdapterFlags, paths: Mapping[str, str]) -> dict[str, Any]:
     """Return the flags (under their own names) with adapters. paths: in the container, by adapter."""
     if not paths:
         return dict(flags)
-    enable = {place.enable: True} if place.enable else {}
-    given = [f"{name}={path}" if place.named else path for name, path in paths.items()]
-    return {**flags, **enable, place.flag: given}
+    enable = {adapter_flags.enable: True} if adapter_flags.enable else {}
+    adapters = [f"{name}={path}" if adapter_flags.named else path for name, path in paths.items()]
+    return {**flags, **enable, adapter_flags.flag: adapters}
 
 
-def _dotted(flags: Mapping[str, Any], place: ModelFlag) -> bool:
-    return place.flag not in flags and any(name.startswith(f"{place.flag}.") for name in flags)
+def _is_dotted(flags: Mapping[str, Any], model_flag: ModelFlag) -> bool:
+    return model_flag.flag not in flags and any(name.startswith(f"{model_flag.flag}.") for name in flags)
 
 
-def _object(given: Any) -> Mapping[str, Any] | None:
+def _parse_object(flag_value: Any) -> Mapping[str, Any] | None:
     """Return the value of a flag that takes JSON, written as a mapping or as text; None for any other value."""
-    if isinstance(given, str):
+    if isinstance(flag_value, str):
         try:
-            given = json.loads(given)
+            flag_value = json.loads(flag_value)
         except (ValueError, RecursionError):
             return None
-    return given if isinstance(given, Mapping) else None
+    return flag_value if isinstance(flag_value, Mapping) else None
 
 
-def spelling(flags: Flags, written: Iterable[str], name: str) -> str:
+def find_spelling(flags: Flags, written: Iterable[str], name: str) -> str:
     """Return the spelling of a flag's own name among these; "" if it is not there."""
     return next((item for item in reversed(list(written)) if flags.canonical(item) == name), "")
 
 
-def twice(flags: Flags, written: Iterable[str]) -> tuple[str, str] | None:
+def find_duplicate(flags: Flags, written: Iterable[str]) -> tuple[str, str] | None:
     """Return two spellings of one flag; None if there are none."""
-    seen: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for item in written:
-        before = seen.setdefault(flags.canonical(item), item)
+        before = spellings.setdefault(flags.canonical(item), item)
         if before != item:
             return before, item
     return None
@@ -221,18 +235,18 @@ class Command:
     flags: dict[str, Any] = field(default_factory=dict)
 
 
-def value(command: Sequence[str], option: str) -> str:
+def option_value(command: Sequence[str], option: str) -> str:
     """Return the first value of an option, given as `--option value` or `--option=value`; of a repeated option the last counts.
     Empty for none."""
-    found = ""
-    for word, after in zip(command, [*command, ""][1:], strict=True):
+    last_value = ""
+    for word, next_word in zip(command, [*command, ""][1:], strict=True):
         name, equals, text = word.partition("=")
         if name.replace("_", "-") == option:
-            found = text if equals else after
-    return found
+            last_value = text if equals else next_word
+    return last_value
 
 
-def grouped_words(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+def group_words(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each option of a command with the words after it; words before the first option have an empty name."""
     name, values = "", list[str]()
     for word in words:
@@ -245,22 +259,22 @@ def grouped_words(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     yield name, values
 
 
-def plain_value(word: str) -> Any:
+def parse_word(word: str) -> Any:
     """Return a word of a command as the number, the mapping or the list that it holds, else as text."""
     try:
-        found = json.loads(word)
+        parsed = json.loads(word)
     except (ValueError, RecursionError):
         return word
-    return found if isinstance(found, int | float | dict | list) and not isinstance(found, bool) else word
+    return parsed if isinstance(parsed, int | float | dict | list) and not isinstance(parsed, bool) else word
 
 
-def as_they_are(words: Sequence[str]) -> list[str]:
+def keep_words(words: Sequence[str]) -> list[str]:
     """Return the words unchanged, for an engine without short options that its command reader would miss."""
     return list(words)
 
 
 @dataclass(frozen=True)
-class Imports:
+class ImportTable:
     """Data to convert other people's command lines of one engine. Flags are under their own names, without dashes."""
 
     #: image of the release that the engine's tables describe
@@ -298,7 +312,7 @@ class Imports:
     #: flags that carry a token of the hub
     tokens: tuple[str, ...] = ()
     #: replaces the short options of a command with their long names
-    spelled_out: Callable[[Sequence[str]], list[str]] = as_they_are
+    spelled_out: Callable[[Sequence[str]], list[str]] = keep_words
     #: its parser accepts long options with one dash
     one_dash: bool = False
     #: the flag with the model names for clients; "" if the server answers to any name

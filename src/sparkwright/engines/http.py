@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from sparkwright.engines import api_paths
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.flags import value
-from sparkwright.trust.bounds import number_of
+from sparkwright.engines.flags import option_value
+from sparkwright.trust.bounds import parse_number
 
 #: task of a server
 Task = Literal["generate", "embed", "rerank"]
@@ -30,21 +30,21 @@ PREFIX_HITS = "prefix_hits"  # prompt tokens found in the cache
 DRAFTS = "drafts"
 ACCEPTED_TOKENS = "accepted_tokens"
 #: prefix of a role, followed by a position from 0: drafts whose token at that position was accepted
-ACCEPTED_AT = "accepted_at_"
-MOST_POSITIONS = 64
+ACCEPTED_AT_PREFIX = "accepted_at_"
+MAX_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
 
 #: roles of which at least one changes with every step, prefill included; and roles that count requests
-MOVES = (HEARTBEAT, GENERATED, PREFIX_QUERIES, KV_CACHE_USED, PREEMPTIONS)
-REQUESTS = (RUNNING, WAITING)
+PROGRESS_ROLES = (HEARTBEAT, GENERATED, PREFIX_QUERIES, KV_CACHE_USED, PREEMPTIONS)
+REQUEST_ROLES = (RUNNING, WAITING)
 
-COUNTERS = (GENERATED, HEARTBEAT, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, DRAFTS, ACCEPTED_TOKENS)
+COUNTER_ROLES = (GENERATED, HEARTBEAT, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, DRAFTS, ACCEPTED_TOKENS)
 
-_POSITION = re.compile(r'\bposition="(\d{1,3})"')
+_POSITION_LABEL = re.compile(r'\bposition="(\d{1,3})"')
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """A metric by its name in the Prometheus text."""
 
     name: str
@@ -70,15 +70,15 @@ USAGES = (
 )
 
 
-def _version_key(answer: Any) -> str:
+def _read_version(answer: Any) -> str:
     return str(answer.get("version") or "") if isinstance(answer, dict) else ""
 
 
-def _nothing(answer: Any) -> dict[str, Any]:
+def _no_data(answer: Any) -> dict[str, Any]:
     return {}
 
 
-def _context(row: Mapping[str, Any]) -> Any:
+def _read_context(row: Mapping[str, Any]) -> Any:
     return row.get("max_model_len")
 
 
@@ -93,7 +93,7 @@ class Http:
     #: default port
     port: int
     #: metrics by role
-    roles: Mapping[str, Sample] = field(default_factory=dict)
+    roles: Mapping[str, MetricSample] = field(default_factory=dict)
     #: path that answers 200 once the server serves
     health: str = "/health"
     #: status codes of `health` that mean "still loading"
@@ -107,11 +107,11 @@ class Http:
     #: path that reports the version; empty if there is none
     version: str = "/version"
     #: returns the version in that answer
-    version_of: Callable[[Any], str] = _version_key
+    version_of: Callable[[Any], str] = _read_version
     #: path that reports the server's settings; empty if there is none
     settings: str = ""
     #: returns the settings in that answer, by the names of log.state.FIELDS
-    settings_of: Callable[[Any], Mapping[str, Any]] = _nothing
+    settings_of: Callable[[Any], Mapping[str, Any]] = _no_data
     #: path of the Prometheus metrics; empty if there are none
     metrics: str = "/metrics"
     #: keys of a measured request beyond those that every OpenAI API takes
@@ -133,7 +133,7 @@ class Http:
     #: option with the API key
     key_option: str = "--api-key"
     #: returns the longest context in tokens from a row of `models`
-    context_of: Callable[[Mapping[str, Any]], Any] = _context
+    context_of: Callable[[Mapping[str, Any]], Any] = _read_context
     #: prefixes of the options that turn on speculative decoding
     speculation: tuple[str, ...] = ()
     #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
@@ -141,7 +141,7 @@ class Http:
     #: returns the priority with which a request yields to all others, from the server's command
     low_priority: Callable[[Sequence[str]], int] = _no_priority
     #: returns the cache settings in the metrics' text
-    cache_of: Callable[[str], dict[str, str]] = _nothing
+    cache_of: Callable[[str], dict[str, str]] = _no_data
     #: the PREFIX_QUERIES metric leaves out the tokens that PREFIX_HITS counts
     hits_apart: bool = False
     #: tokens per block of the prefix cache, if the server does not report it; 1 if it matches single tokens
@@ -151,73 +151,73 @@ class Http:
     #: task of the server
     task: Task = GENERATE
     #: metrics that differ from `roles` if the task is not text generation
-    unlike: Mapping[str, Sample] = field(default_factory=dict)
+    unlike: Mapping[str, MetricSample] = field(default_factory=dict)
     #: paths that render a conversation's prompt without generating: the first takes messages, the second tokens
     render: tuple[str, ...] = ()
     #: seconds for which all of MOVES may stay unchanged while a slow model works
     still_s: int = 0
     #: paths that clients use and a gateway routes
-    paths: tuple[ApiPath, ...] = api_paths.OPENAI
+    paths: tuple[ApiPath, ...] = api_paths.OPENAI_PATHS
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
         """Return the API key in a container's command and environment; empty if the server needs none."""
-        given = dict(pair.partition("=")[::2] for pair in env)
-        return value(command, self.key_option) or given.get(self.key_variable, "")
+        variables = dict(pair.partition("=")[::2] for pair in env)
+        return option_value(command, self.key_option) or variables.get(self.key_variable, "")
 
     def speculates(self, command: Sequence[str]) -> bool:
         """Return True if a server with this command uses speculative decoding; its speed then depends on the prompt."""
         return bool(self.speculation) and any(str(word).startswith(self.speculation) for word in command)
 
     @property
-    def apart(self) -> bool:
+    def has_separate_heartbeat(self) -> bool:
         """True if the heartbeat and the generated tokens are different counters."""
         return self.roles.get(HEARTBEAT) != self.roles.get(GENERATED)
 
     def counters(self, metrics_text: str) -> dict[str, float]:
         """Return the metrics by role, summed over labels. A metric that is missing or not a count is left out."""
-        wanted: dict[str, list[tuple[str, str]]] = {}
+        roles_by_metric: dict[str, list[tuple[str, str]]] = {}
         for role, sample in self.roles.items():
-            wanted.setdefault(sample.name, []).append((role, sample.label))
-        found: dict[str, float] = {}
+            roles_by_metric.setdefault(sample.name, []).append((role, sample.label))
+        totals: dict[str, float] = {}
         for line in metrics_text.splitlines():
             name, _, rest = line.partition("{")
-            for role, label in wanted.get(name.partition(" ")[0], ()):
-                value = number_of(line.rpartition(" ")[2]) if label in rest else None
+            for role, label in roles_by_metric.get(name.partition(" ")[0], ()):
+                value = parse_number(line.rpartition(" ")[2]) if label in rest else None
                 if value is not None and value >= 0:
-                    found[role] = found.get(role, 0.0) + value
-            if name == self.positions and (role := _position(rest)):
-                value = number_of(line.rpartition(" ")[2])
-                found[role] = found.get(role, 0.0) + (value if value is not None and value >= 0 else 0.0)
-        if self.hits_apart and PREFIX_QUERIES in found:
-            found[PREFIX_QUERIES] += found.get(PREFIX_HITS, 0.0)
-        return found
+                    totals[role] = totals.get(role, 0.0) + value
+            if name == self.positions and (role := _position_role(rest)):
+                value = parse_number(line.rpartition(" ")[2])
+                totals[role] = totals.get(role, 0.0) + (value if value is not None and value >= 0 else 0.0)
+        if self.hits_apart and PREFIX_QUERIES in totals:
+            totals[PREFIX_QUERIES] += totals.get(PREFIX_HITS, 0.0)
+        return totals
 
 
-def _position(labels: str) -> str:
+def _position_role(labels: str) -> str:
     """Return the role for a line of the metric of accepted tokens by position; "" for an impossible position."""
-    found = _POSITION.search(labels)
-    return f"{ACCEPTED_AT}{int(found[1])}" if found and int(found[1]) < MOST_POSITIONS else ""
+    match = _POSITION_LABEL.search(labels)
+    return f"{ACCEPTED_AT_PREFIX}{int(match[1])}" if match and int(match[1]) < MAX_POSITIONS else ""
 
 
 #: valid both in an Authorization header and as an argument; the minimum length is our choice, as short keys can be guessed
-_KEY = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
-VALID = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
+_KEY_PATTERN = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
+VALID_KEY_RULE = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
 #: fix for a server that needs an unknown key
-SET = "Set `server_key` in the recipe and deploy; the checks then use that key."
-MAKE = "`openssl rand -hex 24` makes one."
+SET_KEY_FIX = "Set `server_key` in the recipe and deploy; the checks then use that key."
+MAKE_KEY_HINT = "`openssl rand -hex 24` makes one."
 
 
-def valid(key: str) -> bool:
+def is_valid_key(key: str) -> bool:
     """Return True if a text can be a server's key, see VALID."""
-    return _KEY.fullmatch(key) is not None
+    return _KEY_PATTERN.fullmatch(key) is not None
 
 
-def line_of(key: str) -> str:
+def format_key_line(key: str) -> str:
     """Return the content of a key file with one key per line."""
     return f"{key}\n"
 
 
-def key_of_lines(written: str) -> str:
+def parse_key_lines(written: str) -> str:
     """Return the first key in a key file; empty if it holds none."""
     lines = (line.strip() for line in written.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
@@ -238,9 +238,9 @@ class ServerKey:
     #: the end of a sentence that explains why recipes can't set `option`
     alone: str
     #: returns the file's content for a key
-    text: Callable[[str], str] = line_of
+    text: Callable[[str], str] = format_key_line
     #: returns the key in such a file, empty if it holds none
-    key_of: Callable[[str], str] = key_of_lines
+    key_of: Callable[[str], str] = parse_key_lines
 
     @property
     def words(self) -> tuple[str, ...]:

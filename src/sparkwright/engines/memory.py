@@ -24,7 +24,7 @@ SHARE_STEP, CONTEXT_STEP = 0.01, 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryPart:
     """A part of an engine's memory, as a row of a budget."""
 
     name: str
@@ -51,7 +51,7 @@ class Memory:
     #: source of `weights_bytes`, as a clause
     weights_source: str = "spark.lock"
     #: the parts of `bytes`
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MemoryPart, ...] = ()
     #: the flag that sets the share, the context or the bytes, and its value
     flag: str = ""
     value: float = 0.0
@@ -96,10 +96,12 @@ class Memory:
         """Return this memory model with the weights of a second model: inside the share, if the engine has one."""
         if not size_bytes or not self.known:
             return self
-        found = replace(self, weights_bytes=self.weights_bytes + size_bytes)
+        grown = replace(self, weights_bytes=self.weights_bytes + size_bytes)
         if self.share:
-            return found
-        return replace(found, bytes=self.bytes + size_bytes, parts=(*self.parts, Part(name, size_bytes, "spark.lock")))
+            return grown
+        return replace(
+            grown, bytes=self.bytes + size_bytes, parts=(*self.parts, MemoryPart(name, size_bytes, "spark.lock"))
+        )
 
     def split(self, hosts: int) -> Memory:
         """Return the memory model of one host of several that serve a model together: each holds its part of the weights."""
@@ -107,26 +109,26 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON for a plan, without default values."""
-        usual = Memory()
-        found = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
-        return {**found, **({"parts": [asdict(part) for part in self.parts]} if self.parts else {})}
+        defaults = Memory()
+        changed = {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
+        return {**changed, **({"parts": [asdict(part) for part in self.parts]} if self.parts else {})}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Memory:
         """Return the memory model that `to_json` made; other keys are ignored."""
         names = {field.name for field in fields(cls)} - {"parts"}
-        known = {name: value for name, value in data.items() if name in names}
-        return cls(**known, parts=tuple(Part(**part) for part in data.get("parts") or ()))
+        values = {name: value for name, value in data.items() if name in names}
+        return cls(**values, parts=tuple(MemoryPart(**part) for part in data.get("parts") or ()))
 
 
-def of_share(share: float, needs_bytes: int) -> Memory:
+def build_from_share(share: float, needs_bytes: int) -> Memory:
     """Return a memory model from a share and bytes alone, as a record of an older version holds it."""
-    parts = (Part("the engine", needs_bytes, "the record of its last verified start"),) if needs_bytes else ()
+    parts = (MemoryPart("the engine", needs_bytes, "the record of its last verified start"),) if needs_bytes else ()
     host = HOST_SIDE_BYTES if share else 0
     return Memory(share=share, bytes=needs_bytes, parts=parts, host_bytes=host, compiles=bool(share))
 
 
-def weights(locked: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
+def sum_weights(locked: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
     """Return the bytes of a locked model's files with the first of these suffixes that any file has. 0 while the model is not
     pinned."""
     rows = [(str(file.get("path")).lower(), int(file.get("size_bytes") or 0)) for file in locked.get("files") or ()]

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.engines.http import Http
-from sparkwright.trust.bounds import count_of
+from sparkwright.trust.bounds import count_or_none
 
-CHAT = "/v1/chat/completions"
+CHAT_PATH = "/v1/chat/completions"
 #: statuses of a server that refuses a key of a request's body
-REFUSALS = (400, 422)
+REFUSAL_STATUSES = (400, 422)
 
 #: tool calls in one answer
-MOST_CALLS = 64
+MAX_CALLS = 64
 
 #: default longest answer of a client, in tokens
-LONGEST_ANSWER = 8192
+MAX_ANSWER_TOKENS = 8192
 
 
-def generated(http: Http, model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
+def build_request(http: Http, model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
     """Return the request that proves health: a few tokens without thinking, so that the content is not null.
 
     priority: higher numbers wait for lower ones; only an engine that schedules by priority takes one.
@@ -34,7 +34,9 @@ def generated(http: Http, model: str, prompt: str, tokens: int, *, priority: int
     }
 
 
-def measured_stream(http: Http, model: str, prompt: str, tokens: int, *, temperature: float = 0.0) -> dict[str, Any]:
+def build_stream_request(
+    http: Http, model: str, prompt: str, tokens: int, *, temperature: float = 0.0
+) -> dict[str, Any]:
     """Return the request for measuring the rate: every chunk carries the cumulative token count, if the engine supports that."""
     return {
         "model": model,
@@ -47,12 +49,12 @@ def measured_stream(http: Http, model: str, prompt: str, tokens: int, *, tempera
     }
 
 
-def reference(http: Http, model: str, prompt: str, tokens: int, top: int) -> dict[str, Any]:
+def build_reference_request(http: Http, model: str, prompt: str, tokens: int, top: int) -> dict[str, Any]:
     """Return the request for comparing texts of different days: greedy, with the likeliest choices at each token."""
-    return {**generated(http, model, prompt, tokens), "logprobs": True, "top_logprobs": top}
+    return {**build_request(http, model, prompt, tokens), "logprobs": True, "top_logprobs": top}
 
 
-def plainer(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
+def remove_refused_keys(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the request without one more key that other OpenAI-compatible servers refuse; None if none is left."""
     for keys in http.removable:
         if any(key in body for key in keys):
@@ -60,35 +62,35 @@ def plainer(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def delta_counts(delta: Mapping[str, Any]) -> bool:
+def has_generated_text(delta: Mapping[str, Any]) -> bool:
     """Return True if a chunk carries generated text of any kind; the first chunk only names the role."""
     return any(delta.get(kind) for kind in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
 
-def delta_speaks(delta: Mapping[str, Any]) -> bool:
+def has_user_content(delta: Mapping[str, Any]) -> bool:
     """Return True if a chunk carries something for the user: text or a tool call, not thinking."""
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
-def served(http: Http, models: Any) -> dict[str, int | None]:
+def parse_models(http: Http, models: Any) -> dict[str, int | None]:
     """Return the names of the served models, in their order, each with its context length; None if the server does not report it.
 
     models: the answer of its `models` path.
     """
     rows = models.get("data") if isinstance(models, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
-    return {str(row["id"]): count_of(http.context_of(row)) for row in rows}
+    return {str(row["id"]): count_or_none(http.context_of(row)) for row in rows}
 
 
-def answer_tokens(context: int | None) -> int | None:
+def max_answer_tokens(context: int | None) -> int | None:
     """Return the longest answer that a client may request, in tokens: at most half of the context, which prompt and answer share.
 
     context: its length in tokens; None if not known, and then the result is None.
     """
-    return None if context is None else min(LONGEST_ANSWER, max(1, context // 2))
+    return None if context is None else min(MAX_ANSWER_TOKENS, max(1, context // 2))
 
 
-def spoken(answer: Any) -> tuple[str, str]:
+def parse_answer(answer: Any) -> tuple[str, str]:
     """Return the content and the thinking of a whole answer; thinking was called reasoning_content before 0.16 or so."""
     try:
         message = answer["choices"][0]["message"]
@@ -97,7 +99,7 @@ def spoken(answer: Any) -> tuple[str, str]:
         return "", ""
 
 
-def assembled(chunks: Sequence[Any]) -> dict[str, Any]:
+def assemble_stream(chunks: Sequence[Any]) -> dict[str, Any]:
     """Return the chunks of a streamed chat as the answer without `stream`: one message, with its tool calls."""
     texts: dict[str, list[str]] = {"content": [], "reasoning": [], "reasoning_content": []}
     calls: dict[int, dict[str, Any]] = {}
@@ -105,8 +107,8 @@ def assembled(chunks: Sequence[Any]) -> dict[str, Any]:
     for chunk in chunks:
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-        held = choice.get("delta")
-        delta: dict[str, Any] = held if isinstance(held, dict) else {}
+        given_delta = choice.get("delta")
+        delta: dict[str, Any] = given_delta if isinstance(given_delta, dict) else {}
         reason = choice.get("finish_reason") or reason
         for kind, pieces in texts.items():
             if isinstance(delta.get(kind), str):
@@ -123,7 +125,7 @@ def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
     """Add a piece of a streamed tool call to its call."""
     index = piece.get("index") if isinstance(piece, dict) else None
     function = piece.get("function") if isinstance(piece, dict) else None
-    if type(index) is not int or not 0 <= index < MOST_CALLS or not isinstance(function, dict):
+    if type(index) is not int or not 0 <= index < MAX_CALLS or not isinstance(function, dict):
         return
     call = calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
     for key in ("name", "arguments"):
@@ -131,30 +133,32 @@ def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
             call["function"][key] += function[key]
 
 
-def logprobs(answer: Any) -> list[list[tuple[str, Any]]]:
+def parse_logprobs(answer: Any) -> list[list[tuple[str, Any]]]:
     """Return for each token of a whole answer its choices with their log probabilities; empty if the answer has none.
 
     A token is named by its bytes, if the answer has them: half a character has no other name.
     """
     try:
         rows = answer["choices"][0]["logprobs"]["content"]
-        return [[(_token(top_logprob), top_logprob["logprob"]) for top_logprob in row["top_logprobs"]] for row in rows]
+        return [
+            [(_token_name(top_logprob), top_logprob["logprob"]) for top_logprob in row["top_logprobs"]] for row in rows
+        ]
     except (KeyError, IndexError, TypeError, AttributeError):
         return []
 
 
-def _token(choice: Mapping[str, Any]) -> str:
-    given = choice.get("bytes")
-    return bytes_name(given) if isinstance(given, list) and given else str(choice["token"])
+def _token_name(choice: Mapping[str, Any]) -> str:
+    token_bytes = choice.get("bytes")
+    return format_bytes(token_bytes) if isinstance(token_bytes, list) and token_bytes else str(choice["token"])
 
 
-def bytes_name(given: Sequence[Any]) -> str:
+def format_bytes(values: Sequence[Any]) -> str:
     """Return bytes as text, with those that are no character escaped."""
-    return bytes(item for item in given if isinstance(item, int) and 0 <= item < 256).decode(errors="backslashreplace")
+    return bytes(item for item in values if isinstance(item, int) and 0 <= item < 256).decode(errors="backslashreplace")
 
 
-def tokens_of(answer: Any) -> int:
+def count_tokens(answer: Any) -> int:
     """Return the number of tokens in a whole answer. A single token may have no text: a thinking mark, half a character."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
-    reported = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
-    return reported if reported is not None else int(any(spoken(answer)))
+    reported = count_or_none(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+    return reported if reported is not None else int(any(parse_answer(answer)))

@@ -13,10 +13,10 @@ from typing import Any
 from sparkwright.engines.options import OptionHistory
 from sparkwright.visible import one_line
 
-SHOWN_CHARS = 60
+MAX_SHOWN_CHARS = 60
 #: kinds of options that need no word after them
-SWITCHES = ("switch", "bare", "both")
-LIMITS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+SWITCH_KINDS = ("switch", "bare", "both")
+LIMIT_OPERATORS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     ">=": (operator.ge, "at least"),
     "<=": (operator.le, "at most"),
     ">": (operator.gt, "above"),
@@ -57,15 +57,15 @@ class Option:
     folded: bool = False
 
     @property
-    def many(self) -> bool:
+    def takes_many(self) -> bool:
         """True if the option takes more than one word."""
         return self.kind.endswith(("+", "repeated"))
 
-    def outside(self, value: Any) -> str:
+    def describe_violation(self, value: Any) -> str:
         """Return the range that a number is outside of, as "must be above 0 and at most 1"; "" if it is in all, or no number."""
         for limits in self.limits if isinstance(value, int | float) else ():
-            if not all(keeps(value, limit) for limit in limits.split()):
-                return f"must be {' and '.join(map(_in_words, limits.split()))}"
+            if not all(is_within_limit(value, limit) for limit in limits.split()):
+                return f"must be {' and '.join(map(_describe_limit, limits.split()))}"
         return ""
 
 
@@ -92,8 +92,8 @@ class OptionTable:
 
     @cached_property
     def _table(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = json.loads((self._folder / "options.json").read_bytes())
-        return found
+        table: Mapping[str, Any] = json.loads((self._folder / "options.json").read_bytes())
+        return table
 
     @property
     def release(self) -> str:
@@ -103,27 +103,27 @@ class OptionTable:
     @cached_property
     def newest(self) -> Mapping[str, Option]:
         """The options of the release, by their own names."""
-        return _options(self._table["options"])
+        return _build_options(self._table["options"])
 
     @cached_property
     def known(self) -> Mapping[str, Option]:
         """The options of every release that was read, by their own names."""
-        words = {word for option in self.newest.values() for word in option.words}
+        newest_words = {word for option in self.newest.values() for word in option.words}
         others = {
             name: {"kind": span.kind, "off": [f"--no-{name}"] if span.kind == self._negatable else []}
             for name, span in self.history.spans.items()
-            if f"--{name}" not in words
+            if f"--{name}" not in newest_words
         }
-        return {**_options(others), **_options(self._table.get("gone", {})), **self.newest}
+        return {**_build_options(others), **_build_options(self._table.get("gone", {})), **self.newest}
 
     @cached_property
     def by_word(self) -> Mapping[str, tuple[Option, bool]]:
         """The option of each word (without dashes), and True if the word turns it off."""
-        found: dict[str, tuple[Option, bool]] = {}
+        options: dict[str, tuple[Option, bool]] = {}
         for option in self.known.values():
-            found |= {word.lstrip("-"): (option, False) for word in option.words}
-            found |= {word.lstrip("-"): (option, True) for word in option.off}
-        return found
+            options |= {word.lstrip("-"): (option, False) for word in option.words}
+            options |= {word.lstrip("-"): (option, True) for word in option.off}
+        return options
 
     @cached_property
     def _kinds(self) -> Mapping[str, str]:
@@ -174,17 +174,19 @@ class ListedOptions:
         return {name: shape for name, shape in {**self._usual(), **difference["differ"]}.items() if shape}
 
 
-def word_of(value: Any) -> str:
+def format_word(value: Any) -> str:
     """Return the word for a single value."""
     return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list | tuple) else str(value)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as messages have it."""
-    return f"got {one_line(repr(value), at_most=SHOWN_CHARS)}"
+    return f"got {one_line(repr(value), max_chars=MAX_SHOWN_CHARS)}"
 
 
-def misfit(option: Option, value: Any, readers: Readers, word: Callable[[Any], str], *, as_word: bool = False) -> str:
+def find_value_problem(
+    option: Option, value: Any, readers: Readers, word: Callable[[Any], str], *, as_word: bool = False
+) -> str:
     """Return the problem with a value, as "must be a whole number, got '128q'"; "" if nothing is known against it.
 
     Args:
@@ -193,48 +195,48 @@ def misfit(option: Option, value: Any, readers: Readers, word: Callable[[Any], s
     """
     if value is None:
         return ""
-    if option.kind in SWITCHES:
-        return "" if isinstance(value, bool) else f"is a switch and takes no value, {shown(value)}"
+    if option.kind in SWITCH_KINDS:
+        return "" if isinstance(value, bool) else f"is a switch and takes no value, {format_value(value)}"
     if isinstance(value, bool) and option.kind != "on":
         return f"needs a value, got {str(value).lower()}"
-    listed = isinstance(value, list | tuple)
+    is_list = isinstance(value, list | tuple)
     if option.kind == "two":
-        if not listed or len(value) != 2:
-            return f"takes two values, {shown(value)}"
-        found = (_word_misfit(option, word(item), shown(word(item)), readers) for item in value)
-        return next(filter(None, found), "")
-    if listed and option.kind not in ("list", "text", "json"):
-        return f"takes one value, {shown(value)}"
-    return _word_misfit(option, word(value), shown(word(value) if as_word else value), readers)
+        if not is_list or len(value) != 2:
+            return f"takes two values, {format_value(value)}"
+        problems = (_find_word_problem(option, word(item), format_value(word(item)), readers) for item in value)
+        return next(filter(None, problems), "")
+    if is_list and option.kind not in ("list", "text", "json"):
+        return f"takes one value, {format_value(value)}"
+    return _find_word_problem(option, word(value), format_value(word(value) if as_word else value), readers)
 
 
-def _word_misfit(option: Option, word: str, got: str, readers: Readers) -> str:
+def _find_word_problem(option: Option, word: str, shown_value: str, readers: Readers) -> str:
     read, name = readers.get(option.kind, (str, "text"))
     try:
         value = read(word)
     except (ValueError, RecursionError):
-        return f"must be {name}, {got}"
+        return f"must be {name}, {shown_value}"
     if option.choices and value not in option.choices:
-        return f"must be one of {', '.join(option.choices)}, {got}"
-    outside = option.outside(value)
-    return outside and f"{outside}, {got}"
+        return f"must be one of {', '.join(option.choices)}, {shown_value}"
+    violation = option.describe_violation(value)
+    return violation and f"{violation}, {shown_value}"
 
 
-def keeps(value: float, limit: str) -> bool:
+def is_within_limit(value: float, limit: str) -> bool:
     """Return True if a number is within a limit, as ">=1"."""
     edge = limit.lstrip("<>=")
-    return LIMITS[limit.removesuffix(edge)][0](value, float(edge))
+    return LIMIT_OPERATORS[limit.removesuffix(edge)][0](value, float(edge))
 
 
-def _in_words(limit: str) -> str:
+def _describe_limit(limit: str) -> str:
     edge = limit.lstrip("<>=")
-    return f"{LIMITS[limit.removesuffix(edge)][1]} {edge}"
+    return f"{LIMIT_OPERATORS[limit.removesuffix(edge)][1]} {edge}"
 
 
-def _options(rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Option]:
-    return {name: _option(name, row) for name, row in rows.items()}
+def _build_options(rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Option]:
+    return {name: _build_option(name, row) for name, row in rows.items()}
 
 
-def _option(name: str, row: Mapping[str, Any]) -> Option:
+def _build_option(name: str, row: Mapping[str, Any]) -> Option:
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     return Option(**{**fields, "name": name, "words": (f"--{name}", *fields.get("words", ()))})

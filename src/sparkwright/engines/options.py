@@ -19,10 +19,10 @@ from typing import Any
 from sparkwright.engines.findings import Way
 
 #: the successor of an option that is known to have none
-NOTHING = "nothing"
+NO_SUCCESSOR = "nothing"
 #: prefixes that turn an option's meaning into its opposite
-OPPOSITES = ("no-", "disable-", "enable-")
-NEAR = 0.85
+OPPOSITE_PREFIXES = ("no-", "disable-", "enable-")
+MIN_SIMILARITY = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class OptionHistory:
 
     @cached_property
     def _table(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = json.loads(self._path.read_bytes())
-        return found
+        table: Mapping[str, Any] = json.loads(self._path.read_bytes())
+        return table
 
     @cached_property
     def releases(self) -> tuple[str, ...]:
@@ -100,73 +100,73 @@ class OptionHistory:
         """Return the existence of an option in a release. release: None while it is not known."""
         span = self.spans.get(name)
         if span is None:
-            return self._constant(name, release)
+            return self._existence_without_row(name, release)
         if release is None:
-            return Existence(None, self._gone(span)) if span.last is not None else Existence(True)
-        here = self._order(release)
-        if span.last is not None and here >= self._order(self.releases[span.last + 1]):
-            return Existence(False, self._gone(span))
-        if span.first and here <= self._order(self.releases[span.first - 1]):
+            return Existence(None, self._describe_removal(span)) if span.last is not None else Existence(True)
+        current = self._order(release)
+        if span.last is not None and current >= self._order(self.releases[span.last + 1]):
+            return Existence(False, self._describe_removal(span))
+        if span.first and current <= self._order(self.releases[span.first - 1]):
             return Existence(False, f"it came with {self.releases[span.first]}")
-        if span.first and here < self._order(self.releases[span.first]):
+        if span.first and current < self._order(self.releases[span.first]):
             return Existence(None, f"it came with {self.releases[span.first]}")
-        if span.last is not None and here > self._order(self.releases[span.last]):
-            return Existence(None, self._gone(span))
+        if span.last is not None and current > self._order(self.releases[span.last]):
+            return Existence(None, self._describe_removal(span))
         return Existence(True)
 
     def replacement(self, name: str, value: Any, release: str | None) -> Replacement | None:
         """Return the option that a release has in place of one that it lacks; None for none, or none known."""
-        return self._successor(name, value, release) or self._predecessor(name, value, release)
+        return self._find_successor(name, value, release) or self._find_predecessor(name, value, release)
 
-    def nothing_took_over(self, name: str) -> bool:
+    def has_no_successor(self, name: str) -> bool:
         """Return True if an option is known to have been removed without a successor."""
         span = self.spans.get(name)
-        return span is not None and span.instead == NOTHING
+        return span is not None and span.instead == NO_SUCCESSOR
 
     def last_release(self, name: str) -> str:
         """Return the last release known to have a removed option; "" for an option that was not removed."""
         span = self.spans.get(name)
         return "" if span is None or span.last is None else self.releases[span.last]
 
-    def _constant(self, name: str, release: str | None) -> Existence:
+    def _existence_without_row(self, name: str, release: str | None) -> Existence:
         """Return the existence of an option without a row: in every release, or in none."""
         if name in self.newest():
             return Existence(True)
         oldest, newest = self.releases[0], self.releases[-1]
-        covered = release is not None and self._order(oldest) <= self._order(release) <= self._order(newest)
-        return Existence(False if covered else None, f"no release from {oldest} to {newest} has it")
+        is_covered = release is not None and self._order(oldest) <= self._order(release) <= self._order(newest)
+        return Existence(False if is_covered else None, f"no release from {oldest} to {newest} has it")
 
-    def _gone(self, span: Span) -> str:
+    def _describe_removal(self, span: Span) -> str:
         assert span.last is not None
         return f"it is gone since {self.releases[span.last + 1]}"
 
-    def _successor(self, name: str, value: Any, release: str | None) -> Replacement | None:
+    def _find_successor(self, name: str, value: Any, release: str | None) -> Replacement | None:
         for _ in range(len(self.spans)):
             span = self.spans.get(name)
-            if span is None or span.instead in ("", NOTHING):
+            if span is None or span.instead in ("", NO_SUCCESSOR):
                 return None
-            new, value = self._renamed(name, value, span.instead)
+            new, value = self._apply_rename(name, value, span.instead)
             if self.existence(new, release).exists is not False:
                 return Replacement(new, value)
             name = new
         return None
 
-    def _renamed(self, name: str, value: Any, instead: str) -> tuple[str, Any]:
+    def _apply_rename(self, name: str, value: Any, instead: str) -> tuple[str, Any]:
         new, _, words = instead.partition("=")
         if words:
             on, _, off = words.partition("|")
             word = off if value is False else on
             return new, True if word == "true" else word or None
         takes_switch = self._kind(new) in ("switch", "bare", "both")
-        same = isinstance(value, bool) == takes_switch
-        return new, self._values.get((name, str(value)), value) if same else None
+        is_same_kind = isinstance(value, bool) == takes_switch
+        return new, self._values.get((name, str(value)), value) if is_same_kind else None
 
-    def _predecessor(self, name: str, value: Any, release: str | None) -> Replacement | None:
+    def _find_predecessor(self, name: str, value: Any, release: str | None) -> Replacement | None:
         """Return the older name of an option that later got another one."""
         for old, span in self.spans.items():
             if span.instead == name and release is not None and self.existence(old, release).exists:
-                back = {new: was for (of, was), new in self._values.items() if of == old}
-                return Replacement(old, back.get(str(value), value)) if self._kind(name) == span.kind else None
+                old_values = {new: was for (of, was), new in self._values.items() if of == old}
+                return Replacement(old, old_values.get(str(value), value)) if self._kind(name) == span.kind else None
         return None
 
     def _kind(self, name: str) -> str:
@@ -179,62 +179,64 @@ class OptionHistory:
         written, _, instead = row.partition(" -> ")
         kind, releases = written.split()
         first, _, last = releases.partition("..")
-        at = self.releases.index
-        return Span(kind, at(first) if first else None, at(last) if last else None, instead)
+        release_index = self.releases.index
+        return Span(kind, release_index(first) if first else None, release_index(last) if last else None, instead)
 
 
-def advice(history: OptionHistory, name: str, value: Any, release: str | None, known: Collection[str]) -> Way:
+def suggest_fix(
+    history: OptionHistory, name: str, value: Any, release: str | None, known_options: Collection[str]
+) -> Way:
     """Return the fix for an option that a release lacks. known: the names of the options that it has."""
-    other = history.replacement(name, value, release)
-    if other is not None and other.name in known:
-        change = {name: None} if other.value is None else {name: None, other.name: other.value}
-        return Way(_sentence(other, value), change)
-    if history.nothing_took_over(name) or history.existence(name, release).why.startswith("it came with"):
+    replacement = history.replacement(name, value, release)
+    if replacement is not None and replacement.name in known_options:
+        change = {name: None} if replacement.value is None else {name: None, replacement.name: replacement.value}
+        return Way(_format_replacement(replacement, value), change)
+    if history.has_no_successor(name) or history.existence(name, release).why.startswith("it came with"):
         return Way("remove it", {name: None})
     if last := history.last_release(name):
         return Way(f"look in the notes of the releases after {last} for what took over", {name: None})
-    return mistyped(name, value, known) or Way("remove it", {name: None})
+    return suggest_correction(name, value, known_options) or Way("remove it", {name: None})
 
 
-def mistyped(name: str, value: Any, known: Collection[str]) -> Way | None:
+def suggest_correction(name: str, value: Any, known_options: Collection[str]) -> Way | None:
     """Return the correction of a mistyped name of a known option; None if there is none."""
-    if close := near(name, known):
+    if close := find_similar(name, known_options):
         return Way(f"write {close}", {name: None, close: value})
-    other = opposite(name, known)
+    other = find_opposite(name, known_options)
     if other and isinstance(value, bool):
         return Way(f"write {other}: {str(not value).lower()}", {name: None, other: not value})
     return None
 
 
-def _sentence(other: Replacement, value: Any) -> str:
-    if other.value is None:
-        return f"see {other.name}, which took over"
-    same = other.value == value
-    shown = str(other.value).lower() if isinstance(other.value, bool) else other.value
-    return f"write {other.name}" if same else f"write {other.name}: {shown}"
+def _format_replacement(replacement: Replacement, value: Any) -> str:
+    if replacement.value is None:
+        return f"see {replacement.name}, which took over"
+    same = replacement.value == value
+    shown = str(replacement.value).lower() if isinstance(replacement.value, bool) else replacement.value
+    return f"write {replacement.name}" if same else f"write {replacement.name}: {shown}"
 
 
-def near(name: str, known: Collection[str]) -> str:
+def find_similar(name: str, known_options: Collection[str]) -> str:
     """Return the option that a mistyped name is close to; "" if none is. An option with the opposite meaning is never close."""
-    close = difflib.get_close_matches(name, sorted(known), n=8, cutoff=NEAR)
+    close = difflib.get_close_matches(name, sorted(known_options), n=8, cutoff=MIN_SIMILARITY)
     return next((option for option in close if _direction(option) == _direction(name)), "")
 
 
-def opposite(name: str, known: Collection[str]) -> str:
+def find_opposite(name: str, known_options: Collection[str]) -> str:
     """Return the option with the opposite meaning, as disable-x for enable-x; "" if there is none."""
-    bare = _bare(name)
-    return next((other for other in _opposites(name, bare) if other in known), "")
+    bare = _bare_name(name)
+    return next((other for other in _list_opposites(name, bare) if other in known_options), "")
 
 
-def _opposites(name: str, bare: str) -> Iterator[str]:
+def _list_opposites(name: str, bare: str) -> Iterator[str]:
     if _direction(name) == "off":
         yield from (f"enable-{bare}", bare)
     else:
         yield from (f"disable-{bare}", f"no-{bare}")
 
 
-def _bare(name: str) -> str:
-    return next((name.removeprefix(prefix) for prefix in OPPOSITES if name.startswith(prefix)), name)
+def _bare_name(name: str) -> str:
+    return next((name.removeprefix(prefix) for prefix in OPPOSITE_PREFIXES if name.startswith(prefix)), name)
 
 
 def _direction(name: str) -> str:
@@ -251,13 +253,13 @@ def _direction(name: str) -> str:
 TRTLLM = "trtllm"
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
 #: flags with another meaning of values than their counterparts
-NOT_THE_SAME = frozenset(
+DIFFERENT_VALUES = frozenset(
     ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
 )
 
 
 @cache
-def concepts() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+def load_concepts() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """Return the engines' flags by concept, the usual one first; none where an engine has no flag for it."""
     folders = {name: "openai" if name == TRTLLM else name for name in TITLES}
     files = {name: Path(__file__).parent / folder / "concepts.json" for name, folder in folders.items()}
@@ -267,50 +269,54 @@ def concepts() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     }
 
 
-def of_concept(engine: str, concept: str) -> tuple[str, ...]:
+def concept_flags(engine: str, concept: str) -> tuple[str, ...]:
     """Return an engine's flags for a concept, the usual one first; none for an engine that has none."""
-    return concepts()[concept].get(engine, ())
+    return load_concepts()[concept].get(engine, ())
 
 
-def of(name: str) -> str:
+def find_concept(name: str) -> str:
     """Return the concept of a flag of any engine; empty for none."""
-    wanted = _plain(name)
+    normalized = _normalize(name)
     return next(
-        (concept for concept, row in concepts().items() if any(wanted in map(_plain, pair) for pair in row.values())),
+        (
+            concept
+            for concept, row in load_concepts().items()
+            if any(normalized in map(_normalize, pair) for pair in row.values())
+        ),
         "",
     )
 
 
-def owners(name: str) -> list[str]:
+def list_owners(name: str) -> list[str]:
     """Return the engines with a flag of this name, in the order of TITLES."""
-    row = concepts().get(of(name), {})
-    return [engine for engine in TITLES if _plain(name) in map(_plain, row.get(engine, ()))]
+    row = load_concepts().get(find_concept(name), {})
+    return [engine for engine in TITLES if _normalize(name) in map(_normalize, row.get(engine, ()))]
 
 
-def here(engine: str, name: str) -> str:
+def translate_flag(engine: str, name: str) -> str:
     """Return this engine's name for a flag of another engine, if the same value means the same; empty for none."""
-    own = concepts().get(of(name), {}).get(engine, ())
-    return own[0] if len(own) == 1 and not {own[0], name} & NOT_THE_SAME else ""
+    own_flags = load_concepts().get(find_concept(name), {}).get(engine, ())
+    return own_flags[0] if len(own_flags) == 1 and not {own_flags[0], name} & DIFFERENT_VALUES else ""
 
 
-def counterpart(engine: str, name: str) -> str:
+def format_counterparts(engine: str, name: str) -> str:
     """Return this engine's flags for the concept of another engine's flag, as "cache-type-k and cache-type-v"; empty for none."""
-    return " and ".join(concepts().get(of(name), {}).get(engine, ()))
+    return " and ".join(load_concepts().get(find_concept(name), {}).get(engine, ()))
 
 
-def elsewhere(engine: str, name: str) -> str:
+def describe_owner(engine: str, name: str) -> str:
     """Return the owner of a flag and this engine's counterpart, as half a sentence; empty for a flag of this engine or of none.
 
     Example: "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context".
     """
-    theirs, concept = owners(name), of(name)
-    if not theirs or engine in theirs:
+    owning_engines, concept = list_owners(name), find_concept(name)
+    if not owning_engines or engine in owning_engines:
         return ""
-    own = counterpart(engine, name)
-    whose = " and ".join(f"{TITLES[item]}'s" for item in theirs)
+    own = format_counterparts(engine, name)
+    owner_titles = " and ".join(f"{TITLES[item]}'s" for item in owning_engines)
     has = f"has {own} for {concept}" if own else f"has no flag for {concept}"
-    return f"{name} is {whose}; {TITLES.get(engine, engine)} {has}"
+    return f"{name} is {owner_titles}; {TITLES.get(engine, engine)} {has}"
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lstrip("-").replace("_", "-")

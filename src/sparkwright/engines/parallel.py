@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from packaging.version import Version
 
 from sparkwright.engines.findings import Finding
-from sparkwright.engines.log.text import Text
+from sparkwright.engines.log.text import LogText
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ClusterMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class MemberSettings:
     """The settings with which one member is started, beyond its recipe."""
 
     #: of the engine, under their own names; None removes a flag of the recipe
@@ -105,7 +105,7 @@ class Parallel(Protocol):
     def TRACE(self) -> str:
         """The environment variable that makes a member log how the members are connected."""
 
-    def share(self, member: ClusterMember) -> Share:
+    def share(self, member: ClusterMember) -> MemberSettings:
         """Return the settings with which a member is started."""
 
     def check(
@@ -113,7 +113,7 @@ class Parallel(Protocol):
     ) -> list[Finding]:
         """Return the findings about this split of this model, errors first. model: as `Advice.essence` keeps it."""
 
-    def member(self, text: Text) -> MemberLog:
+    def member(self, text: LogText) -> MemberLog:
         """Read a member's log from a text, a file or pieces of text."""
 
     def of_another(self, failure: str) -> bool:

@@ -14,16 +14,16 @@ from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.flags import AdapterFlags
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.model.chat_template import ChatTemplate
-from sparkwright.engines.options import of_concept
+from sparkwright.engines.options import concept_flags
 from sparkwright.visible import one_line
 
 #: key of a recipe
-ADAPTERS = "adapters"
+ADAPTERS_KEY = "adapters"
 #: modules whose inputs, and whose outputs, are as wide as the model's hidden states, in every architecture that has them
-READS_HIDDEN = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj", "q_a_proj")
-WRITES_HIDDEN = ("o_proj", "down_proj")
+HIDDEN_INPUT_MODULES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj", "q_a_proj")
+HIDDEN_OUTPUT_MODULES = ("o_proj", "down_proj")
 #: architectures whose attention has heads times head_dim outputs, and nothing else in those matrices
-PLAIN_ATTENTION = (
+PLAIN_ATTENTION_ARCHITECTURES = (
     *("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM"),
     *("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
 )
@@ -35,10 +35,10 @@ FAMILIES = tuple(
     """.split()
 )
 #: letters of a name of a family that other words may end in
-MOST_SHORT = 3
+MAX_SHORT_FAMILY_CHARS = 3
 _SIZE = re.compile(r"(?<![0-9a-z.])a?[0-9]{1,4}(?:\.[0-9]{1,2})?[bm](?![0-9a-z])")
 #: what makers of quantised copies put into a name
-_COPY = re.compile(
+_QUANTISED_COPY = re.compile(
     r"(?<![a-z0-9])(?:fp8|fp4|nvfp4|mxfp4|int4|int8|awq|gptq|bnb|4bit|8bit|w[48]a[48]|w4a16|w8a16|dynamic|block|unsloth|"
     r"bf16|gguf|hf|quantized|modelopt|autoround)(?![a-z0-9])"
 )
@@ -57,7 +57,7 @@ class AdapterCase:
     @property
     def place(self) -> AdapterFlags:
         """The engine's flags for adapters."""
-        place = engines.of(self.engine).flags.ADAPTERS
+        place = engines.get_engine(self.engine).flags.ADAPTERS
         assert place is not None, "recipes of other engines cannot have adapters"
         return place
 
@@ -86,20 +86,20 @@ def adapter_base(case: AdapterCase) -> Iterator[Finding]:
     `base_model_name_or_path` speaks. It may name an older or a quantised copy of the model, so a name that is merely different is
     said and not refused; one of another family or size is.
     """
-    for name, about in case.adapters.items():
-        base = one_line(str(about.get("base") or ""), at_most=120)
-        why = _misfit(about, case.config) or _plainly_other(base, case)
+    for name, adapter in case.adapters.items():
+        base = one_line(str(adapter.get("base") or ""), max_chars=120)
+        why = _find_shape_mismatch(adapter, case.config) or _find_name_mismatch(base, case)
         if why:
             made_for = f" It was made for {base}." if base and base not in why else ""
             way = Way(f"take an adapter of {case.model}, or serve the model it was made for")
             sentence = f"the adapter {name} is not one of {case.model}: {why}.{made_for}"
-            yield Finding("error", sentence, (way,), "the adapter's files and the model's config.json", ADAPTERS)
+            yield Finding("error", sentence, (way,), "the adapter's files and the model's config.json", ADAPTERS_KEY)
             continue
-        if base and _plain(base) != _plain(case.model):
-            fits = "the sizes of its matrices fit" if about.get("sizes") else "its sizes are not known"
+        if base and _base_name(base) != _base_name(case.model):
+            fits = "the sizes of its matrices fit" if adapter.get("sizes") else "its sizes are not known"
             sentence = f"the adapter {name} was made for {base}, and the model is {case.model}; {fits}."
             way = Way("check that the two have the same weights, if not the same precision")
-            yield Finding("warning", sentence, (way,), "the adapter's adapter_config.json", ADAPTERS)
+            yield Finding("warning", sentence, (way,), "the adapter's adapter_config.json", ADAPTERS_KEY)
 
 
 @adapter_rule(
@@ -112,17 +112,21 @@ def adapter_rank(case: AdapterCase) -> Iterator[Finding]:
     The engine reserves room for that rank, in every layer and for every adapter of a batch. vLLM's default is 16, and an adapter
     with a larger one ends its start.
     """
-    place = case.place
-    most = _number(case.flags.get(place.max_rank)) or place.usual_rank
-    for name, about in case.adapters.items():
-        rank = about.get("rank") or 0
-        if not most or rank <= most:
+    adapter_flags = case.place
+    max_rank = _parse_number(case.flags.get(adapter_flags.max_rank)) or adapter_flags.usual_rank
+    for name, adapter in case.adapters.items():
+        rank = adapter.get("rank") or 0
+        if not max_rank or rank <= max_rank:
             continue
-        fits = next((allowed for allowed in place.ranks if allowed >= rank), 0 if place.ranks else rank)
-        sentence = f"the adapter {name} has rank {rank}, and {place.max_rank} is {most}: the server does not start."
-        ways = (Way(f"set {place.max_rank} to {fits}", {place.max_rank: fits}),) if fits else ()
+        fits = next((allowed for allowed in adapter_flags.ranks if allowed >= rank), 0 if adapter_flags.ranks else rank)
+        sentence = f"the adapter {name} has rank {rank}, and {adapter_flags.max_rank} is {max_rank}: the server does not start."
+        ways = (Way(f"set {adapter_flags.max_rank} to {fits}", {adapter_flags.max_rank: fits}),) if fits else ()
         yield Finding(
-            "error", sentence, ways, place.source, place.max_rank if place.max_rank in case.flags else ADAPTERS
+            "error",
+            sentence,
+            ways,
+            adapter_flags.source,
+            adapter_flags.max_rank if adapter_flags.max_rank in case.flags else ADAPTERS_KEY,
         )
 
 
@@ -136,16 +140,22 @@ def adapters_at_once(case: AdapterCase) -> Iterator[Finding]:
     They are answered all the same, one adapter after the other; each further place costs the memory of an adapter of the largest
     rank. SGLang counts the model without an adapter as one of them.
     """
-    place = case.place
-    if not place.at_once:
+    adapter_flags = case.place
+    if not adapter_flags.at_once:
         return
-    places = _number(case.flags.get(place.at_once)) or place.usual_at_once
-    wanted = len(case.adapters) + place.base_counts
-    if wanted > places:
-        sentence = f"{len(case.adapters)} adapters and {place.at_once} {places}: requests for different ones wait for one another."
-        way = Way(f"set {place.at_once} to {wanted}, which takes memory for each", {place.at_once: wanted})
+    places = _parse_number(case.flags.get(adapter_flags.at_once)) or adapter_flags.usual_at_once
+    needed = len(case.adapters) + adapter_flags.base_counts
+    if needed > places:
+        sentence = f"{len(case.adapters)} adapters and {adapter_flags.at_once} {places}: requests for different ones wait for one another."
+        way = Way(
+            f"set {adapter_flags.at_once} to {needed}, which takes memory for each", {adapter_flags.at_once: needed}
+        )
         yield Finding(
-            "warning", sentence, (way,), place.source, place.at_once if place.at_once in case.flags else ADAPTERS
+            "warning",
+            sentence,
+            (way,),
+            adapter_flags.source,
+            adapter_flags.at_once if adapter_flags.at_once in case.flags else ADAPTERS_KEY,
         )
 
 
@@ -160,54 +170,62 @@ def adapter_kind(case: AdapterCase) -> Iterator[Finding]:
     adapter, and one that ignored them would answer as another model.
     """
     title = engines.TITLES[case.engine]
-    for name, about in case.adapters.items():
-        refused = [extra for extra in about.get("extras") or () if extra in case.place.refused]
+    for name, adapter in case.adapters.items():
+        refused = [extra for extra in adapter.get("extras") or () if extra in case.place.refused]
         if refused:
             sentence = (
                 f"the adapter {name} has {', '.join(refused)} in its adapter_config.json, which {title} does not serve."
             )
             yield Finding(
-                "error", sentence, (Way("merge it into the model, or train a plain LoRA"),), case.place.source, ADAPTERS
+                "error",
+                sentence,
+                (Way("merge it into the model, or train a plain LoRA"),),
+                case.place.source,
+                ADAPTERS_KEY,
             )
 
 
-def _misfit(about: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def _find_shape_mismatch(adapter: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Return why an adapter's matrices do not fit a model; empty if nothing is known against it."""
-    own = config.get("general.architecture")
-    if about.get("architecture") and own and about["architecture"] != own:
-        return f"its architecture is {one_line(about['architecture'], at_most=40)}, and the model's {own}"
-    part = config_parts.text(config)
+    architecture = config.get("general.architecture")
+    if adapter.get("architecture") and architecture and adapter["architecture"] != architecture:
+        return f"its architecture is {one_line(adapter['architecture'], max_chars=40)}, and the model's {architecture}"
+    part = config_parts.text_part(config)
     hidden, layers = part.number("hidden_size", "n_embd", "d_model"), part.layers
-    last = about.get("layers")
-    if last and layers and last > layers + config_parts.prediction_layers(config):
+    last = adapter.get("layers")
+    if last and layers and last > layers + config_parts.count_prediction_layers(config):
         return f"it changes layer {last}, and the model has {layers}"
-    heads = _heads(part, config, hidden)
-    for module, (inputs, outputs) in (about.get("sizes") or {}).items():
-        wanted = heads.get(module, (0, 0))
-        reads = hidden if module in READS_HIDDEN else wanted[0]
-        writes = hidden if module in WRITES_HIDDEN else wanted[1]
-        for size, own_size, word in ((inputs, reads, "inputs"), (outputs, writes, "outputs")):
+    heads = _attention_shapes(part, config, hidden)
+    for module, (inputs, outputs) in (adapter.get("sizes") or {}).items():
+        head_sizes = heads.get(module, (0, 0))
+        own_inputs = hidden if module in HIDDEN_INPUT_MODULES else head_sizes[0]
+        own_outputs = hidden if module in HIDDEN_OUTPUT_MODULES else head_sizes[1]
+        for size, own_size, word in ((inputs, own_inputs, "inputs"), (outputs, own_outputs, "outputs")):
             if size and own_size and size != own_size:
                 return f"its {module} has {size} {word}, and the model's {own_size}"
     return ""
 
 
-def _heads(part: config_parts.Part, config: Mapping[str, Any], hidden: int | None) -> dict[str, tuple[int, int]]:
+def _attention_shapes(
+    part: config_parts.ConfigPart, config: Mapping[str, Any], hidden: int | None
+) -> dict[str, tuple[int, int]]:
     """Return inputs and outputs of the matrices of attention, 0 for unknown ones; empty unless its attention is plain."""
     heads = part.number("num_attention_heads")
-    if not heads or not hidden or (config.get("architectures") or [""])[0] not in PLAIN_ATTENTION:
+    if not heads or not hidden or (config.get("architectures") or [""])[0] not in PLAIN_ATTENTION_ARCHITECTURES:
         return {}
     size = part.number("head_dim") or hidden // heads
     kv = (part.number("num_key_value_heads") or heads) * size
     return {"q_proj": (0, heads * size), "k_proj": (0, kv), "v_proj": (0, kv), "o_proj": (heads * size, 0)}
 
 
-def _plainly_other(base: str, case: AdapterCase) -> str:
+def _find_name_mismatch(base: str, case: AdapterCase) -> str:
     """Return why a base model's name is one of another family or size than the model; empty if it may be the same."""
-    mine = f"{case.model} {case.config.get('model_type', '')} {case.config.get('general.architecture', '')}".lower()
-    theirs = base.rpartition("/")[2].lower()
-    families = [_families(text) for text in (theirs, mine)]
-    sizes = [set(_SIZE.findall(text)) for text in (theirs, case.model.rpartition("/")[2].lower())]
+    model_text = (
+        f"{case.model} {case.config.get('model_type', '')} {case.config.get('general.architecture', '')}".lower()
+    )
+    base_text = base.rpartition("/")[2].lower()
+    families = [_find_families(text) for text in (base_text, model_text)]
+    sizes = [set(_SIZE.findall(text)) for text in (base_text, case.model.rpartition("/")[2].lower())]
     if all(families) and not families[0] & families[1]:
         return f"it was made for {base}, a model of another family"
     if all(sizes) and not sizes[0] & sizes[1]:
@@ -215,28 +233,28 @@ def _plainly_other(base: str, case: AdapterCase) -> str:
     return ""
 
 
-def _families(text: str) -> set[str]:
+def _find_families(text: str) -> set[str]:
     """Return the families of models that a text names: `codellama` is a llama, `philosophy` no phi."""
     words = re.findall(r"[a-z]+", text)
     return {
         family
         for family in FAMILIES
         for word in words
-        if word == family or (len(family) > MOST_SHORT and word.endswith(family))
+        if word == family or (len(family) > MAX_SHORT_FAMILY_CHARS and word.endswith(family))
     }
 
 
-def _plain(model: str) -> str:
+def _base_name(model: str) -> str:
     """Return a model's name without its owner and without what a quantised copy adds."""
-    return re.sub(r"[^a-z0-9.]+", "", _COPY.sub("", model.rpartition("/")[2].lower()))
+    return re.sub(r"[^a-z0-9.]+", "", _QUANTISED_COPY.sub("", model.rpartition("/")[2].lower()))
 
 
-def _number(value: Any) -> int:
+def _parse_number(value: Any) -> int:
     return int(value) if str(value).isdecimal() else 0
 
 
 #: the flag with the fields that a server sets in each request
-FIELDS = "the template's defaults"
+TEMPLATE_DEFAULTS_CONCEPT = "the template's defaults"
 
 
 @dataclass(frozen=True)
@@ -250,16 +268,16 @@ class TemplateCase:
     @property
     def template(self) -> ChatTemplate | None:
         """The model's template; None if it is not known, or the recipe brings another one."""
-        if any(name in self.flags for name in engines.of(self.engine).flags.TEMPLATES):
+        if any(name in self.flags for name in engines.get_engine(self.engine).flags.TEMPLATES):
             return None
         return ChatTemplate.from_json(self.chat.get("template") or {})
 
 
-def _shown(case: TemplateCase) -> dict[str, Any]:
+def _describe_example(case: TemplateCase) -> dict[str, Any]:
     return {"engine": case.engine, "flags": dict(case.flags)} if case.flags else {}
 
 
-TEMPLATE_RULES: Rules[TemplateCase, TemplateCase] = Rules(shown=_shown)
+TEMPLATE_RULES: Rules[TemplateCase, TemplateCase] = Rules(describe_example=_describe_example)
 template_rule = TEMPLATE_RULES.rule
 
 
@@ -279,15 +297,15 @@ def template_field_unread(case: TemplateCase) -> Iterator[Finding]:
     The engine takes it without a word, and nothing changes: thinking stays as it is, or has no effort to be set. Which fields
     the template of the pinned commit reads stands in spark.lock, and `model.inspect` shows it.
     """
-    flag, template = next(iter(of_concept(case.engine, FIELDS)), ""), case.template
-    given = case.flags.get(flag)
-    if template is None or not isinstance(given, Mapping):
+    flag, template = next(iter(concept_flags(case.engine, TEMPLATE_DEFAULTS_CONCEPT)), ""), case.template
+    fields = case.flags.get(flag)
+    if template is None or not isinstance(fields, Mapping):
         return
-    for name in given:
+    for name in fields:
         if str(name) in template.fields:
             continue
         reads = f"it reads {', '.join(template.fields)}" if template.fields else "it reads no field of a request"
-        rest = {key: value for key, value in given.items() if key != name} or None
+        rest = {key: value for key, value in fields.items() if key != name} or None
         instead = f"set {template.switch} instead" if template.switch else "remove it"
         sentence = f"{flag}.{name} is read by nothing: the model's chat template does not know it ({reads})."
         yield Finding("warning", sentence, (Way(instead, {flag: rest}),), "the template of the pinned commit", flag)
@@ -305,7 +323,7 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
     """A model without generation_config.json is sampled with the engine's own defaults.
     A request that sets no temperature gets 1.0, no top_p and no top_k, whatever the model's makers recommend on their page.
     """
-    flags = engines.of(case.engine).flags.SAMPLING
+    flags = engines.get_engine(case.engine).flags.SAMPLING
     if (
         flags is None
         or not case.chat
@@ -320,8 +338,8 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
 
 
 #: age in days from which a recipe is old: six months
-OLD_DAYS = 183
-DATE = "date"
+MAX_FRESH_DAYS = 183
+DATE_KEY = "date"
 
 
 @dataclass(frozen=True)
@@ -335,7 +353,7 @@ class AgeCase:
 AGE_RULES: Rules[AgeCase, AgeCase] = Rules()
 
 
-def months(written: str, today: str) -> int | None:
+def age_months(written: str, today: str) -> int | None:
     """Return the age of a recipe in whole months, if it is old.
 
     Args:
@@ -348,14 +366,14 @@ def months(written: str, today: str) -> int | None:
     if not written:
         return None
     days = (date.fromisoformat(today) - date.fromisoformat(written)).days
-    return days * 12 // 365 if days > OLD_DAYS else None
+    return days * 12 // 365 if days > MAX_FRESH_DAYS else None
 
 
-def remark(written: str, today: str) -> str:
+def describe_age(written: str, today: str) -> str:
     """Return a clause about a recipe's date, as "of 2026-03-05, older than six months"; empty for a recipe without one."""
     if not written:
         return ""
-    return f"of {written}" + (", older than six months" if months(written, today) is not None else "")
+    return f"of {written}" + (", older than six months" if age_months(written, today) is not None else "")
 
 
 @AGE_RULES.rule(
@@ -369,10 +387,10 @@ def old_recipe(case: AgeCase) -> Iterator[Finding]:
     drafted tokens for this one. `date` is the day of the newest source of a recipe's settings and figures; whoever measures or
     compares them anew sets it to that day.
     """
-    age = months(case.written, case.today)
+    age = age_months(case.written, case.today)
     if age is not None:
         ways = (Way("compare it with newer ones (`sparkwright recommend`), or set `date` once it was measured again"),)
-        yield Finding("info", f"its settings and figures are {age} months old (`date`).", ways, "", DATE)
+        yield Finding("info", f"its settings and figures are {age} months old (`date`).", ways, "", DATE_KEY)
 
 
 #: the rules for every engine

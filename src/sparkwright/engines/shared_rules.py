@@ -9,11 +9,18 @@ from typing import Any, ClassVar
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.options import Existence, OptionHistory, advice, counterpart, elsewhere, here
-from sparkwright.trust.image_name import tagged
+from sparkwright.engines.options import (
+    Existence,
+    OptionHistory,
+    describe_owner,
+    format_counterparts,
+    suggest_fix,
+    translate_flag,
+)
+from sparkwright.trust.image_name import without_digest
 
-DOCKER = "docker's documentation"
-LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+DOCKER_SOURCE = "docker's documentation"
+LOOPBACK_PREFIXES = ("127.", "localhost", "::1", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,11 @@ class OptionCase:
 
     def exists(self, name: str) -> Existence:
         """Return whether an option exists in this engine, according to its help output or else to the table of releases."""
-        known = self.HISTORY.existence(name, self.release)
+        existence = self.HISTORY.existence(name, self.release)
         if not self.listed:
-            return known
-        listed = any(item in self.listed for item in self.names(name))
-        return Existence(listed, known.why if known.exists is False else "its own help does not list it")
+            return existence
+        is_listed = any(item in self.listed for item in self.names(name))
+        return Existence(is_listed, existence.why if existence.exists is False else "its own help does not list it")
 
     @property
     def options(self) -> Collection[str]:
@@ -66,23 +73,27 @@ class OptionCase:
 
 def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -> Iterator[Finding]:
     """Yield a finding for each flag unknown to the engine. own: options that are never mistaken for another engine's."""
-    for name, given in case.asked.flags.items():
-        known = case.exists(name)
-        if given is None or known.exists:
+    for name, flag_value in case.asked.flags.items():
+        existence = case.exists(name)
+        if flag_value is None or existence.exists:
             continue
-        whose = "" if name in own else elsewhere(case.ENGINE, name)
-        severity: Severity = "error" if known.exists is False or whose else "warning"
+        owner = "" if name in own else describe_owner(case.ENGINE, name)
+        severity: Severity = "error" if existence.exists is False or owner else "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
-        sentence = f"{whose or f'{name}: {known.why}'}; {case.engine} {outcome} to start."
-        way = _instead(case, name, given) if whose else advice(case.HISTORY, name, given, case.release, case.options)
+        sentence = f"{owner or f'{name}: {existence.why}'}; {case.engine} {outcome} to start."
+        way = (
+            _suggest_replacement(case, name, flag_value)
+            if owner
+            else suggest_fix(case.HISTORY, name, flag_value, case.release, case.options)
+        )
         yield Finding(severity, sentence, (way,), source, name)
 
 
-def _instead(case: OptionCase, name: str, given: Any) -> Way:
+def _suggest_replacement(case: OptionCase, name: str, flag_value: Any) -> Way:
     """Return the way to replace another engine's flag with this engine's."""
-    same, other = here(case.ENGINE, name), counterpart(case.ENGINE, name)
+    same, other = translate_flag(case.ENGINE, name), format_counterparts(case.ENGINE, name)
     if same:
-        return Way(f"write {same}", {name: None, same: given})
+        return Way(f"write {same}", {name: None, same: flag_value})
     return Way(f"use {other} instead" if other else "remove it", {name: None})
 
 
@@ -95,7 +106,9 @@ def newer_release(engine: str, newest: str, kind: str = "release", then: str = "
 
 def moving_tag(image: str, instead: str, source: str) -> Iterator[Finding]:
     """Yield a finding for a tag that may point to another image tomorrow. instead: what to use."""
-    sentence = f"{tagged(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
+    sentence = (
+        f"{without_digest(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
+    )
     yield Finding("info", sentence, (Way(f"use {instead}"),), source)
 
 
@@ -109,18 +122,18 @@ def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator
     """Yield a finding for a server that is open to everyone. has_key: the engine supports a key."""
     if request.open_to_network:
         way = OPEN_WAY if has_key else OPEN_WAY.replace("`server_key` or ", "")
-        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER, "publish")
+        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER_SOURCE, "publish")
 
 
-def in_its_container_only(case: OptionCase, flag: str, others: Collection[str] = ()) -> Iterator[Finding]:
+def unreachable_host(case: OptionCase, flag: str, others: Collection[str] = ()) -> Iterator[Finding]:
     """Yield a finding for a server on an address that no published port reaches. others: suffixes besides loopback's."""
     host = str(case.flag(flag) or "")
-    if host.startswith(LOOPBACK) or host.endswith(tuple(others)):
+    if host.startswith(LOOPBACK_PREFIXES) or host.endswith(tuple(others)):
         sentence = f"host {host} is reachable in its container only."
-        yield Finding("error", sentence, (Way("remove it", {flag: None}),), DOCKER, flag)
+        yield Finding("error", sentence, (Way("remove it", {flag: None}),), DOCKER_SOURCE, flag)
 
 
-def not_asked(case: OptionCase, names: Iterable[str], over: str, source: str) -> Iterator[Finding]:
+def locking_flags(case: OptionCase, names: Iterable[str], over: str, source: str) -> Iterator[Finding]:
     """Yield a finding for each flag that locks out all checks. over: how checks connect, such as "over plain HTTP"."""
     for name in names:
         if case.flag(name):
@@ -128,11 +141,11 @@ def not_asked(case: OptionCase, names: Iterable[str], over: str, source: str) ->
             yield Finding("error", sentence, (Way("remove it", {name: None}),), source, name)
 
 
-def published_elsewhere(request: ServerRequest, listens: int, flag: str) -> Iterator[Finding]:
+def wrong_published_port(request: ServerRequest, server_port: int, flag: str) -> Iterator[Finding]:
     """Yield a finding for a first published port that is not the server's. flag: the flag that sets the server's port."""
-    if request.published in (None, listens):
+    if request.published in (None, server_port):
         return
     target = f"maps to {request.published}" if request.published else "is not a TCP port"
-    sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
-    way = Way(f"make the first entry of `container.ports` end in :{listens}")
-    yield Finding("error", sentence, (way,), DOCKER, flag if request.flags.get(flag) is not None else "publish")
+    sentence = f"the server listens on port {server_port} in its container, but the first published port {target}."
+    way = Way(f"make the first entry of `container.ports` end in :{server_port}")
+    yield Finding("error", sentence, (way,), DOCKER_SOURCE, flag if request.flags.get(flag) is not None else "publish")

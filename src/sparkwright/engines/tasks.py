@@ -14,19 +14,19 @@ from typing import Any
 
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import GENERATE, Http, Task
-from sparkwright.trust.bounds import number_of
-from sparkwright.visible import count
+from sparkwright.trust.bounds import parse_number
+from sparkwright.visible import format_count
 
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
-TEXT = "Say ok."
+PROOF_TEXT = "Say ok."
 QUERY = "What sails on the sea?"
-ANSWER, ASIDE = "A ship sails on the sea.", "The oven is in the kitchen."
+ANSWER_TEXT, OTHER_TEXT = "A ship sails on the sea.", "The oven is in the kitchen."
 #: the longest vectors of models in use have some ten thousand numbers
-MOST_NUMBERS = 1 << 17
+MAX_VECTOR_NUMBERS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ProofResult:
     """The content of an answer, and the problem with it."""
 
     #: as "a vector of 1024 numbers"
@@ -49,74 +49,81 @@ class Proof:
     path: str
     #: body of the request, without the model's name
     asked: Mapping[str, Any]
-    judge: Callable[[Any], Judged]
+    judge: Callable[[Any], ProofResult]
 
     def request(self, model: str) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of the request."""
         return self.path, {"model": model, **self.asked}
 
 
-def _vector(answer: Any) -> Judged:
+def _check_vector(answer: Any) -> ProofResult:
     try:
-        given = answer["data"][0]["embedding"]
+        vector = answer["data"][0]["embedding"]
     except (KeyError, IndexError, TypeError):
-        return Judged(why_not="without a vector")
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_NUMBERS:
-        return Judged(why_not="without a vector")
-    if any(_number(item) is None for item in given):
-        return Judged(why_not="with a vector of something else than numbers")
-    if not any(given):
-        return Judged(why_not="with a vector of zeros")
-    return Judged(f"a vector of {count(len(given), 'number')}")
+        return ProofResult(why_not="without a vector")
+    if not isinstance(vector, list) or not 0 < len(vector) <= MAX_VECTOR_NUMBERS:
+        return ProofResult(why_not="without a vector")
+    if any(_number(item) is None for item in vector):
+        return ProofResult(why_not="with a vector of something else than numbers")
+    if not any(vector):
+        return ProofResult(why_not="with a vector of zeros")
+    return ProofResult(f"a vector of {format_count(len(vector), 'number')}")
 
 
-def _scores(answer: Any) -> Judged:
+def _check_scores(answer: Any) -> ProofResult:
     rows = answer.get("results") if isinstance(answer, dict) else None
     rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    found = {row.get("index"): _number(row.get("relevance_score")) for row in rows if type(row.get("index")) is int}
-    right, other = found.get(0), found.get(1)
-    if right is None or other is None:
-        return Judged(why_not="without a score for each text")
-    holds = f"{right:.2f} for the answer, {other:.2f} for the text beside it"
-    if right <= other:
-        return Judged(holds, f"with a wrong order ({holds}): it is not a reranker, or its prompt template is missing")
-    return Judged(holds)
+    scores = {row.get("index"): _number(row.get("relevance_score")) for row in rows if type(row.get("index")) is int}
+    answer_score, other_score = scores.get(0), scores.get(1)
+    if answer_score is None or other_score is None:
+        return ProofResult(why_not="without a score for each text")
+    holds = f"{answer_score:.2f} for the answer, {other_score:.2f} for the text beside it"
+    if answer_score <= other_score:
+        return ProofResult(
+            holds, f"with a wrong order ({holds}): it is not a reranker, or its prompt template is missing"
+        )
+    return ProofResult(holds)
 
 
 def _number(value: Any) -> float | None:
-    found = None if isinstance(value, bool) or not isinstance(value, int | float) else number_of(repr(value))
-    return found if found is not None and math.isfinite(found) else None
+    number = None if isinstance(value, bool) or not isinstance(value, int | float) else parse_number(repr(value))
+    return number if number is not None and math.isfinite(number) else None
 
 
 PROOFS: Mapping[Task, Proof] = {
-    "embed": Proof("vector", "it serves embeddings", "embedding", EMBEDDINGS, {"input": TEXT}, _vector),
+    "embed": Proof("vector", "it serves embeddings", "embedding", EMBEDDINGS, {"input": PROOF_TEXT}, _check_vector),
     "rerank": Proof(
-        "score", "it reranks", "relevance_score", RERANK, {"query": QUERY, "documents": [ANSWER, ASIDE]}, _scores
+        "score",
+        "it reranks",
+        "relevance_score",
+        RERANK,
+        {"query": QUERY, "documents": [ANSWER_TEXT, OTHER_TEXT]},
+        _check_scores,
     ),
 }
 
 
-def path(task: Task) -> str:
+def proof_path(task: Task) -> str:
     """Return the path of the request that proves this task."""
-    return openai_api.CHAT if task == GENERATE else PROOFS[task].path
+    return openai_api.CHAT_PATH if task == GENERATE else PROOFS[task].path
 
 
-def shows(task: Task) -> str:
+def proof_word(task: Task) -> str:
     """Return a word that a good answer holds, and an error does not."""
     return "choices" if task == GENERATE else PROOFS[task].shows
 
 
-def noun(http: Http) -> str:
+def result_noun(http: Http) -> str:
     """Return the name of one result of this server: token, vector or score."""
-    return noun_of(http.task)
+    return task_noun(http.task)
 
 
-def noun_of(task: Task) -> str:
+def task_noun(task: Task) -> str:
     """Return the name of one result of a server for this task."""
     return "token" if task == GENERATE else PROOFS[task].noun
 
 
-def aside(http: Http) -> str:
+def reason_not_generating(http: Http) -> str:
     """Return why generated text can't be measured on this server, as "it serves embeddings"; empty if it generates text."""
     return "" if http.task == GENERATE else PROOFS[http.task].serves
 

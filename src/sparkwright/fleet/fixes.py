@@ -13,15 +13,20 @@ _COMMAND = re.compile(
     r"(?=[` ])(?![^`]{0,200} --host )"
 )
 #: commands that operate on a whole cluster
-AS_ONE = ("restart", "rollback", "deploy", "plan", "history", "cluster.check", "cluster.inspect")
+CLUSTER_COMMANDS = ("restart", "rollback", "deploy", "plan", "history", "cluster.check", "cluster.inspect")
 
 
-def named(text: str, host: Host) -> str:
+def add_host_option(text: str, host: Host) -> str:
     """Return a text with the host's name added to its commands, or the cluster's name if a command is for the whole cluster."""
-    members = host.cluster.name if host.cluster else host.name
-    return _COMMAND.sub(lambda found: f"{found[0]} --host {members if found[1] in AS_ONE else host.name}", text)
+    cluster_name = host.cluster.name if host.cluster else host.name
+    return _COMMAND.sub(
+        lambda found: f"{found[0]} --host {cluster_name if found[1] in CLUSTER_COMMANDS else host.name}", text
+    )
 
 
-def of_host(event: Event, host: Host) -> Event:
+def add_host_to_event(event: Event, host: Host) -> Event:
     """Return a host's event with the host's name added to the commands in its message and fix."""
-    return {**event, **{key: named(event[key], host) for key in ("msg", "fix") if isinstance(event.get(key), str)}}
+    return {
+        **event,
+        **{key: add_host_option(event[key], host) for key in ("msg", "fix") if isinstance(event.get(key), str)},
+    }

@@ -13,26 +13,26 @@ from typing import Any, TypeVar
 
 from sparkwright import here
 from sparkwright.console.events.subscriber import Subscriber
-from sparkwright.console.words import names
+from sparkwright.console.words import join_names
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet import fixes
-from sparkwright.fleet.member import Member, broke, hang_up, run_request
-from sparkwright.fleet.rollout import Roll
-from sparkwright.program import typed_in
+from sparkwright.fleet.member import Member, build_run_request, close_links, convert_error
+from sparkwright.fleet.rollout import PlayRollout
+from sparkwright.program import rewrite_commands_in
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol import events
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
-from sparkwright.runner.request import KINDS
-from sparkwright.trust.bounds import clean
-from sparkwright.visible import visible
+from sparkwright.runner.request import REQUEST_KINDS
+from sparkwright.trust.bounds import sanitize
+from sparkwright.visible import escape_invisible
 
 #: exit codes of a check after which a host is not run: no changes, or refused. Any other failure may be due to another run on
 #: the host, so that host is run
-SETTLED = (Exit.OK, Exit.REFUSED)
+SETTLED_CODES = (Exit.OK, Exit.REFUSED)
 #: events with foreign text, which is passed on as it is: files of an incident, and lines that are not events
-PASSED_ON = ("file", "raw")
+FOREIGN_EVENTS = ("file", "raw")
 
 Answer = TypeVar("Answer")
 
@@ -58,9 +58,9 @@ class Fleet:
         self.subscribers = list(subscribers)
         self.ask_stop = ask_stop
         self.stopped = ""
-        self._last: list[Event] = []
-        self._turns: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
-        self._broken: set[int] = set()
+        self._final_events: list[Event] = []
+        self._machine_locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
+        self._broken_subscribers: set[int] = set()
         self._events: queue.Queue[Event | Callable[[], None] | None] = queue.Queue()
 
     def connect(self) -> None:
@@ -79,14 +79,14 @@ class Fleet:
         members = [member for member in self.members if member.host.name in taking_part and not member.failed]
         if not members or self.stopped:
             return []
-        self._say(event("play_started", play=play, hosts=[member.host.name for member in members], host=""))
+        self._notify(event("play_started", play=play, hosts=[member.host.name for member in members], host=""))
         return members
 
     def roll(
         self,
         members: Sequence[Member],
         plan_for: Callable[[Member], Plan],
-        roll: Roll,
+        roll: PlayRollout,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
         """Run the members' plans batch by batch. If the run stops early, `stopped` holds the reason and no further play starts.
@@ -96,26 +96,37 @@ class Fleet:
             preview: returns a host's plan in check mode, for a roll that checks first.
         """
         waiting = {member.host.name: member for member in members}
-        rolls = roll.policy.rolls(len(waiting))
+        rolls = roll.policy.is_rolling(len(waiting))
         if preview is not None and roll.checks_first and len(waiting) > 1:
-            waiting = self._checked(waiting, preview, roll, rolls=rolls)
+            waiting = self._preview_members(waiting, preview, roll, rolls=rolls)
         proved: list[str] = []
         while waiting and not self.stopped:
-            go, self.stopped = roll.next(list(waiting), proved)
-            batch = [waiting.pop(name) for name in go]
+            names_in_batch, self.stopped = roll.next_batch(list(waiting), proved)
+            batch = [waiting.pop(name) for name in names_in_batch]
             if not batch:
                 return
-            roll.begins(go)
+            roll.begins(names_in_batch)
             if rolls or waiting:
                 canary = roll.batch == 0 and roll.policy.canary > 0
-                self._say(event("batch_started", host="", n=roll.batch + 1, hosts=go, left=len(waiting), canary=canary))
+                self._notify(
+                    event(
+                        "batch_started",
+                        host="",
+                        n=roll.batch + 1,
+                        hosts=names_in_batch,
+                        left=len(waiting),
+                        canary=canary,
+                    )
+                )
             if roll.together:
-                self._run_as_one(batch, plan_for)
+                self._run_together(batch, plan_for)
             else:
                 self._run(batch, plan_for)
-            failed = _failed(batch)
-            self.stopped = self.stopped or roll.policy.stops(roll.batch, list(failed), go, rolls=rolls)
-            roll.ended([name for name in go if name not in failed], failed)
+            failed = _failure_reasons(batch)
+            self.stopped = self.stopped or roll.policy.stop_reason(
+                roll.batch, list(failed), names_in_batch, is_rolling=rolls
+            )
+            roll.ended([name for name in names_in_batch if name not in failed], failed)
             proved = [member.host.name for member in batch if member.proved and not member.failed]
 
     def each(
@@ -133,7 +144,7 @@ class Fleet:
             return
         pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
         for member in members:
-            pool.submit(here.carried(self._guarded), member, act, then).add_done_callback(
+            pool.submit(here.bind_folder(self._act_on_member), member, act, then).add_done_callback(
                 lambda _: self._events.put(None)
             )
         running = len(members)
@@ -145,9 +156,9 @@ class Fleet:
                 elif callable(event):
                     event()
                 else:
-                    self._say(event)
+                    self._notify(event)
             except KeyboardInterrupt:
-                self._interrupted([member for member in members if member.recap is None])
+                self._handle_interrupt([member for member in members if member.recap is None])
         pool.shutdown()
 
     def ask(self, question: Callable[[Member], Answer]) -> dict[str, Answer]:
@@ -157,11 +168,11 @@ class Fleet:
         """
         answers: dict[str, Answer] = {}
 
-        def one(member: Member) -> None:
+        def query_one(member: Member) -> None:
             answers[member.host.name] = question(member)
 
         try:
-            self.each(self.members, one)
+            self.each(self.members, query_one)
         finally:
             self.close()
         return {member.host.name: answers[member.host.name] for member in self.members if member.host.name in answers}
@@ -171,20 +182,20 @@ class Fleet:
         while not self._events.empty():
             event = self._events.get()
             if isinstance(event, dict):
-                self._say(event)
-        for event in (*self._last, *(member.recap for member in self.members if member.recap is not None)):
-            self._say(event)
+                self._notify(event)
+        for event in (*self._final_events, *(member.recap for member in self.members if member.recap is not None)):
+            self._notify(event)
         for subscriber in self.subscribers:
-            self._guarded_from(subscriber, subscriber.close)
-        hang_up(self.members)
+            self._notify_guarded(subscriber, subscriber.close)
+        close_links(self.members)
 
     def interrupt(self) -> None:
         """Act like Ctrl-C, once and from any thread: `ask_stop` decides whether the runs are stopped or left running."""
-        self._events.put(_interrupt)
+        self._events.put(_raise_interrupt)
 
     def errors(self) -> dict[str, SparkwrightError]:
         """Return the errors of members without an answer, by host name."""
-        return {member.host.name: events.recap_error(member.recap) for member in self.members if member.failed}
+        return {member.host.name: events.build_recap_error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
         """Return each member's exit code; 0 for a member without a recap, where nothing went wrong."""
@@ -204,13 +215,13 @@ class Fleet:
             event("note", task="", host=member.host.name, text=text, **({"detail": True} if detail else {}))
         )
 
-    def say_later(self, event: Event) -> None:
+    def emit_event(self, event: Event) -> None:
         """Send an event to the subscribers, from any thread."""
         self._events.put(event)
 
-    def say_last(self, event: Event) -> None:
+    def emit_last_event(self, event: Event) -> None:
         """Send an event to the subscribers at the end, just before the recaps."""
-        self._last.append(event)
+        self._final_events.append(event)
 
     def request(
         self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
@@ -227,35 +238,41 @@ class Fleet:
             Failed: the answer must end with a recap but does not.
         """
         if header["verb"] != "run":
-            return self._answered(member, header, counted=counted, held=held)
-        with self._turns[member.host.machine] if member.host.on else contextlib.nullcontext():
+            return self._exchange(member, header, counted=counted, held=held)
+        with self._machine_locks[member.host.machine] if member.host.on else contextlib.nullcontext():
             member.run_id = header["plan"]["run_id"]
-            return self._answered(member, header, counted=counted, held=held)
+            return self._exchange(member, header, counted=counted, held=held)
 
-    def _answered(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
-        seen = []
+    def _exchange(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
+        events_seen = []
         for row in member.request(header):
             # name the commands as they are typed here, and for this host, but not in text that the host only passes on
             row = {
-                **(row if row["event"] in PASSED_ON else typed_in(fixes.of_host(row, member.host))),
+                **(
+                    row
+                    if row["event"] in FOREIGN_EVENTS
+                    else rewrite_commands_in(fixes.add_host_to_event(row, member.host))
+                ),
                 "host": member.host.name,
             }
-            seen.append(row)
+            events_seen.append(row)
             if held:
                 if row["event"] == "progress":
                     self._events.put(row)
             elif counted or row["event"] != "recap":
-                self._note(member, row)
-        if KINDS[header["verb"]].recap and not any(row["event"] == "recap" for row in seen):
+                self._record_event(member, row)
+        if REQUEST_KINDS[header["verb"]].recap and not any(row["event"] == "recap" for row in events_seen):
             raise Failed("the host did not report a result.", where=member.host.name)
-        return seen
+        return events_seen
 
     def _run(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
         self.each(
-            batch, lambda member: self.request(member, run_request(member, plan_for(member))), then=self._finished
+            batch,
+            lambda member: self.request(member, build_run_request(member, plan_for(member))),
+            then=self._report_finished,
         )
 
-    def _run_as_one(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
+    def _run_together(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
         """Run the plans of a cluster's members.
 
         All plans are made before the first is sent, because a run would wait in vain for a member without a plan.
@@ -266,72 +283,74 @@ class Fleet:
             plans[member.host.name] = plan_for(member)
 
         self.each(batch, plan)
-        without = [member for member in batch if member.host.name not in plans]
-        if not without:
+        unplanned = [member for member in batch if member.host.name not in plans]
+        if not unplanned:
             self._run(batch, lambda member: plans[member.host.name])
             return
-        for member in without:
-            self._finished(member)
-        if len(without) < len(batch):
-            self.stopped = f"there is no plan for {names([item.host.name for item in without])}, so nothing was started"
+        for member in unplanned:
+            self._report_finished(member)
+        if len(unplanned) < len(batch):
+            self.stopped = (
+                f"there is no plan for {join_names([item.host.name for item in unplanned])}, so nothing was started"
+            )
 
-    def _checked(
-        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
+    def _preview_members(
+        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: PlayRollout, *, rolls: bool
     ) -> dict[str, Member]:
         """Check all hosts in parallel before any is changed, and return those that need the play.
 
         Hosts without changes are skipped, and hosts that would be refused are marked as failed.
         """
         roll.begins([])
-        self._say(event("looking", host="", hosts=list(waiting)))
+        self._notify(event("looking", host="", hosts=list(waiting)))
         settled: dict[str, Member] = {}
 
         def check(member: Member) -> None:
-            seen = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, held=True)
-            if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
-                for row in seen:
-                    self._note(member, row)
+            events_seen = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, held=True)
+            if events_seen and events_seen[-1]["event"] == "recap" and events_seen[-1]["exit"] in SETTLED_CODES:
+                for row in events_seen:
+                    self._record_event(member, row)
 
         def then(member: Member) -> None:
             if member.recap is before[member.host.name]:
                 self._events.put(event("waiting", host=member.host.name))
                 return
             settled[member.host.name] = member
-            self._finished(member)
+            self._report_finished(member)
 
         before = {name: member.recap for name, member in waiting.items()}
         self.each(list(waiting.values()), check, then)
-        failed = _failed(settled.values())
-        self.stopped = roll.policy.stops_before(list(failed), list(waiting), rolls=rolls)
-        roll.looked([name for name in settled if name not in failed], failed)
+        failed = _failure_reasons(settled.values())
+        self.stopped = roll.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=rolls)
+        roll.record_outcomes([name for name in settled if name not in failed], failed)
         return {name: member for name, member in waiting.items() if name not in settled}
 
-    def _finished(self, member: Member) -> None:
+    def _report_finished(self, member: Member) -> None:
         recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}
         self._events.put(event("host_finished", **{"host": member.host.name, **recap}))
 
-    def _guarded(self, member: Member, act: Callable[[Member], object], then: Callable[[Member], object]) -> None:
+    def _act_on_member(self, member: Member, act: Callable[[Member], object], then: Callable[[Member], object]) -> None:
         try:
             act(member)
         except Exception as error:
-            self._note(member, events.recap_of_error(member.host.name, broke(error)))
+            self._record_event(member, events.build_error_recap(member.host.name, convert_error(error)))
         then(member)
 
-    def _note(self, member: Member, event: Event) -> None:
+    def _record_event(self, member: Member, event: Event) -> None:
         """Record what the next play and the final report need. The recap over all plays is sent once, at the end."""
         if event["event"] == "recap":
-            member.recap = events.add_recap(member.recap, event)
+            member.recap = events.merge_recaps(member.recap, event)
             return
         if event["event"] == "task_finished":
             member.learn(event)
         self._events.put(event)
 
-    def _interrupted(self, running: Sequence[Member]) -> None:
+    def _handle_interrupt(self, running: Sequence[Member]) -> None:
         """Handle Ctrl-C: request a stop, or leave the runs, which continue on their own. Questions end with the link."""
         hosts = ",".join(member.host.name for member in running if member.run_id)
         if hosts and self.ask_stop(hosts):
             for member in (member for member in running if member.run_id):
-                threading.Thread(target=here.carried(self._stop), args=(member,), daemon=True).start()
+                threading.Thread(target=here.bind_folder(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
             member.open().close()
@@ -343,30 +362,30 @@ class Fleet:
         """Ask a member to stop the run that this command started there, and no other run."""
         collections.deque(member.request({"verb": "stop", "run": member.run_id}, secrets={}), maxlen=0)
 
-    def _say(self, event: Event) -> None:
-        event = typed_in(
-            clean(event)
+    def _notify(self, event: Event) -> None:
+        event = rewrite_commands_in(
+            sanitize(event)
         )  # a host's text has been cleaned; names of plays and reasons come from files and libraries
         for subscriber in self.subscribers:
-            self._guarded_from(subscriber, subscriber.on, event)
+            self._notify_guarded(subscriber, subscriber.on, event)
 
-    def _guarded_from(self, subscriber: Subscriber, act: Callable[..., object], *given: Event) -> None:
+    def _notify_guarded(self, subscriber: Subscriber, act: Callable[..., object], *arguments: Event) -> None:
         """Call a subscriber. An error is shown once and affects neither the other subscribers nor the hosts."""
         try:
-            act(*given)
+            act(*arguments)
         except BrokenPipeError:
             raise  # the reader of standard output is gone
         except Exception as error:
-            if id(subscriber) not in self._broken:
-                self._broken.add(id(subscriber))
-                message = f"{type(subscriber).__name__}: {broke(error)} The run continues."
-                print(visible(message), file=sys.stderr)
+            if id(subscriber) not in self._broken_subscribers:
+                self._broken_subscribers.add(id(subscriber))
+                message = f"{type(subscriber).__name__}: {convert_error(error)} The run continues."
+                print(escape_invisible(message), file=sys.stderr)
 
 
-def _interrupt() -> None:
+def _raise_interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def _failed(members: Iterable[Member]) -> dict[str, str]:
+def _failure_reasons(members: Iterable[Member]) -> dict[str, str]:
     """Return the reasons why members failed, by host name."""
     return {member.host.name: str((member.recap or {}).get("msg", "")) for member in members if member.failed}

@@ -12,15 +12,15 @@ from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan
-from sparkwright.remote import Link, Need, open_link
+from sparkwright.remote import Link, RequestKind, open_link
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds
 from sparkwright.trust.names import VERSION
-from sparkwright.trust.shapes import engine_options
+from sparkwright.trust.shapes import check_engine_options
 
-GOOD = (Exit.OK, Exit.CHANGES)
+SUCCESS_CODES = (Exit.OK, Exit.CHANGES)
 #: modules whose success proves that a host serves, unless their data says otherwise
-PROOFS = ("verify_health", "liveness")
+PROOF_MODULES = ("verify_health", "liveness")
 
 
 @dataclass
@@ -45,13 +45,13 @@ class Member:
     #: True if the host was verified to serve
     proved: bool = False
     #: kind of requests that will follow
-    need: Need = "engine"
+    need: RequestKind = "engine"
     #: notes about the host that were already shown
     noted: set[str] = field(default_factory=set)
 
     @property
     def failed(self) -> bool:
-        return self.recap is not None and self.recap["exit"] not in GOOD
+        return self.recap is not None and self.recap["exit"] not in SUCCESS_CODES
 
     def open(self) -> Link:
         """Return the link, which connects in the background while the laptop is still planning."""
@@ -61,9 +61,9 @@ class Member:
 
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
         """Send a request and yield the events of the answer. secrets: used instead of the member's. Raises Unreachable."""
-        given = self.secrets if secrets is None else secrets
-        about = {"server": self.host.server} if self.host.server else {}
-        return self.open().request({**header, **about, "env": dict(self.host.env)}, given)
+        secrets_to_send = self.secrets if secrets is None else secrets
+        server_field = {"server": self.host.server} if self.host.server else {}
+        return self.open().request({**header, **server_field, "env": dict(self.host.env)}, secrets_to_send)
 
     def learn(self, event: Event) -> None:
         """Store the results of a finished task that later plays need."""
@@ -72,13 +72,13 @@ class Member:
         if isinstance(version, str) and VERSION.fullmatch(version):
             self.engine_version = version
         with contextlib.suppress(ValueError):  # the options are invalid
-            self.engine_options = engine_options(data.get("options")) or self.engine_options
-        self.proved |= event["module"] in PROOFS and event["status"] == "ok" and data.get("serves") is not False
+            self.engine_options = check_engine_options(data.get("options")) or self.engine_options
+        self.proved |= event["module"] in PROOF_MODULES and event["status"] == "ok" and data.get("serves") is not False
         if event.get("register"):
             self.registered[event["register"]] = event["registered"]
 
 
-def hang_up(members: Iterable[Member]) -> None:
+def close_links(members: Iterable[Member]) -> None:
     """Close the connections of these hosts."""
     for member in members:
         link = member.link  # a requesting thread may drop it at the same time
@@ -86,22 +86,22 @@ def hang_up(members: Iterable[Member]) -> None:
             link.close()
 
 
-def run_request(member: Member, plan: Plan) -> dict[str, Any]:
+def build_run_request(member: Member, plan: Plan) -> dict[str, Any]:
     """Return the request that runs a plan on a member, including its restart plan."""
     extra = {} if member.restart is None or plan.check else {"restart": member.restart}
     return {"verb": "run", "plan": plan.to_json(), **extra}
 
 
-def question(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
+def build_module_request(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request for a module's answer, see runner/questions.py."""
     return {"verb": "ask", "module": module, "args": dict(args)}
 
 
-def broke(error: Exception) -> SparkwrightError:
+def convert_error(error: Exception) -> SparkwrightError:
     """Convert an exception to an error with a sentence. For an internal error it names the place where it occurred."""
     if isinstance(error, SparkwrightError):
         return error
-    if sentence := bounds.sentence(error):
+    if sentence := bounds.describe_os_error(error):
         return SparkwrightError(sentence)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")

@@ -14,7 +14,7 @@ from sparkwright.fleet.guard import Guard
 from sparkwright.host.state import write_atomically
 from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.trust import private
-from sparkwright.trust.bounds import bytes_of, json_of
+from sparkwright.trust.bounds import parse_json, read_bytes
 from sparkwright.trust.shapes import Partial, line, moment
 from sparkwright.units import MIB
 
@@ -25,14 +25,14 @@ from sparkwright.units import MIB
 
 RECORD_SCHEMA = 1
 RECORD_FOLDER = ".sparkwright"
-OLD_S = 7 * 86400.0
+MAX_RECORD_AGE_S = 7 * 86400.0
 
 #: digests of a host's inputs by name, for example of "recipes/a.yml"
-Prints = Mapping[str, str]
+Fingerprints = Mapping[str, str]
 
 
 @dataclass
-class Record:
+class RolloutRecord:
     """The record of a rolling run."""
 
     #: name of the playbook
@@ -57,8 +57,8 @@ class Record:
 
 
 #: size limit of the file; a host takes about 1 kB
-MOST_BYTES = 4 * MIB
-SHAPE = Partial(
+MAX_RECORD_BYTES = 4 * MIB
+RECORD_SHAPE = Partial(
     {
         "schema": int,
         "playbook": str,
@@ -81,14 +81,14 @@ class RecordFile:
         self.playbook = Path(playbook).stem
         self.path = self._folder / "rolling" / f"{self.playbook}.json"
 
-    def save(self, record: Record) -> None:
+    def save(self, record: RolloutRecord) -> None:
         """Replace the file atomically, or remove it if all hosts are finished. Raises Failed if the folder is not writable."""
         try:
             if not record.left:
                 self.path.unlink(missing_ok=True)
                 return
-            private.folder(self._folder)
-            private.folder(self.path.parent)
+            private.create_folder(self._folder)
+            private.create_folder(self.path.parent)
             write_atomically(self._folder / ".gitignore", b"*\n")
             write_atomically(
                 self.path, json.dumps({"schema": RECORD_SCHEMA, **asdict(record)}, indent=1).encode() + b"\n"
@@ -96,10 +96,10 @@ class RecordFile:
         except OSError as error:
             raise Failed(f"cannot write {self.path}: {error.strerror}.", fix="`--resume` needs it.") from None
 
-    def load(self) -> Record:
+    def load(self) -> RolloutRecord:
         """Return the record of the unfinished run. Raises Refused if there is none, or if it can't be read."""
         try:
-            data = SHAPE.of(json_of(bytes_of(self.path, MOST_BYTES)))
+            data = RECORD_SHAPE.of(parse_json(read_bytes(self.path, MAX_RECORD_BYTES)))
         except FileNotFoundError:
             message = f"nothing to resume: no unfinished rolling {self.playbook} in this project."
             raise Refused(message, fix="Start one without --resume.") from None
@@ -108,10 +108,10 @@ class RecordFile:
         if data is None or data.pop("schema") != RECORD_SCHEMA:
             message = f"{self.path} is not readable by this sparkwright version."
             raise Refused(message, fix="Start again without --resume.")
-        return Record(**data)
+        return RolloutRecord(**data)
 
 
-def refuse_other_hosts(record: Record, names: Sequence[str]) -> None:
+def refuse_other_hosts(record: RolloutRecord, names: Sequence[str]) -> None:
     """Raise Refused if --host selects different hosts than the unfinished run has."""
     if set(names) != set(record.hosts):
         hosts = f"{', '.join(record.hosts)}, not for {', '.join(names)}"
@@ -119,8 +119,8 @@ def refuse_other_hosts(record: Record, names: Sequence[str]) -> None:
         raise Refused(f"the unfinished {record.playbook} is for {hosts}.", fix=fix)
 
 
-def refuse_other(
-    record: Record, options: Mapping[str, Any], prints: Callable[[str], Prints], now_s: float | None = None
+def refuse_changed_run(
+    record: RolloutRecord, options: Mapping[str, Any], prints: Callable[[str], Fingerprints], now_s: float | None = None
 ) -> None:
     """Raise Refused if the run to resume differs from the one that was started.
 
@@ -129,22 +129,26 @@ def refuse_other(
         prints: returns the fingerprints of a host's current inputs.
         now_s: seconds since the epoch; None for the current time.
     """
-    anew = "Start again without --resume."
+    fix = "Start again without --resume."
     age_s = (time.time() if now_s is None else now_s) - record.began_s
-    if age_s > OLD_S:
-        raise Refused(f"the unfinished {record.playbook} started {age_s / 86400:.0f} days ago.", fix=anew)
+    if age_s > MAX_RECORD_AGE_S:
+        raise Refused(f"the unfinished {record.playbook} started {age_s / 86400:.0f} days ago.", fix=fix)
     for name, value in options.items():
         if record.options.get(name) != value:
-            raise Refused(f"the unfinished {record.playbook} was started with a different {name}.", fix=anew)
+            raise Refused(f"the unfinished {record.playbook} was started with a different {name}.", fix=fix)
     for host, before in record.done.items():
-        now = prints(host)
-        other = next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
-        if other is not None:
-            raise Refused(f"{other} has changed since {host} was done; the remaining hosts would differ.", fix=anew)
+        current = prints(host)
+        changed_input = next(
+            (name for name in sorted({*before, *current}) if before.get(name) != current.get(name)), None
+        )
+        if changed_input is not None:
+            raise Refused(
+                f"{changed_input} has changed since {host} was done; the remaining hosts would differ.", fix=fix
+            )
 
 
 @dataclass
-class Roll:
+class PlayRollout:
     """The state of one play that rolls over its hosts."""
 
     policy: RolloutPolicy
@@ -157,34 +161,34 @@ class Roll:
     #: limits the hosts that may stop serving
     guard: Guard | None = None
     #: record of the run; None if none is kept
-    record: Record | None = None
+    record: RolloutRecord | None = None
     #: saves the record
-    save: Callable[[Record], None] = lambda record: None
+    save: Callable[[RolloutRecord], None] = lambda record: None
     #: returns the fingerprints of a host's inputs
-    prints: Callable[[str], Prints] = lambda host: {}
+    prints: Callable[[str], Fingerprints] = lambda host: {}
     #: hosts that are finished after this play; None for all of them
     finishes: frozenset[str] | None = None
     #: number of finished batches
     batch: int = field(default=0, init=False)
-    _begun: int = field(default=0, init=False)
+    _begun_count: int = field(default=0, init=False)
 
-    def next(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
+    def next_batch(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
         """Return the next batch of the waiting hosts, and if it is empty the reason.
 
         Args:
             proved: hosts of the last batch that were verified to serve and must still do so.
         """
-        everyone = self.everyone or len(waiting) + self._begun
-        wanted = list(waiting[: self.policy.size(self.batch, everyone)])
-        self._begun += len(wanted)
+        everyone = self.everyone or len(waiting) + self._begun_count
+        candidates = list(waiting[: self.policy.size(self.batch, everyone)])
+        self._begun_count += len(candidates)
         if self.guard is None:
-            return wanted, ""
+            return candidates, ""
         silent = self.guard.silent(proved)
         if silent:
             return [], f"{', '.join(silent)} stopped serving after its turn"
-        go, why = self.guard.may_go(wanted)
-        self._begun -= len(wanted) - len(go)
-        return go, "" if go else why
+        allowed, reason = self.guard.select_stoppable(candidates)
+        self._begun_count -= len(candidates) - len(allowed)
+        return allowed, "" if allowed else reason
 
     def begins(self, batch: Sequence[str]) -> None:
         """Record a batch before its hosts are touched."""
@@ -195,14 +199,14 @@ class Roll:
     def ended(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
         """Record a finished batch. failed: reasons by host."""
         self.batch += 1
-        self.looked(done, failed)
+        self.record_outcomes(done, failed)
 
-    def looked(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
+    def record_outcomes(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
         """Record hosts that need no change, or would be refused, before any host is touched."""
         if self.record is None:
             return
-        through = [name for name in done if self.finishes is None or name in self.finishes]
-        self.record.done.update({name: dict(self.prints(name)) for name in through})
-        self.record.failed = {k: why for k, why in {**self.record.failed, **failed}.items() if k not in through}
+        finished = [name for name in done if self.finishes is None or name in self.finishes]
+        self.record.done.update({name: dict(self.prints(name)) for name in finished})
+        self.record.failed = {k: why for k, why in {**self.record.failed, **failed}.items() if k not in finished}
         self.record.under_way = []
         self.save(self.record)

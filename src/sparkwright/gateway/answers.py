@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from sparkwright.engines.api_paths import MESSAGES, RESPONSES
 
 #: value of Retry-After in answers, in seconds
-RETRY_S = 5
-JSON = "content-type application/json"
+RETRY_AFTER_S = 5
+JSON_CONTENT_TYPE = "content-type application/json"
 
 #: OpenAI's kinds of errors, by status
-KINDS = {
+ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -28,10 +28,10 @@ KINDS = {
     504: "timeout_error",
 }
 #: headers of answers in addition to Content-Type, by status
-HEADERS = {
+STATUS_HEADERS = {
     401: "hdr WWW-Authenticate Bearer",
     405: "hdr Allow POST",
-    **dict.fromkeys((429, 503), f"hdr Retry-After {RETRY_S}"),
+    **dict.fromkeys((429, 503), f"hdr Retry-After {RETRY_AFTER_S}"),
 }
 
 
@@ -42,7 +42,7 @@ UNKNOWN_MODEL = "The gateway serves no model of this name; /v1/models lists thos
 NOT_UP = "No server of this model is up. Try again."
 
 
-def unknown_path(paths: Iterable[str]) -> str:
+def unknown_path_message(paths: Iterable[str]) -> str:
     """Return the error message for a path that is not routed.
 
     Args:
@@ -51,26 +51,26 @@ def unknown_path(paths: Iterable[str]) -> str:
     return f"The gateway has no such path; it routes {', '.join(paths)}."
 
 
-def too_large(most_bytes: int) -> str:
+def too_large_message(max_bytes: int) -> str:
     """Return the error message for a request that is too large."""
-    return f"The request is larger than {most_bytes} bytes."
+    return f"The request is larger than {max_bytes} bytes."
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Quote a text as one word of the configuration."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def body(status: int, message: str, code: str) -> str:
+def error_body(status: int, message: str, code: str) -> str:
     """Return an error that clients of both OpenAI's and Anthropic's API can read.
 
     Anthropic's API has `"type": "error"` next to the same `error`, whose `type` and `message` its clients read.
     """
-    about = {"message": message, "type": KINDS[status], "param": None, "code": code}
-    return json.dumps({"type": "error", "error": about}, separators=(",", ":"))
+    error = {"message": message, "type": ERROR_TYPES[status], "param": None, "code": code}
+    return json.dumps({"type": "error", "error": error}, separators=(",", ":"))
 
 
-def words(status: int, message: str, code: str, *, allow: str = "POST") -> str:
+def error_arguments(status: int, message: str, code: str, *, allow: str = "POST") -> str:
     """Return an error as arguments of `http-request return` and `http-error`.
 
     Args:
@@ -79,13 +79,13 @@ def words(status: int, message: str, code: str, *, allow: str = "POST") -> str:
         code: the error code.
         allow: the allowed method, for a wrong method.
     """
-    headers = f" {HEADERS[status]}" if status in HEADERS else ""
+    headers = f" {STATUS_HEADERS[status]}" if status in STATUS_HEADERS else ""
     headers = headers.replace("Allow POST", f"Allow {allow}")
-    return f"status {status} {JSON} string {quoted(body(status, message, code))}{headers}"
+    return f"status {status} {JSON_CONTENT_TYPE} string {quote(error_body(status, message, code))}{headers}"
 
 
 #: messages and codes for the errors that HAProxy returns by itself, by status
-OWN = {
+HAPROXY_ERRORS = {
     400: ("The request is not valid HTTP.", "bad_request"),
     408: ("The request did not arrive in time.", "request_timeout"),
     500: ("The gateway failed.", "gateway_error"),
@@ -96,8 +96,8 @@ OWN = {
 
 #: the filter that adds an error to a stream whose server is gone or silent, and the first HAProxy that calls filters in that case
 #: (2.6.12 and 3.0.11 were tested; from 2.8 on, `http_response_forward_body` no longer returns before them)
-SCRIPT, SINCE = "cut.lua", "2.8"
-BROKEN = "The server ended, or was silent for too long, in the middle of this answer."
+SCRIPT_FILE, MIN_HAPROXY_VERSION = "cut.lua", "2.8"
+BROKEN_STREAM_MESSAGE = "The server ended, or was silent for too long, in the middle of this answer."
 #: APIs whose streams have named events
 NAMED_EVENTS = (MESSAGES, RESPONSES)
 #: The connection still breaks off after the error, so that no client considers the answer complete.
@@ -138,17 +138,17 @@ end)
 """
 
 
-def files() -> dict[str, str]:
+def render_files() -> dict[str, str]:
     """Return the filter's script."""
-    message = BROKEN.replace("'", "")
-    more = {"code": "server_gone", "message": message, "sequence_number": 0}
-    event = json.dumps({**json.loads(body(502, message, "server_gone")), **more}, separators=(",", ":"))
-    named = ", ".join(f'["{path}"] = true' for path in NAMED_EVENTS)
-    return {SCRIPT: _SCRIPT % {"named": named, "error": event}}
+    message = BROKEN_STREAM_MESSAGE.replace("'", "")
+    fields = {"code": "server_gone", "message": message, "sequence_number": 0}
+    event = json.dumps({**json.loads(error_body(502, message, "server_gone")), **fields}, separators=(",", ":"))
+    named_paths = ", ".join(f'["{path}"] = true' for path in NAMED_EVENTS)
+    return {SCRIPT_FILE: _SCRIPT % {"named": named_paths, "error": event}}
 
 
-def since(lines: Iterable[str]) -> Iterator[str]:
+def require_version(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines, restricted to versions of HAProxy that call the filter when a server is gone."""
-    yield f".if version_atleast({SINCE})"
+    yield f".if version_atleast({MIN_HAPROXY_VERSION})"
     yield from lines
     yield ".endif"

@@ -12,78 +12,78 @@ from collections.abc import Iterator
 from sparkwright.gateway.model import Gateway
 
 #: folder of the sockets, relative to HAProxy's working directory
-SOCKETS = "../sockets"
+SOCKETS_FOLDER = "../sockets"
 #: sockets for the operator: of the serving process, of the master process, and for requests like a client's
-SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
-CERTIFICATE = "tls.pem"
+ADMIN_SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
+CERTIFICATE_FILE = "tls.pem"
 
 #: time limits in seconds for the head of a request, and for an idle connection between requests (aiohttp keeps one for 15 s)
-HEAD_S, IDLE_S = 10, 20
-KNOWN_MIN = 60
+HEAD_TIMEOUT_S, IDLE_TIMEOUT_S = 10, 20
+KNOWN_MINUTES = 60
 #: size of the table of addresses, in which an IPv6 network of 64 bits counts as one
-ADDRESSES = 65536
+MAX_ADDRESSES = 65536
 #: maximum number of connections of a deploy's check, and of the gateway's hosts
-PROOFS, HOSTS = 8, 64
+MAX_PROOF_CONNECTIONS, MAX_HOST_CONNECTIONS = 8, 64
 #: limit on new connections from an unknown address in RATE_S seconds
-RATE, RATE_S = 300, 10
+MAX_NEW_CONNECTIONS, RATE_WINDOW_S = 300, 10
 
 
-def frontend(gateway: Gateway) -> Iterator[str]:
+def frontend_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the lines of the clients' frontend that decide which clients may connect."""
-    yield f"bind {gateway.address}:{gateway.port} maxconn {gateway.clients}{_tls(gateway)}"
-    yield f"bind unix@{SOCKETS}/{PROOF_SOCKET} mode 600{_tls(gateway)}"
-    yield f"maxconn {gateway.clients + PROOFS}"
-    yield from _admission(gateway.clients)
+    yield f"bind {gateway.address}:{gateway.port} maxconn {gateway.clients}{_tls_arguments(gateway)}"
+    yield f"bind unix@{SOCKETS_FOLDER}/{PROOF_SOCKET} mode 600{_tls_arguments(gateway)}"
+    yield f"maxconn {gateway.clients + MAX_PROOF_CONNECTIONS}"
+    yield from _admission_rules(gateway.clients)
 
 
-def control(gateway: Gateway) -> Iterator[str]:
+def control_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the same lines for the frontend of the gateway's hosts."""
-    yield f"bind {gateway.address}:{gateway.control_port} maxconn {HOSTS}{_tls(gateway)}"
-    yield f"maxconn {HOSTS}"
-    yield f"timeout client {HEAD_S}s"
-    yield from _admission(HOSTS)
+    yield f"bind {gateway.address}:{gateway.control_port} maxconn {MAX_HOST_CONNECTIONS}{_tls_arguments(gateway)}"
+    yield f"maxconn {MAX_HOST_CONNECTIONS}"
+    yield f"timeout client {HEAD_TIMEOUT_S}s"
+    yield from _admission_rules(MAX_HOST_CONNECTIONS)
 
 
-def connections(gateway: Gateway) -> int:
+def max_connections(gateway: Gateway) -> int:
     """Return the maximum number of connections to clients and hosts."""
-    return gateway.clients + PROOFS + HOSTS
+    return gateway.clients + MAX_PROOF_CONNECTIONS + MAX_HOST_CONNECTIONS
 
 
-def known() -> str:
+def mark_known_rule() -> str:
     """Return the rule that marks the address of a request as known."""
     return "http-request sc-set-gpt0(0) 1"
 
 
-def of_known(most: int) -> int:
+def known_address_limit(total: int) -> int:
     """Return the number of a frontend's connections that one address may have, so that some remain for others."""
-    return max(1, most * 7 // 8)
+    return max(1, total * 7 // 8)
 
 
-def of_unknown(most: int) -> int:
+def unknown_address_limit(total: int) -> int:
     """Return the number of a frontend's connections that one unknown address may have."""
-    return max(4, most // 4)
+    return max(4, total // 4)
 
 
-def of_all_unknown(most: int) -> int:
+def all_unknown_limit(total: int) -> int:
     """Return the number of a frontend's connections that all unknown addresses may have together."""
-    return max(4, most * 3 // 4)
+    return max(4, total * 3 // 4)
 
 
-def _tls(gateway: Gateway) -> str:
-    return f" ssl crt {CERTIFICATE} alpn http/1.1" if gateway.tls else ""
+def _tls_arguments(gateway: Gateway) -> str:
+    return f" ssl crt {CERTIFICATE_FILE} alpn http/1.1" if gateway.tls else ""
 
 
-def _admission(most: int) -> Iterator[str]:
+def _admission_rules(total: int) -> Iterator[str]:
     """Yield the rules that apply before the first byte is read.
 
     HTTP/2 is disabled, because a connection could carry a hundred requests, each with its own buffers.
     """
-    unknown = "{ sc0_get_gpt0 eq 0 }"
+    is_unknown = "{ sc0_get_gpt0 eq 0 }"
     yield "option disable-h2-upgrade"
-    yield f"stick-table type ipv6 size {ADDRESSES} expire {KNOWN_MIN}m store gpt0,conn_cur,conn_rate({RATE_S}s)"
+    yield f"stick-table type ipv6 size {MAX_ADDRESSES} expire {KNOWN_MINUTES}m store gpt0,conn_cur,conn_rate({RATE_WINDOW_S}s)"
     yield "tcp-request connection track-sc0 src,ipmask(32,64)"
-    yield f"tcp-request connection reject if {{ sc0_conn_cur gt {of_known(most)} }}"
-    yield f"tcp-request connection reject if {unknown} {{ sc0_conn_cur gt {of_unknown(most)} }}"
-    yield f"tcp-request connection reject if {unknown} {{ sc0_conn_rate gt {RATE} }}"
-    yield f"tcp-request connection track-sc1 ipv6(::) if {unknown}"
-    yield f"tcp-request connection reject if {{ sc1_conn_cur gt {of_all_unknown(most)} }}"
+    yield f"tcp-request connection reject if {{ sc0_conn_cur gt {known_address_limit(total)} }}"
+    yield f"tcp-request connection reject if {is_unknown} {{ sc0_conn_cur gt {unknown_address_limit(total)} }}"
+    yield f"tcp-request connection reject if {is_unknown} {{ sc0_conn_rate gt {MAX_NEW_CONNECTIONS} }}"
+    yield f"tcp-request connection track-sc1 ipv6(::) if {is_unknown}"
+    yield f"tcp-request connection reject if {{ sc1_conn_cur gt {all_unknown_limit(total)} }}"

@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.http import GENERATE, USAGES, Sample, Task, Usage
+from sparkwright.engines.http import GENERATE, USAGES, MetricSample, Task, Usage
 from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
 
 #: names of models that need no quotes in the configuration
-NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
-NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
+MODEL_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
+MODEL_NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
 #: size of a request in bytes per token of the longest context, because a token has some 4 bytes and JSON escapes non-ASCII
 BYTES_PER_TOKEN = 8
 #: placeholder server of a backend that requests wait for, which is a name that no host can have
-WAITING = ":waiting"
+WAITING_SERVER = ":waiting"
 #: suffix for the interim server that takes a server's requests while it is replaced, which no host's server can have
-INTERIM = "::interim"
+INTERIM_SUFFIX = "::interim"
 
 
-def why_not_a_name(model: str) -> str:
+def check_model_name(model: str) -> str:
     """Return the reason why a gateway can't route a model with this name; empty if it can."""
-    return "" if NAME.fullmatch(model) and "::" not in model else f"needs {NAME_RULE}"
+    return "" if MODEL_NAME.fullmatch(model) and "::" not in model else f"needs {MODEL_NAME_RULE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Progress:
     #: path of the metrics
     path: str
     #: counters and gauges, at least one of which changes at every step
-    moves: tuple[Sample, ...]
+    moves: tuple[MetricSample, ...]
     #: samples of the running and waiting requests; empty if it reports none
-    requests: tuple[Sample, ...] = ()
+    requests: tuple[MetricSample, ...] = ()
     #: number of seconds without a change that is normal while it works
     still_s: int = 0
 
@@ -64,7 +64,7 @@ class Upstream:
     @property
     def names(self) -> tuple[str, ...]:
         """HAProxy's names for it and for its interim server, if it may have one."""
-        return (self.name, self.name + INTERIM) if self.interim_port else (self.name,)
+        return (self.name, self.name + INTERIM_SUFFIX) if self.interim_port else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Model:
         return self.name.replace("/", "::")
 
 
-def model_of(backend: str) -> str:
+def model_name(backend: str) -> str:
     """Return the name of a backend's model."""
     return backend.replace("::", "/")
 
@@ -146,6 +146,6 @@ class Gateway:
     usages: tuple[Usage, ...] = USAGES  #: keys for the number of tokens in its servers' answers
 
 
-def body_bytes(contexts: list[int]) -> int:
+def max_body_bytes(contexts: list[int]) -> int:
     """Return the size in bytes of the largest request for the longest of these contexts."""
     return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

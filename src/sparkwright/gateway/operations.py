@@ -13,14 +13,14 @@ from sparkwright.gateway import answers, listeners, wake
 from sparkwright.gateway.model import Gateway
 
 #: URL prefix on the control port
-PATH = "/gateway/servers"
+URL_PREFIX = "/gateway/servers"
 #: files with the hosts by the SHA-256 of their keys, their allowed operations, and the script that executes these
-OPERATORS, OPERATIONS, SCRIPT = "operators.map", "operations.map", "operate.lua"
+OPERATORS_FILE, OPERATIONS_FILE, SCRIPT_FILE = "operators.map", "operations.map", "operate.lua"
 #: file of server states that HAProxy reads on a reload, so that drained servers stay drained
-STATES = "servers.state"
+STATES_FILE = "servers.state"
 #: actions: stop new requests; stop also checks, whose tokens would disturb a measurement; resume everything
-DRAIN, REST, READY = "drain", "maint", "ready"
-METHODS = {DRAIN: "set_drain", REST: "set_maint", READY: "set_ready"}
+DRAIN, MAINTENANCE, READY = "drain", "maint", "ready"
+METHODS = {DRAIN: "set_drain", MAINTENANCE: "set_maint", READY: "set_ready"}
 READ = "read"
 
 #: executes lines of OPERATIONS, "drain BACKEND/SERVER" or "read BACKEND/SERVER BACKEND/SERVER ..."
@@ -49,60 +49,60 @@ end)
 """
 
 
-def url(action: str, backend: str, server: str) -> str:
+def operation_url(action: str, backend: str, server: str) -> str:
     """Return the URL for an operation on a server (PUT), below the gateway's address."""
-    return f"{PATH}/{backend}/{server}/{action}"
+    return f"{URL_PREFIX}/{backend}/{server}/{action}"
 
 
-def files(gateway: Gateway) -> dict[str, str]:
+def render_files(gateway: Gateway) -> dict[str, str]:
     """Return the files with the hosts' allowed operations and the script that executes them."""
     methods = ", ".join(f'{action} = "{method}"' for action, method in METHODS.items())
-    return {OPERATIONS: "".join(_allowed(gateway)), SCRIPT: _SCRIPT % methods}
+    return {OPERATIONS_FILE: "".join(_operation_lines(gateway)), SCRIPT_FILE: _SCRIPT % methods}
 
 
-def _allowed(gateway: Gateway) -> Iterator[str]:
+def _operation_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the lines of OPERATIONS."""
-    own: dict[str, list[str]] = {}
+    servers_by_machine: dict[str, list[str]] = {}
     for model in gateway.models:
         for upstream in model.upstreams:
             machine = upstream.machine or upstream.name
             for server in upstream.names:
-                own.setdefault(machine, []).append(f"{model.backend}/{server}")
+                servers_by_machine.setdefault(machine, []).append(f"{model.backend}/{server}")
                 actions = (*METHODS, wake.ASLEEP) if upstream.wakes and server == upstream.name else METHODS
                 for action in actions:
-                    yield f"{machine}:PUT:{url(action, model.backend, server)} {action} {model.backend}/{server}\n"
-    for machine, servers in own.items():
-        yield f"{machine}:GET:{PATH} {READ} {' '.join(servers)}\n"
+                    yield f"{machine}:PUT:{operation_url(action, model.backend, server)} {action} {model.backend}/{server}\n"
+    for machine, servers in servers_by_machine.items():
+        yield f"{machine}:GET:{URL_PREFIX} {READ} {' '.join(servers)}\n"
 
 
-def hashes_in(text: str, names: Iterable[str]) -> dict[str, str]:
+def parse_key_hashes(text: str, names: Iterable[str]) -> dict[str, str]:
     """Return the hashes of these hosts' keys from a key file."""
     rows = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
     return {name: rows[name] for name in names if name in rows}
 
 
-def in_global() -> Iterator[str]:
+def global_lines() -> Iterator[str]:
     """Yield the lines that load the script and the server states saved before a reload."""
-    yield f"server-state-file {STATES}"
-    yield f"lua-load {SCRIPT}"
+    yield f"server-state-file {STATES_FILE}"
+    yield f"lua-load {SCRIPT_FILE}"
 
 
-def in_defaults() -> Iterator[str]:
+def defaults_lines() -> Iterator[str]:
     """Yield the directive that restores the drained servers after a reload."""
     yield "load-server-state-from-file global"
 
 
-def frontend(gateway: Gateway) -> Iterator[str]:
+def frontend_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the frontend for the gateway's hosts."""
-    yield from listeners.control(gateway)
-    yield f"http-request set-var(txn.operator) http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS})"
-    no_key = answers.words(401, "This is for the gateway's own hosts.", "invalid_operator_key")
+    yield from listeners.control_lines(gateway)
+    yield f"http-request set-var(txn.operator) http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS_FILE})"
+    no_key = answers.error_arguments(401, "This is for the gateway's own hosts.", "invalid_operator_key")
     yield f"http-request return {no_key} if !{{ var(txn.operator) -m found }}"
-    yield listeners.known()
+    yield listeners.mark_known_rule()
     yield "http-request set-var-fmt(txn.asked) '%[var(txn.operator)]:%[method]:%[url]'"
-    yield f"http-request set-var(txn.operation) var(txn.asked),map_str({OPERATIONS})"
-    other = answers.words(403, "A host reads, drains and returns its own servers only.", "not_allowed")
-    body = "{ req.body_size gt 0 } || { req.fhdr(transfer-encoding) -m found }"
-    yield f"http-request return {other} if !{{ var(txn.operation) -m found }} || {body}"
-    yield from wake.reports(gateway)
+    yield f"http-request set-var(txn.operation) var(txn.asked),map_str({OPERATIONS_FILE})"
+    not_allowed = answers.error_arguments(403, "A host reads, drains and returns its own servers only.", "not_allowed")
+    has_body = "{ req.body_size gt 0 } || { req.fhdr(transfer-encoding) -m found }"
+    yield f"http-request return {not_allowed} if !{{ var(txn.operation) -m found }} || {has_body}"
+    yield from wake.report_rules(gateway)
     yield "http-request use-service lua.operate"

@@ -16,14 +16,14 @@ from sparkwright.engines import tasks
 from sparkwright.gateway.model import Gateway, Progress
 
 #: files with the metrics to read from each server, and the script that reads them
-LIST, SCRIPT = "progress.list", "progress.lua"
+LIST_FILE, SCRIPT_FILE = "progress.list", "progress.lua"
 #: interval and timeout of a reading in seconds, and its size limit in bytes; a server's /metrics has at most 300 kB
-EVERY_S, READ_S, MOST_BYTES = 2, 3, 2**20
+POLL_INTERVAL_S, READ_TIMEOUT_S, MAX_METRICS_BYTES = 2, 3, 2**20
 #: factor for the time limit of a server that does not answer at all; llama.cpp answers /metrics only between pieces of a prompt
-SILENT = 3
+SILENT_FACTOR = 3
 #: names of metrics that are allowed in the list, as a recipe may name its own
-NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
-LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
+METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
+METRIC_LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 
 #: Lines of LIST are "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL" and "... check PATH BODY".
 #: A stuck server is down for HAProxy until a check generates a token. Its requests are ended if another server is up, and those
@@ -154,48 +154,48 @@ end
 """
 
 
-def files(gateway: Gateway, server_keys: str) -> dict[str, str]:
+def render_files(gateway: Gateway, server_keys: str) -> dict[str, str]:
     """Return the files for watching the servers; none if there is nothing to watch.
 
     Args:
         gateway: the gateway.
         server_keys: name of the file with the keys of the models' servers.
     """
-    rows = "".join(_rows(gateway))
+    rows = "".join(_list_lines(gateway))
     if not rows or not gateway.stuck_s:
         return {}
     keys = f'Map.new("{server_keys}", Map._str)' if any(model.key for model in gateway.models) else "nil"
-    about = {
+    settings = {
         "stuck_s": gateway.stuck_s,
-        "every_s": EVERY_S,
-        "read_s": READ_S,
-        "most_bytes": MOST_BYTES,
-        "silent": SILENT,
+        "every_s": POLL_INTERVAL_S,
+        "read_s": READ_TIMEOUT_S,
+        "most_bytes": MAX_METRICS_BYTES,
+        "silent": SILENT_FACTOR,
     }
-    return {LIST: rows, SCRIPT: _SCRIPT % {**about, "keys": keys, "list": LIST}}
+    return {LIST_FILE: rows, SCRIPT_FILE: _SCRIPT % {**settings, "keys": keys, "list": LIST_FILE}}
 
 
-def in_global(gateway: Gateway) -> Iterator[str]:
+def global_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the line that loads the script."""
-    if gateway.stuck_s and any(_rows(gateway)):
-        yield f"lua-load {SCRIPT}"
+    if gateway.stuck_s and any(_list_lines(gateway)):
+        yield f"lua-load {SCRIPT_FILE}"
 
 
-def _rows(gateway: Gateway) -> Iterator[str]:
+def _list_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the lines of LIST."""
     for model in gateway.models:
         for upstream in model.upstreams:
             if upstream.progress is None:
                 continue
             for server in upstream.names:
-                check = f"check {tasks.path(model.task)} {model.check}"
-                yield from (f"{model.backend} {server} {row}\n" for row in (*_of(upstream.progress), check))
+                check = f"check {tasks.proof_path(model.task)} {model.check}"
+                yield from (f"{model.backend} {server} {row}\n" for row in (*_progress_lines(upstream.progress), check))
 
 
-def _of(progress: Progress) -> Iterator[str]:
+def _progress_lines(progress: Progress) -> Iterator[str]:
     yield f"path {progress.path}"
     yield f"still {progress.still_s}"
     for kind, samples in (("moves", progress.moves), ("requests", progress.requests)):
         for sample in samples:
-            if NAME.fullmatch(sample.name) and LABEL.fullmatch(sample.label):
+            if METRIC_NAME.fullmatch(sample.name) and METRIC_LABEL.fullmatch(sample.label):
                 yield f"{kind} {sample.name} {sample.label}".rstrip()

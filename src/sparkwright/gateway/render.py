@@ -11,22 +11,22 @@ from collections.abc import Iterator
 
 from sparkwright.engines import tasks
 from sparkwright.gateway import answers, clients, listeners, operations, progress, requests, usage, wake
-from sparkwright.gateway.answers import quoted
-from sparkwright.gateway.listeners import CERTIFICATE, MASTER_SOCKET, SOCKET, SOCKETS
-from sparkwright.gateway.model import INTERIM, WAITING, Gateway, Model
+from sparkwright.gateway.answers import quote
+from sparkwright.gateway.listeners import ADMIN_SOCKET, CERTIFICATE_FILE, MASTER_SOCKET, SOCKETS_FOLDER
+from sparkwright.gateway.model import INTERIM_SUFFIX, WAITING_SERVER, Gateway, Model
 
-CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS = "haproxy.cfg", "models.map", "keys", "server_keys.map"
+CONFIG_FILE, ROUTES_FILE, CLIENT_KEYS_FILE, SERVER_KEYS_FILE = "haproxy.cfg", "models.map", "keys", "server_keys.map"
 #: names of all files that a gateway may have
-NAMES = (
-    *(CONFIG, ROUTES, CLIENT_KEYS, SERVER_KEYS, CERTIFICATE),
-    *(operations.OPERATORS, operations.OPERATIONS, operations.SCRIPT),
-    *(requests.MAKERS, requests.SCRIPT, *clients.FILES),
-    *(progress.LIST, progress.SCRIPT, answers.SCRIPT, usage.SCRIPT),
+FILE_NAMES = (
+    *(CONFIG_FILE, ROUTES_FILE, CLIENT_KEYS_FILE, SERVER_KEYS_FILE, CERTIFICATE_FILE),
+    *(operations.OPERATORS_FILE, operations.OPERATIONS_FILE, operations.SCRIPT_FILE),
+    *(requests.MAKERS_FILE, requests.SCRIPT_FILE, *clients.FILES),
+    *(progress.LIST_FILE, progress.SCRIPT_FILE, answers.SCRIPT_FILE, usage.SCRIPT_FILE),
 )
 #: command-line arguments of HAProxy
-COMMAND = ("-W", "-db", "-S", f"unix@{SOCKETS}/{MASTER_SOCKET},mode,600", "-f", CONFIG)
+HAPROXY_ARGUMENTS = ("-W", "-db", "-S", f"unix@{SOCKETS_FOLDER}/{MASTER_SOCKET},mode,600", "-f", CONFIG_FILE)
 #: placeholder for the digest of all files, which identifies the configuration of a running HAProxy
-DIGEST = "@DIGEST@"
+DIGEST_PLACEHOLDER = "@DIGEST@"
 #: environment. By default glibc returns a buffer of a megabyte to the kernel after each request and allocates it again, which
 #: takes 414 page faults and 1.4 ms of system time per request, instead of 9 and 0.5 ms with these (2.6.12, x86-64, 1 MiB
 #: buffers)
@@ -36,30 +36,30 @@ ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(4 * 2**20),
 }
 
-MODELS, METRICS, HEALTH = "/v1/models", "/metrics", "/health"
+MODELS_PATH, METRICS_PATH, HEALTH_PATH = "/v1/models", "/metrics", "/health"
 
 #: the header in which clients of Anthropic's API send their key
-API_KEY = "x-api-key"
-HEADERS_BYTES = 16384
+API_KEY_HEADER = "x-api-key"
+MAX_HEADERS_BYTES = 16384
 #: bytes of a buffer in addition to headers and body, for HAProxy's own `tune.maxrewrite` and its index of the parts
-REST_BYTES, REWRITE_BYTES = 65536, 1024
-BODY_S, CONNECT_S, CHECK_S = 60, 5, 60
+EXTRA_BUFFER_BYTES, MAX_REWRITE_BYTES = 65536, 1024
+BODY_TIMEOUT_S, CONNECT_TIMEOUT_S, CHECK_TIMEOUT_S = 60, 5, 60
 #: first HAProxy whose threads can share Lua's state. With two threads, 2.6.12 mixed up the calls of the filter in `usage` after
 #: some thousand streams, which hung or were cut off, and crashed (3.0.11 did not)
-THREADS_SINCE = "3.0"
+MIN_THREADED_VERSION = "3.0"
 #: address of the placeholder server, where nothing listens, so that HAProxy retries after a second on a server that is up by then
-NOBODY = "127.0.0.1:1"
+PLACEHOLDER_ADDRESS = "127.0.0.1:1"
 #: interval in seconds of the checks of a server that has failed one or is down
-FAST_CHECK_S = 2
+FAST_CHECK_INTERVAL_S = 2
 #: how long the previous process may take to finish its requests after a reload, in seconds, which may be long streams
-STREAM_S = 1800
+OLD_PROCESS_TIMEOUT_S = 1800
 #: how long a client may leave a pending answer unread, in seconds
-STALL_S = 60
+CLIENT_TIMEOUT_S = 60
 #: maximum number of buffers of a connection: the request, the next request, the copy for a retry, and one at each end for the
 #: answer (with 2.6.12, clients that send four requests at once and read nothing used 5.1)
-BUFFERS = 5
+BUFFERS_PER_CONNECTION = 5
 #: limit on the configured memory
-MOST_MEMORY_BYTES = 8 * 2**30
+MAX_MEMORY_BYTES = 8 * 2**30
 #: memory of a process without buffers
 PROCESS_BYTES = 128 * 2**20
 
@@ -69,34 +69,44 @@ def buffer_bytes(gateway: Gateway) -> int:
 
     A request must fit into it completely, because otherwise its model can't be read and it can't be retried.
     """
-    return gateway.body_bytes + HEADERS_BYTES + REST_BYTES
+    return gateway.body_bytes + MAX_HEADERS_BYTES + EXTRA_BUFFER_BYTES
 
 
-def memory_bytes(gateway: Gateway) -> int:
+def max_memory_bytes(gateway: Gateway) -> int:
     """Return the maximum memory of the gateway's buffers in bytes."""
-    return BUFFERS * gateway.clients * buffer_bytes(gateway)
+    return BUFFERS_PER_CONNECTION * gateway.clients * buffer_bytes(gateway)
 
 
-def container_bytes(gateway: Gateway) -> int:
+def container_limit_bytes(gateway: Gateway) -> int:
     """Return the memory limit of the gateway's container in bytes.
 
     It has to hold two processes, because after a reload the previous one finishes its requests.
     """
-    return 2 * (memory_bytes(gateway) + PROCESS_BYTES)
+    return 2 * (max_memory_bytes(gateway) + PROCESS_BYTES)
 
 
-def files(gateway: Gateway) -> dict[str, str]:
+def render_files(gateway: Gateway) -> dict[str, str]:
     """Return the files of the gateway's folder that contain no secrets, by name."""
-    own = {CONFIG: "\n".join(_lines(gateway)) + "\n", ROUTES: _routes(gateway)}
-    watched = {**clients.files(gateway), **usage.files(gateway), **progress.files(gateway, SERVER_KEYS)}
-    return {**own, **operations.files(gateway), **requests.files(gateway), **answers.files(), **watched}
+    config_files = {CONFIG_FILE: "\n".join(_config_lines(gateway)) + "\n", ROUTES_FILE: _routes(gateway)}
+    client_files = {
+        **clients.render_files(gateway),
+        **usage.render_files(gateway),
+        **progress.render_files(gateway, SERVER_KEYS_FILE),
+    }
+    return {
+        **config_files,
+        **operations.render_files(gateway),
+        **requests.render_files(gateway),
+        **answers.render_files(),
+        **client_files,
+    }
 
 
 def _routes(gateway: Gateway) -> str:
     return "".join(f"{name} {model.backend}\n" for model in gateway.models for name in model.names)
 
 
-def _lines(gateway: Gateway) -> Iterator[str]:
+def _config_lines(gateway: Gateway) -> Iterator[str]:
     yield "# Written by sparkwright; `gateway.deploy` replaces it. It holds no keys: those are in files beside it."
     for section, lines in _sections(gateway):
         yield ""
@@ -105,37 +115,37 @@ def _lines(gateway: Gateway) -> Iterator[str]:
 
 
 def _sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
-    yield "global", _global(gateway)
-    yield "defaults", _defaults(gateway)
-    yield "frontend gateway", _frontend(gateway)
-    yield "frontend hosts", operations.frontend(gateway)
+    yield "global", _global_lines(gateway)
+    yield "defaults", _defaults_lines(gateway)
+    yield "frontend gateway", _frontend_lines(gateway)
+    yield "frontend hosts", operations.frontend_lines(gateway)
     yield from requests.sections(gateway)
     yield from clients.sections(gateway)
     for model in gateway.models:
-        yield f"backend {model.backend}", _backend(gateway, model)
+        yield f"backend {model.backend}", _backend_lines(gateway, model)
 
 
-def _global(gateway: Gateway) -> Iterator[str]:
-    yield f"description {quoted(f'{gateway.name} {DIGEST}')}"
-    yield f"maxconn {listeners.connections(gateway)}"
-    yield from (f".if version_before({THREADS_SINCE})", "nbthread 1", ".endif")
+def _global_lines(gateway: Gateway) -> Iterator[str]:
+    yield f"description {quote(f'{gateway.name} {DIGEST_PLACEHOLDER}')}"
+    yield f"maxconn {listeners.max_connections(gateway)}"
+    yield from (f".if version_before({MIN_THREADED_VERSION})", "nbthread 1", ".endif")
     yield f"tune.bufsize {buffer_bytes(gateway)}"
-    yield f"tune.maxrewrite {REWRITE_BYTES}"
-    yield f"stats socket unix@{SOCKETS}/{SOCKET} mode 600 level admin expose-fd listeners"
+    yield f"tune.maxrewrite {MAX_REWRITE_BYTES}"
+    yield f"stats socket unix@{SOCKETS_FOLDER}/{ADMIN_SOCKET} mode 600 level admin expose-fd listeners"
     yield "stats timeout 30s"
-    yield f"hard-stop-after {max(STREAM_S, gateway.answer_s)}s"
+    yield f"hard-stop-after {max(OLD_PROCESS_TIMEOUT_S, gateway.answer_s)}s"
     yield "log stdout format raw local0"
-    yield from operations.in_global()
-    yield from progress.in_global(gateway)
-    yield from requests.in_global(gateway)
-    yield from answers.since([f"lua-load-per-thread {answers.SCRIPT}"])
-    yield from usage.in_global(gateway)
-    yield from wake.in_global(gateway)
+    yield from operations.global_lines()
+    yield from progress.global_lines(gateway)
+    yield from requests.global_lines(gateway)
+    yield from answers.require_version([f"lua-load-per-thread {answers.SCRIPT_FILE}"])
+    yield from usage.global_lines(gateway)
+    yield from wake.global_lines(gateway)
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
 
 
-def _defaults(gateway: Gateway) -> Iterator[str]:
+def _defaults_lines(gateway: Gateway) -> Iterator[str]:
     yield "mode http"
     yield "log global"
     yield from (
@@ -144,67 +154,78 @@ def _defaults(gateway: Gateway) -> Iterator[str]:
     )
     yield "retries 3"
     yield "retry-on conn-failure"
-    yield f"timeout connect {CONNECT_S}s"
-    yield f"timeout client {STALL_S}s"
+    yield f"timeout connect {CONNECT_TIMEOUT_S}s"
+    yield f"timeout client {CLIENT_TIMEOUT_S}s"
     yield f"timeout server {gateway.answer_s}s"
     yield f"timeout queue {gateway.queue_s}s"
-    yield f"timeout http-request {listeners.HEAD_S}s"
-    yield f"timeout http-keep-alive {listeners.IDLE_S}s"
-    yield f"timeout check {CHECK_S}s"
-    yield from operations.in_defaults()
-    yield from (f"http-error {answers.words(status, *about)}" for status, about in answers.OWN.items())
+    yield f"timeout http-request {listeners.HEAD_TIMEOUT_S}s"
+    yield f"timeout http-keep-alive {listeners.IDLE_TIMEOUT_S}s"
+    yield f"timeout check {CHECK_TIMEOUT_S}s"
+    yield from operations.defaults_lines()
+    yield from (
+        f"http-error {answers.error_arguments(status, *about)}" for status, about in answers.HAPROXY_ERRORS.items()
+    )
 
 
-def _frontend(gateway: Gateway) -> Iterator[str]:
-    yield from listeners.frontend(gateway)
-    yield from usage.filtered(gateway)
-    yield from answers.since(["filter lua.cut"])
-    yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH} }}"
+def _frontend_lines(gateway: Gateway) -> Iterator[str]:
+    yield from listeners.frontend_lines(gateway)
+    yield from usage.filter_lines(gateway)
+    yield from answers.require_version(["filter lua.cut"])
+    yield f"http-request return status 200 content-type text/plain string ok if {{ path {HEALTH_PATH} }}"
     if gateway.keyed:
-        given = ("http_auth_bearer", f"req.fhdr({API_KEY})")
-        unknown = " ".join(f"!{{ {key},sha2(256),hex,lower -m str -f {CLIENT_KEYS} }}" for key in given)
-        yield from clients.known(gateway, given)
-        nobody = " !{ var(txn.client) -m found }" if gateway.named else ""
-        yield f"http-request return {answers.words(401, answers.NO_KEY, 'invalid_api_key')} if {unknown}{nobody}"
-        yield from clients.expired(gateway)
-        yield listeners.known()
-    yield f"http-request use-service prometheus-exporter if {{ path {METRICS} }}"
-    yield from usage.shown(gateway)
-    yield from _listed(gateway)
-    yield from _refusals(gateway)
-    yield from requests.routes(gateway, ROUTES)
-    yield from clients.limits(gateway)
+        key_samples = ("http_auth_bearer", f"req.fhdr({API_KEY_HEADER})")
+        unless_known_key = " ".join(
+            f"!{{ {key},sha2(256),hex,lower -m str -f {CLIENT_KEYS_FILE} }}" for key in key_samples
+        )
+        yield from clients.identification_rules(gateway, key_samples)
+        unless_client = " !{ var(txn.client) -m found }" if gateway.named else ""
+        yield (
+            f"http-request return {answers.error_arguments(401, answers.NO_KEY, 'invalid_api_key')} if "
+            f"{unless_known_key}{unless_client}"
+        )
+        yield from clients.expiry_rules(gateway)
+        yield listeners.mark_known_rule()
+    yield f"http-request use-service prometheus-exporter if {{ path {METRICS_PATH} }}"
+    yield from usage.metrics_rules(gateway)
+    yield from _model_list_rules(gateway)
+    yield from _refusal_rules(gateway)
+    yield from requests.routing_rules(gateway, ROUTES_FILE)
+    yield from clients.limit_rules(gateway)
     if not gateway.keyed:
-        yield listeners.known()
+        yield listeners.mark_known_rule()
     if gateway.affinity == "prefix":
-        yield from _prefix()
-    yield from (f"http-request del-header {name}" for name in ("Authorization", API_KEY))
+        yield from _prefix_rules()
+    yield from (f"http-request del-header {name}" for name in ("Authorization", API_KEY_HEADER))
     yield "use_backend %[var(txn.backend)]"
 
 
-def _refusals(gateway: Gateway) -> Iterator[str]:
+def _refusal_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that refuse requests before the body is read. The last one waits for the body."""
-    yield from requests.refusals(gateway)
-    large = answers.words(413, answers.too_large(gateway.body_bytes), "request_too_large")
-    yield f"http-request return {large} if {{ req.body_size gt {gateway.body_bytes} }}"
-    headers = answers.words(431, f"The headers are larger than {HEADERS_BYTES} bytes.", "headers_too_large")
-    yield f"http-request return {headers} if {{ req.hdrs,length gt {HEADERS_BYTES} }}"
-    yield f"http-request wait-for-body time {BODY_S}s"
-    yield f"http-request return {large} if {{ req.body_len gt {gateway.body_bytes} }}"
+    yield from requests.refusal_rules(gateway)
+    too_large = answers.error_arguments(413, answers.too_large_message(gateway.body_bytes), "request_too_large")
+    yield f"http-request return {too_large} if {{ req.body_size gt {gateway.body_bytes} }}"
+    headers_too_large = answers.error_arguments(
+        431, f"The headers are larger than {MAX_HEADERS_BYTES} bytes.", "headers_too_large"
+    )
+    yield f"http-request return {headers_too_large} if {{ req.hdrs,length gt {MAX_HEADERS_BYTES} }}"
+    yield f"http-request wait-for-body time {BODY_TIMEOUT_S}s"
+    yield f"http-request return {too_large} if {{ req.body_len gt {gateway.body_bytes} }}"
 
 
-def _listed(gateway: Gateway) -> Iterator[str]:
+def _model_list_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that list the available models on /v1/models."""
     for model in gateway.models:
-        rows = (json.dumps(_row(model, name), separators=(",", ":")) for name in model.names)
+        rows = (json.dumps(_model_row(model, name), separators=(",", ":")) for name in model.names)
         row = ",".join(rows).replace("%", "%%")
-        up = f"if {' or '.join(f'{{ path {MODELS} }} {{ {item} }}' for item in _up(gateway, model))}"
-        yield f"http-request set-var-fmt(txn.models) {quoted(f'%[var(txn.models)],{row}')} {up}"
-    listed = quoted('{"object":"list","data":[%[var(txn.models),regsub(^.,)]]}')
-    yield f"http-request return status 200 {answers.JSON} lf-string {listed} if {{ path {MODELS} }}"
+        condition = (
+            f"if {' or '.join(f'{{ path {MODELS_PATH} }} {{ {item} }}' for item in _up_conditions(gateway, model))}"
+        )
+        yield f"http-request set-var-fmt(txn.models) {quote(f'%[var(txn.models)],{row}')} {condition}"
+    body = quote('{"object":"list","data":[%[var(txn.models),regsub(^.,)]]}')
+    yield f"http-request return status 200 {answers.JSON_CONTENT_TYPE} lf-string {body} if {{ path {MODELS_PATH} }}"
 
 
-def _up(gateway: Gateway, model: Model) -> Iterator[str]:
+def _up_conditions(gateway: Gateway, model: Model) -> Iterator[str]:
     """Yield conditions, one of which holds if a server of the model is up.
 
     `nbsrv` alone would count the placeholder server.
@@ -216,12 +237,12 @@ def _up(gateway: Gateway, model: Model) -> Iterator[str]:
     yield from (f"srv_is_up({model.backend}/{name})" for upstream in model.upstreams for name in upstream.names)
 
 
-def _row(model: Model, name: str) -> dict[str, object]:
-    about = {"id": name, "object": "model", "created": 0, "owned_by": "sparkwright"}
-    return {**about, "max_model_len": model.context} if model.context else about
+def _model_row(model: Model, name: str) -> dict[str, object]:
+    row = {"id": name, "object": "model", "created": 0, "owned_by": "sparkwright"}
+    return {**row, "max_model_len": model.context} if model.context else row
 
 
-def _prefix() -> Iterator[str]:
+def _prefix_rules() -> Iterator[str]:
     """Yield the rules that identify a conversation by its first two messages or by the beginning of the prompt."""
     for n in (0, 1):
         yield f"http-request set-var(txn.first{n}) req.body,json_query('$.messages[{n}].content'),xxh64"
@@ -232,46 +253,47 @@ def _prefix() -> Iterator[str]:
     yield "http-request set-var-fmt(txn.prefix) %[var(txn.first0)]-%[var(txn.first1)]"
 
 
-def _backend(gateway: Gateway, model: Model) -> Iterator[str]:
-    yield from wake.requested(gateway, model)
+def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
+    yield from wake.request_rules(gateway, model)
     if gateway.waits:
         # each try takes a second; a request that made a server exit is not retried at all
         yield f"retries {gateway.queue_s}"
         yield "option redispatch 1"
     else:
-        nothing = answers.words(503, answers.NOT_UP, "model_not_up")
+        not_up = answers.error_arguments(503, answers.NOT_UP, "model_not_up")
         # a process that is stopping after a reload counts no server as usable
-        yield f"http-request return {nothing} if {{ nbsrv lt 1 }} !{{ stopping }}"
+        yield f"http-request return {not_up} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
             # HAProxy copies the whole buffer for it, 0.2 ms per request with 1 MiB; with a single server there is no other one
             # to try
             yield "retry-on conn-failure empty-response"
-    key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS})]"
+    key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS_FILE})]"
     if model.key:
         yield f'http-request set-header Authorization "{key}"'
-    yield from _balance(gateway, len(model.upstreams))
-    yield from requests.servers(gateway, model)
+    yield from _balance_lines(gateway, len(model.upstreams))
+    yield from requests.server_rules(gateway, model)
     yield "option httpchk"
     authorized = f' hdr Authorization "{key}"' if model.key else ""
     yield (
-        f"http-check send meth POST uri {tasks.path(model.task)} ver HTTP/1.1 hdr Host gateway hdr Content-Type application/json"
-        f"{authorized} body {quoted(model.check)}"
+        f"http-check send meth POST uri {tasks.proof_path(model.task)} ver HTTP/1.1 hdr Host gateway hdr Content-Type "
+        "application/json"
+        f"{authorized} body {quote(model.check)}"
     )
-    yield f"http-check expect rstring {tasks.shows(model.task)}"
-    soon_s = min(FAST_CHECK_S, gateway.check_s)
-    spaced = f"inter {gateway.check_s}s fastinter {soon_s}s downinter {soon_s}s rise 1 fall 3"
-    yield f"default-server check {spaced} init-addr last,libc,none"
+    yield f"http-check expect rstring {tasks.proof_word(model.task)}"
+    soon_s = min(FAST_CHECK_INTERVAL_S, gateway.check_s)
+    intervals = f"inter {gateway.check_s}s fastinter {soon_s}s downinter {soon_s}s rise 1 fall 3"
+    yield f"default-server check {intervals} init-addr last,libc,none"
     for upstream in model.upstreams:
         limit = f" maxconn {upstream.slots}" if upstream.slots else ""
-        first, *interim = (f" id {requests.number(model, name)}" for name in upstream.names)
+        first, *interim = (f" id {requests.server_number(model, name)}" for name in upstream.names)
         yield f"server {upstream.name} {upstream.address}:{upstream.port}{limit}{first}"
         for number in interim:
-            yield f"server {upstream.name}{INTERIM} {upstream.address}:{upstream.interim_port}{limit}{number} disabled"
+            yield f"server {upstream.name}{INTERIM_SUFFIX} {upstream.address}:{upstream.interim_port}{limit}{number} disabled"
     if gateway.waits:
-        yield f"server {WAITING} {NOBODY} backup no-check"
+        yield f"server {WAITING_SERVER} {PLACEHOLDER_ADDRESS} backup no-check"
 
 
-def _balance(gateway: Gateway, servers: int) -> Iterator[str]:
+def _balance_lines(gateway: Gateway, servers: int) -> Iterator[str]:
     """Yield the directives that select a server. With prefix affinity, no server gets more than 3/4 of all requests."""
     if gateway.affinity == "none" or servers == 1:
         yield "balance leastconn"

@@ -11,22 +11,22 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from sparkwright.engines.api_paths import ID, RESPONSES, ApiPath, Names
+from sparkwright.engines.api_paths import RESPONSE_ID, RESPONSES, ApiPath, ModelPlace
 from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 
 #: file with the backends by their servers' numbers, and the script that reads forms
-MAKERS, SCRIPT = "makers.map", "forms.lua"
+MAKERS_FILE, SCRIPT_FILE = "makers.map", "forms.lua"
 #: backend with the table of responses, which is a name that no model can have
-TABLE = "-responses"
+TABLE_BACKEND = "-responses"
 #: maximum number of responses in the table, and how long they are kept in hours
-MOST_RESPONSES, KEPT_H = 20_000, 24
+MAX_RESPONSES, RETENTION_H = 20_000, 24
 #: maximum length of a response's id, and the number of bytes at the beginning of an answer that contain it
-ID_CHARS, BEGIN_BYTES = 64, 4096
+MAX_ID_CHARS, ID_WITHIN_BYTES = 64, 4096
 #: how long to wait for an answer to begin, in seconds, and the least number of bytes that contain its id
-BEGIN_S, LEAST_BYTES = 60, 60
-NAME = "[A-Za-z0-9_-]"
-UNKNOWN_RESPONSE = (
+BEGIN_TIMEOUT_S, MIN_BEGIN_BYTES = 60, 60
+ID_CHARACTER = "[A-Za-z0-9_-]"
+UNKNOWN_RESPONSE_MESSAGE = (
     "The gateway knows no server that made a response of this name; it forgets them when it reloads its files."
 )
 #: reads forms, whose bodies are binary, because HAProxy's own regular expressions end at the first zero byte
@@ -44,117 +44,120 @@ end)
 """
 
 
-def files(gateway: Gateway) -> dict[str, str]:
+def render_files(gateway: Gateway) -> dict[str, str]:
     """Return the files that these rules read."""
     rows = (
-        f"{number(model, name)} {model.backend}\n"
+        f"{server_number(model, name)} {model.backend}\n"
         for model in gateway.models
         for upstream in model.upstreams
         for name in upstream.names
     )
-    return {MAKERS: "".join(rows), SCRIPT: _SCRIPT}
+    return {MAKERS_FILE: "".join(rows), SCRIPT_FILE: _SCRIPT}
 
 
-def number(model: Model, server: str) -> int:
+def server_number(model: Model, server: str) -> int:
     """Return the number of a server, which is the same in all configurations regardless of their other content."""
     return 1 + zlib.crc32(f"{model.backend}/{server}".encode()) % (2**31 - 2)
 
 
-def of(gateway: Gateway, names: Names) -> tuple[ApiPath, ...]:
+def select_paths(gateway: Gateway, names: ModelPlace) -> tuple[ApiPath, ...]:
     """Return the paths whose requests name their model in the given way."""
     return tuple(path for path in gateway.paths if path.model == names)
 
 
-def in_global(gateway: Gateway) -> Iterator[str]:
+def global_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the line that loads the script."""
-    if of(gateway, "form"):
-        yield f"lua-load {SCRIPT}"
+    if select_paths(gateway, "form"):
+        yield f"lua-load {SCRIPT_FILE}"
 
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield the section with the table of responses."""
-    if _keeps(gateway):
-        table = f"stick-table type string len {ID_CHARS} size {MOST_RESPONSES} expire {KEPT_H}h store gpt0"
-        yield f"backend {TABLE}", iter([table])
+    if _has_responses(gateway):
+        table = f"stick-table type string len {MAX_ID_CHARS} size {MAX_RESPONSES} expire {RETENTION_H}h store gpt0"
+        yield f"backend {TABLE_BACKEND}", iter([table])
 
 
-def refusals(gateway: Gateway) -> Iterator[str]:
+def refusal_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that refuse requests by path and method, before the body is read."""
     paths = gateway.paths
     named = [path.path for path in paths if path.model != "response"]
-    kept = [_pattern(path) for path in of(gateway, "response")]
-    unknown = answers.words(404, answers.unknown_path(path.path for path in paths), "unknown_url")
-    others = f" !{{ path -m reg {' '.join(kept)} }}" if kept else ""
-    yield f"http-request return {unknown} if !{{ path -m str {' '.join(named)} }}{others}"
-    read = [_pattern(path) for path in of(gateway, "response") if path.method == "GET"]
-    if read:
-        yield f"acl read path -m reg {' '.join(read)}"
-        yield f"http-request return {answers.words(405, 'Use GET.', 'method_not_allowed', allow='GET')} if read !{{ method GET }}"
-    post = answers.words(405, "Use POST.", "method_not_allowed")
-    yield f"http-request return {post} if !{{ method POST }}{' !read' if read else ''}"
+    response_patterns = [_path_pattern(path) for path in select_paths(gateway, "response")]
+    unknown = answers.error_arguments(404, answers.unknown_path_message(path.path for path in paths), "unknown_url")
+    unless_response = f" !{{ path -m reg {' '.join(response_patterns)} }}" if response_patterns else ""
+    yield f"http-request return {unknown} if !{{ path -m str {' '.join(named)} }}{unless_response}"
+    read_patterns = [_path_pattern(path) for path in select_paths(gateway, "response") if path.method == "GET"]
+    if read_patterns:
+        yield f"acl read path -m reg {' '.join(read_patterns)}"
+        yield (
+            f"http-request return {answers.error_arguments(405, 'Use GET.', 'method_not_allowed', allow='GET')} if read "
+            f"!{{ method GET }}"
+        )
+    use_post = answers.error_arguments(405, "Use POST.", "method_not_allowed")
+    yield f"http-request return {use_post} if !{{ method POST }}{' !read' if read_patterns else ''}"
 
 
-def routes(gateway: Gateway, routes_file: str) -> Iterator[str]:
+def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
     """Yield the rules that set `txn.backend`, and `txn.made` to the server that made a response.
 
     Args:
         gateway: the gateway.
         routes_file: name of the file with the backends by model.
     """
-    if form := of(gateway, "form"):
-        yield f"acl form path -m str {' '.join(path.path for path in form)}"
+    if form_paths := select_paths(gateway, "form"):
+        yield f"acl form path -m str {' '.join(path.path for path in form_paths)}"
         yield "http-request set-var(txn.model) lua.form_model if form"
-    body = " if !form" if form else ""
-    yield f"http-request set-var(txn.model) req.body,json_query('$.model'){body}"
-    kept = _keeps(gateway)
-    if kept:
-        yield from _makers(gateway)
-    missing = answers.words(400, answers.NO_MODEL, "model_missing")
-    yield f"http-request return {missing} if !{{ var(txn.model) -m found }}{' !kept' if kept else ''}"
-    if form:
-        field = answers.words(400, answers.NO_FIELD, "model_missing")
-        yield f"http-request return {field} if form {{ var(txn.model) -m len 0 }}"
-    named = " if !kept" if kept else ""
-    yield f"http-request set-var(txn.backend) var(txn.model),map_str({routes_file}){named}"
-    unknown = answers.words(404, answers.UNKNOWN_MODEL, "model_not_found")
+    unless_form = " if !form" if form_paths else ""
+    yield f"http-request set-var(txn.model) req.body,json_query('$.model'){unless_form}"
+    has_responses = _has_responses(gateway)
+    if has_responses:
+        yield from _response_rules(gateway)
+    no_model = answers.error_arguments(400, answers.NO_MODEL, "model_missing")
+    yield f"http-request return {no_model} if !{{ var(txn.model) -m found }}{' !kept' if has_responses else ''}"
+    if form_paths:
+        no_field = answers.error_arguments(400, answers.NO_FIELD, "model_missing")
+        yield f"http-request return {no_field} if form {{ var(txn.model) -m len 0 }}"
+    unless_response = " if !kept" if has_responses else ""
+    yield f"http-request set-var(txn.backend) var(txn.model),map_str({routes_file}){unless_response}"
+    unknown = answers.error_arguments(404, answers.UNKNOWN_MODEL, "model_not_found")
     yield f"http-request return {unknown} if !{{ var(txn.backend) -m found }}"
 
 
-def _makers(gateway: Gateway) -> Iterator[str]:
+def _response_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that find the server of a response, and that record the server of a new response."""
-    patterns = " ".join(_pattern(path) for path in of(gateway, "response"))
+    patterns = " ".join(_path_pattern(path) for path in select_paths(gateway, "response"))
     depth = RESPONSES.count("/") + 2
     yield f"acl kept path -m reg {patterns}"
-    yield f"http-request set-var(txn.made) path,field({depth},/),table_gpt0({TABLE}) if kept"
-    yield f"http-request set-var(txn.backend) var(txn.made),map_str({MAKERS}) if kept"
-    unknown = answers.words(404, UNKNOWN_RESPONSE, "response_not_found")
+    yield f"http-request set-var(txn.made) path,field({depth},/),table_gpt0({TABLE_BACKEND}) if kept"
+    yield f"http-request set-var(txn.backend) var(txn.made),map_str({MAKERS_FILE}) if kept"
+    unknown = answers.error_arguments(404, UNKNOWN_RESPONSE_MESSAGE, "response_not_found")
     yield f"http-request return {unknown} if kept !{{ var(txn.backend) -m found }}"
-    made = f"{{ path {RESPONSES} }}"
-    yield f"http-request set-var(txn.makes) bool(true) if {made}"
-    before = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE})"
-    yield f"http-request set-var(txn.made) {before} if {made}"
+    creates = f"{{ path {RESPONSES} }}"
+    yield f"http-request set-var(txn.makes) bool(true) if {creates}"
+    previous = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE_BACKEND})"
+    yield f"http-request set-var(txn.made) {previous} if {creates}"
     makes = "{ var(txn.makes) -m bool } { status 200 }"
-    yield f"http-response wait-for-body time {BEGIN_S}s at-least {LEAST_BYTES} if {makes}"
-    found = f'regsub("(?s)^.*?\\"id\\": ?\\"(resp_{NAME}+)\\".*$","\\\\1")'
-    yield f"http-response set-var(txn.response) 'res.body,bytes(0,{BEGIN_BYTES}),{found}' if {makes}"
-    named = "{ var(txn.response) -m beg resp_ }"
-    yield f"http-response track-sc1 var(txn.response) table {TABLE} if {named}"
-    yield f"http-response sc-set-gpt0(1) srv_id if {named}"
+    yield f"http-response wait-for-body time {BEGIN_TIMEOUT_S}s at-least {MIN_BEGIN_BYTES} if {makes}"
+    id_extraction = f'regsub("(?s)^.*?\\"id\\": ?\\"(resp_{ID_CHARACTER}+)\\".*$","\\\\1")'
+    yield f"http-response set-var(txn.response) 'res.body,bytes(0,{ID_WITHIN_BYTES}),{id_extraction}' if {makes}"
+    has_id = "{ var(txn.response) -m beg resp_ }"
+    yield f"http-response track-sc1 var(txn.response) table {TABLE_BACKEND} if {has_id}"
+    yield f"http-response sc-set-gpt0(1) srv_id if {has_id}"
 
 
-def servers(gateway: Gateway, model: Model) -> Iterator[str]:
+def server_rules(gateway: Gateway, model: Model) -> Iterator[str]:
     """Yield the rules of a backend that send requests about a response to the server that made it, if it is up."""
-    if not _keeps(gateway) or sum(len(upstream.names) for upstream in model.upstreams) == 1:
+    if not _has_responses(gateway) or sum(len(upstream.names) for upstream in model.upstreams) == 1:
         return
     for upstream in model.upstreams:
         for name in upstream.names:
-            yield f"use-server {name} if {{ var(txn.made) -m int {number(model, name)} }}"
+            yield f"use-server {name} if {{ var(txn.made) -m int {server_number(model, name)} }}"
 
 
-def _keeps(gateway: Gateway) -> bool:
+def _has_responses(gateway: Gateway) -> bool:
     """Return True if an engine of the gateway's servers stores responses."""
-    return bool(of(gateway, "response"))
+    return bool(select_paths(gateway, "response"))
 
 
-def _pattern(path: ApiPath) -> str:
-    return f"^{re.escape(path.path).replace(re.escape(ID), NAME + '+')}$"
+def _path_pattern(path: ApiPath) -> str:
+    return f"^{re.escape(path.path).replace(re.escape(RESPONSE_ID), ID_CHARACTER + '+')}$"

@@ -6,33 +6,33 @@ import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.gateway.model import INTERIM, WAITING, model_of
+from sparkwright.gateway.model import INTERIM_SUFFIX, WAITING_SERVER, model_name
 
 #: limits on `show stat`, where a gateway with hundreds of servers has fewer rows and HAProxy 3 has 100 columns
-MOST_ROWS, LONGEST_HEAD = 10_000, 16_384
+MAX_ROWS, MAX_HEAD_CHARS = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
 #: prefix of backends that hold a table instead of a model
-TABLES = "-"
+TABLE_PREFIX = "-"
 #: beginnings of a server's state in `show stat`
 UP, DRAIN = "UP", "DRAIN"
 STATES = ("up", "draining", "maintenance", "down", "unknown")
 
 
-def table(text: str) -> list[dict[str, str]]:
+def parse_stat(text: str) -> list[dict[str, str]]:
     """Return the rows of `show stat` by column, without truncated rows and without rows after one that csv can't read."""
     lines = text.removeprefix("# ").splitlines()
-    names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < LONGEST_HEAD else []
-    found: list[dict[str, str]] = []
+    names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < MAX_HEAD_CHARS else []
+    rows: list[dict[str, str]] = []
     try:
-        for row in csv.reader(lines[1 : 1 + MOST_ROWS]):
+        for row in csv.reader(lines[1 : 1 + MAX_ROWS]):
             if len(row) == len(names):
-                found.append(dict(zip(names, row, strict=True)))
+                rows.append(dict(zip(names, row, strict=True)))
     except csv.Error:
-        return found
-    return found
+        return rows
+    return rows
 
 
-def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def model_statistics(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     """Return the statistics of each model.
 
     These are requests (all since HAProxy's start), running, queued, errors (5xx answers and requests refused in the queue) and
@@ -41,50 +41,54 @@ def models(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     Args:
         rows: rows of `show stat`.
     """
-    own = (row for row in rows if not row.get("pxname", "").startswith(TABLES))
-    return [_model(row, rows) for row in own if row.get("svname") == BACKEND]
+    model_rows = (row for row in rows if not row.get("pxname", "").startswith(TABLE_PREFIX))
+    return [_model_statistics(row, rows) for row in model_rows if row.get("svname") == BACKEND]
 
 
-def _model(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+def _model_statistics(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     name = row.get("pxname", "")
-    others = (BACKEND, FRONTEND, WAITING)
-    own = [
+    not_servers = (BACKEND, FRONTEND, WAITING_SERVER)
+    server_rows = [
         entry
         for entry in rows
-        if entry.get("pxname") == name and entry.get("svname") not in others and not _rests(entry)
+        if entry.get("pxname") == name and entry.get("svname") not in not_servers and not _is_unused_interim(entry)
     ]
-    running = sum(_count(entry, "scur") for entry in own)
+    running = sum(_count(entry, "scur") for entry in server_rows)
     return {
-        "model": model_of(name),
+        "model": model_name(name),
         "requests": _count(row, "stot"),
         "running": running,
         "queued": max(0, _count(row, "scur") - running),
         "errors": _count(row, "hrsp_5xx"),
-        "servers": [{"host": entry.get("svname", ""), **server(entry)} for entry in own],
+        "servers": [{"host": entry.get("svname", ""), **server_statistics(entry)} for entry in server_rows],
     }
 
 
-def _rests(row: Mapping[str, str]) -> bool:
+def _is_unused_interim(row: Mapping[str, str]) -> bool:
     """Return True if the row is an interim server that is not in use."""
-    return row.get("svname", "").endswith(INTERIM) and state(row.get("status", "")) == "maintenance"
+    return row.get("svname", "").endswith(INTERIM_SUFFIX) and parse_state(row.get("status", "")) == "maintenance"
 
 
-def server(row: Mapping[str, str]) -> dict[str, Any]:
+def server_statistics(row: Mapping[str, str]) -> dict[str, Any]:
     """Return a server's state and its running and total requests.
 
     Args:
         row: a row of `show stat`.
     """
-    return {"state": state(row.get("status", "")), "running": _count(row, "scur"), "requests": _count(row, "stot")}
+    return {
+        "state": parse_state(row.get("status", "")),
+        "running": _count(row, "scur"),
+        "requests": _count(row, "stot"),
+    }
 
 
-def state(written: str) -> str:
+def parse_state(status: str) -> str:
     """Return a server's state, one of STATES.
 
     Args:
-        written: HAProxy's name for it, such as "UP 1/3", "DOWN (agent)", "MAINT", "DRAIN" or "no check".
+        status: HAProxy's name for it, such as "UP 1/3", "DOWN (agent)", "MAINT", "DRAIN" or "no check".
     """
-    first = written.split(" ")[0].upper()
+    first = status.split(" ")[0].upper()
     return {
         "UP": "up",
         "NO": "up",

@@ -12,23 +12,23 @@ import re
 from collections.abc import Iterable, Iterator
 
 from sparkwright.engines import dialects
-from sparkwright.gateway.listeners import SOCKETS
+from sparkwright.gateway.listeners import SOCKETS_FOLDER
 from sparkwright.gateway.model import Gateway
 
 #: the script, and the prefix of the names of its files, which is followed by the day
-SCRIPT, FILE = "usage.lua", "usage."
+SCRIPT_FILE, FILE_PREFIX = "usage.lua", "usage."
 #: path of the metrics for Prometheus, which require the gateway's own key
-PATH = "/metrics/clients"
+METRICS_PATH = "/metrics/clients"
 #: counters of a client, in the order of a file's columns
 FIELDS = ("requests", "prompt_tokens", "generated_tokens", "estimated", "errors", "refused", "queue_ms")
 #: interval of writes in seconds, how long files are kept in days, and the size in bytes beyond which a file is summed up
-WRITE_S, KEPT_DAYS, MOST_BYTES = 5, 31, 2**18
+WRITE_INTERVAL_S, RETENTION_DAYS, MAX_FILE_BYTES = 5, 31, 2**18
 #: number of bytes kept from an answer's beginning and end, and read from a usage
 KEPT_BYTES, USAGE_BYTES = 4096, 600
 #: number of bytes per token of a request, for estimates
 BYTES_PER_TOKEN = 4
 #: paths whose answers are text or streams of text, which are estimated if they have no usage
-TEXTS = (*dialects.BY_PATH, "/v1/completions")
+TEXT_PATHS = (*dialects.BY_PATH, "/v1/completions")
 _ROW = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
 
 _SCRIPT = """-- Written by sparkwright. It counts what clients with keys of their own use, by the usage in their servers' answers.
@@ -286,62 +286,62 @@ end)
 """
 
 
-def files(gateway: Gateway) -> dict[str, str]:
+def render_files(gateway: Gateway) -> dict[str, str]:
     """Return the script; no files if no client has its own key."""
     if not gateway.named:
         return {}
     usages = (
-        f'{{ object = "{usage.object}", prompt = {{ {_words(usage.prompt)} }}, generated = "{usage.generated}" }}'
+        f'{{ object = "{usage.object}", prompt = {{ {_lua_strings(usage.prompt)} }}, generated = "{usage.generated}" }}'
         for usage in gateway.usages
     )
-    about = {
-        "folder": SOCKETS,
-        "file": FILE,
-        "write_s": WRITE_S,
-        "kept_days": KEPT_DAYS,
-        "most_bytes": MOST_BYTES,
+    settings = {
+        "folder": SOCKETS_FOLDER,
+        "file": FILE_PREFIX,
+        "write_s": WRITE_INTERVAL_S,
+        "kept_days": RETENTION_DAYS,
+        "most_bytes": MAX_FILE_BYTES,
         "kept_bytes": KEPT_BYTES,
         "usage_bytes": USAGE_BYTES,
         "bytes_per_token": BYTES_PER_TOKEN,
-        "fields": _words(FIELDS),
-        "texts": ", ".join(f'["{path}"] = true' for path in TEXTS),
+        "fields": _lua_strings(FIELDS),
+        "texts": ", ".join(f'["{path}"] = true' for path in TEXT_PATHS),
         "usages": ", ".join(usages),
     }
-    return {SCRIPT: _SCRIPT % about}
+    return {SCRIPT_FILE: _SCRIPT % settings}
 
 
-def _words(words: Iterable[str]) -> str:
+def _lua_strings(words: Iterable[str]) -> str:
     return ", ".join(f'"{word}"' for word in words)
 
 
-def in_global(gateway: Gateway) -> Iterator[str]:
+def global_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the line that loads the script."""
     if gateway.named:
-        yield f"lua-load {SCRIPT}"
+        yield f"lua-load {SCRIPT_FILE}"
 
 
-def filtered(gateway: Gateway) -> Iterator[str]:
+def filter_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the frontend's line for the filter that counts usage."""
     if gateway.named:
         yield "filter lua.usage"
 
 
-def shown(gateway: Gateway) -> Iterator[str]:
+def metrics_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rule that shows the counts to the gateway's own key. Clients can't see each other's counts."""
     if gateway.named:
-        yield f"http-request use-service lua.client_metrics if {{ path {PATH} }} !{{ var(txn.client) -m found }}"
+        yield f"http-request use-service lua.client_metrics if {{ path {METRICS_PATH} }} !{{ var(txn.client) -m found }}"
 
 
-def totals(text: str) -> dict[str, dict[str, int]]:
+def parse_totals(text: str) -> dict[str, dict[str, int]]:
     """Return a day's counts by client.
 
     Args:
         text: content of the day's file, whose invalid lines are ignored.
     """
-    found: dict[str, dict[str, int]] = {}
+    totals_by_client: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         if row := _ROW.fullmatch(line):
-            counts = found.setdefault(row[1], dict.fromkeys(FIELDS, 0))
+            counts = totals_by_client.setdefault(row[1], dict.fromkeys(FIELDS, 0))
             for field, number in zip(FIELDS, row[2].split(), strict=True):
                 counts[field] += int(number)
-    return found
+    return totals_by_client

@@ -7,7 +7,7 @@ import os
 import sys
 
 
-def _package() -> None:
+def _register_package() -> None:
     """Make `sparkwright.guard` importable without importing `sparkwright` itself."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is 2 MB
     package = type(sys)("sparkwright")
@@ -15,20 +15,20 @@ def _package() -> None:
     sys.modules.setdefault("sparkwright", package)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Guard a start or run the service, and return the exit code."""
-    if words[:1] == ["start"] and len(words) == 2:
+    if arguments[:1] == ["start"] and len(arguments) == 2:
         from sparkwright.guard import start
 
-        return start.main(words[1])
-    if words[:1] == ["service"] and len(words) == 2:
+        return start.main(arguments[1])
+    if arguments[:1] == ["service"] and len(arguments) == 2:
         from sparkwright.guard import service
 
-        return service.main(words[1])
+        return service.main(arguments[1])
     sys.stderr.write("usage: guard start RING | service FOLDER\n")
     return 2
 
 
 if __name__ == "__main__":
-    _package()
+    _register_package()
     sys.exit(main(sys.argv[1:]))

@@ -19,18 +19,18 @@ FLOOR_SHARE = 0.01
 #: shares of MemTotal for available and free memory, below both of which a GB10's driver fails to allocate: 9.7 and 2 GiB of 121.7
 LOW_SHARE, LOW_FREE_SHARE = 0.08, 0.0165
 #: share of the time that all processes wait for memory, from which the host no longer works
-STALLED = 0.25
+STALLED_SHARE = 0.25
 #: how far ahead a fall is judged, in seconds; less for an expected fall, down to the last moment at which a kill still helps
-AHEAD_S, LEAST_S = 1.0, 0.4
+LOOKAHEAD_S, MIN_LOOKAHEAD_S = 1.0, 0.4
 #: how far ahead a slow fall is judged, in seconds, which is long enough to stop a server gracefully
-GRACE_S = 20.0
+SLOW_LOOKAHEAD_S = 20.0
 #: time over which the rate of a fall, and of a slow fall, is averaged, in seconds
-SHORT_S, LONG_S = 0.5, 10.0
+SHORT_WINDOW_S, LONG_WINDOW_S = 0.5, 10.0
 #: share of an expected level below which the fall has gone past it
-PASSED = 0.9
+PASSED_SHARE = 0.9
 #: rates below which a fall and a slow fall count as noise, in bytes per second
-FALLING, LEAKING = GIB // 10, 8 * 2**20
-KEPT = 256
+MIN_FALL_RATE, MIN_LEAK_RATE = GIB // 10, 8 * 2**20
+MAX_SAMPLES = 256
 
 
 class Floors:
@@ -48,12 +48,12 @@ class Floors:
 
     def __init__(self, total: int, floor: int = 0, expected: int = 0, left: int = 0) -> None:
         self.total, self.expected, self.left = total, expected, left
-        self.ahead_s = AHEAD_S
+        self.ahead_s = LOOKAHEAD_S
         self.floor = floor or int(total * FLOOR_SHARE)
         self.last = floor or int(total * LAST_SHARE)
-        settles = min(level for level in (expected, left, total) if level)
-        if not floor and settles < total:
-            self.floor, self.last = min(self.floor, settles // 2), min(self.last, settles // 4)
+        settled_level = min(level for level in (expected, left, total) if level)
+        if not floor and settled_level < total:
+            self.floor, self.last = min(self.floor, settled_level // 2), min(self.last, settled_level // 4)
 
 
 class Danger:
@@ -77,15 +77,15 @@ class Danger:
         return self.kind == "leaking"
 
 
-class Judge:
+class DangerDetector:
     """Judges each sample by the previous ones. Its lists are allocated once and overwritten."""
 
     __slots__ = ("_available", "_count", "_free", "_stall_s", "_time_s", "floors", "lowest", "lowest_s")
 
     def __init__(self, floors: Floors) -> None:
         self.floors = floors
-        self._time_s, self._stall_s = [0.0] * KEPT, [0.0] * KEPT
-        self._available, self._free = [0] * KEPT, [0] * KEPT
+        self._time_s, self._stall_s = [0.0] * MAX_SAMPLES, [0.0] * MAX_SAMPLES
+        self._available, self._free = [0] * MAX_SAMPLES, [0] * MAX_SAMPLES
         self._count = 0
         self.lowest, self.lowest_s = floors.total, 0.0
 
@@ -98,33 +98,43 @@ class Judge:
             free: MemFree, bytes.
             stall_s: seconds since the boot in which all processes waited for memory.
         """
-        at = self._count % KEPT
+        at = self._count % MAX_SAMPLES
         self._time_s[at], self._available[at], self._free[at], self._stall_s[at] = time_s, available, free, stall_s
         self._count += 1
         if available < self.lowest:
             self.lowest, self.lowest_s = available, time_s
         kind = self._kind(time_s, available, free)
-        return Danger(kind, time_s, available, free, max(0.0, self.rate(SHORT_S))) if kind else None
+        return Danger(kind, time_s, available, free, max(0.0, self.rate(SHORT_WINDOW_S))) if kind else None
 
     def _kind(self, time_s: float, available: int, free: int) -> str:
         floors = self.floors
         if available < floors.last and self._before(1) < floors.last:
             return "gone"
-        rate = self.rate(SHORT_S)
-        passed = not floors.expected or available < floors.expected * PASSED
-        soon = available - rate * LEAST_S < floors.last or (passed and available - rate * floors.ahead_s < floors.floor)
-        if rate > FALLING and soon and self._still_falls(rate):
+        rate = self.rate(SHORT_WINDOW_S)
+        passed = not floors.expected or available < floors.expected * PASSED_SHARE
+        soon = available - rate * MIN_LOOKAHEAD_S < floors.last or (
+            passed and available - rate * floors.ahead_s < floors.floor
+        )
+        if rate > MIN_FALL_RATE and soon and self._still_falls(rate):
             return "falling"
         total = floors.total
-        if available < total * LOW_SHARE and free < total * LOW_FREE_SHARE and self._stalled(time_s) > STALLED:
+        if (
+            available < total * LOW_SHARE
+            and free < total * LOW_FREE_SHARE
+            and self._stalled_share(time_s) > STALLED_SHARE
+        ):
             return "stalled"
         if floors.left and passed:
-            slow = self.rate(LONG_S)
-            if slow > LEAKING and available - slow * GRACE_S < floors.floor and self._spans(LONG_S):
+            slow = self.rate(LONG_WINDOW_S)
+            if (
+                slow > MIN_LEAK_RATE
+                and available - slow * SLOW_LOOKAHEAD_S < floors.floor
+                and self._spans(LONG_WINDOW_S)
+            ):
                 return "leaking"
         return ""
 
-    def rate(self, over_s: float) -> float:
+    def rate(self, window_s: float) -> float:
         """Return the rate at which the available memory falls, in bytes per second, from a linear fit over the last seconds.
 
         It is 0 for fewer than three samples, because two do not prove a fall.
@@ -132,11 +142,11 @@ class Judge:
         newest = self._count - 1
         n = 0
         sum_t = sum_a = sum_tt = sum_ta = 0.0
-        end_s = self._time_s[newest % KEPT]
-        while n < KEPT and n < self._count:
-            at = (newest - n) % KEPT
+        end_s = self._time_s[newest % MAX_SAMPLES]
+        while n < MAX_SAMPLES and n < self._count:
+            at = (newest - n) % MAX_SAMPLES
             t = self._time_s[at] - end_s
-            if t < -over_s and n >= 3:
+            if t < -window_s and n >= 3:
                 break
             a = float(self._available[at])
             sum_t, sum_a, sum_tt, sum_ta = sum_t + t, sum_a + a, sum_tt + t * t, sum_ta + t * a
@@ -153,31 +163,33 @@ class Judge:
 
     def _falls(self, step: int, rate: float) -> bool:
         """Return True if the step that ends this many samples before the newest falls at a quarter of the rate or faster."""
-        newest, before = (self._count - step) % KEPT, (self._count - step - 1) % KEPT
+        newest, before = (self._count - step) % MAX_SAMPLES, (self._count - step - 1) % MAX_SAMPLES
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
 
     def _before(self, steps: int) -> int:
         """Return the available memory of an earlier sample, or MemTotal if there is none."""
-        return self._available[(self._count - 1 - steps) % KEPT] if self._count > steps else self.floors.total
+        return self._available[(self._count - 1 - steps) % MAX_SAMPLES] if self._count > steps else self.floors.total
 
-    def _stalled(self, time_s: float) -> float:
+    def _stalled_share(self, time_s: float) -> float:
         """Return the share of the last two seconds in which all processes waited for memory."""
         at = newest = self._count - 1
-        while at > max(0, self._count - KEPT) and time_s - self._time_s[at % KEPT] < 2:
+        while at > max(0, self._count - MAX_SAMPLES) and time_s - self._time_s[at % MAX_SAMPLES] < 2:
             at -= 1
-        seconds = time_s - self._time_s[at % KEPT]
-        return (self._stall_s[newest % KEPT] - self._stall_s[at % KEPT]) / seconds if seconds >= 1 else 0.0
+        seconds = time_s - self._time_s[at % MAX_SAMPLES]
+        return (
+            (self._stall_s[newest % MAX_SAMPLES] - self._stall_s[at % MAX_SAMPLES]) / seconds if seconds >= 1 else 0.0
+        )
 
     def _spans(self, seconds: float) -> bool:
         """Return True if the samples cover at least this time."""
-        oldest = max(0, self._count - KEPT)
-        return self._time_s[(self._count - 1) % KEPT] - self._time_s[oldest % KEPT] >= seconds
+        oldest = max(0, self._count - MAX_SAMPLES)
+        return self._time_s[(self._count - 1) % MAX_SAMPLES] - self._time_s[oldest % MAX_SAMPLES] >= seconds
 
-    def pause_s(self, most_s: float) -> float:
+    def pause_s(self, max_s: float) -> float:
         """Return the number of seconds until the next sample.
 
         A fall of 12 GiB/s must not reach the floor between two samples, and an idle host must cost little.
         """
-        room = self._available[(self._count - 1) % KEPT] - self.floors.floor
-        return min(most_s, max(0.04, room / (12 * GIB)))
+        room = self._available[(self._count - 1) % MAX_SAMPLES] - self.floors.floor
+        return min(max_s, max(0.04, room / (12 * GIB)))

@@ -10,7 +10,7 @@ import _signal  # type: ignore[import-not-found]
 import _socket
 import os
 
-KILL = int(_signal.SIGKILL)
+SIGKILL = int(_signal.SIGKILL)
 #: file of a version 2 cgroup; writing "1" kills all of its processes
 CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
 
@@ -27,12 +27,12 @@ class Target:
 
     def __init__(self, container_id: str, address: str) -> None:
         self.id, self._address = container_id, address
-        self.request = _request(container_id, "kill?signal=KILL")
-        self._stop = _request(container_id, f"stop?t={GRACE_S}")
+        self.request = _build_request(container_id, "kill?signal=KILL")
+        self._stop = _build_request(container_id, f"stop?t={STOP_GRACE_S}")
         self.pid, self._pidfd, self._cgroup, self._named = 0, -1, -1, False
         self._connection = self._connected()
 
-    def runs_as(self, pid: int) -> bool:
+    def hold_process(self, pid: int) -> bool:
         """Hold the container's first process, whose end is the end of all processes in its namespace.
 
         Returns False and holds nothing if the process is not in a cgroup of this container, because the number may refer to
@@ -44,7 +44,7 @@ class Target:
             return False
         try:
             self._pidfd = os.pidfd_open(pid)
-            rows = _cgroups_of(pid)
+            rows = _read_cgroups(pid)
             if not any(self.id in row for row in rows):
                 self.release()
                 return False
@@ -74,7 +74,7 @@ class Target:
             return True
         except OSError:
             return False
-        return _zombie(self.pid)
+        return _is_zombie(self.pid)
 
     def kill_by_engine(self) -> str:
         """Ask the Docker Engine to kill the container without waiting for the answer. Return the error; empty for none."""
@@ -91,7 +91,7 @@ class Target:
                 os.write(self._cgroup, b"1")
             if self._pidfd < 0:
                 return "its process is not known"
-            _signal.pidfd_send_signal(self._pidfd, KILL)
+            _signal.pidfd_send_signal(self._pidfd, SIGKILL)
         except ProcessLookupError:
             return ""
         except OSError as error:
@@ -108,43 +108,43 @@ class Target:
                 self._connection.send(request)
                 return ""
             except OSError as error:
-                why = error.strerror or str(error)
+                reason = error.strerror or str(error)
                 self._connection = None
-        return why
+        return reason
 
     def _connected(self) -> _socket.socket | None:
         if not self._address:
             return None
         host, _, port = self._address.rpartition(":")
         unix = self._address.startswith("/")
-        made = _socket.socket(_socket.AF_UNIX if unix else _socket.AF_INET, _socket.SOCK_STREAM)
-        made.settimeout(0.2)
+        sock = _socket.socket(_socket.AF_UNIX if unix else _socket.AF_INET, _socket.SOCK_STREAM)
+        sock.settimeout(0.2)
         try:
-            made.connect(self._address if unix else (host, int(port)))
+            sock.connect(self._address if unix else (host, int(port)))
         except OSError:
-            made.close()
+            sock.close()
             return None
-        return made
+        return sock
 
 
 #: how long a graceful stop may take, in seconds
-GRACE_S = 10
+STOP_GRACE_S = 10
 
 
-def _request(container_id: str, verb: str) -> bytes:
+def _build_request(container_id: str, verb: str) -> bytes:
     """Return an HTTP request to the Docker Engine about a container."""
     if not (len(container_id) == 64 and container_id.isalnum()):
         raise ValueError("no container id")
     return f"POST /containers/{container_id}/{verb} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def _cgroups_of(pid: int) -> list[str]:
+def _read_cgroups(pid: int) -> list[str]:
     """Return the cgroups of a process, which Docker names after the container."""
     with open(f"/proc/{pid}/cgroup") as file:
         return file.read().splitlines()
 
 
-def _zombie(pid: int) -> bool:
+def _is_zombie(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] == "Z"

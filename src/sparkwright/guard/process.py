@@ -9,21 +9,21 @@ import time
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 #: stack size of the writer thread; the default of 8 MB would count against the limit of locked memory
 STACK_BYTES = 128 * 1024
-WRITE_EVERY_S, WRITE_NEAR_S = 1.0, 0.2
+WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S = 1.0, 0.2
 
 
-def stay_in_memory() -> str:
+def lock_in_memory() -> str:
     """Lock this process in memory and raise its priority, if allowed. Return the reason if it is not locked; otherwise empty."""
-    why = _lock()
-    for prefer in (_realtime, _nice, _spare):
+    reason = _lock_memory()
+    for adjust in (_set_realtime_priority, _raise_priority, _protect_from_oom_killer):
         try:
-            prefer()
+            adjust()
         except OSError:  # only root is allowed to
             continue
-    return why
+    return reason
 
 
-def _lock() -> str:
+def _lock_memory() -> str:
     try:
         import ctypes
 
@@ -35,15 +35,15 @@ def _lock() -> str:
         return str(error)
 
 
-def _realtime() -> None:
+def _set_realtime_priority() -> None:
     os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
-def _nice() -> None:
+def _raise_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, 0, -10)
 
 
-def _spare() -> None:
+def _protect_from_oom_killer() -> None:
     """Make this process the OOM killer's last choice."""
     file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -60,7 +60,7 @@ class Writer:
         every_s: interval of the calls in seconds.
     """
 
-    def __init__(self, flush, every_s: float = WRITE_EVERY_S) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, flush, every_s: float = WRITE_INTERVAL_S) -> None:  # type: ignore[no-untyped-def]
         self._flush, self.every_s = flush, every_s
         self._stopped = False
         self._ended = _thread.allocate_lock()
@@ -73,8 +73,8 @@ class Writer:
             while not self._stopped:
                 until_s = time.monotonic() + self.every_s
                 self._write()
-                while not self._stopped and time.monotonic() < min(until_s, until_s - WRITE_EVERY_S + self.every_s):
-                    time.sleep(min(WRITE_NEAR_S, self.every_s))
+                while not self._stopped and time.monotonic() < min(until_s, until_s - WRITE_INTERVAL_S + self.every_s):
+                    time.sleep(min(WRITE_INTERVAL_NEAR_S, self.every_s))
         finally:
             self._ended.release()
 

@@ -13,7 +13,7 @@ BUFFER_BYTES = 8192
 TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
 #: rows for pages that must be written before they can be reused, which MemAvailable includes
 UNWRITTEN = (b"Dirty:", b"Writeback:")
-STALL = b"full "
+STALL_PREFIX = b"full "
 
 
 class Meter:
@@ -45,15 +45,15 @@ class Meter:
 
         `available` is MemAvailable without unwritten pages. Raises OSError.
         """
-        size, text = self._filled(self._meminfo), self._buffer
-        self.total, self.free = _bytes(text, TOTAL, size), _bytes(text, FREE, size)
-        unwritten = _bytes(text, UNWRITTEN[0], size) + _bytes(text, UNWRITTEN[1], size)
-        self.available = max(0, _bytes(text, AVAILABLE, size) - unwritten)
+        size, text = self._fill_buffer(self._meminfo), self._buffer
+        self.total, self.free = _parse_meminfo_bytes(text, TOTAL, size), _parse_meminfo_bytes(text, FREE, size)
+        unwritten = _parse_meminfo_bytes(text, UNWRITTEN[0], size) + _parse_meminfo_bytes(text, UNWRITTEN[1], size)
+        self.available = max(0, _parse_meminfo_bytes(text, AVAILABLE, size) - unwritten)
         if self._pressure >= 0:
             size = os.preadv(self._pressure, [self._buffer], 0)
-            self.stall_s = _stall_s(self._buffer, size)
+            self.stall_s = _parse_stall_s(self._buffer, size)
 
-    def _filled(self, file: int) -> int:
+    def _fill_buffer(self, file: int) -> int:
         """Read /proc/meminfo into the buffer and return its size."""
         opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if file < 0 else file
         try:
@@ -63,23 +63,23 @@ class Meter:
                 os.close(opened)
 
 
-def boot(root: str = "") -> str:
+def read_boot_id(root: str = "") -> str:
     """Return an id of this boot, made of the kernel's boot id and the start time of the first process.
 
     The latter distinguishes boots if a container takes the role of the host.
     """
-    found = []
+    ids = []
     for path in (f"{root}/proc/sys/kernel/random/boot_id", f"{root}/proc/1/stat"):
         try:
             with open(path) as file:
                 text = file.read().strip()
         except OSError:
             continue
-        found.append(text.rpartition(")")[2].split()[19] if path.endswith("stat") else text)
-    return ":".join(found)
+        ids.append(text.rpartition(")")[2].split()[19] if path.endswith("stat") else text)
+    return ":".join(ids)
 
 
-def _bytes(text: bytearray, name: bytes, size: int) -> int:
+def _parse_meminfo_bytes(text: bytearray, name: bytes, size: int) -> int:
     """Return a value of /proc/meminfo in bytes, or 0 if it is missing."""
     at = text.find(name, 0, size)
     if at < 0:
@@ -88,9 +88,9 @@ def _bytes(text: bytearray, name: bytes, size: int) -> int:
     return int(text[at + len(name) : end]) * 1024 if end > 0 else 0
 
 
-def _stall_s(text: bytearray, size: int) -> float:
+def _parse_stall_s(text: bytearray, size: int) -> float:
     """Return `total` of the "full" line in /proc/pressure/memory, in seconds."""
-    at = text.find(STALL, 0, size)
+    at = text.find(STALL_PREFIX, 0, size)
     at = text.find(b"total=", at, size) if at >= 0 else -1
     return int(text[at + 6 : size].split()[0]) / 1e6 if at >= 0 else 0.0
 
@@ -98,7 +98,7 @@ def _stall_s(text: bytearray, size: int) -> float:
 HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
 FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
 #: format of a sample in the ring: seconds since the epoch, available and free KiB, milliseconds of stalls since the boot
-FORM = "%.3f %d %d %d"
+SAMPLE_FORMAT = "%.3f %d %d %d"
 
 
 class Ring:
@@ -111,8 +111,8 @@ class Ring:
 
     __slots__ = ("_body", "_count", "_file", "_flushed", "about", "path")
 
-    def __init__(self, path: str, about: dict[str, str]) -> None:
-        self.path, self.about = path, about
+    def __init__(self, path: str, header: dict[str, str]) -> None:
+        self.path, self.about = path, header
         self._body = bytearray(LINES * LINE_BYTES)
         self._count = self._flushed = 0
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DSYNC
@@ -122,7 +122,7 @@ class Ring:
 
     def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
         """Add a sample in memory, to be written by `flush`. The time is in seconds since the epoch."""
-        line = (FORM % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
+        line = (SAMPLE_FORMAT % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
         at = self._count % LINES * LINE_BYTES
         self._body[at : at + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
         self._count += 1
@@ -157,7 +157,7 @@ def read(path: str) -> tuple[dict[str, str], list[tuple[float, int, int, float]]
     with open(path, "rb") as file:
         data = file.read(FILE_BYTES)
     rows = data[:HEADER_BYTES].decode(errors="replace").splitlines()
-    about = dict(row.partition(" ")[::2] for row in rows if row.strip())
+    header = dict(row.partition(" ")[::2] for row in rows if row.strip())
     samples = []
     for row in data[HEADER_BYTES:].split(b"\n"):
         try:
@@ -165,4 +165,4 @@ def read(path: str) -> tuple[dict[str, str], list[tuple[float, int, int, float]]
             samples.append((float(time_s), int(available) << 10, int(free) << 10, int(stall_ms) / 1000))
         except ValueError:
             continue
-    return about, sorted(samples)
+    return header, sorted(samples)

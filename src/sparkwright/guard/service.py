@@ -15,27 +15,27 @@ import time
 
 from sparkwright.guard import samples
 from sparkwright.guard import samples as rings
-from sparkwright.guard.judge import Danger, Floors, Judge
+from sparkwright.guard.judge import Danger, DangerDetector, Floors
 from sparkwright.guard.kill import Target
-from sparkwright.guard.process import Writer, stay_in_memory
+from sparkwright.guard.process import Writer, lock_in_memory
 from sparkwright.guard.samples import Meter
 
 CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
 #: longest pause between two samples in seconds, which takes less than 0.1 % of a core
 PAUSE_S = 1.0
 #: intervals of writing samples in seconds: normally, and when available memory is below `NEAR` times the floor
-WRITE_S, WRITE_NEAR_S, NEAR = 30.0, 0.5, 4
+WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
 #: the healthy level is the lowest one until this many seconds ago
-SETTLES_S = 60.0
+SETTLE_S = 60.0
 #: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine goes
 #: first, because its restart policy would start killed processes again
-ENGINE_S = 0.5
+ENGINE_KILL_TIMEOUT_S = 0.5
 #: pause after an action, in seconds
-QUIET_S = 15.0
+COOLDOWN_S = 15.0
 #: how long memory may take to be released after a start's guard has killed a server, in seconds
 RELEASE_S = 3.0
 #: size limit of the events file in bytes
-EVENTS_BYTES = 64 * 1024
+MAX_EVENTS_BYTES = 64 * 1024
 
 
 class Server:
@@ -52,13 +52,13 @@ class Server:
         self.target = Target(container_id, address)
         self.held = held
         if pid > 0:
-            self.target.runs_as(pid)
-        self.cgroup = memory_of(pid)
-        self.anon = taken(self.cgroup)
+            self.target.hold_process(pid)
+        self.cgroup = find_memory_file(pid)
+        self.anon = read_memory_bytes(self.cgroup)
 
-    def grown(self) -> int:
+    def growth_bytes(self) -> int:
         """Return the growth of its cgroup in bytes since it was first seen. Cgroups don't include CUDA memory."""
-        return taken(self.cgroup) - self.anon
+        return read_memory_bytes(self.cgroup) - self.anon
 
 
 class Conf:
@@ -72,7 +72,7 @@ class Conf:
         self.rows: dict[str, str] = {}
         self.tell: list[str] = []
         named: list[list[str]] = []
-        for row in _rows(f"{folder}/{CONF}"):
+        for row in _read_rows(f"{folder}/{CONF}"):
             name, _, rest = row.partition(" ")
             if name == "server":
                 named.append(rest.split(" "))
@@ -101,14 +101,14 @@ class Service:
         self.conf = Conf(folder)
         self.meter = Meter(self.conf.rows.get("root", ""))
         self.ring = rings.Ring(f"{folder}/{RING}", {"state": "guarding", "what": "serving", "pid": str(os.getpid())})
-        self.ring.say("locked", stay_in_memory() or "yes")
+        self.ring.say("locked", lock_in_memory() or "yes")
         self.settled = self.minute = self.meter.total
         self.minute_s = time.monotonic()
         self._reload()
 
     def _reload(self) -> None:
         """Reread the conf if it has changed."""
-        changed_ns = _changed_ns(f"{self.folder}/{CONF}")
+        changed_ns = _modified_ns(f"{self.folder}/{CONF}")
         if changed_ns == self.changed_ns:
             return
         try:
@@ -124,17 +124,17 @@ class Service:
         rows = {"key": "", **self.conf.rows, "left": str(left)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)
         rows["id"] = self.conf.servers[0].target.id if self.conf.servers else ""
-        rows["boot"] = samples.boot(self.conf.rows.get("root", ""))
+        rows["boot"] = samples.read_boot_id(self.conf.rows.get("root", ""))
         rows["server"] = rows.get("of", "")
         for name in ("boot", "key", "name", "id", "left", "server"):
             self.ring.say(name, rows.get(name, ""))
         self.ring.say("total", str(self.meter.total))
-        self.judge = Judge(Floors(self.meter.total, self.conf.number("floor"), left, left))
+        self.judge = DangerDetector(Floors(self.meter.total, self.conf.number("floor"), left, left))
 
     def run(self) -> None:
         """Sample until told to stop."""
         _signal.signal(_signal.SIGTERM, self._end)
-        writer = Writer(self.ring.flush, WRITE_S)
+        writer = Writer(self.ring.flush, WRITE_INTERVAL_S)
         while not self.ended:
             self._reload()
             danger = self._sample()
@@ -142,8 +142,8 @@ class Service:
                 self._act(danger)
             if self.victim is not None:
                 self._finish()
-            near = self.meter.available < NEAR * self.judge.floors.floor
-            writer.every_s = WRITE_NEAR_S if near or self.victim else WRITE_S
+            near = self.meter.available < NEAR_FLOOR_FACTOR * self.judge.floors.floor
+            writer.every_s = WRITE_INTERVAL_NEAR_S if near or self.victim else WRITE_INTERVAL_S
             time.sleep(self.judge.pause_s(PAUSE_S) if self.conf.servers else PAUSE_S)
         self.ring.say("state", "ended")
         writer.stop()
@@ -158,7 +158,7 @@ class Service:
             return None
         meter, now_s = self.meter, time.monotonic()
         self.ring.add(time.time(), meter.available, meter.free, meter.stall_s)
-        if now_s - self.minute_s > SETTLES_S:
+        if now_s - self.minute_s > SETTLE_S:
             self.settled, self.minute, self.minute_s = min(self.settled, self.minute), meter.available, now_s
             self.ring.say("lowest", f"{self.settled} {time.time():.3f}")
             self.judge.floors.expected = min(self.settled, self.judge.floors.left or self.settled)
@@ -170,45 +170,45 @@ class Service:
     def _act(self, danger: Danger) -> None:
         """Stop the server that grew. A guarded start is left to its own guard."""
         now_s = time.monotonic()
-        waits = self.victim is not None or now_s - self.acted_s < QUIET_S
-        if (waits and not (self.victim and not danger.graceful and not self.kill_s)) or starting(self.folder):
+        waiting = self.victim is not None or now_s - self.acted_s < COOLDOWN_S
+        if (waiting and not (self.victim and not danger.graceful and not self.kill_s)) or is_start_guarded(self.folder):
             return
-        server = self.victim or self._grown()
-        how = "stopped" if danger.graceful else "killed"
-        why = server.target.stop_by_engine() if danger.graceful else server.target.kill_by_engine()
+        server = self.victim or self._select_victim()
+        method = "stopped" if danger.graceful else "killed"
+        error = server.target.stop_by_engine() if danger.graceful else server.target.kill_by_engine()
         self.victim, self.acted_s = server, now_s
-        self.kill_s = 0.0 if danger.graceful and not why else now_s + ENGINE_S
+        self.kill_s = 0.0 if danger.graceful and not error else now_s + ENGINE_KILL_TIMEOUT_S
         self.ring.say("danger", f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}")
-        self._event(server, how, danger)
+        self._event(server, method, danger)
 
-    def _grown(self) -> Server:
+    def _select_victim(self) -> Server:
         """Return the server whose cgroup grew most, or the largest if none has grown, because CUDA memory is not counted."""
-        most = max(self.conf.servers, key=Server.grown)
-        if most.grown() > self.judge.floors.total // 200:
-            return most
+        fastest = max(self.conf.servers, key=Server.growth_bytes)
+        if fastest.growth_bytes() > self.judge.floors.total // 200:
+            return fastest
         return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish(self) -> None:
         """Kill the processes that the Docker Engine did not kill, and start the check that reports it."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
-        if target.gone or (target.pid == 0 and now_s > self.acted_s + QUIET_S):
+        if target.gone or (target.pid == 0 and now_s > self.acted_s + COOLDOWN_S):
             self.victim, self.kill_s = None, 0.0
-            _start(self.conf.tell)
+            _start_program(self.conf.tell)
         elif self.kill_s and now_s > self.kill_s:
-            self.kill_s = now_s + ENGINE_S
+            self.kill_s = now_s + ENGINE_KILL_TIMEOUT_S
             target.kill_by_engine()
             target.kill_processes()
 
-    def _event(self, server: Server, how: str, danger: Danger) -> None:
+    def _event(self, server: Server, method: str, danger: Danger) -> None:
         """Record an action: time, method, name, id, kind, available, free, rate."""
-        words = (f"{time.time():.3f}", how, server.name, server.target.id, danger.kind)
+        words = (f"{time.time():.3f}", method, server.name, server.target.id, danger.kind)
         line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             file = os.open(f"{self.folder}/{EVENTS}", flags, 0o600)
             try:
-                if os.fstat(file).st_size > EVENTS_BYTES:
+                if os.fstat(file).st_size > MAX_EVENTS_BYTES:
                     os.ftruncate(file, 0)
                 os.write(file, line.encode())
             finally:
@@ -217,7 +217,7 @@ class Service:
             pass
 
 
-def starting(folder: str) -> bool:
+def is_start_guarded(folder: str) -> bool:
     """Return True if the guard of a start is active.
 
     It still counts as active for `RELEASE_S` after a kill, because the memory of a CUDA context outlives its process and must not
@@ -229,18 +229,18 @@ def starting(folder: str) -> bool:
         try:
             with open(f"{folder}/{name}", "rb") as file:
                 rows = file.read(rings.HEADER_BYTES).decode(errors="replace").splitlines()
-            about = dict(row.partition(" ")[::2] for row in rows)
-            if about.get("state") == "guarding":
-                os.kill(int(about["pid"]), 0)
+            header = dict(row.partition(" ")[::2] for row in rows)
+            if header.get("state") == "guarding":
+                os.kill(int(header["pid"]), 0)
                 return True
-            if about.get("state") == "killed" and 0 <= time.time() - float(about["killed"]) < RELEASE_S:
+            if header.get("state") == "killed" and 0 <= time.time() - float(header["killed"]) < RELEASE_S:
                 return True
         except (OSError, ValueError, KeyError):
             continue
     return False
 
 
-def memory_of(pid: int) -> str:
+def find_memory_file(pid: int) -> str:
     """Return the path of the file with the anonymous memory of a process's cgroup; empty if there is none."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
@@ -260,7 +260,7 @@ def memory_of(pid: int) -> str:
     return ""
 
 
-def taken(file_name: str) -> int:
+def read_memory_bytes(file_name: str) -> int:
     """Return the anonymous and shared memory of a cgroup in bytes."""
     if not file_name:
         return 0
@@ -274,7 +274,7 @@ def taken(file_name: str) -> int:
         return 0
 
 
-def _rows(path: str) -> list[str]:
+def _read_rows(path: str) -> list[str]:
     """Return the rows of the conf; empty if no server has been verified yet."""
     try:
         with open(path) as file:
@@ -283,14 +283,14 @@ def _rows(path: str) -> list[str]:
         return []
 
 
-def _changed_ns(path: str) -> int:
+def _modified_ns(path: str) -> int:
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116
     except OSError:
         return -1
 
 
-def _start(words: list[str]) -> None:
+def _start_program(words: list[str]) -> None:
     """Start a program without waiting for it, and reap earlier ones that have exited."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -312,7 +312,7 @@ def main(folder: str) -> int:
     except OSError:
         return 0
     try:
-        _keep(folder)
+        _keep_samples(folder)
         Service(folder).run()
     except (OSError, ValueError, IndexError) as error:
         os.write(2, f"cannot guard: {error}\n".encode())
@@ -320,13 +320,13 @@ def main(folder: str) -> int:
     return 0
 
 
-def _keep(folder: str) -> None:
+def _keep_samples(folder: str) -> None:
     """Rename the samples of an earlier boot, so that a check can report them."""
     path = f"{folder}/{RING}"
     try:
-        about, _ = rings.read(path)
-        boot = samples.boot(Conf(folder).rows.get("root", ""))
-        if about.get("state") == "guarding" and about.get("boot") not in (None, "", boot):
+        header, _ = rings.read(path)
+        boot_id = samples.read_boot_id(Conf(folder).rows.get("root", ""))
+        if header.get("state") == "guarding" and header.get("boot") not in (None, "", boot_id):
             os.rename(path, f"{folder}/serving-{int(time.time())}.ring")  # noqa: PTH104
     except (OSError, ValueError):
         return

@@ -11,20 +11,20 @@ import os
 import time
 
 from sparkwright.guard import samples as rings
-from sparkwright.guard.judge import Danger, Floors, Judge
+from sparkwright.guard.judge import Danger, DangerDetector, Floors
 from sparkwright.guard.kill import Target
-from sparkwright.guard.process import WRITE_EVERY_S, WRITE_NEAR_S, Writer, stay_in_memory
+from sparkwright.guard.process import WRITE_INTERVAL_NEAR_S, WRITE_INTERVAL_S, Writer, lock_in_memory
 from sparkwright.guard.samples import Meter
 
 #: longest pause between two samples in seconds, for at least ten samples per second
 PAUSE_S = 0.1
 #: how long the release of memory is watched after a kill, in seconds
-AFTER_S = 3.0
+RELEASE_WATCH_S = 3.0
 #: rows of the order that are copied to the ring's header
-SHOWN = ("name", "id", "run", "boot", "key", "server", "what", "expected")
-ORPHAN_S = 3600.0
+HEADER_ROWS = ("name", "id", "run", "boot", "key", "server", "what", "expected")
+MAX_ORPHAN_S = 3600.0
 #: multiple of the floor below which samples are written more often
-NEAR = 4
+NEAR_FLOOR_FACTOR = 4
 
 
 class Guard:
@@ -34,16 +34,16 @@ class Guard:
         about: rows of the order, see `main`.
     """
 
-    def __init__(self, path: str, about: dict[str, str]) -> None:
-        self.meter = Meter(about.get("root", ""))
-        floors = Floors(self.meter.total, int(about.get("floor", 0)), int(about.get("expected", 0)))
-        self.judge = Judge(floors)
-        self.target = Target(about["id"], about.get("address", "")) if about.get("id") else None
+    def __init__(self, path: str, order: dict[str, str]) -> None:
+        self.meter = Meter(order.get("root", ""))
+        floors = Floors(self.meter.total, int(order.get("floor", 0)), int(order.get("expected", 0)))
+        self.judge = DangerDetector(floors)
+        self.target = Target(order["id"], order.get("address", "")) if order.get("id") else None
         header = {"state": "guarding", "pid": str(os.getpid()), "stage": ""}
         header["total"] = str(self.meter.total)
-        header.update({name: value for name, value in about.items() if name in SHOWN})
+        header.update({name: value for name, value in order.items() if name in HEADER_ROWS})
         self.ring = rings.Ring(path, header)
-        self.ring.say("locked", stay_in_memory() or "yes")
+        self.ring.say("locked", lock_in_memory() or "yes")
         self.ring.say("began", f"{time.time():.3f}")
         self.input = b""
         self.orphan_s = 0.0
@@ -54,32 +54,32 @@ class Guard:
         """Sample until told to stop, or until the container is gone."""
         os.set_blocking(0, False)
         writer = Writer(self.ring.flush)
-        _say(f"ready {self.ring.about['locked']}")
+        _write_line(f"ready {self.ring.about['locked']}")
         while not self.ended:
-            self._commands()
+            self._read_commands()
             danger = self._sample()
             if danger is not None:
                 self._save(danger)
-                writer.every_s = WRITE_NEAR_S
+                writer.every_s = WRITE_INTERVAL_NEAR_S
                 break
-            near = self.meter.available < NEAR * self.judge.floors.floor + self.judge.rate(1.0)
-            writer.every_s = WRITE_NEAR_S if near else WRITE_EVERY_S
-            self.ended = self.ended or self._left_alone()
+            near = self.meter.available < NEAR_FLOOR_FACTOR * self.judge.floors.floor + self.judge.rate(1.0)
+            writer.every_s = WRITE_INTERVAL_NEAR_S if near else WRITE_INTERVAL_S
+            self.ended = self.ended or self._is_orphaned()
             time.sleep(self.judge.pause_s(PAUSE_S))
         if self.killed is not None:
-            self._watch_the_end()
+            self._watch_release()
         self.ring.say("state", "killed" if self.killed else "ended")
         writer.stop()
 
-    def _watch_the_end(self) -> None:
+    def _watch_release(self) -> None:
         """Sample while the memory is released, and kill again if anything has not ended."""
-        until_s = again_s = time.monotonic() + AFTER_S
+        until_s = again_s = time.monotonic() + RELEASE_WATCH_S
         while not self.ended and (time.monotonic() < until_s or self._stuck()):
             self._sample()
-            self._commands()
+            self._read_commands()
             time.sleep(PAUSE_S)
             if time.monotonic() > again_s and self.target is not None and self._stuck():
-                again_s = time.monotonic() + AFTER_S
+                again_s = time.monotonic() + RELEASE_WATCH_S
                 self.target.kill_by_engine()
                 self.target.kill_processes()
 
@@ -113,9 +113,9 @@ class Guard:
         self.ring.say("killed", f"{time.time():.3f}")
         self.ring.say("by_engine", by_engine or "sent")
         self.ring.say("by_process", by_process or "sent")
-        _say("killed " + words)
+        _write_line("killed " + words)
 
-    def _commands(self) -> None:
+    def _read_commands(self) -> None:
         """Read the runner's commands."""
         try:
             data = os.read(0, 4096)
@@ -128,21 +128,21 @@ class Guard:
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
             if word == "pid" and self.target is not None and rest.isdigit():
-                self.target.runs_as(int(rest))
+                self.target.hold_process(int(rest))
             elif word == "stage":
                 self.ring.say("stage", rest[:100])
             elif word == "end":
                 self.ended = True
 
-    def _left_alone(self) -> bool:
+    def _is_orphaned(self) -> bool:
         """Return True if the runner is gone, and either the container is gone too or an hour has passed."""
         if not self.orphan_s:
             return False
         gone = self.target is None or self.target.gone
-        return gone or time.monotonic() - self.orphan_s > ORPHAN_S
+        return gone or time.monotonic() - self.orphan_s > MAX_ORPHAN_S
 
 
-def _say(line: str) -> None:
+def _write_line(line: str) -> None:
     try:
         os.write(1, line.encode() + b"\n")
     except OSError:  # the runner is gone
@@ -162,11 +162,11 @@ def main(path: str) -> int:
             return 2
         text += piece
     order, _, rest = text.partition(b"\n\n")
-    about = dict(row.partition(" ")[::2] for row in order.decode().splitlines())
+    rows = dict(row.partition(" ")[::2] for row in order.decode().splitlines())
     try:
-        guard = Guard(path, about)
+        guard = Guard(path, rows)
     except (OSError, ValueError) as error:
-        _say(f"failed {error}")
+        _write_line(f"failed {error}")
         return 1
     guard.input = rest
     guard.run()

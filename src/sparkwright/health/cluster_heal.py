@@ -14,8 +14,8 @@ from typing import Any
 
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health import store
-from sparkwright.health.heal import NOT, Decision, by_plan
-from sparkwright.health.judging.questions import POWER
+from sparkwright.health.heal import NOT_RESTARTED, Decision, decide_by_plan
+from sparkwright.health.judging.questions import POWER_CYCLE_FIX
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.host.cluster import wire
@@ -23,17 +23,17 @@ from sparkwright.host.cluster.channel import Channel
 from sparkwright.host.cluster.coordinator import Coordinator
 from sparkwright.host.module import Context
 from sparkwright.host.records import restart_plans, server_keys
-from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.protocol.cluster import TOKEN_SECRET, Cluster
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
 #: the number of check intervals that the head waits, in which each member checks at least once
-INTERVALS = 2
+WAIT_INTERVALS = 2
 #: how long the runs of members that have agreed wait for each other, in seconds
-RUNS_S = 60.0
-AGREE_S = 30.0
-WHY_CHARACTERS = 300
+JOIN_TIMEOUT_S = 60.0
+AGREE_TIMEOUT_S = 30.0
+MAX_REASON_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -49,96 +49,102 @@ class HealVote:
 
     def call(self, decision: Decision) -> Decision:
         """Open the vote as the head and wait for the others' checks. Return the common decision, or why there is none."""
-        with ExitStack() as ends:
-            if not ends.enter_context(store.healing(self.context.state)):
-                return Decision(message=f"{NOT}an earlier check is waiting for the other members")
-            if not self._token:
+        with ExitStack() as exit_stack:
+            if not exit_stack.enter_context(store.try_heal_lock(self.context.state)):
+                return Decision(message=f"{NOT_RESTARTED}an earlier check is waiting for the other members")
+            if not self._vote_token:
                 fix = f"`invoke health.install --host {self.cluster.name} --heal restart` installs one"
-                return Decision(message=f"{NOT}there is no secret for the vote of the members: {fix}")
+                return Decision(message=f"{NOT_RESTARTED}there is no secret for the vote of the members: {fix}")
             try:
-                meant = replace(self.cluster, join_s=INTERVALS * self.settings.every_s)
-                coordinator = Coordinator(meant, self._token, self.context.note)
-                ends.callback(coordinator.close)
-                return self._met(self._channel(meant, ends), decision)
+                vote_cluster = replace(self.cluster, join_s=WAIT_INTERVALS * self.settings.every_s)
+                coordinator = Coordinator(vote_cluster, self._vote_token, self.context.note)
+                exit_stack.callback(coordinator.close)
+                return self._join_members(self._open_channel(vote_cluster, exit_stack), decision)
             except SparkwrightError as error:
-                return Decision(message=f"{NOT}{self.busy() or error.message.rstrip('.')}")
+                return Decision(message=f"{NOT_RESTARTED}{self.busy() or error.message.rstrip('.')}")
 
     def answer(self) -> Decision:
         """Join the vote as a worker. The decision has neither plan nor message if the head's check is not waiting."""
-        with ExitStack() as ends:
-            if not ends.enter_context(store.healing(self.context.state)) or not self._token:
+        with ExitStack() as exit_stack:
+            if not exit_stack.enter_context(store.try_heal_lock(self.context.state)) or not self._vote_token:
                 return Decision()
-            channel = self._channel(replace(self.cluster, join_s=INTERVALS * self.settings.every_s), ends)
+            channel = self._open_channel(
+                replace(self.cluster, join_s=WAIT_INTERVALS * self.settings.every_s), exit_stack
+            )
             try:
                 channel.connect(0)
             except SparkwrightError:
                 return Decision()
             try:
-                decision = self._own()
+                decision = self._decide_own_part()
                 if decision.plan is None:
-                    channel.cannot_come(decision.message.removeprefix(NOT))
+                    channel.decline_to_join(decision.message.removeprefix(NOT_RESTARTED))
                     return decision
-                return self._met(channel, decision)
+                return self._join_members(channel, decision)
             except SparkwrightError as error:
-                return Decision(message=f"{NOT}{self.busy() or error.message.rstrip('.')}")
+                return Decision(message=f"{NOT_RESTARTED}{self.busy() or error.message.rstrip('.')}")
 
     @property
-    def _token(self) -> Secret:
-        found = server_keys.heal_tokens_kept(self.context.state)
-        return wire.derived(found, "meeting") if found else found
+    def _vote_token(self) -> Secret:
+        stored_token = server_keys.load_heal_token(self.context.state)
+        return wire.derive_token(stored_token, "meeting") if stored_token else stored_token
 
-    def _own(self) -> Decision:
+    def _decide_own_part(self) -> Decision:
         """Return a worker's part in the restart, or the reason why it can't take part."""
         if self.record.cure == "power":
-            return Decision(message=f"{NOT}{POWER}")
+            return Decision(message=f"{NOT_RESTARTED}{POWER_CYCLE_FIX}")
         if self.record.drift:
-            return Decision(message=f"{NOT}the running server is not the last good state")
-        return by_plan(self.context.state)
+            return Decision(message=f"{NOT_RESTARTED}the running server is not the last good state")
+        return decide_by_plan(self.context.state)
 
-    def _channel(self, meant: Cluster, ends: ExitStack) -> Channel:
-        hidden = Redactor(secret.reveal() for secret in self.context.secrets.values())
-        stopped = lambda: bool(self.busy())  # noqa: E731
-        channel = Channel(meant, self._token, note=self.context.note, hidden=hidden, stopped=stopped)
-        ends.callback(channel.close)
+    def _open_channel(self, vote_cluster: Cluster, exit_stack: ExitStack) -> Channel:
+        redactor = Redactor(secret.reveal() for secret in self.context.secrets.values())
+        is_stopped = lambda: bool(self.busy())  # noqa: E731
+        channel = Channel(
+            vote_cluster, self._vote_token, note=self.context.note, redactor=redactor, stop_requested=is_stopped
+        )
+        exit_stack.callback(channel.close)
         return channel
 
-    def _met(self, channel: Channel, decision: Decision) -> Decision:
+    def _join_members(self, channel: Channel, decision: Decision) -> Decision:
         """Wait for all members, and return the plan for this member's part, with a token for this restart."""
         assert decision.plan is not None
         channel.join()
-        own = {"why": "" if self.record.seen == "ok" else self.record.why}
-        own |= {} if self.cluster.rank else {"restart": os.urandom(32).hex()}
-        shared = channel.arrive("met", own, AGREE_S)
-        name = str(_shared_by(shared, self.cluster.members[0], "restart"))
-        if not server_keys.HEAL_TOKENS_DIGITS.fullmatch(name):
+        own_report = {"why": "" if self.record.seen == "ok" else self.record.why}
+        own_report |= {} if self.cluster.rank else {"restart": os.urandom(32).hex()}
+        reports = channel.arrive("met", own_report, AGREE_TIMEOUT_S)
+        name = str(_reported_value(reports, self.cluster.members[0], "restart"))
+        if not server_keys.HEAL_TOKEN_PATTERN.fullmatch(name):
             raise Failed(f"{self.cluster.named(0)} gave the restart no name.")
-        token = wire.derived(server_keys.heal_tokens_kept(self.context.state), f"restart {name}")
+        token = wire.derive_token(server_keys.load_heal_token(self.context.state), f"restart {name}")
         reasons = {
-            host: one_line(str(_shared_by(shared, host, "why")), at_most=WHY_CHARACTERS)
+            host: one_line(str(_reported_value(reports, host, "why")), max_chars=MAX_REASON_CHARS)
             for host in self.cluster.members
         }
         return Decision(
-            replace(decision.plan, cluster=replace(self.cluster, join_s=RUNS_S)),
-            {**decision.secrets, TOKEN: token},
+            replace(decision.plan, cluster=replace(self.cluster, join_s=JOIN_TIMEOUT_S)),
+            {**decision.secrets, TOKEN_SECRET: token},
             why="; ".join(f"{host}: {why}" for host, why in reasons.items() if why),
         )
 
 
-def agreed(
+def vote_on_decision(
     context: Context, settings: Settings, record: Record, decision: Decision, busy: Callable[[], str]
 ) -> Decision:
     """Return a check's decision after the vote of its cluster; unchanged for a server that is not in a cluster."""
     if not record.rank.cluster or settings.heal != "restart" or record.busy:
         return decision
-    cluster = restart_plans.cluster_of(context.state)
+    cluster = restart_plans.read_cluster(context.state)
     if cluster is None or cluster.rank != record.rank.rank:
-        return Decision(message=f"{NOT}the restart plan is not for this cluster") if decision.plan else decision
-    meeting = HealVote(context, settings, cluster, record, busy)
+        return (
+            Decision(message=f"{NOT_RESTARTED}the restart plan is not for this cluster") if decision.plan else decision
+        )
+    vote = HealVote(context, settings, cluster, record, busy)
     if cluster.rank == 0:
-        return meeting.call(decision) if decision.plan is not None else decision
-    found = meeting.answer()
-    return found if found.plan is not None or found.message else decision
+        return vote.call(decision) if decision.plan is not None else decision
+    joint_decision = vote.answer()
+    return joint_decision if joint_decision.plan is not None or joint_decision.message else decision
 
 
-def _shared_by(shared: Mapping[str, Any], host: str, name: str) -> Any:
-    return shared.get(host, {}).get(name, "")
+def _reported_value(reports: Mapping[str, Any], host: str, name: str) -> Any:
+    return reports.get(host, {}).get(name, "")

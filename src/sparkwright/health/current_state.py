@@ -9,18 +9,18 @@ from sparkwright.health import snapshot
 from sparkwright.health.judging import judge, questions
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Rank, Record, Server
-from sparkwright.health.snapshot import Now
+from sparkwright.health.snapshot import Snapshot
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
 #: questions of a check that a snapshot can answer
-ASKED = ("container", "rank", "/health")
+SNAPSHOT_QUESTIONS = ("container", "rank", "/health")
 
 
-def judged(
-    now: Now,
+def evaluate_snapshot(
+    current: Snapshot,
     good: Mapping[str, Any],
     rank: Rank = NO_RANK,
     *,
@@ -38,62 +38,66 @@ def judged(
     Returns:
         The state (up, starting, crash-looping, down or unknown) and the reason.
     """
-    box = now.container
-    if box.status == "running" and now.health_status is None and not now.error and not rank.rank:
-        return "unknown", f"{box.name} publishes no port"
-    seen = Observation(
-        now.time_s,
-        engine_error=now.error,
-        container=box,
+    container = current.container
+    if container.status == "running" and current.health_status is None and not current.error and not rank.rank:
+        return "unknown", f"{container.name} publishes no port"
+    observation = Observation(
+        current.time_s,
+        engine_error=current.error,
+        container=container,
         broken=broken,
         stopped=stopped,
         asleep=asleep,
         wake=wake,
-        answered=snapshot.ready_since(box, good),
+        answered=snapshot.is_verified_since_start(container, good),
         ready_s=snapshot.ready_s(good),
-        server=Server(now.url, health_status=now.health_status),
-        loading=now.loading,
+        server=Server(current.url, health_status=current.health_status),
+        loading=current.loading,
         rank=rank,
     )
-    found = judge.judge(seen, Limits(), ASKED)
-    if rank.rank and found.state == "ok":
-        return "up", found.why
-    return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)
+    evaluation = judge.evaluate_observation(observation, Limits(), SNAPSHOT_QUESTIONS)
+    if rank.rank and evaluation.state == "ok":
+        return "up", evaluation.why
+    return (
+        ("up", "/health answers; no test request sent")
+        if evaluation.state == "ok"
+        else (evaluation.state, evaluation.why)
+    )
 
 
-def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
+def start_limit_s(good: Mapping[str, Any], limits: Limits) -> float:
     """Return how long a start may take, in seconds."""
-    return questions.allowed_s(snapshot.ready_s(good), limits)
+    return questions.start_limit_s(snapshot.ready_s(good), limits)
 
 
-def record_of(
-    now: Now, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
+def build_record(
+    current: Snapshot, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
 ) -> dict[str, Any]:
     """Return a snapshot as the JSON of a record, with the state from `judged`, or `in progress` while a run changes the server.
 
     Args:
         folder: the host's state folder, with the results of earlier checks and runs.
     """
-    box, past = now.container, CheckHistory.of(folder)
-    broken, stopped = past.stopped_for(box.id, good), past.stopped_by(folder, box.id)
-    asleep, wake = turns.in_place_of(folder), turns.message(folder)
-    state, why = judged(now, good, rank, broken=broken, stopped=stopped, asleep=asleep, wake=wake)
+    container, past_checks = current.container, CheckHistory.of(folder)
+    broken, stopped = past_checks.stopped_for(container.id, good), past_checks.stopped_by(folder, container.id)
+    asleep, wake = turns.other_awake_server(folder), turns.service_message(folder)
+    state, why = evaluate_snapshot(current, good, rank, broken=broken, stopped=stopped, asleep=asleep, wake=wake)
     if state == "up" and wake:
         why = f"{why}; {wake}"
     if busy and state != "up":
         state, why = "in progress", busy
-    server = Server(now.url, health_status=now.health_status)
-    found = Record(
-        time_s=now.time_s,
+    server = Server(current.url, health_status=current.health_status)
+    record = Record(
+        time_s=current.time_s,
         state="unknown",
         seen="unknown",
-        since_s=now.time_s,
+        since_s=current.time_s,
         why=why,
         busy=busy,
-        container=now.container,
+        container=current.container,
         rank=rank,
         server=server,
-        serves=snapshot.serves_of(good),
+        serves=snapshot.build_serves(good),
         sandbox=sandbox,
     )
-    return {**found.to_json(), "state": state, "seen": state}
+    return {**record.to_json(), "state": state, "seen": state}

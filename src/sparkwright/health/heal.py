@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from sparkwright import host_side
 from sparkwright.errors import Refused
-from sparkwright.health.judging.judge import SERVES, WELL
-from sparkwright.health.judging.questions import POWER
+from sparkwright.health.judging.judge import GOOD_STATES, SERVING_STATES
+from sparkwright.health.judging.questions import POWER_CYCLE_FIX
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
@@ -21,7 +21,7 @@ from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, restart_plans
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.container import GIVEN
+from sparkwright.protocol.container import SECRET_PREFIX
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
@@ -29,8 +29,8 @@ from sparkwright.secret import Secret
 #: number of consecutive checks that have to recommend a restart
 CHECKS_NEEDED = 2
 #: number of consecutive restarts without success after which healing stops and a person must act
-GIVES_UP = 2
-WHO = "the health check"
+MAX_FAILED_RESTARTS = 2
+ACTOR = "the health check"
 
 #: runs a plan on this host with its secrets, and returns the recap
 RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
@@ -52,36 +52,36 @@ class Decision:
 
 def decide(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
     """Decide whether a restart is allowed now, and with which plan."""
-    why_not = forbidden(record, history, settings, now_s)
+    why_not = reason_against_restart(record, history, settings, now_s)
     if why_not:
         return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
-    return by_plan(state)
+    return decide_by_plan(state)
 
 
-def by_plan(state: StateFolder) -> Decision:
+def decide_by_plan(state: StateFolder) -> Decision:
     """Return the decision to restart with the saved plan, or the reason why there is no suitable one."""
-    if lost := host_lost.forbids(state, good_states.last(state).get("spec") or {}):
-        return Decision(message=f"{NOT}{lost}")
+    if lost := host_lost.forbidden_reason(state, good_states.load_last(state).get("spec") or {}):
+        return Decision(message=f"{NOT_RESTARTED}{lost}")
     try:
-        plan = restart_plans.usable(state, host_side.content_hash())
-        return Decision(plan, keys_of(state, plan))
+        plan = restart_plans.load_usable(state, host_side.content_hash())
+        return Decision(plan, load_plan_secrets(state, plan))
     except Refused as error:
-        return Decision(message=f"{NOT}{error}")
+        return Decision(message=f"{NOT_RESTARTED}{error}")
 
 
-def forbidden(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
+def reason_against_restart(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
     """Return the reason against a restart; empty if there is none. It has no side effects."""
     return next((message for stops, message in _REASONS if stops(record, history, settings, now_s)), "")
 
 
-Reason = Callable[[Record, CheckHistory, Settings, float], bool]
+Predicate = Callable[[Record, CheckHistory, Settings, float], bool]
 
-NOT = "not restarted: "
+NOT_RESTARTED = "not restarted: "
 #: reasons against a restart; the first that applies is reported
-_REASONS: tuple[tuple[Reason, str], ...] = (
+_REASONS: tuple[tuple[Predicate, str], ...] = (
     (lambda record, past, given, now_s: given.heal == "none", "healing is off"),
     (lambda record, past, given, now_s: bool(record.busy), "a run is in progress on the host"),
-    (lambda record, past, given, now_s: record.cure == "power", f"not restarted: {POWER}"),
+    (lambda record, past, given, now_s: record.cure == "power", f"not restarted: {POWER_CYCLE_FIX}"),
     (lambda record, past, given, now_s: record.cure != "restart", "a restart would not help"),
     (
         lambda record, past, given, now_s: bool(record.rank.rank),
@@ -95,7 +95,10 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
         lambda record, past, given, now_s: past.cures < CHECKS_NEEDED,
         "not restarted yet: a second check has to confirm it",
     ),
-    (lambda record, past, given, now_s: past.failed >= GIVES_UP, "not restarted: the last restarts did not help"),
+    (
+        lambda record, past, given, now_s: past.failed >= MAX_FAILED_RESTARTS,
+        "not restarted: the last restarts did not help",
+    ),
     (
         lambda record, past, given, now_s: any(0 <= now_s - heal < given.heal_every_s for heal in past.heals),
         "not restarted: the last restart was less than --heal-every ago",
@@ -110,54 +113,54 @@ def restart(
     assert decision.plan is not None
     history.heals = [*(heal for heal in history.heals if 0 <= now_s - heal < 86400), now_s]
     history.save(context.state)
-    checked = {restart_plans.CHECK: {"why": why}}
-    plan = replace(decision.plan, run_id=new_run_id(), who=WHO, registered=checked)
+    registered = {restart_plans.CHECK_RESULT: {"why": why}}
+    plan = replace(decision.plan, run_id=new_run_id(), who=ACTOR, registered=registered)
     recap = run_plan(context, plan, decision.secrets)
-    how = "the restart failed" if recap["failed"] else "restarted"
-    return f"{how} (run {plan.run_id}){': ' if recap['msg'] else ''}{recap['msg']}"
+    outcome = "the restart failed" if recap["failed"] else "restarted"
+    return f"{outcome} (run {plan.run_id}){': ' if recap['msg'] else ''}{recap['msg']}"
 
 
-def keys_of(state: StateFolder, plan: Plan) -> dict[str, Secret]:
+def load_plan_secrets(state: StateFolder, plan: Plan) -> dict[str, Secret]:
     """Return the server's key under its name in a saved plan; empty if it has none. Raises Refused if it was not kept."""
-    wanted = str(restart_plans.restarted_by(plan)["spec"].get("server_key", ""))
-    if not wanted.startswith(GIVEN):
+    secret_name = str(restart_plans.restarted_state(plan)["spec"].get("server_key", ""))
+    if not secret_name.startswith(SECRET_PREFIX):
         return {}
-    key = server_key.of_good(state)
+    key = server_key.read_verified_key(state)
     if not key:
         raise Refused("the server's key is no longer stored on this host.", fix="`invoke deploy` gives it one.")
-    return {wanted.removeprefix(GIVEN): Secret(key)}
+    return {secret_name.removeprefix(SECRET_PREFIX): Secret(key)}
 
 
-def remember_outcome(record: Record, history: CheckHistory, state: StateFolder) -> None:
+def record_outcome(record: Record, history: CheckHistory, state: StateFolder) -> None:
     """Record whether the restart helped, which counts for the next decision."""
-    history.failed = 0 if record.seen in WELL else history.failed + 1
+    history.failed = 0 if record.seen in GOOD_STATES else history.failed + 1
     history.cures = 0
     history.save(state)
 
 
 #: records of host/gateway/drain_record.py and interim.py, which most checks need not import with their HTTP client
-DRAINED, INTERIM = "drained", "interim"
+DRAINED_RECORD, INTERIM_RECORD = "drained", "interim"
 
 
-def give_back(context: Context, record: Record) -> None:
+def return_to_gateway(context: Context, record: Record) -> None:
     """Return a drained server to its gateway and remove the interim server. Problems are noted.
 
     This is done only if no run is in progress on the host and the running server is the verified one.
     """
-    if record.busy or record.drift or record.seen not in SERVES:
+    if record.busy or record.drift or record.seen not in SERVING_STATES:
         return
-    if _kept(context.state, DRAINED):
+    if _has_record(context.state, DRAINED_RECORD):
         from sparkwright.host.gateway import drain_record
 
-        returned, problems = drain_record.give_back(context.state)
+        returned, problems = drain_record.return_server(context.state)
         for problem in (*(f"returned to the gateway {name}" for name in returned), *problems):
             context.note(f"{problem}.")
-    if _kept(context.state, INTERIM):
+    if _has_record(context.state, INTERIM_RECORD):
         from sparkwright.host.gateway import interim
 
-        if message := interim.end_kept(context):
+        if message := interim.remove_leftover(context):
             context.note(f"{message}.")
 
 
-def _kept(state: StateFolder, name: str) -> bool:
+def _has_record(state: StateFolder, name: str) -> bool:
     return (state.memory / f"{name}.json").exists()

@@ -20,21 +20,21 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.health.judging.observation import ModelFiles
 from sparkwright.health.settings import Settings
 from sparkwright.host.containers import container_labels, containers, server_key
-from sparkwright.host.models.manifest import Manifest, digest, stamp, wanted
+from sparkwright.host.models.manifest import Manifest, expected_hash, hash_file, read_stamp
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
 from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe
-from sparkwright.trust.shapes import built
+from sparkwright.trust.shapes import build_dataclass
 
-PREFIX = "hashes-"
-WHO = "the health check"
+STATE_PREFIX = "hashes-"
+ACTOR = "the health check"
 #: time after which a check starts no further file, because the next check is due, in seconds
-SLICE_S = 120.0
+TIME_SLICE_S = 120.0
 #: time limit for a single file, in seconds; a timeout is reported
-FILE_S = 1200.0
+FILE_TIMEOUT_S = 1200.0
 #: interval at which the running requests and the lock are checked, in seconds
-ASK_S = 2.0
+POLL_INTERVAL_S = 2.0
 
 
 @dataclass
@@ -58,44 +58,44 @@ class ModelHashes:
     @classmethod
     def of(cls, context: Context, manifest: Manifest) -> ModelHashes:
         """Read the state of a folder, or start a new one if there is none or it is for different files."""
-        found = context.state.read(_name(manifest.folder)) or {}
+        stored = context.state.read(_state_name(manifest.folder)) or {}
         try:
-            hashes = built(cls, found, folder=str(manifest.folder))
-            numbers = isinstance(hashes.began_s, int | float) and isinstance(hashes.finished_s, int | float)
-            lists = all(isinstance(part, list) for part in (hashes.read, hashes.wrong))
+            hashes = build_dataclass(cls, stored, folder=str(manifest.folder))
+            has_numbers = isinstance(hashes.began_s, int | float) and isinstance(hashes.finished_s, int | float)
+            has_lists = all(isinstance(part, list) for part in (hashes.read, hashes.wrong))
         except TypeError:
-            numbers = lists = False
-        if not (numbers and lists) or hashes.commit != manifest.commit:
+            has_numbers = has_lists = False
+        if not (has_numbers and has_lists) or hashes.commit != manifest.commit:
             return cls(str(manifest.folder), manifest.commit)
         hashes.wrong = [path for path in hashes.wrong if path not in manifest.rows]
         return hashes
 
     def save(self, context: Context) -> None:
         """Save the state for the next check."""
-        context.state.write(_name(Path(self.folder)), asdict(self))
+        context.state.write(_state_name(Path(self.folder)), asdict(self))
 
 
-def observed(context: Context, settings: Settings, now_s: float) -> ModelFiles | None:
+def load_model_files(context: Context, settings: Settings, now_s: float) -> ModelFiles | None:
     """Return the state of the periodic hash, or None if it is not enabled or the server has no verified files."""
-    manifest = _manifest(context) if settings.verify_every_s else None
+    manifest = _load_manifest(context) if settings.verify_every_s else None
     if manifest is None:
         return None
     if not manifest.about.get("paths"):
         return ModelFiles(0, 0, (), "", None, False)
     hashes = ModelHashes.of(context, manifest)
     since_s = hashes.finished_s or hashes.began_s
-    late = bool(since_s) and now_s - since_s > 2 * settings.verify_every_s
+    is_late = bool(since_s) and now_s - since_s > 2 * settings.verify_every_s
     age_s = now_s - hashes.finished_s if hashes.finished_s else None
     files = len(manifest.entries()) + len(hashes.wrong)
-    return ModelFiles(files, len(hashes.read), tuple(hashes.wrong), hashes.paused, age_s, late)
+    return ModelFiles(files, len(hashes.read), tuple(hashes.wrong), hashes.paused, age_s, is_late)
 
 
-def go_on(
+def hash_more_files(
     context: Context,
     settings: Settings,
     *,
     now: Callable[[], float] = time.time,
-    slice_s: float = SLICE_S,
+    slice_s: float = TIME_SLICE_S,
 ) -> str:
     """Hash more files if a round is due, it is within the quiet hours, and no request or run would be disturbed.
 
@@ -108,7 +108,7 @@ def go_on(
     Returns:
         A line for the check's log; empty if nothing was due.
     """
-    manifest = _manifest(context) if settings.verify_every_s else None
+    manifest = _load_manifest(context) if settings.verify_every_s else None
     if manifest is None or not manifest.about.get("paths") or context.check:
         return ""
     hashes = ModelHashes.of(context, manifest)
@@ -118,22 +118,22 @@ def go_on(
         return ""
     if hashes.finished_s and now() - hashes.finished_s < settings.verify_every_s:
         return ""
-    if not quiet(settings.quiet_hours, now()):
-        _paused(context, hashes, "outside the quiet hours")
+    if not is_quiet(settings.quiet_hours, now()):
+        _save_progress(context, hashes, "outside the quiet hours")
         return ""
     if not hashes.read:
         hashes.began_s = now()
     _lowest_priority()
-    return _read(context, manifest, hashes, now, slice_s)
+    return _hash_files(context, manifest, hashes, now, slice_s)
 
 
-def quiet(hours: str, now_s: float) -> bool:
+def is_quiet(hours: str, now_s: float) -> bool:
     """Return True if a time is within the quiet hours on the host's clock. hours: such as 22:00-05:00; empty for always."""
     if not hours:
         return True
     begin, end = hours.split("-")
-    clock = time.strftime("%H:%M", time.localtime(now_s))
-    return begin <= clock < end if begin < end else clock >= begin or clock < end
+    time_of_day = time.strftime("%H:%M", time.localtime(now_s))
+    return begin <= time_of_day < end if begin < end else time_of_day >= begin or time_of_day < end
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -143,52 +143,54 @@ class _Interrupted(Exception):
     """Raised if the server has requests, a run is in progress on the host, or a file takes too long."""
 
 
-def _read(context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float) -> str:
+def _hash_files(
+    context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float
+) -> str:
     """Hash the remaining files of this round until the time slice is over."""
     began_s, watch = time.monotonic(), _Watch(context)
     for file in manifest.entries():
         if file["path"] in hashes.read:
             continue
         if time.monotonic() - began_s > slice_s:
-            return _paused(context, hashes, "")
+            return _save_progress(context, hashes, "")
         try:
-            right = _is_right(manifest, file, watch)
-            if not right:
-                _forget(context, manifest, file["path"])
+            is_right = _has_verified_content(manifest, file, watch)
+            if not is_right:
+                _drop_verified_file(context, manifest, file["path"])
                 hashes.wrong.append(file["path"])
         except (_Interrupted, SparkwrightError) as error:
-            return _paused(context, hashes, str(error))
+            return _save_progress(context, hashes, str(error))
         hashes.read.append(file["path"])
         hashes.save(context)
     hashes.finished_s, hashes.read = now(), []
     wrong = f"{len(hashes.wrong)} wrong" if hashes.wrong else "as they were proved"
-    return _paused(context, hashes, "") + f", finished: {wrong}"
+    return _save_progress(context, hashes, "") + f", finished: {wrong}"
 
 
-def _is_right(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
+def _has_verified_content(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
     """Return True if a file has the verified content. A changed stamp is drift, which another question reports."""
     path = manifest.folder / file["path"]
-    before = stamp(path)
+    before = read_stamp(path)
     watch.begin()
-    found = digest(path, file, watch.bytes_read, drop=True)
-    return found == wanted(file) or before != stamp(path) or not manifest.knows(file)
+    actual = hash_file(path, file, watch.bytes_read, drop=True)
+    return actual == expected_hash(file) or before != read_stamp(path) or not manifest.is_verified(file)
 
 
-def _forget(context: Context, manifest: Manifest, path: str) -> None:
+def _drop_verified_file(context: Context, manifest: Manifest, path: str) -> None:
     """Remove a file from the verified ones, so that the next deploy downloads it.
 
     Raises Refused while a run is in progress on the host.
     """
-    owner = lock.Owner(
-        "noting a broken model file", history.who(context) or WHO, context.run_id, os.getpid(), time.time()
+    owner = lock.LockOwner(
+        "noting a broken model file", history.requester(context) or ACTOR, context.run_id, os.getpid(), time.time()
     )
-    with lock.held(context.state, owner, host="the host"):
-        now = Manifest.of(context.state, manifest.folder)
-        now.rows.pop(path, None)
-        now.save()
+    with lock.acquire(context.state, owner, host="the host"):
+        current = Manifest.of(context.state, manifest.folder)
+        current.rows.pop(path, None)
+        current.save()
 
 
-def _paused(context: Context, hashes: ModelHashes, why: str) -> str:
+def _save_progress(context: Context, hashes: ModelHashes, why: str) -> str:
     """Save the progress and return a line for the log."""
     hashes.paused = why
     hashes.save(context)
@@ -200,33 +202,33 @@ class _Watch:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._began_s = self._asked_s = 0.0
+        self._began_s = self._checked_s = 0.0
 
     def begin(self) -> None:
         """Start a file. Raises _Interrupted if the server has requests or a run is in progress on the host."""
         self._began_s = time.monotonic()
-        self._ask()
+        self._check_interrupts()
 
     def bytes_read(self, count: int) -> None:
         """Called with the size of each piece. Raises _Interrupted if the file takes too long or disturbs a request or a run."""
         now_s = time.monotonic()
-        if now_s - self._began_s > FILE_S:
-            raise _Interrupted(f"a file could not be read within {FILE_S:g} s")
-        if now_s - self._asked_s > ASK_S:
-            self._ask()
+        if now_s - self._began_s > FILE_TIMEOUT_S:
+            raise _Interrupted(f"a file could not be read within {FILE_TIMEOUT_S:g} s")
+        if now_s - self._checked_s > POLL_INTERVAL_S:
+            self._check_interrupts()
 
-    def _ask(self) -> None:
-        self._asked_s = time.monotonic()
+    def _check_interrupts(self) -> None:
+        self._checked_s = time.monotonic()
         owner, alive = lock.inspect(self._context.state)
         if owner is not None and alive:
             raise _Interrupted(f"in progress: {owner}")
-        if running := _running(self._context):
+        if running := _count_running_requests(self._context):
             raise _Interrupted(f"requests are running ({running:g})")
 
 
-def _running(context: Context) -> float:
+def _count_running_requests(context: Context) -> float:
     """Return the number of running requests; 0 if the server is not running or does not report it."""
-    spec = good_states.last(context.state).get("spec") or {}
+    spec = good_states.load_last(context.state).get("spec") or {}
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
     except Exception:  # the Docker Engine does not answer, so no requests are known
@@ -234,7 +236,7 @@ def _running(context: Context) -> float:
     url = containers.url_of(inspected) if inspected else ""
     if not inspected or not url or not inspected["State"]["Running"]:
         return 0.0
-    key = server_key.of_container(context.state, inspected) or ""
+    key = server_key.read_container_key(context.state, inspected) or ""
     return (
         http_probe.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0].get(roles.RUNNING)
         or 0.0
@@ -249,10 +251,10 @@ def _lowest_priority() -> None:
     psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
-def _manifest(context: Context) -> Manifest | None:
-    folder = (good_states.last(context.state).get("model") or {}).get("dir")
+def _load_manifest(context: Context) -> Manifest | None:
+    folder = (good_states.load_last(context.state).get("model") or {}).get("dir")
     return Manifest.of(context.state, context.machine.expand(folder)) if folder else None
 
 
-def _name(folder: Path) -> str:
-    return f"{PREFIX}{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+def _state_name(folder: Path) -> str:
+    return f"{STATE_PREFIX}{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"

@@ -14,23 +14,23 @@ from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-Shape = Literal["auto", "json", "slack", "discord", "ntfy", "alertmanager"]
-SHAPES: tuple[str, ...] = get_args(Shape)
+WebhookFormat = Literal["auto", "json", "slack", "discord", "ntfy", "alertmanager"]
+WEBHOOK_FORMATS: tuple[str, ...] = get_args(WebhookFormat)
 
-RUNBOOKS = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
-ALERT = "SparkwrightServer"
+RUNBOOK_URL = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
+ALERT_NAME = "SparkwrightServer"
 #: limit on the content that Discord accepts (its API reference, "Create Message")
-DISCORD_CHARS = 2000
+MAX_DISCORD_CHARS = 2000
 #: length at which Slack truncates a text (its reference for chat.postMessage), before markup is escaped
-SLACK_CHARS = 4000
+MAX_SLACK_CHARS = 4000
 #: flag that disables link previews, the only one that webhooks accept
 SUPPRESS_EMBEDS = 4
 #: limits for Alertmanager, which accepts any length but passes it on to receivers that do not
-SUMMARY_CHARS, DESCRIPTION_CHARS = 400, 2000
+MAX_SUMMARY_CHARS, MAX_DESCRIPTION_CHARS = 400, 2000
 #: length at which ntfy turns a message into an attachment (docs.ntfy.sh, "Limitations")
-NTFY_BYTES = 4096
+MAX_NTFY_BYTES = 4096
 #: how long an alert is open without being repeated: four check intervals, as in Prometheus, but at least this many seconds
-OPEN_CHECKS, OPEN_LEAST_S = 4, 900.0
+OPEN_INTERVALS, MIN_OPEN_S = 4, 900.0
 
 #: format by the URL's host
 _BY_HOST = {
@@ -49,7 +49,7 @@ _NTFY = {
     "degraded": ("4", "warning"),
 }
 _NTFY_WORST = ("5", "rotating_light")
-_WELL = ("ok", "asleep", "starting")
+_GOOD_STATES = ("ok", "asleep", "starting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,85 +60,90 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
 
-def shape_for(url: str, shape: str) -> str:
+def resolve_format(url: str, shape: str) -> str:
     """Return the format for a receiver. shape: the user's setting; `auto` goes by the URL and defaults to our own JSON."""
     if shape != "auto":
         return shape
     try:
-        at = urlsplit(url)
+        parts = urlsplit(url)
     except ValueError:
         return "json"
-    if at.path.rstrip("/").endswith(_ALERTMANAGER_PATH):
+    if parts.path.rstrip("/").endswith(_ALERTMANAGER_PATH):
         return "alertmanager"
-    return _BY_HOST.get(at.hostname or "", "json")
+    return _BY_HOST.get(parts.hostname or "", "json")
 
 
-def shaped(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
+def build_post(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
     """Return the message for a receiver. every_s: interval of the checks, at each of which an open alert is sent again."""
-    return _MAKERS[shape](message, every_s)
+    return _BUILDERS[shape](message, every_s)
 
 
-def repeats(shape: str) -> bool:
+def is_repeated(shape: str) -> bool:
     """Return True if receivers of this format need a state to be repeated while it lasts."""
     return shape == "alertmanager"
 
 
-def _own(message: Mapping[str, Any], every_s: float) -> Post:
+def _build_json(message: Mapping[str, Any], every_s: float) -> Post:
     return Post(json.dumps(message).encode())
 
 
-def _slack(message: Mapping[str, Any], every_s: float) -> Post:
-    text = _cut(_lines(message), SLACK_CHARS).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    plain = {"mrkdwn": False, "parse": "none", "link_names": False, "unfurl_links": False, "unfurl_media": False}
-    return Post(json.dumps({"text": text, **plain}).encode())
+def _build_slack(message: Mapping[str, Any], every_s: float) -> Post:
+    text = (
+        _truncate(_format_lines(message), MAX_SLACK_CHARS)
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
+    options = {"mrkdwn": False, "parse": "none", "link_names": False, "unfurl_links": False, "unfurl_media": False}
+    return Post(json.dumps({"text": text, **options}).encode())
 
 
-def _discord(message: Mapping[str, Any], every_s: float) -> Post:
-    text = re.sub(r"([\\*_~|`>#\[\]<@])", r"\\\1", _lines(message))
-    content = text if len(text) <= DISCORD_CHARS else f"{text[: DISCORD_CHARS - 2].rstrip(chr(92))} …"
-    plain = {"allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
-    return Post(json.dumps({"content": content, **plain}).encode())
+def _build_discord(message: Mapping[str, Any], every_s: float) -> Post:
+    text = re.sub(r"([\\*_~|`>#\[\]<@])", r"\\\1", _format_lines(message))
+    content = text if len(text) <= MAX_DISCORD_CHARS else f"{text[: MAX_DISCORD_CHARS - 2].rstrip(chr(92))} …"
+    options = {"allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
+    return Post(json.dumps({"content": content, **options}).encode())
 
 
-def _ntfy(message: Mapping[str, Any], every_s: float) -> Post:
+def _build_ntfy(message: Mapping[str, Any], every_s: float) -> Post:
     priority, tag = _NTFY.get(message["state"], _NTFY_WORST)
     title = f"{message['host']}: {message['state']}".encode("ascii", "replace").decode()
     headers = {"Title": title, "Priority": priority, "Tags": tag, "Content-Type": "text/plain; charset=utf-8"}
-    return Post(_lines(message).encode()[:NTFY_BYTES].decode(errors="ignore").encode(), headers)
+    return Post(_format_lines(message).encode()[:MAX_NTFY_BYTES].decode(errors="ignore").encode(), headers)
 
 
-def _alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
+def _build_alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
     """Return the message as Prometheus sends it to /api/v2/alerts.
 
     The labels name only the host, because they identify the alert when it ends.
     """
     now_s = message["time_s"]
-    ends_s = now_s if message["state"] in _WELL else now_s + max(OPEN_CHECKS * every_s, OPEN_LEAST_S)
+    ends_s = now_s if message["state"] in _GOOD_STATES else now_s + max(OPEN_INTERVALS * every_s, MIN_OPEN_S)
     alert = {
-        "labels": {"alertname": ALERT, "host": message["host"]},
+        "labels": {"alertname": ALERT_NAME, "host": message["host"]},
         "annotations": {
-            "summary": _cut(f"{message['host']} is {message['state']}: {message['why']}", SUMMARY_CHARS),
-            "description": _cut("\n".join(message["evidence"]), DESCRIPTION_CHARS),
+            "summary": _truncate(f"{message['host']} is {message['state']}: {message['why']}", MAX_SUMMARY_CHARS),
+            "description": _truncate("\n".join(message["evidence"]), MAX_DESCRIPTION_CHARS),
             "state": message["state"],
-            "runbook_url": f"{RUNBOOKS}#{ALERT.lower()}",
+            "runbook_url": f"{RUNBOOK_URL}#{ALERT_NAME.lower()}",
         },
         "endsAt": datetime.fromtimestamp(ends_s, UTC).isoformat(timespec="milliseconds"),
     }
     return Post(json.dumps([alert]).encode())
 
 
-def _lines(message: Mapping[str, Any]) -> str:
+def _format_lines(message: Mapping[str, Any]) -> str:
     return "\n".join([message["text"], *(f"- {item}" for item in message["evidence"])])
 
 
-def _cut(text: str, chars: int) -> str:
+def _truncate(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[: chars - 2]} …"
 
 
-_MAKERS: dict[str, Callable[[Mapping[str, Any], float], Post]] = {
-    "json": _own,
-    "slack": _slack,
-    "discord": _discord,
-    "ntfy": _ntfy,
-    "alertmanager": _alertmanager,
+_BUILDERS: dict[str, Callable[[Mapping[str, Any], float], Post]] = {
+    "json": _build_json,
+    "slack": _build_slack,
+    "discord": _build_discord,
+    "ntfy": _build_ntfy,
+    "alertmanager": _build_alertmanager,
 }

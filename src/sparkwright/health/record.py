@@ -11,16 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from sparkwright.trust.shapes import Shape, Usual, built, fitted, integer, line, moment, number, text
-from sparkwright.visible import first
+from sparkwright.trust.shapes import (
+    OptionalField,
+    Shape,
+    build_dataclass,
+    integer,
+    line,
+    moment,
+    number,
+    text,
+    validate,
+)
+from sparkwright.visible import join_first
 
 SCHEMA = 1
 
 #: files in the host's state folder, ~/.local/state/sparkwright
-LATEST = "health.json"
-HISTORY = "health.jsonl"
+LATEST_FILE = "health.json"
+HISTORY_FILE = "health.jsonl"
 #: number of rotated files of the history, oldest last: health.jsonl.1, health.jsonl.2 ...
-ROTATED = 4
+ROTATED_FILES = 4
 ROTATE_BYTES = 4 * 2**20
 #: how long a check on demand is valid, in seconds
 ON_DEMAND_S = 600.0
@@ -31,7 +41,7 @@ State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "cras
 STATES: tuple[State, ...] = get_args(State)
 
 #: prefix of model files in a record's drift
-FILE = "model "
+MODEL_FILE_PREFIX = "model "
 
 
 def severity(state: str) -> int:
@@ -237,7 +247,7 @@ class Record:
 
         That is the case after three missed checks, or if its time is in the future because of a wrong clock.
         """
-        return self.every_s > 0 and abs(now_s - self.time_s) > speaks_s(self.every_s)
+        return self.every_s > 0 and abs(now_s - self.time_s) > validity_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON, the inverse of `from_json`."""
@@ -246,7 +256,7 @@ class Record:
     @classmethod
     def from_json(cls, data: Any) -> Record:
         """Parse a record from plain JSON, ignoring fields of a newer schema. Raises ValueError for an invalid record."""
-        return _of(fitted(data, _OWN, "the record of a check"))
+        return _build_record(validate(data, _OWN_SHAPE, "the record of a check"))
 
 
 #: fields of a record that are themselves dataclasses
@@ -257,59 +267,59 @@ _PARTS: dict[str, Any] = {
 }
 
 
-def differs(drift: Sequence[str]) -> str:
+def format_drift(drift: Sequence[str]) -> str:
     """Return a record's drift as text: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
-    files = [item.removeprefix(FILE) for item in drift if item.startswith(FILE)]
-    fields = [item for item in drift if not item.startswith(FILE)]
-    model = f"{len(files)} files of its model: " if len(files) > 1 else FILE
-    return ", ".join(filter(None, (first(fields, 6), model + first(files, 3) if files else "")))
+    files = [item.removeprefix(MODEL_FILE_PREFIX) for item in drift if item.startswith(MODEL_FILE_PREFIX)]
+    fields = [item for item in drift if not item.startswith(MODEL_FILE_PREFIX)]
+    model = f"{len(files)} files of its model: " if len(files) > 1 else MODEL_FILE_PREFIX
+    return ", ".join(filter(None, (join_first(fields, 6), model + join_first(files, 3) if files else "")))
 
 
-def speaks_s(every_s: float) -> float:
+def validity_s(every_s: float) -> float:
     """Return how long a check is valid if no other follows, in seconds. every_s: interval of its schedule; 0 on demand."""
     return 3 * every_s if every_s else ON_DEMAND_S
 
 
-def checked(data: Any) -> Record:
+def parse_foreign_record(data: Any) -> Record:
     """Parse a record that another machine wrote, as `Record.from_json` does, requiring texts that are safe to show."""
-    return _of(fitted(data, _of_another(), "the record of a check"))
+    return _build_record(validate(data, _foreign_shape(), "the record of a check"))
 
 
-def _of(data: dict[str, Any]) -> Record:
+def _build_record(data: dict[str, Any]) -> Record:
     """Construct a record from validated fields."""
-    parts = {name: built(kind, data[name]) for name, kind in _PARTS.items() if name in data}
-    evidence = tuple(built(Evidence, row) for row in data.get("evidence", ()))
-    return built(Record, data, **parts, evidence=evidence, drift=tuple(data.get("drift", ())))
+    parts = {name: build_dataclass(kind, data[name]) for name, kind in _PARTS.items() if name in data}
+    evidence = tuple(build_dataclass(Evidence, row) for row in data.get("evidence", ()))
+    return build_dataclass(Record, data, **parts, evidence=evidence, drift=tuple(data.get("drift", ())))
 
 
-def _shape(words: Shape) -> dict[str, Shape]:
+def _record_shape(text_shape: Shape) -> dict[str, Shape]:
     """Return the shape of a record, with the given shape for its texts."""
-    kinds: dict[Any, Shape] = {
-        **dict.fromkeys(("str", "State", "Level", "Cure"), words),
+    shapes: dict[Any, Shape] = {
+        **dict.fromkeys(("str", "State", "Level", "Cure"), text_shape),
         "bool": bool,
         "float": moment,  # durations are below the calendar's limit, too
         "float | None": (None, number),
         "int": integer,
         "int | None": (None, integer),
-        "tuple[str, ...]": [words],
+        "tuple[str, ...]": [text_shape],
     }
 
     def fields(kind: type[Any]) -> dict[str, Shape]:
         """Return the shapes of a class's fields, by their annotations. Fields with a default may be missing."""
-        found = {}
+        field_shapes = {}
         for item in dataclasses.fields(kind):
-            needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-            found[item.name] = kinds[item.type] if needed else Usual(kinds[item.type])
-        return found
+            is_required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+            field_shapes[item.name] = shapes[item.type] if is_required else OptionalField(shapes[item.type])
+        return field_shapes
 
-    kinds["tuple[Evidence, ...]"] = [fields(Evidence)]
-    kinds |= {part.__name__: fields(part) for part in _PARTS.values()}
+    shapes["tuple[Evidence, ...]"] = [fields(Evidence)]
+    shapes |= {part.__name__: fields(part) for part in _PARTS.values()}
     return fields(Record)
 
 
-_OWN = _shape(text)
+_OWN_SHAPE = _record_shape(text)
 
 
 @functools.cache
-def _of_another() -> dict[str, Shape]:
-    return _shape(line)
+def _foreign_shape() -> dict[str, Shape]:
+    return _record_shape(line)

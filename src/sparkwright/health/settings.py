@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.notify_shapes import Shape
+from sparkwright.health.notify_shapes import WebhookFormat
 from sparkwright.host.state import StateFolder
-from sparkwright.trust.shapes import built
-from sparkwright.units import seconds
+from sparkwright.trust.shapes import build_dataclass
+from sparkwright.units import parse_duration
 
 NAME = "health-settings"
 
@@ -29,13 +29,13 @@ class Settings:
     #: interval of the checks; 0 if they are not scheduled
     every_s: float = 0.0
     #: interval of the decode rate measurements; 0 for never
-    smoke_every_s: float = seconds(defaults.SMOKE_EVERY)
+    smoke_every_s: float = parse_duration(defaults.SMOKE_INTERVAL)
     #: number of tokens in each run of that measurement
     smoke_tokens: int = defaults.SMOKE_TOKENS
     #: what to do if a restart would help
     heal: Literal["none", "restart"] = "none"
     #: least interval between two restarts
-    heal_every_s: float = seconds(defaults.HEAL_EVERY)
+    heal_every_s: float = parse_duration(defaults.MIN_HEAL_INTERVAL)
     #: arguments of the command that runs on a change of state, with the record on standard input
     command: tuple[str, ...] = ()
     #: webhook URL that contains no secret
@@ -43,7 +43,7 @@ class Settings:
     #: the user's file with a webhook URL that contains a secret
     webhook_file: str = ""
     #: format of the POST, see notify_shapes.py
-    webhook_format: Shape = "auto"
+    webhook_format: WebhookFormat = "auto"
     #: folder of node_exporter's textfile collector; empty for the state folder
     textfile: str = ""
     #: True if the installation enabled lingering
@@ -63,8 +63,8 @@ class Settings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
         """Parse settings from plain JSON, ignoring fields of other versions of sparkwright."""
-        limits = built(Limits, data.get("limits") or {})
-        return built(cls, data, command=tuple(data.get("command") or ()), limits=limits)
+        limits = build_dataclass(Limits, data.get("limits") or {})
+        return build_dataclass(cls, data, command=tuple(data.get("command") or ()), limits=limits)
 
     @classmethod
     def of(cls, state: StateFolder) -> Settings:

@@ -14,9 +14,9 @@ from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.module import Context
 from sparkwright.host.state import write_atomically
-from sparkwright.protocol.memory_level import Level
+from sparkwright.protocol.memory_level import MemoryLevel
 from sparkwright.trust import private
-from sparkwright.trust.names import below_home
+from sparkwright.trust.names import expand_home
 
 FILE = "health.prom"
 SHARED_FILE = "sparkwright.prom"  # name of the file in a shared folder
@@ -34,18 +34,18 @@ class Metric:
     value: Callable[[Record], float | None]
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
+def _scale(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _grows(record: Record) -> float | None:
+def _is_memory_growing(record: Record) -> float | None:
     machine = record.machine
-    level = Level(
+    level = MemoryLevel(
         total_bytes=machine.mem_total_bytes or 0,
         left_bytes=machine.mem_verified_bytes,
         lowest_bytes=machine.mem_lowest_bytes,
     )
-    return None if level.left_bytes is None else float(level.grows_on)
+    return None if level.left_bytes is None else float(level.near_exhaustion)
 
 
 #: metrics with one sample each, in Prometheus's base units: seconds, bytes, hertz, watts, celsius, ratios
@@ -73,29 +73,31 @@ _ROWS: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = (
     ("memory_verified_bytes", "Unified memory available when the server was verified.", lambda r: r.machine.mem_verified_bytes),
     ("memory_lowest_bytes", "Lowest unified memory available since the server was verified.",
      lambda r: r.machine.mem_lowest_bytes),
-    ("memory_growing", "1 when as much growth again as since the verification would take the host down.", _grows),
+    ("memory_growing", "1 when as much growth again as since the verification would take the host down.", _is_memory_growing),
     ("swap_used_bytes", "Swap in use.", lambda r: r.machine.swap_used_bytes),
     ("disk_free_bytes", "Free space on the disk of the user's home.", lambda r: r.machine.disk_free_bytes),
     ("gpu_temperature_celsius", "GPU temperature.", lambda r: r.gpu.temperature_c),
     ("gpu_power_watts", "GPU power draw.", lambda r: r.gpu.power_w),
-    ("gpu_sm_clock_hertz", "GPU SM clock.", lambda r: _scaled(r.gpu.clock_mhz, 1e6)),
-    ("gpu_busy_ratio", "GPU utilization.", lambda r: _scaled(r.gpu.utilization_percent, 0.01)),
+    ("gpu_sm_clock_hertz", "GPU SM clock.", lambda r: _scale(r.gpu.clock_mhz, 1e6)),
+    ("gpu_busy_ratio", "GPU utilization.", lambda r: _scale(r.gpu.utilization_percent, 0.01)),
 )  # fmt: skip
 METRICS = tuple(Metric(*row) for row in _ROWS)
 
-STATE = Metric("health_state", "1 for the state the host is in, 0 for the others.", lambda r: None)
-INFO = Metric("server_info", "Labels of the running server; always 1.", lambda r: 1.0)
-HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the last 24 hours.", lambda r: None)
+STATE_METRIC = Metric("health_state", "1 for the state the host is in, 0 for the others.", lambda r: None)
+INFO_METRIC = Metric("server_info", "Labels of the running server; always 1.", lambda r: 1.0)
+HEALS_METRIC = Metric("heal_restarts_last_day", "Restarts by the health check in the last 24 hours.", lambda r: None)
 
 
 def write(context: Context, record: Record, history: CheckHistory, settings: Settings) -> None:
     """Replace the file. A folder that is not writable is noted but is not a failure."""
     server = context.state.server
     shared = shared_file(server)
-    path = below_home(settings.textfile) / shared if settings.textfile else context.state.memory_made() / FILE
-    mode = 0o644 if settings.textfile else private.FILE  # node_exporter runs as another user
+    path = (
+        expand_home(settings.textfile) / shared if settings.textfile else context.state.ensure_records_folder() / FILE
+    )
+    mode = 0o644 if settings.textfile else private.FILE_MODE  # node_exporter runs as another user
     try:
-        write_atomically(path, text(record, heals=len(history.heals), server=server).encode(), mode=mode)
+        write_atomically(path, render_metrics(record, heals=len(history.heals), server=server).encode(), mode=mode)
     except OSError as error:
         context.note(f"cannot write {path}: {error.strerror}")
 
@@ -105,29 +107,34 @@ def shared_file(server: str) -> str:
     return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
 
 
-def text(record: Record, *, heals: int = 0, server: str = "") -> str:
+def render_metrics(record: Record, *, heals: int = 0, server: str = "") -> str:
     """Return the text of all metrics. server: name of the container, a label of each sample, for one of several servers."""
-    of = {"server": server} if server else {}
-    rows = [_row(STATE, {**of, "state": state}, float(state == record.state)) for state in STATES]
-    pages = [_head(STATE), *rows]
-    about = {"model": record.serves.model, "commit": record.serves.commit, "image": record.serves.image}
-    pages += [_head(INFO), _row(INFO, {**of, **about, "container": record.container.name}, 1.0)]
-    pages += [_head(HEALS), _row(HEALS, of, float(heals))]
+    server_label = {"server": server} if server else {}
+    rows = [
+        _format_sample(STATE_METRIC, {**server_label, "state": state}, float(state == record.state)) for state in STATES
+    ]
+    parts = [_format_head(STATE_METRIC), *rows]
+    info_labels = {"model": record.serves.model, "commit": record.serves.commit, "image": record.serves.image}
+    parts += [
+        _format_head(INFO_METRIC),
+        _format_sample(INFO_METRIC, {**server_label, **info_labels, "container": record.container.name}, 1.0),
+    ]
+    parts += [_format_head(HEALS_METRIC), _format_sample(HEALS_METRIC, server_label, float(heals))]
     for metric in METRICS:
         value = metric.value(record)
         if value is not None:
-            pages += [_head(metric), _row(metric, of, value)]
-    return "".join(pages)
+            parts += [_format_head(metric), _format_sample(metric, server_label, value)]
+    return "".join(parts)
 
 
-def _head(metric: Metric) -> str:
+def _format_head(metric: Metric) -> str:
     return f"# HELP {PREFIX}{metric.name} {metric.about}\n# TYPE {PREFIX}{metric.name} gauge\n"
 
 
-def _row(metric: Metric, labels: Mapping[str, str], value: float) -> str:
-    inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-    return f"{PREFIX}{metric.name}{f'{{{inside}}}' if inside else ''} {float(value)!r}\n"
+def _format_sample(metric: Metric, labels: Mapping[str, str], value: float) -> str:
+    label_text = ",".join(f'{name}="{_escape(text)}"' for name, text in labels.items())
+    return f"{PREFIX}{metric.name}{f'{{{label_text}}}' if label_text else ''} {float(value)!r}\n"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

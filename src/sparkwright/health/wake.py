@@ -14,11 +14,11 @@ from sparkwright import host_side, units
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.health import heal
 from sparkwright.host.gateway import server_operations
-from sparkwright.host.gateway.server_operations import Gateway, Unheard
+from sparkwright.host.gateway.server_operations import Gateway, GatewayError
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history, restart_plans, turns
-from sparkwright.host.records.turns import Failure, WakeRecord
+from sparkwright.host.records.turns import SwitchFailure, WakeRecord
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, new_run_id
@@ -26,14 +26,14 @@ from sparkwright.secret import Secret
 
 #: how long after a failed switch requests can't start another one to the same server, in seconds; and the number of
 #: consecutive failures after which a person must act
-PAUSE_S, GIVES_UP = 1800.0, 2
+RETRY_PAUSE_S, MAX_FAILURES = 1800.0, 2
 #: how long a request counts at least, in seconds; longer while the awake server keeps its turn
-ASKED_S = 60.0
-CLOCK = "%H:%M:%S"
+MIN_REQUEST_VALIDITY_S = 60.0
+TIME_FORMAT = "%H:%M:%S"
 
 
 @dataclass(frozen=True, slots=True)
-class Sleeper:
+class TurnServer:
     """A server that takes turns, in the state of its last verification."""
 
     #: name of the container
@@ -53,7 +53,7 @@ class Sleeper:
 class Situation:
     """The servers that take turns on a machine, and the requests for them."""
 
-    servers: Mapping[str, Sleeper]
+    servers: Mapping[str, TurnServer]
     #: name of the server whose turn it is, and the time since which it has been awake
     awake: str
     awake_s: float
@@ -83,96 +83,104 @@ class Decision:
     messages: Mapping[str, str] = field(default_factory=dict)
 
 
-def needs(now: Situation, record: WakeRecord, now_s: float) -> dict[str, int]:
+def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dict[str, int]:
     """Return the number of seconds until each server that requests may wake could be awake; 0 if no switch was measured.
 
     Servers that requests can't wake are left out.
     """
-    found = {}
-    for server in _asleep(now):
-        ready_s = _ready_s(server, now, record)
+    delays_s = {}
+    for server in _list_asleep(situation):
+        ready_s = _earliest_wake_s(server, situation, record)
         if not server.why_not and ready_s < math.inf:
-            found[server.name] = math.ceil(max(0.0, ready_s - now_s) + server.took_s) if server.took_s else 0
-    return found
+            delays_s[server.name] = math.ceil(max(0.0, ready_s - now_s) + server.took_s) if server.took_s else 0
+    return delays_s
 
 
-def decide(now: Situation, record: WakeRecord, now_s: float) -> Decision:
+def decide(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
     """Decide whose turn it is: the server that was requested first, or else the one that the now idle server replaced."""
-    messages = {server.name: _message(server, now, record, now_s) for server in _asleep(now)}
-    requested = [server for server in _asleep(now) if _counts(server, now, record, now_s)]
-    ready = [server for server in requested if _ready_s(server, now, record) <= now_s and not server.why_not]
-    if ready and not now.busy:
-        first = min(ready, key=lambda server: now.asked_s[server.name])
+    messages = {server.name: _describe_turn(server, situation, record, now_s) for server in _list_asleep(situation)}
+    requested = [server for server in _list_asleep(situation) if _is_requested(server, situation, record, now_s)]
+    ready = [
+        server for server in requested if _earliest_wake_s(server, situation, record) <= now_s and not server.why_not
+    ]
+    if ready and not situation.busy:
+        first = min(ready, key=lambda server: situation.asked_s[server.name])
         return Decision(first.name, "requested at the gateway", messages)
-    awake, home = now.servers.get(now.awake), now.servers.get(record.home)
-    if not awake or not home or record.woken != now.awake or not awake.sleep_after_s:
+    awake, home = situation.servers.get(situation.awake), situation.servers.get(record.home)
+    if not awake or not home or record.woken != situation.awake or not awake.sleep_after_s:
         return Decision(messages=messages)
-    after = f"after {units.about(awake.sleep_after_s)} without a request"
+    after = f"after {units.format_rough_duration(awake.sleep_after_s)} without a request"
     messages[awake.name] = f"a request woke it; {home.name} is awake again {after}"
-    if home.why_not or _pause_s(home, record) > now_s:
-        messages[awake.name] = f"a request woke it, and {home.name} can't be woken again: {_why_not(home, record)}"
-    elif now_s - now.used_s >= awake.sleep_after_s and now_s >= now.until_s and not now.busy:
+    if home.why_not or _next_attempt_s(home, record) > now_s:
+        messages[awake.name] = (
+            f"a request woke it, and {home.name} can't be woken again: {_describe_obstacle(home, record)}"
+        )
+    elif now_s - situation.used_s >= awake.sleep_after_s and now_s >= situation.until_s and not situation.busy:
         return Decision(
-            home.name, f"{awake.name}, which a request woke, had none for {units.about(now_s - now.used_s)}", messages
+            home.name,
+            f"{awake.name}, which a request woke, had none for {units.format_rough_duration(now_s - situation.used_s)}",
+            messages,
         )
     return Decision(messages=messages)
 
 
-def _asleep(now: Situation) -> Iterator[Sleeper]:
+def _list_asleep(situation: Situation) -> Iterator[TurnServer]:
     """Yield the sleeping servers that requests may wake."""
-    return (server for server in now.servers.values() if server.on_request and server.name != now.awake)
+    return (server for server in situation.servers.values() if server.on_request and server.name != situation.awake)
 
 
-def _counts(server: Sleeper, now: Situation, record: WakeRecord, now_s: float) -> bool:
+def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, now_s: float) -> bool:
     """Return True if this server was requested after it was last awake and after the last attempt to wake it."""
-    asked_s = now.asked_s.get(server.name, -math.inf)
-    awake = now.servers.get(now.awake)
-    kept_s = max(ASKED_S, awake.stay_awake_s if awake else 0.0)
-    return asked_s > max(server.verified_s, _failure(server, record).time_s) and now_s - asked_s <= kept_s
+    asked_s = situation.asked_s.get(server.name, -math.inf)
+    awake = situation.servers.get(situation.awake)
+    valid_s = max(MIN_REQUEST_VALIDITY_S, awake.stay_awake_s if awake else 0.0)
+    return asked_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s - asked_s <= valid_s
 
 
-def _failure(server: Sleeper, record: WakeRecord) -> Failure:
+def _last_failure(server: TurnServer, record: WakeRecord) -> SwitchFailure:
     """Return the failures since the server was last verified."""
-    found = record.failures.get(server.name)
-    return found if found and found.time_s > server.verified_s else Failure(0, 0.0, "")
+    failure = record.failures.get(server.name)
+    return failure if failure and failure.time_s > server.verified_s else SwitchFailure(0, 0.0, "")
 
 
-def _pause_s(server: Sleeper, record: WakeRecord) -> float:
+def _next_attempt_s(server: TurnServer, record: WakeRecord) -> float:
     """Return the earliest time for another attempt to switch to this server."""
-    failure = _failure(server, record)
-    if failure.count >= GIVES_UP:
+    failure = _last_failure(server, record)
+    if failure.count >= MAX_FAILURES:
         return math.inf
-    return failure.time_s + PAUSE_S if failure.count else 0.0
+    return failure.time_s + RETRY_PAUSE_S if failure.count else 0.0
 
 
-def _ready_s(server: Sleeper, now: Situation, record: WakeRecord) -> float:
+def _earliest_wake_s(server: TurnServer, situation: Situation, record: WakeRecord) -> float:
     """Return the earliest time at which a request may wake this server."""
-    return max(now.until_s, _pause_s(server, record))
+    return max(situation.until_s, _next_attempt_s(server, record))
 
 
-def _why_not(server: Sleeper, record: WakeRecord) -> str:
-    failure = _failure(server, record)
-    tried = f"the last try at {_at(failure.time_s)} failed: {failure.why}"
-    return server.why_not or (f"{failure.count} tries in a row failed, {tried}" if failure.count >= GIVES_UP else tried)
+def _describe_obstacle(server: TurnServer, record: WakeRecord) -> str:
+    failure = _last_failure(server, record)
+    tried = f"the last try at {_format_time(failure.time_s)} failed: {failure.why}"
+    return server.why_not or (
+        f"{failure.count} tries in a row failed, {tried}" if failure.count >= MAX_FAILURES else tried
+    )
 
 
-def _message(server: Sleeper, now: Situation, record: WakeRecord, now_s: float) -> str:
-    pause_s = _pause_s(server, record)
+def _describe_turn(server: TurnServer, situation: Situation, record: WakeRecord, now_s: float) -> str:
+    pause_s = _next_attempt_s(server, record)
     if server.why_not or pause_s == math.inf:
-        return f"no request wakes it: {_why_not(server, record)}"
+        return f"no request wakes it: {_describe_obstacle(server, record)}"
     if pause_s > now_s:
-        return f"no request wakes it until {_at(pause_s)}: {_why_not(server, record)}"
-    if not _counts(server, now, record, now_s):
-        took = f" in {units.about(server.took_s)}" if server.took_s else ""
-        return f"a request wakes it{took}"
-    requested = f"asked for at {_at(now.asked_s[server.name])}"
-    if now.until_s > now_s:
-        return f"{requested}; {now.awake} keeps its turn until {_at(now.until_s)}"
-    return f"{requested}; waits for {now.busy}" if now.busy else f"{requested}; it is woken now"
+        return f"no request wakes it until {_format_time(pause_s)}: {_describe_obstacle(server, record)}"
+    if not _is_requested(server, situation, record, now_s):
+        duration = f" in {units.format_rough_duration(server.took_s)}" if server.took_s else ""
+        return f"a request wakes it{duration}"
+    requested = f"asked for at {_format_time(situation.asked_s[server.name])}"
+    if situation.until_s > now_s:
+        return f"{requested}; {situation.awake} keeps its turn until {_format_time(situation.until_s)}"
+    return f"{requested}; waits for {situation.busy}" if situation.busy else f"{requested}; it is woken now"
 
 
-def _at(time_s: float) -> str:
-    return units.moment(time_s, CLOCK)
+def _format_time(time_s: float) -> str:
+    return units.format_time(time_s, TIME_FORMAT)
 
 
 # The service that wakes servers on request: it polls the gateways for requests, and switches with the saved plan.
@@ -183,11 +191,11 @@ def _at(time_s: float) -> str:
 
 
 #: interval of polling the gateways, in seconds
-POLL_S = 5.0
+POLL_INTERVAL_S = 5.0
 #: the interval while no server on this machine may be woken, or while the state can't be read
-IDLE_S = 30.0
-WHO = "the wake service"
-SWITCHED = "switched"
+IDLE_INTERVAL_S = 30.0
+ACTOR = "the wake service"
+SWITCH_EVENT = "switched"
 
 
 @dataclass
@@ -209,23 +217,25 @@ class Waker:
         """Poll the gateways once, and switch if due. Return True if a request may wake a server on this machine."""
         state, now_s = self.context.state, self.now()
         record = WakeRecord.of(state)
-        names = turns.names(state)
+        names = turns.list_servers(state)
         servers = {
-            folder.server: folder for folder in state.servers() if folder.server in names and restart_plans.wake(folder)
+            folder.server: folder
+            for folder in state.servers()
+            if folder.server in names and restart_plans.read_wake(folder)
         }
-        sleepers = {name: self._sleeper(folder, record) for name, folder in servers.items()}
-        awake = turns.awake(state)
+        sleepers = {name: self._build_server(folder, record) for name, folder in servers.items()}
+        awake = turns.awake_server(state)
         if awake not in servers or not any(sleeper.on_request for sleeper in sleepers.values()):
             WakeRecord(took_s=record.took_s).save(state)
             return False
         if record.woken not in ("", awake):  # it was switched by hand
             record.home = record.woken = ""
-        awake_s = max(float((state.read(turns.NAME) or {}).get("since") or 0), sleepers[awake].verified_s)
-        situation = Situation(sleepers, awake, awake_s, busy=self._busy())
-        decision = self._cut_off(record, situation)
+        awake_s = max(float((state.read(turns.RECORD_NAME) or {}).get("since") or 0), sleepers[awake].verified_s)
+        situation = Situation(sleepers, awake, awake_s, busy=self._describe_active_run())
+        decision = self._resume_cut_off(record, situation)
         if not decision.server:
-            ages_s = self._reported(servers, awake, needs(situation, record, now_s), now_s)
-            used_s = self._used(servers[awake], now_s)
+            ages_s = self._report_asleep(servers, awake, wake_delays_s(situation, record, now_s), now_s)
+            used_s = self._poll_last_use(servers[awake], now_s)
             situation = replace(
                 situation, asked_s={name: now_s - age_s for name, age_s in ages_s.items()}, used_s=used_s
             )
@@ -236,90 +246,96 @@ class Waker:
             self._switch(servers, awake, decision, record)
         return True
 
-    def _sleeper(self, folder: StateFolder, record: WakeRecord) -> Sleeper:
-        about, good = restart_plans.wake(folder), good_states.last(folder)
-        numbers = (about["sleep_after_s"], about["stay_awake_s"], self._took_s(folder, good, record))
+    def _build_server(self, folder: StateFolder, record: WakeRecord) -> TurnServer:
+        wake_settings, good = restart_plans.read_wake(folder), good_states.load_last(folder)
+        numbers = (
+            wake_settings["sleep_after_s"],
+            wake_settings["stay_awake_s"],
+            self._switch_duration_s(folder, good, record),
+        )
         why_not = ""
         try:
-            self._plan(folder)
+            self._load_plan(folder)
         except Refused as error:
             why_not = error.message.rstrip(".")
-        return Sleeper(folder.server, float(good.get("since") or 0), about["on_request"], *numbers, why_not=why_not)
+        return TurnServer(
+            folder.server, float(good.get("since") or 0), wake_settings["on_request"], *numbers, why_not=why_not
+        )
 
-    def _took_s(self, folder: StateFolder, good: Mapping[str, Any], record: WakeRecord) -> float:
+    def _switch_duration_s(self, folder: StateFolder, good: Mapping[str, Any], record: WakeRecord) -> float:
         """Return the duration of the last switch to a server according to its run; 0 if unknown."""
         if self.measured.get(folder.server) != good.get("run"):
             self.measured[folder.server] = str(good.get("run"))
-            run = next((row.get("run") for row in history.read(folder) if row.get("what") == SWITCHED), None)
-            recap = journal.recap_of(folder.path / "runs" / str(run)) or {}
+            run = next((row.get("run") for row in history.read(folder) if row.get("what") == SWITCH_EVENT), None)
+            recap = journal.read_recap(folder.path / "runs" / str(run)) or {}
             record.took_s[folder.server] = float(recap.get("seconds") or record.took_s.get(folder.server, 0))
         return record.took_s.get(folder.server, 0.0)
 
     @staticmethod
-    def _plan(folder: StateFolder) -> tuple[Plan, dict[str, Secret]]:
+    def _load_plan(folder: StateFolder) -> tuple[Plan, dict[str, Secret]]:
         """Return the plan of a switch to a server, and its secrets. Raises Refused if there is no valid one."""
-        if lost := host_lost.forbids(folder, good_states.last(folder).get("spec") or {}):
+        if lost := host_lost.forbidden_reason(folder, good_states.load_last(folder).get("spec") or {}):
             raise Refused(lost)
-        plan = restart_plans.usable_switch(folder, host_side.content_hash())
-        return plan, heal.keys_of(folder, plan)
+        plan = restart_plans.load_usable_switch(folder, host_side.content_hash())
+        return plan, heal.load_plan_secrets(folder, plan)
 
-    def _busy(self) -> str:
+    def _describe_active_run(self) -> str:
         owner, alive = lock.inspect(self.context.state)
         return str(owner) if owner is not None and alive else ""
 
-    def _cut_off(self, record: WakeRecord, now: Situation) -> Decision:
+    def _resume_cut_off(self, record: WakeRecord, situation: Situation) -> Decision:
         """Return the decision to complete a switch of this service that was killed, which counts as a failure."""
-        if not record.begun or now.busy:
+        if not record.begun or situation.busy:
             return Decision()
         server, record.begun = record.begun, ""
-        if now.awake != server or journal.recap_of(self.context.state.path / "runs" / record.run) is not None:
+        if situation.awake != server or journal.read_recap(self.context.state.path / "runs" / record.run) is not None:
             return Decision()
-        self._failed(record, server, f"run {record.run} was cut off")
-        again = record.failures[server].count < 2
-        return Decision(server, f"run {record.run} was cut off") if again else Decision()
+        self._record_failure(record, server, f"run {record.run} was cut off")
+        may_retry = record.failures[server].count < 2
+        return Decision(server, f"run {record.run} was cut off") if may_retry else Decision()
 
     # -- the gateways ----------------------------------------------------------------------------------------------------
 
-    def _reported(
+    def _report_asleep(
         self, servers: Mapping[str, StateFolder], awake: str, seconds: Mapping[str, int], now_s: float
     ) -> dict[str, float]:
         """Report the sleeping servers to their gateways, and return the times of the last requests for them."""
-        found = dict[str, float]()
-        key = server_operations.kept(self.context.state)
+        ages_s = dict[str, float]()
+        key = server_operations.load_key(self.context.state)
         for name, needs_s in seconds.items():
             for gateway in _gateways(servers[name]):
-                with suppress(Unheard):
-                    for row in server_operations.servers(gateway, key):
+                with suppress(GatewayError):
+                    for row in server_operations.list_servers(gateway, key):
                         age_s = server_operations.report_asleep(gateway, key, row, needs_s)
                         if age_s is not None:
-                            found[name] = min(age_s, found.get(name, age_s))
-        return found
+                            ages_s[name] = min(age_s, ages_s.get(name, age_s))
+        return ages_s
 
-    def _used(self, folder: StateFolder, now_s: float) -> float:
+    def _poll_last_use(self, folder: StateFolder, now_s: float) -> float:
         """Return the time of the awake server's last request, which is now if a gateway does not answer."""
-        key, counted = server_operations.kept(self.context.state), dict[tuple[str, str], int]()
+        key, counted = server_operations.load_key(self.context.state), dict[tuple[str, str], int]()
         busy = False
         for gateway in _gateways(folder):
             try:
-                for row in server_operations.servers(gateway, key):
+                for row in server_operations.list_servers(gateway, key):
                     counted[gateway.name, row.backend] = row.requests
                     busy = busy or row.running > 0
-            except Unheard:
+            except GatewayError:
                 busy = True
         if busy or counted != self.counted:
             self.counted, self.used_s = counted, now_s
         return self.used_s
 
     @contextmanager
-    def _reporting(self, servers: Mapping[str, StateFolder], server: str, took_s: float) -> Iterator[None]:
+    def _keep_reporting(self, servers: Mapping[str, StateFolder], server: str, took_s: float) -> Iterator[None]:
         """Report the server that is being woken, with the remaining seconds, for the duration of the block."""
         ended, started_s = threading.Event(), time.monotonic()
 
         def report() -> None:
-            while not ended.wait(POLL_S):
-                left_s = max(POLL_S, took_s - (time.monotonic() - started_s)) if took_s else 0
+            while not ended.wait(POLL_INTERVAL_S):
+                left_s = max(POLL_INTERVAL_S, took_s - (time.monotonic() - started_s)) if took_s else 0
                 with suppress(SparkwrightError, OSError):
-                    self._reported(servers, "", {server: round(left_s)}, self.now())
+                    self._report_asleep(servers, "", {server: round(left_s)}, self.now())
 
         thread = threading.Thread(target=report, daemon=True)
         thread.start()
@@ -334,40 +350,40 @@ class Waker:
     def _switch(self, servers: Mapping[str, StateFolder], awake: str, decision: Decision, record: WakeRecord) -> None:
         """Switch to a server with its saved plan, and record the outcome."""
         server, state = decision.server, self.context.state
-        plan, secrets = self._plan(servers[server])
-        checked = {restart_plans.CHECK: {"why": decision.why}}
-        plan = replace(plan, run_id=new_run_id(), who=WHO, registered=checked)
+        plan, secrets = self._load_plan(servers[server])
+        registered = {restart_plans.CHECK_RESULT: {"why": decision.why}}
+        plan = replace(plan, run_id=new_run_id(), who=ACTOR, registered=registered)
         record.begun, record.run = server, plan.run_id
         record.save(state)
         self.context.note(f"switching to {server} (run {plan.run_id}): {decision.why}")
-        with self._reporting(servers, server, record.took_s.get(server, 0.0)):
+        with self._keep_reporting(servers, server, record.took_s.get(server, 0.0)):
             recap = self.run_plan(self.context, plan, secrets)
         record.begun = ""
-        if recap["failed"] and recap.get("exit") == Exit.REFUSED and self._busy():
+        if recap["failed"] and recap.get("exit") == Exit.REFUSED and self._describe_active_run():
             record.save(state)  # another run took the lock first, so nothing was attempted
             return
         if recap["failed"]:
-            self._failed(record, server, f"{recap['msg']} (run {plan.run_id})")
+            self._record_failure(record, server, f"{recap['msg']} (run {plan.run_id})")
         else:
-            self._succeeded(record, server, awake)
+            self._record_success(record, server, awake)
         record.messages = {}
         record.save(state)
         self.context.note(f"{server}: {recap['msg'] or 'switched'}")
 
-    def _succeeded(self, record: WakeRecord, server: str, awake: str) -> None:
+    def _record_success(self, record: WakeRecord, server: str, awake: str) -> None:
         record.failures.pop(server, None)
         home = record.home if record.woken else awake
         record.home, record.woken = (home, server) if server not in (home, "") else ("", "")
         self.counted, self.used_s = {}, self.now()
 
-    def _failed(self, record: WakeRecord, server: str, why: str) -> None:
+    def _record_failure(self, record: WakeRecord, server: str, why: str) -> None:
         before = record.failures.get(server)
-        record.failures[server] = Failure(before.count + 1 if before else 1, self.now(), why[:500])
+        record.failures[server] = SwitchFailure(before.count + 1 if before else 1, self.now(), why[:500])
 
 
 def _gateways(folder: StateFolder) -> Iterator[Gateway]:
     """Yield the gateways in front of a server that its plan was compiled with."""
-    rows: list[dict[str, Any]] = restart_plans.wake(folder)["gateways"]
+    rows: list[dict[str, Any]] = restart_plans.read_wake(folder)["gateways"]
     for row in rows:
         with suppress(KeyError, TypeError, ValueError):
             yield Gateway.of(row)

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.log.reader import EngineState, Reader
+from sparkwright.engines.log.reader import EngineState, LogReader
 from sparkwright.engines.model import roofline
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_labels, log_reader
 from sparkwright.host.module import Context
-from sparkwright.host.ollama import Absent, Busy, Ollama
+from sparkwright.host.ollama import Ollama, OllamaAbsent, OllamaBusy
 from sparkwright.trust import bounds
 
 
-def log(context: Context, container: str) -> EngineState | None:
+def read_engine_state(context: Context, container: str) -> EngineState | None:
     """Return the engine's state from the log of its last start; None without a container or a log."""
     if not container:
         return None
     try:
-        reader = Reader(container_labels.engine_named(context.docker(), container).log)
+        reader = LogReader(container_labels.engine_by_name(context.docker(), container).log)
         for chunk in log_reader.StartLog(context.docker(), container):
             reader.push(chunk)
     except SparkwrightError:
@@ -29,7 +29,7 @@ def log(context: Context, container: str) -> EngineState | None:
     return reader.finish()
 
 
-def ollama(context: Context) -> list[tuple[str, int]] | None:
+def list_ollama_models(context: Context) -> list[tuple[str, int]] | None:
     """Return (model, bytes) of Ollama's loaded models, with 0 for an unknown size.
 
     Empty without Ollama, None if it does not answer.
@@ -38,13 +38,13 @@ def ollama(context: Context) -> list[tuple[str, int]] | None:
         return [
             (loaded.name, loaded.size_bytes or 0) for loaded in Ollama(context.machine.ollama_url, timeout_s=2).loaded()
         ]
-    except Absent:
+    except OllamaAbsent:
         return []
-    except Busy:
+    except OllamaBusy:
         return None
 
 
-def memory(context: Context) -> dict[str, int] | None:
+def read_meminfo(context: Context) -> dict[str, int] | None:
     """Return /proc/meminfo in bytes; None if it cannot be read."""
     try:
         return context.machine.meminfo()
@@ -52,37 +52,37 @@ def memory(context: Context) -> dict[str, int] | None:
         return None
 
 
-def model_config(folder: Path) -> dict[str, Any]:
+def read_model_config(folder: Path) -> dict[str, Any]:
     """Return a model's config.json; empty if it cannot be read."""
     try:
-        return bounds.config_of(folder / "config.json")
+        return bounds.read_config(folder / "config.json")
     except (OSError, ValueError):
         return {}
 
 
-def ceiling(context: Context, model_dir: str) -> float | None:
+def max_decode_rate(context: Context, model_dir: str) -> float | None:
     """Return the highest decode rate of one stream that the GPU's memory bandwidth allows for this model; None if unknown."""
     name = (context.facts.get("gpu") or {}).get("name")
     if not model_dir or name not in roofline.BANDWIDTH:
         return None
     folder = context.machine.expand(model_dir)
     try:
-        tensors = [tensor for path in sorted(folder.glob("*.safetensors")) for tensor in _tensors(path)]
+        tensors = [tensor for path in sorted(folder.glob("*.safetensors")) for tensor in _iter_tensors(path)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
-    return roofline.ceiling(name, roofline.bytes_per_token(model_config(folder), tensors))
+    return roofline.ceiling(name, roofline.bytes_per_token(read_model_config(folder), tensors))
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, int]]:
+def _iter_tensors(path: Path) -> Iterator[tuple[str, int]]:
     """Yield (name, bytes) of each tensor in a safetensors file, from its header alone."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
-        if size > bounds.INDEX_BYTES:
+        if size > bounds.MAX_INDEX_BYTES:
             raise ValueError("no safetensors header")
-        header = bounds.json_of(file.read(size), most_bytes=bounds.INDEX_BYTES)
-    for name, about in header.items():
+        header = bounds.parse_json(file.read(size), max_bytes=bounds.MAX_INDEX_BYTES)
+    for name, entry in header.items():
         if name != "__metadata__":
-            begin, end = (bounds.count_of(at) for at in about["data_offsets"])
+            begin, end = (bounds.count_or_none(at) for at in entry["data_offsets"])
             if begin is None or end is None or end < begin:
                 raise ValueError("no offsets of a tensor")
             yield name, end - begin

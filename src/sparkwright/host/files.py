@@ -34,20 +34,20 @@ class FileState:
     def at(cls, path: Path) -> FileState:
         """Read the state of a path, without following a final symbolic link."""
         try:
-            found = path.lstat()
+            status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return cls(path)
         kinds = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISREG, "file"))
-        kind = next((name for test, name in kinds if test(found.st_mode)), "other")
+        kind = next((name for test, name in kinds if test(status.st_mode)), "other")
         content = (
             path.read_bytes().decode(errors="surrogateescape") if kind == "file" and os.access(path, os.R_OK) else None
         )
-        mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        return cls(path, kind, mode, *_names(found), content)
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        return cls(path, kind, mode, *_owner_names(status), content)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IntendedState:
     """The wanted state of a path. Empty or None: keep what it has."""
 
     kind: str
@@ -57,44 +57,44 @@ class Wanted:
     content: str | None = None
 
 
-def differences(wanted: Wanted, found: FileState) -> list[Change]:
+def differences(intended: IntendedState, current: FileState) -> list[Change]:
     """Return the differences, field by field. Pure."""
-    if wanted.kind == "absent":
-        return [Change("state", found.kind, "absent")] if found.kind != "absent" else []
+    if intended.kind == "absent":
+        return [Change("state", current.kind, "absent")] if current.kind != "absent" else []
     changes = []
-    if found.kind != wanted.kind:
-        changes.append(Change("state", None if found.kind == "absent" else found.kind, wanted.kind))
-    if wanted.content is not None and wanted.content != found.content:
-        changes.append(Change("content", found.content, wanted.content))
+    if current.kind != intended.kind:
+        changes.append(Change("state", None if current.kind == "absent" else current.kind, intended.kind))
+    if intended.content is not None and intended.content != current.content:
+        changes.append(Change("content", current.content, intended.content))
     for name in ("mode", "owner", "group"):
-        want, have = getattr(wanted, name), getattr(found, name)
-        if want and want.zfill(4 if name == "mode" else 0) != have and found.kind == wanted.kind:
-            changes.append(Change(name, have, want))
+        expected, actual = getattr(intended, name), getattr(current, name)
+        if expected and expected.zfill(4 if name == "mode" else 0) != actual and current.kind == intended.kind:
+            changes.append(Change(name, actual, expected))
     return changes
 
 
-def bring_about(wanted: Wanted, found: FileState) -> None:
+def apply(intended: IntendedState, current: FileState) -> None:
     """Bring a path into the wanted state.
 
     Something of another kind in its place is only removed if it is a link or an empty folder.
     """
-    path = found.path
+    path = current.path
     try:
-        if found.kind != "absent" and found.kind != wanted.kind:
-            _remove(found, deep=wanted.kind == "absent")
-        if wanted.kind == "absent":
+        if current.kind != "absent" and current.kind != intended.kind:
+            _remove(current, recursive=intended.kind == "absent")
+        if intended.kind == "absent":
             return
-        mode = int(wanted.mode or found.mode or ("0755" if wanted.kind == "directory" else "0644"), 8)
-        owner = _ids(wanted)
-        if wanted.kind == "directory":
+        mode = int(intended.mode or current.mode or ("0755" if intended.kind == "directory" else "0644"), 8)
+        owner = _resolve_owner(intended)
+        if intended.kind == "directory":
             path.mkdir(parents=True, exist_ok=True)
-            _settle(path, mode, owner)
-        elif wanted.content is not None and wanted.content != found.content:
-            write_atomically(path, wanted.content.encode(errors="surrogateescape"), mode=mode, owner=owner)
-        elif found.kind != "file":
+            _set_owner_and_mode(path, mode, owner)
+        elif intended.content is not None and intended.content != current.content:
+            write_atomically(path, intended.content.encode(errors="surrogateescape"), mode=mode, owner=owner)
+        elif current.kind != "file":
             write_atomically(path, b"", mode=mode, owner=owner)
         else:
-            _settle(path, mode, owner)
+            _set_owner_and_mode(path, mode, owner)
     except PermissionError as error:
         raise Failed(
             f"no permission to change {error.filename or path}.", fix="Add `become: true` to the task."
@@ -105,19 +105,19 @@ def bring_about(wanted: Wanted, found: FileState) -> None:
         raise Failed(f"{path}: {error.strerror or error}.") from None
 
 
-def _ids(wanted: Wanted) -> tuple[int, int]:
+def _resolve_owner(intended: IntendedState) -> tuple[int, int]:
     """Return the wanted ids of owner and group; -1 for unset. Raises LookupError."""
     try:
-        user = pwd.getpwnam(wanted.owner).pw_uid if wanted.owner else -1
+        user = pwd.getpwnam(intended.owner).pw_uid if intended.owner else -1
     except KeyError:
-        raise LookupError(f"no such user: {wanted.owner!r}") from None
+        raise LookupError(f"no such user: {intended.owner!r}") from None
     try:
-        return user, grp.getgrnam(wanted.group).gr_gid if wanted.group else -1
+        return user, grp.getgrnam(intended.group).gr_gid if intended.group else -1
     except KeyError:
-        raise LookupError(f"no such group: {wanted.group!r}") from None
+        raise LookupError(f"no such group: {intended.group!r}") from None
 
 
-def _settle(path: Path, mode: int, owner: tuple[int, int]) -> None:
+def _set_owner_and_mode(path: Path, mode: int, owner: tuple[int, int]) -> None:
     """Set owner and mode of the path itself: a link that someone puts in its place is not followed."""
     handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -132,20 +132,20 @@ def _settle(path: Path, mode: int, owner: tuple[int, int]) -> None:
         os.close(handle)
 
 
-def _remove(found: FileState, *, deep: bool) -> None:
-    if found.kind == "directory" and deep:
-        shutil.rmtree(found.path)
-    elif found.kind == "directory":
-        found.path.rmdir()
+def _remove(current: FileState, *, recursive: bool) -> None:
+    if current.kind == "directory" and recursive:
+        shutil.rmtree(current.path)
+    elif current.kind == "directory":
+        current.path.rmdir()
     else:
-        found.path.unlink()
+        current.path.unlink()
 
 
-def _names(found: os.stat_result) -> tuple[str, str]:
+def _owner_names(status: os.stat_result) -> tuple[str, str]:
     """Return the names of user and group; the number if there is no name."""
-    user, group = str(found.st_uid), str(found.st_gid)
+    user, group = str(status.st_uid), str(status.st_gid)
     with contextlib.suppress(KeyError):
-        user = pwd.getpwuid(found.st_uid).pw_name
+        user = pwd.getpwuid(status.st_uid).pw_name
     with contextlib.suppress(KeyError):
-        group = grp.getgrgid(found.st_gid).gr_name
+        group = grp.getgrgid(status.st_gid).gr_name
     return user, group

@@ -16,22 +16,22 @@ from urllib.parse import urlsplit
 from sparkwright.errors import Failed
 
 OLLAMA_PORT = 11434
-EVERY_ADDRESS = ("", "0.0.0.0", "::")
+WILDCARD_ADDRESSES = ("", "0.0.0.0", "::")
 
 
 def ollama_url(host: str) -> str:
     """Return the URL for a value of OLLAMA_HOST, as its client uses it; a wildcard address becomes loopback."""
     text = host.strip().strip("'\"")
-    named = "://" in text
-    parts = urlsplit(text if named else f"http://{text}")
+    has_scheme = "://" in text
+    parts = urlsplit(text if has_scheme else f"http://{text}")
     try:
         port = parts.port
     except ValueError:
         port = None
-    default = {"http": 80, "https": 443}.get(parts.scheme, OLLAMA_PORT) if named else OLLAMA_PORT
+    default = {"http": 80, "https": 443}.get(parts.scheme, OLLAMA_PORT) if has_scheme else OLLAMA_PORT
     name = parts.hostname or ""
-    shown = "127.0.0.1" if name in EVERY_ADDRESS else f"[{name}]" if ":" in name else name
-    return f"{parts.scheme}://{shown}:{port or default}"
+    address = "127.0.0.1" if name in WILDCARD_ADDRESSES else f"[{name}]" if ":" in name else name
+    return f"{parts.scheme}://{address}:{port or default}"
 
 
 #: only root writes to these folders
@@ -40,7 +40,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # not in an ordinary user's PAT
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedCommand:
     """A finished command: its exit code and its output (decoded, invalid bytes replaced)."""
 
     code: int
@@ -97,8 +97,8 @@ class Machine:
         if self.sandbox:
             with contextlib.suppress(FileNotFoundError):
                 return int(self.path("/sandbox/disk_free").read_text())
-        found = os.statvfs(folder)
-        return found.f_bavail * found.f_frsize
+        status = os.statvfs(folder)
+        return status.f_bavail * status.f_frsize
 
     def meminfo(self) -> dict[str, int]:
         """Return /proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
@@ -112,7 +112,7 @@ class Machine:
         """
         return {**self.env, "PATH": ROOT_PATH} if program == "sudo" and not self.sandbox else dict(self.env)
 
-    def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
+    def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> CompletedCommand:
         """Run a program without a shell. A missing program is exit code 127.
 
         Raises Failed if it takes longer than timeout_s, or prints too much.
@@ -122,11 +122,11 @@ class Machine:
         try:
             code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=self._environment(argv[0]))
         except FileNotFoundError:
-            return Completed(127, "", f"{argv[0]}: not found")
+            return CompletedCommand(127, "", f"{argv[0]}: not found")
         except PermissionError:
-            return Completed(126, "", f"{argv[0]}: permission denied")
-        except output.TookTooLong:
+            return CompletedCommand(126, "", f"{argv[0]}: permission denied")
+        except output.ProgramTimeout:
             raise Failed(f"{argv[0]} timed out after {timeout_s:g} s") from None
         except output.TooMuchOutput:
-            raise Failed(f"{argv[0]} printed more than {output.MOST_BYTES >> 20} MiB") from None
-        return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"))
+            raise Failed(f"{argv[0]} printed more than {output.MAX_BYTES >> 20} MiB") from None
+        return CompletedCommand(code, out.decode(errors="replace"), err.decode(errors="replace"))

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.trust.bounds import number_of
+from sparkwright.trust.bounds import parse_number
 
 #: the whole table, for people
-TABLE = ("nvidia-smi",)
-FORM = "--format=csv,noheader,nounits"
+TABLE_COMMAND = ("nvidia-smi",)
+FORMAT_OPTION = "--format=csv,noheader,nounits"
 #: nvidia-smi's field of each value
 FIELDS = {
     "name": "name",
@@ -28,49 +28,52 @@ FIELDS = {
     "slowed_by_hardware": "clocks_event_reasons.hw_thermal_slowdown",
     "slowed_by_software": "clocks_event_reasons.sw_thermal_slowdown",
 }
-IDENTITY = ("name", "driver")
+IDENTITY_VALUES = ("name", "driver")
 #: a sample while a server decodes
-SAMPLE = ("clock_mhz", "power_w", "temperature_c", "utilization_percent")
-LOAD = ("utilization_percent", "clock_mhz", "power_w")
-HEAT = ("temperature_c", "clock_mhz", "slowed_by_hardware", "slowed_by_software")
+SAMPLE_VALUES = ("clock_mhz", "power_w", "temperature_c", "utilization_percent")
+LOAD_VALUES = ("utilization_percent", "clock_mhz", "power_w")
+HEAT_VALUES = ("temperature_c", "clock_mhz", "slowed_by_hardware", "slowed_by_software")
 #: the cell of a slowdown that is in effect
-SLOWED = "Active"
+SLOWDOWN_ACTIVE = "Active"
 #: upper bounds of a figure, which is unknown above it
-MOST, MOST_C = 1e6, 1000.0
-PROCESSES = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", FORM)
+MAX_FIGURE, MAX_TEMPERATURE_C = 1e6, 1000.0
+PROCESSES_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", FORMAT_OPTION)
 TIMEOUT_S = 5.0
 NUMBER = re.compile("[0-9]{1,10}")
 
 
-def query(values: Sequence[str]) -> tuple[str, ...]:
+def query_command(values: Sequence[str]) -> tuple[str, ...]:
     """Return the command line that asks for these values."""
-    return ("nvidia-smi", f"--query-gpu={','.join(FIELDS[value] for value in values)}", FORM)
+    return ("nvidia-smi", f"--query-gpu={','.join(FIELDS[value] for value in values)}", FORMAT_OPTION)
 
 
-def cells(printed: str, values: Sequence[str]) -> dict[str, str]:
+def parse_cells(printed: str, values: Sequence[str]) -> dict[str, str]:
     """Return the first GPU's cells by value; empty if there is no whole row. Pure."""
     rows = [line for line in printed.splitlines() if line.strip() and line.count(",") == len(values) - 1]
     return dict(zip(values, map(str.strip, rows[0].split(",")), strict=True)) if rows else {}
 
 
-def figures(printed: str, values: Sequence[str]) -> dict[str, float | None]:
+def parse_figures(printed: str, values: Sequence[str]) -> dict[str, float | None]:
     """Return the first GPU's figures by value, None for unknown ones; empty if there is no whole row. Pure."""
-    found = cells(printed, values)
-    return {value: number_of(cell, most=MOST_C if value == "temperature_c" else MOST) for value, cell in found.items()}
+    texts = parse_cells(printed, values)
+    return {
+        value: parse_number(cell, maximum=MAX_TEMPERATURE_C if value == "temperature_c" else MAX_FIGURE)
+        for value, cell in texts.items()
+    }
 
 
-def ask(machine: Machine, values: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
+def query_gpu(machine: Machine, values: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
     """Return the printed rows of these values now; "" if nvidia-smi fails or is missing."""
     try:
-        answer = machine.run(query(values), timeout_s=timeout_s)
+        answer = machine.run(query_command(values), timeout_s=timeout_s)
     except SparkwrightError:
         return ""
     return answer.out if answer.ok else ""
 
 
-def sample(machine: Machine) -> dict[str, float | None]:
+def sample_gpu(machine: Machine) -> dict[str, float | None]:
     """Return a sample of the GPU now; empty if nvidia-smi fails."""
-    return figures(ask(machine, SAMPLE), SAMPLE)
+    return parse_figures(query_gpu(machine, SAMPLE_VALUES), SAMPLE_VALUES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ProcessList:
     """The compute processes that nvidia-smi lists."""
 
     processes: tuple[GpuProcess, ...] = ()
@@ -93,26 +96,26 @@ class Listed:
     error: str = ""
 
 
-def list_processes(machine: Machine) -> Listed:
+def list_processes(machine: Machine) -> ProcessList:
     """Return the compute processes that nvidia-smi lists now. Never raises."""
     try:
-        answer = machine.run(PROCESSES, timeout_s=TIMEOUT_S)
+        answer = machine.run(PROCESSES_COMMAND, timeout_s=TIMEOUT_S)
     except SparkwrightError as error:
-        return Listed(error=error.message)
+        return ProcessList(error=error.message)
     if not answer.ok:
         lines = (answer.err or answer.out).strip().splitlines()
-        return Listed(error=f"nvidia-smi failed with exit code {answer.code}" + (f": {lines[0]}" if lines else ""))
-    return listed(answer.out)
+        return ProcessList(error=f"nvidia-smi failed with exit code {answer.code}" + (f": {lines[0]}" if lines else ""))
+    return parse_processes(answer.out)
 
 
-def listed(printed: str) -> Listed:
+def parse_processes(printed: str) -> ProcessList:
     """Parse the rows of PROCESSES. A row without a pid, if this user may not see it, makes the list incomplete. Pure."""
-    found, unread = [], ""
+    processes, error = [], ""
     for line in filter(None, map(str.strip, printed.splitlines())):
         pid, _, rest = line.partition(",")
         name, _, mib = (part.strip() for part in rest.rpartition(","))
         if NUMBER.fullmatch(pid.strip()):
-            found.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER.fullmatch(mib) else None))
+            processes.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER.fullmatch(mib) else None))
         else:
-            unread = f"nvidia-smi lists a process without its pid: {line}"
-    return Listed(tuple(found), unread)
+            error = f"nvidia-smi lists a process without its pid: {line}"
+    return ProcessList(tuple(processes), error)

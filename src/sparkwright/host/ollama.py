@@ -20,10 +20,10 @@ from sparkwright.host.containers import containers
 from sparkwright.host.machine import OLLAMA_PORT, ollama_url
 from sparkwright.host.module import Context
 from sparkwright.transport import http
-from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportError, lookup
+from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportError, resolve_host
 from sparkwright.trust import bounds
-from sparkwright.trust.image_name import tagged
-from sparkwright.units import gib
+from sparkwright.trust.image_name import without_digest
+from sparkwright.units import format_gib
 
 if TYPE_CHECKING:
     from sparkwright.host.machine import Machine
@@ -36,7 +36,7 @@ Kind = Literal["service", "container", "process", "address"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OllamaInstance:
     """An Ollama instance."""
 
     #: of its API
@@ -50,22 +50,22 @@ class Place:
         return f"{self.kind} {self.name}" if self.kind != "address" else self.url
 
 
-def find(context: Context) -> list[Place]:
+def list_instances(context: Context) -> list[OllamaInstance]:
     """Return the Ollama instances that are visible on this host, one per address.
 
     The address in OLLAMA_HOST, or the default, is last and always included, whether or not anything answers there.
     """
     machine = context.machine
-    named = Place(machine.ollama_url, "address", machine.ollama_url)
+    configured = OllamaInstance(machine.ollama_url, "address", machine.ollama_url)
     if machine.sandbox:
-        return [named]
-    seen: dict[str, Place] = {}
-    for place in (*_service(machine), *_containers(context), *_processes(), named):
-        seen.setdefault(place.url, place)
-    return list(seen.values())
+        return [configured]
+    instances: dict[str, OllamaInstance] = {}
+    for instance in (*_service_instances(machine), *_container_instances(context), *_process_instances(), configured):
+        instances.setdefault(instance.url, instance)
+    return list(instances.values())
 
 
-def _service(machine: Machine) -> list[Place]:
+def _service_instances(machine: Machine) -> list[OllamaInstance]:
     try:
         answer = machine.run(["systemctl", "show", SERVICE, "-p", "ActiveState,MainPID,Environment"], timeout_s=5)
     except SparkwrightError:
@@ -73,22 +73,22 @@ def _service(machine: Machine) -> list[Place]:
     fields = dict(line.partition("=")[::2] for line in answer.out.splitlines()) if answer.ok else {}
     if fields.get("ActiveState") not in ("active", "activating", "reloading"):
         return []
-    given = (word.strip('"') for word in fields.get("Environment", "").split())
-    host = next((word.partition("=")[2] for word in given if word.startswith("OLLAMA_HOST=")), "")
-    return [Place(ollama_url(host), "service", SERVICE, int(fields.get("MainPID") or 0))]
+    variables = (word.strip('"') for word in fields.get("Environment", "").split())
+    host = next((word.partition("=")[2] for word in variables if word.startswith("OLLAMA_HOST=")), "")
+    return [OllamaInstance(ollama_url(host), "service", SERVICE, int(fields.get("MainPID") or 0))]
 
 
-def _containers(context: Context) -> list[Place]:
-    found = []
-    for row in containers.running_rows(context):
-        image = tagged(str(row.get("Image", "")))
+def _container_instances(context: Context) -> list[OllamaInstance]:
+    instances = []
+    for row in containers.list_running(context):
+        image = without_digest(str(row.get("Image", "")))
         if image.rpartition("/")[2].partition(":")[0] != "ollama" and IMAGE not in image:
             continue
-        found.append(Place(url_of_container(row), "container", row["Names"][0].lstrip("/")))
-    return found
+        instances.append(OllamaInstance(container_url(row), "container", row["Names"][0].lstrip("/")))
+    return instances
 
 
-def url_of_container(row: dict[str, Any]) -> str:
+def container_url(row: dict[str, Any]) -> str:
     """Return the URL of a container's Ollama: a published port, else its own address on the engine's network."""
     for port in row.get("Ports") or ():
         if port.get("PrivatePort") == OLLAMA_PORT and port.get("PublicPort"):
@@ -98,27 +98,27 @@ def url_of_container(row: dict[str, Any]) -> str:
     return ollama_url(next((network["IPAddress"] for network in networks if network.get("IPAddress")), ""))
 
 
-def _processes() -> list[Place]:
+def _process_instances() -> list[OllamaInstance]:
     """Return the `ollama serve` processes of any user; OLLAMA_HOST is readable for this user's only, else the default counts."""
     import psutil
 
-    found = []
+    instances = []
     for process in psutil.process_iter(["pid", "name", "cmdline", "username"]):
         words = process.info["cmdline"] or []
-        if process.info["name"] != "ollama" or "serve" not in words[1:2] or in_container(process.info["pid"]):
+        if process.info["name"] != "ollama" or "serve" not in words[1:2] or is_in_container(process.info["pid"]):
             continue
         try:
             host = process.environ().get("OLLAMA_HOST", "")
         except psutil.Error:
             host = ""
-        who = f"user {process.info['username']}, pid {process.info['pid']}"
-        found.append(Place(ollama_url(host), "process", who, process.info["pid"]))
-    return found
+        owner = f"user {process.info['username']}, pid {process.info['pid']}"
+        instances.append(OllamaInstance(ollama_url(host), "process", owner, process.info["pid"]))
+    return instances
 
 
-def in_container(pid: int) -> bool:
+def is_in_container(pid: int) -> bool:
     """Return True if a process runs in a container of an engine on this host, by its cgroup."""
-    return bool(gpu_processes.container_of(pid))
+    return bool(gpu_processes.find_container_id(pid))
 
 
 # A client of Ollama's API, as far as unloading needs it.
@@ -127,26 +127,26 @@ def in_container(pid: int) -> bool:
 # queues an expiry, and a busy model stays listed until its request ends.
 
 #: a name with its registry, namespace and tag
-NAME_CHARS = 500
+MAX_NAME_CHARS = 500
 #: limit of models in one list; Ollama keeps three per GPU
-MODELS = 256
+MAX_MODELS = 256
 
 
-class Absent(Exception):
+class OllamaAbsent(Exception):
     """There is no Ollama at this URL, which is fine."""
 
 
-class Busy(Exception):
+class OllamaBusy(Exception):
     """Ollama does not answer in time, or not as expected."""
 
 
-def in_gib(size_bytes: int | None) -> str:
+def format_size(size_bytes: int | None) -> str:
     """Return a size in words; "size unknown" without one."""
-    return f"{gib(size_bytes)} GiB" if size_bytes else "size unknown"
+    return f"{format_gib(size_bytes)} GiB" if size_bytes else "size unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model in memory."""
 
     name: str
@@ -158,17 +158,17 @@ class Loaded:
     pinned: bool = False
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> Loaded:
+    def of(cls, row: dict[str, Any]) -> LoadedModel:
         """Parse a row of /api/ps. A negative keep_alive appears as an expiry centuries away."""
         year = str(row.get("expires_at", ""))[:4]
         pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
-        size, length = bounds.count_of(row.get("size")), bounds.count_of(row.get("context_length"))
+        size, length = bounds.count_or_none(row.get("size")), bounds.count_or_none(row.get("context_length"))
         return cls(str(row["name"]), size or None, length or 0, pinned)
 
     @property
     def size_text(self) -> str:
         """The size in words."""
-        return in_gib(self.size_bytes)
+        return format_size(self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +184,16 @@ class Ollama:
         """Return Ollama's version. Raises Absent or Busy."""
         return str(self._ask("/api/version").get("version", ""))
 
-    def loaded(self) -> list[Loaded]:
+    def loaded(self) -> list[LoadedModel]:
         """Return the models in memory now. Raises Absent or Busy."""
         rows = self._ask("/api/ps").get("models")
-        return [Loaded.of(row) for row in rows[:MODELS] if _is_model(row)] if isinstance(rows, list) else []
+        return [LoadedModel.of(row) for row in rows[:MAX_MODELS] if _is_model(row)] if isinstance(rows, list) else []
 
     def unload(self, name: str) -> None:
         """Request that a model is unloaded, which happens later. Raises Absent or Busy."""
         self._ask("/api/generate", {"model": name, "keep_alive": 0})
 
-    def load(self, model: Loaded) -> bool:
+    def load(self, model: LoadedModel) -> bool:
         """Load a model as it was before, and wait until it is in memory. Returns False if it is no longer installed.
 
         Raises Absent or Busy.
@@ -211,45 +211,45 @@ class Ollama:
             if answer.status == 404:
                 return {}
             if answer.status != 200:
-                raise Busy(f"HTTP {answer.status}")
-            found = answer.json() if answer.body else {}
+                raise OllamaBusy(f"HTTP {answer.status}")
+            answer_data = answer.json() if answer.body else {}
         except TimedOut:
-            raise Busy("timed out") from None
+            raise OllamaBusy("timed out") from None
         except InvalidAnswer as error:
-            raise Busy(f"it {error}") from None
+            raise OllamaBusy(f"it {error}") from None
         except TransportError as error:
-            raise Absent(f"it {error}") from None
-        return found if isinstance(found, dict) else {}
+            raise OllamaAbsent(f"it {error}") from None
+        return answer_data if isinstance(answer_data, dict) else {}
 
 
 def _is_model(row: Any) -> bool:
     name = row.get("name") if isinstance(row, dict) else None
-    return isinstance(name, str) and 0 < len(name) <= NAME_CHARS
+    return isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS
 
 
 POLL_S = 0.25
-ASK_AGAIN_S = 3.0
+UNLOAD_RETRY_S = 3.0
 LOOKUP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldModel:
     """A model and the Ollama instance that holds it."""
 
-    place: Place
-    model: Loaded
+    place: OllamaInstance
+    model: LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OllamaState:
     """The Ollama instances of this host, and the models that they hold."""
 
     #: all models listed
-    held: tuple[Held, ...]
+    held: tuple[HeldModel, ...]
     #: instances that answered or hang
-    present: tuple[Place, ...]
+    present: tuple[OllamaInstance, ...]
     #: instances that did not answer in time: they load a model, or are stuck
-    hanging: tuple[Place, ...]
+    hanging: tuple[OllamaInstance, ...]
 
     @property
     def empty(self) -> bool:
@@ -257,65 +257,65 @@ class Seen:
         return not self.held and not self.hanging
 
 
-def inspect(context: Context, *, timeout_s: float = 5) -> Seen:
+def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
     """Query each Ollama instance of this host. If OLLAMA_HOST names another machine, that instance is skipped."""
-    held: list[Held] = []
+    held: list[HeldModel] = []
     present, hanging = [], []
-    for place in find(context):
-        if place.kind == "address" and not is_here(place.url):
+    for instance in list_instances(context):
+        if instance.kind == "address" and not is_local(instance.url):
             continue
         try:
-            rows = Ollama(place.url, timeout_s=timeout_s).loaded()
-        except Absent:
+            rows = Ollama(instance.url, timeout_s=timeout_s).loaded()
+        except OllamaAbsent:
             continue
-        except Busy:
-            hanging.append(place)
+        except OllamaBusy:
+            hanging.append(instance)
         else:
-            held += [Held(place, loaded) for loaded in rows]
-        present.append(place)
-    return Seen(tuple(held), tuple(present), tuple(hanging))
+            held += [HeldModel(instance, loaded) for loaded in rows]
+        present.append(instance)
+    return OllamaState(tuple(held), tuple(present), tuple(hanging))
 
 
-def unload(context: Context, *, timeout_s: float) -> Seen:
+def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
     """Unload all models, and repeat for those that stay: an unload request is lost while a model loads.
 
     Returns the models that are left after timeout_s, or none.
     """
     deadline_s = time.monotonic() + timeout_s
-    asked_at_s: dict[str, float] = {}
-    most = 0
+    requested_at_s: dict[str, float] = {}
+    max_held = 0
     while True:
-        seen = inspect(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
-        most = max(most, len(seen.held))
-        if seen.empty or time.monotonic() > deadline_s:
-            return seen
-        _ask_to_go(seen.held, asked_at_s)
-        context.progress(most - len(seen.held), most, text="unloading Ollama's models")
+        state = inspect(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
+        max_held = max(max_held, len(state.held))
+        if state.empty or time.monotonic() > deadline_s:
+            return state
+        _request_unload(state.held, requested_at_s)
+        context.progress(max_held - len(state.held), max_held, text="unloading Ollama's models")
         time.sleep(POLL_S)
 
 
-def _ask_to_go(held: Sequence[Held], asked_at_s: dict[str, float]) -> None:
+def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float]) -> None:
     """Request that models are unloaded, unless requested recently.
 
     Args:
-        asked_at_s: the last request for each model, seconds of the monotonic clock.
+        requested_at_s: the last request for each model, seconds of the monotonic clock.
     """
     for usage in held:
         key = f"{usage.place.url} {usage.model.name}"
-        if time.monotonic() - asked_at_s.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+        if time.monotonic() - requested_at_s.get(key, -UNLOAD_RETRY_S) < UNLOAD_RETRY_S:
             continue
-        asked_at_s[key] = time.monotonic()
+        requested_at_s[key] = time.monotonic()
         try:
             Ollama(usage.place.url).unload(usage.model.name)
-        except (Absent, Busy):
+        except (OllamaAbsent, OllamaBusy):
             continue  # the next list shows the outcome
 
 
-def is_here(url: str) -> bool:
+def is_local(url: str) -> bool:
     """Return True if a URL's host is this one: only then its models are in this host's memory."""
     import psutil
 
     name = urlsplit(url).hostname or "127.0.0.1"
-    found = lookup(name, LOOKUP_S)
-    own = {address.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for address in rows}
-    return bool(found & own) or any(str(item).startswith("127.") or item == "::1" for item in found)
+    resolved = resolve_host(name, LOOKUP_S)
+    own_addresses = {address.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for address in rows}
+    return bool(resolved & own_addresses) or any(str(item).startswith("127.") or item == "::1" for item in resolved)

@@ -14,11 +14,11 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 #: limit of both streams together; the longest output is the kernel's log with 1 MB
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 PIECE_BYTES = 1 << 16
 
 
-class TookTooLong(Exception):
+class ProgramTimeout(Exception):
     """The program exceeded its time limit, and was killed."""
 
 
@@ -32,7 +32,7 @@ def run(
     stdin: bytes,
     timeout_s: float,
     env: Mapping[str, str],
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_BYTES,
     limits: Callable[[], None] | None = None,
 ) -> tuple[int, bytes, bytes]:
     """Run a program and return its exit code, output and errors.
@@ -42,7 +42,7 @@ def run(
         stdin: its input.
         timeout_s: how long it may run.
         env: its environment.
-        most_bytes: limit of output and errors together.
+        max_bytes: limit of output and errors together.
         limits: called in the child before the program starts; it then leads a process group, which is killed as a whole.
 
     Raises:
@@ -56,10 +56,10 @@ def run(
         list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=dict(env), preexec_fn=limits, start_new_session=group
     ) as process:
         try:
-            out, err = _exchange(process, stdin, time.monotonic() + timeout_s, most_bytes)
+            out, err = _exchange(process, stdin, time.monotonic() + timeout_s, max_bytes)
         except TimeoutError:
             _kill(process, group=group)
-            raise TookTooLong from None
+            raise ProgramTimeout from None
         except BaseException:
             _kill(process, group=group)
             raise
@@ -73,53 +73,53 @@ def _kill(process: subprocess.Popen[bytes], *, group: bool) -> None:
     process.kill()
 
 
-def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, most_bytes: int) -> tuple[bytes, bytes]:
+def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, max_bytes: int) -> tuple[bytes, bytes]:
     assert process.stdin and process.stdout and process.stderr
-    kept = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    feed, left = process.stdin.fileno(), memoryview(stdin)
-    os.set_blocking(feed, False)
+    outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    stdin_fd, remaining = process.stdin.fileno(), memoryview(stdin)
+    os.set_blocking(stdin_fd, False)
     with selectors.DefaultSelector() as selector:
-        for number in kept:
-            selector.register(number, selectors.EVENT_READ)
-        selector.register(feed, selectors.EVENT_WRITE)
+        for fd in outputs:
+            selector.register(fd, selectors.EVENT_READ)
+        selector.register(stdin_fd, selectors.EVENT_WRITE)
         while selector.get_map():
             ready = selector.select(max(0.0, until_s - time.monotonic()))
             if not ready:
                 raise TimeoutError
             for key, _ in ready:
-                if key.fd == feed:
-                    left = _fed(feed, left)
-                    if not left:
-                        selector.unregister(feed)
+                if key.fd == stdin_fd:
+                    remaining = _write_input(stdin_fd, remaining)
+                    if not remaining:
+                        selector.unregister(stdin_fd)
                         process.stdin.close()
                 elif piece := os.read(key.fd, PIECE_BYTES):
-                    kept[key.fd] += piece
+                    outputs[key.fd] += piece
                 else:
                     selector.unregister(key.fd)
-            if sum(map(len, kept.values())) > most_bytes:
+            if sum(map(len, outputs.values())) > max_bytes:
                 raise TooMuchOutput
     try:
         process.wait(max(0.0, until_s - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
-    out, err = kept.values()
+    out, err = outputs.values()
     return bytes(out), bytes(err)
 
 
-def _fed(number: int, left: memoryview) -> memoryview:
+def _write_input(fd: int, remaining: memoryview) -> memoryview:
     """Write part of the input and return the rest; empty once the program has closed its stdin."""
     try:
-        return left[os.write(number, left[:PIECE_BYTES]) :] if left else left
+        return remaining[os.write(fd, remaining[:PIECE_BYTES]) :] if remaining else remaining
     except BlockingIOError:
-        return left
+        return remaining
     except BrokenPipeError:
-        return left[:0]
+        return remaining[:0]
 
 
 T = TypeVar("T")
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
+def call_with_timeout(timeout_s: float, function: Callable[[], T]) -> T:
     """Call a function and return its result, or raise its exception.
 
     Raises TimeoutError if it takes longer; its thread is then abandoned.
@@ -128,12 +128,12 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            outcome.set_result(work())
+            outcome.set_result(function())
         except BaseException as error:
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    wait([outcome], seconds)
+    wait([outcome], timeout_s)
     if not outcome.done():
-        raise TimeoutError(f"no answer within {seconds:g} s")
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
     return outcome.result()

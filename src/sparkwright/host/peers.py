@@ -27,75 +27,78 @@ from sparkwright.errors import Failed
 from sparkwright.host.cluster import wire
 from sparkwright.host.machine import Machine
 from sparkwright.protocol import cluster
-from sparkwright.ready import readable
+from sparkwright.ready import wait_for_readable
 from sparkwright.secret import Secret
 from sparkwright.transport import http
 from sparkwright.transport.connection import TransportError
-from sparkwright.trust.names import PEER_URL, matched
+from sparkwright.trust.names import PEER_URL, require_match
 
-TOKEN = "NEIGHBOUR_TOKEN"
-REACH_S, ANSWER_BYTES = 3.0, 4096
+TOKEN_NAME = "NEIGHBOUR_TOKEN"
+REACH_TIMEOUT_S, MAX_ANSWER_BYTES = 3.0, 4096
 
 
-def token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
+def find_token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
     """Return the token that authorizes a copy: the one made for it, or, in a cluster, one derived from the cluster's token.
 
     The cluster's token itself never travels over HTTP: an eavesdropper can read the copied files, and nothing else.
     """
-    if TOKEN in secrets or cluster.TOKEN not in secrets:
-        return secrets.get(TOKEN)
-    return wire.derived(secrets[cluster.TOKEN], purpose)
+    if TOKEN_NAME in secrets or cluster.TOKEN_SECRET not in secrets:
+        return secrets.get(TOKEN_NAME)
+    return wire.derive_token(secrets[cluster.TOKEN_SECRET], purpose)
 
 
-def headers(token: Secret | None) -> dict[str, str]:
+def auth_headers(token: Secret | None) -> dict[str, str]:
     """Return the headers for each request."""
     return {"Authorization": f"Bearer {token.reveal()}"} if token else {}
 
 
 @contextmanager
-def all_reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[list[str]]:
+def reach_all(urls: Sequence[str], name: str, token: Secret | None, alternative: str) -> Iterator[list[str]]:
     """Yield all of a peer's addresses that answer, and notify each at the end of the copy. Raises Failed if none does."""
-    found = [url for url in _known(urls, name) if asked(url + HERE, headers(token))]
-    if not found:
-        raise _unreachable(urls, name, else_)
+    reachable = [url for url in _check_urls(urls, name) if ping(url + HERE_PATH, auth_headers(token))]
+    if not reachable:
+        raise _unreachable_error(urls, name, alternative)
     try:
-        yield found
+        yield reachable
     finally:
-        for url in found:
-            asked(url + DONE, headers(token))
+        for url in reachable:
+            ping(url + DONE_PATH, auth_headers(token))
 
 
-def _known(urls: Sequence[str], name: str) -> Sequence[str]:
-    for given in urls:
-        matched(PEER_URL, given, f"where {name} hands it out")
+def _check_urls(urls: Sequence[str], name: str) -> Sequence[str]:
+    for url in urls:
+        require_match(PEER_URL, url, f"where {name} hands it out")
     return urls
 
 
-def _unreachable(urls: Sequence[str], name: str, else_: str) -> Failed:
-    fix = f"Check the network and firewall between the hosts, or {else_}."
+def _unreachable_error(urls: Sequence[str], name: str, alternative: str) -> Failed:
+    fix = f"Check the network and firewall between the hosts, or {alternative}."
     return Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
 
 
 @contextmanager
-def reached(urls: Sequence[str], name: str, token: Secret | None, else_: str) -> Iterator[str]:
+def reach_first(urls: Sequence[str], name: str, token: Secret | None, alternative: str) -> Iterator[str]:
     """Yield the first of a peer's addresses that answers, and notify it at the end of the copy. Raises Failed if none does.
 
     Args:
-        else_: an alternative for the user.
+        alternative: an alternative for the user.
     """
-    url = next((url for url in _known(urls, name) if asked(url + HERE, headers(token))), None)
+    url = next((url for url in _check_urls(urls, name) if ping(url + HERE_PATH, auth_headers(token))), None)
     if url is None:
-        raise _unreachable(urls, name, else_)
+        raise _unreachable_error(urls, name, alternative)
     try:
         yield url
     finally:
-        asked(url + DONE, headers(token))
+        ping(url + DONE_PATH, auth_headers(token))
 
 
-def asked(url: str, headers: Mapping[str, str]) -> bool:
+def ping(url: str, headers: Mapping[str, str]) -> bool:
     """Return True if a peer answers 204, as it does to HERE and DONE."""
     try:
-        return http.request("GET", url, headers=headers, timeout_s=REACH_S, most_bytes=ANSWER_BYTES).status == 204
+        return (
+            http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES).status
+            == 204
+        )
     except TransportError:
         return False
 
@@ -109,59 +112,59 @@ def asked(url: str, headers: Mapping[str, str]) -> bool:
 
 IDLE_S = 120.0
 START_S = 20.0
-DONE = "/done"
-HERE = "/here"
+DONE_PATH = "/done"
+HERE_PATH = "/here"
 PR_SET_NAME = 15
 #: limit of connections; a copy uses about 30
-CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 #: limits of unauthorized connections, from one address and in total
-OF_STRANGER, OF_STRANGERS = 8, 64
+MAX_PER_STRANGER, MAX_STRANGERS = 8, 64
 #: how long a connection may take to send its first request, token included
-HEAD_S = 10.0
+REQUEST_HEAD_S = 10.0
 
 
-def start(machine: Machine, module: str, what: str, request: Mapping[str, Any], token: Secret) -> int:
+def start_server(machine: Machine, module: str, what: str, request: Mapping[str, Any], token: Secret) -> int:
     """Start a process that runs `module` and serves the request; returns its port.
 
     Args:
         what: the thing that is served, for error messages.
     """
-    top = str(Path(sparkwright.__file__).parents[1])
-    child = subprocess.Popen(
+    import_root = str(Path(sparkwright.__file__).parents[1])
+    process = subprocess.Popen(
         [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **machine.env, "PYTHONPATH": top},
+        env={**os.environ, **machine.env, "PYTHONPATH": import_root},
         start_new_session=True,
     )
-    assert child.stdin is not None and child.stdout is not None
-    child.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
-    child.stdin.close()
-    answer = child.stdout.readline() if readable([child.stdout], START_S) else b""
-    child.stdout.close()
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
+    process.stdin.close()
+    answer = process.stdout.readline() if wait_for_readable([process.stdout], START_S) else b""
+    process.stdout.close()
     if not answer.strip().isdigit():
-        child.kill()
-        child.wait()
+        process.kill()
+        process.wait()
         raise Failed(f"cannot serve {what}: the process exited immediately or did not start.")
     return int(answer)
 
 
-def addresses() -> list[str]:
+def list_addresses() -> list[str]:
     """Return this host's own addresses, fastest link first, those of container bridges last."""
     import psutil
 
     speeds = {name: (stats.speed if stats.isup else -1) for name, stats in psutil.net_if_stats().items()}
-    found = []
+    ranked = []
     for name, rows in psutil.net_if_addrs().items():
         for row in rows:
             if row.family == socket.AF_INET and not ipaddress.ip_address(row.address).is_loopback:
                 bridge = name.startswith(("docker", "br-", "veth"))
-                found.append((bridge, -speeds.get(name, 0), row.address))
-    return [address for _, _, address in sorted(found)]
+                ranked.append((bridge, -speeds.get(name, 0), row.address))
+    return [address for _, _, address in sorted(ranked)]
 
 
-def beside(address: str, interfaces: Sequence[str]) -> dict[str, str]:
+def find_sibling_addresses(address: str, interfaces: Sequence[str]) -> dict[str, str]:
     """Return the addresses of the other half of a fabric port, by interface.
 
     Args:
@@ -170,32 +173,34 @@ def beside(address: str, interfaces: Sequence[str]) -> dict[str, str]:
     import psutil
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    there = psutil.net_if_addrs()
-    own = {name: [row.address for row in there.get(name, ()) if row.family == family] for name in interfaces[1:]}
-    return {name: rows[0] for name, rows in own.items() if rows and address not in rows and "%" not in rows[0]}
+    interface_rows = psutil.net_if_addrs()
+    candidates = {
+        name: [row.address for row in interface_rows.get(name, ()) if row.family == family] for name in interfaces[1:]
+    }
+    return {name: rows[0] for name, rows in candidates.items() if rows and address not in rows and "%" not in rows[0]}
 
 
-def on_each(
-    bind: str, interfaces: Sequence[str], hand_out: Callable[[str], int], note: Callable[[str], None]
+def serve_on_each(
+    bind: str, interfaces: Sequence[str], start_process: Callable[[str], int], note: Callable[[str], None]
 ) -> list[str]:
     """Serve on an address and on the port's other addresses, each by its own process; one that fails is skipped with a note.
 
     Args:
-        hand_out: starts the process for an address, and returns its port.
+        start_process: starts the process for an address, and returns its port.
 
     Returns:
         The URLs, that of `bind` first.
     """
-    urls = [f"http://{bind}:{hand_out(bind)}"]
-    for name, address in beside(bind, interfaces).items():
+    urls = [f"http://{bind}:{start_process(bind)}"]
+    for name, address in find_sibling_addresses(bind, interfaces).items():
         try:
-            urls.append(f"http://{address}:{hand_out(address)}")
+            urls.append(f"http://{address}:{start_process(address)}")
         except Failed as error:
             note(f"{name} ({address}): {error.message} Serving on {bind} without it.")
     return urls
 
 
-def shown(urls: Sequence[str]) -> str:
+def format_urls(urls: Sequence[str]) -> str:
     """Return addresses and ports, for a sentence."""
     return ", ".join(url.removeprefix("http://") for url in urls)
 
@@ -213,8 +218,8 @@ class Admission:
         """Register a new connection. Returns False if there are too many."""
         with self._guard:
             strangers = [self._open[link] for link in self._since_s if self._open[link] not in self._known]
-            crowded = len(strangers) >= OF_STRANGERS or strangers.count(address) >= OF_STRANGER
-            if len(self._open) >= CONNECTIONS or (address not in self._known and crowded):
+            crowded = len(strangers) >= MAX_STRANGERS or strangers.count(address) >= MAX_PER_STRANGER
+            if len(self._open) >= MAX_CONNECTIONS or (address not in self._known and crowded):
                 return False
             self._open[connection], self._since_s[connection] = address, time.monotonic()
             return True
@@ -235,12 +240,12 @@ class Admission:
         """Close the connections that have not sent the token in time."""
         with self._guard:
             for connection, since_s in self._since_s.items():
-                if time.monotonic() - since_s > HEAD_S:
+                if time.monotonic() - since_s > REQUEST_HEAD_S:
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 
 
-class Server(ThreadingHTTPServer):
+class PeerServer(ThreadingHTTPServer):
     """An HTTP server with limited connections.
 
     Args:
@@ -250,7 +255,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, request: Mapping[str, Any], reader: Callable[..., Reader]) -> None:
+    def __init__(self, request: Mapping[str, Any], reader: Callable[..., PeerHandler]) -> None:
         self.request = request
         self.readers = int(request["readers"])
         self.asked_s = time.monotonic()
@@ -280,10 +285,10 @@ class Server(ThreadingHTTPServer):
         self.shutdown()
 
 
-class Reader(BaseHTTPRequestHandler, ABC):
+class PeerHandler(BaseHTTPRequestHandler, ABC):
     """A connection. Subclasses serve the paths."""
 
-    server: Server
+    server: PeerServer
     protocol_version = "HTTP/1.1"
     timeout = 60
     disable_nagle_algorithm = True
@@ -294,15 +299,15 @@ class Reader(BaseHTTPRequestHandler, ABC):
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        given = self.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self.server.request['token']}".encode()):
+        authorization = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {self.server.request['token']}".encode()):
             self.close_connection = True
             return self.empty(401)
         self.server.admission.prove(self.connection)
         self.server.asked_s = time.monotonic()
-        if path == HERE:
+        if path == HERE_PATH:
             return self.empty(204)
-        if path == DONE:
+        if path == DONE_PATH:
             with self.server.guard:
                 self.server.readers -= 1
             return self.empty(204)
@@ -333,7 +338,7 @@ class Reader(BaseHTTPRequestHandler, ABC):
         del format, args
 
 
-def serve(reader: Callable[..., Reader], process: str) -> None:
+def serve(reader: Callable[..., PeerHandler], process: str) -> None:
     """Serve the request on standard input, and print the port to standard output.
 
     Args:
@@ -342,7 +347,7 @@ def serve(reader: Callable[..., Reader], process: str) -> None:
     request = json.loads(sys.stdin.buffer.readline())
     ctypes.CDLL(None).prctl(PR_SET_NAME, process.encode())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    server = Server(request, reader)
+    server = PeerServer(request, reader)
     print(server.server_address[1], flush=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     threading.Thread(target=server.watch, daemon=True).start()

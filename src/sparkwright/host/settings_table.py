@@ -20,27 +20,27 @@ PATHS: Mapping[str, str] = {
     OLLAMA: "/etc/systemd/system/ollama.service.d/60-sparkwright.conf",
 }
 #: the kernel's file with the present value, for settings without a value in their own
-LIVE: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
+LIVE_PATHS: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
 
 Commands = tuple[tuple[str, ...], ...]
-RELOAD = ("systemctl", "daemon-reload")
+RELOAD_COMMAND = ("systemctl", "daemon-reload")
 #: a stopped service stays stopped
-OLLAMA_AGAIN: Commands = (RELOAD, ("systemctl", "try-restart", "ollama.service"))
-EARLYOOM_AGAIN: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
+OLLAMA_RESTART: Commands = (RELOAD_COMMAND, ("systemctl", "try-restart", "ollama.service"))
+EARLYOOM_RESTART: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
 BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
 #: below, a capped GPU could not be told from one that is stuck in a low-power state (measure/background.py)
-LEAST_CLOCK_MHZ = 1600
-CLOCK_MHZ, SWAPPINESS_RANGE, PERCENT = (LEAST_CLOCK_MHZ, 4000), (0, 200), (1, 50)
+MIN_CLOCK_MHZ = 1600
+CLOCK_MHZ_RANGE, SWAPPINESS_RANGE, EARLYOOM_PERCENT_RANGE = (MIN_CLOCK_MHZ, 4000), (0, 200), (1, 50)
 #: the cap in the unit's text
-CAP = r"-lgc 0,(\d{1,6})\b"
+CLOCK_CAP_PATTERN = r"-lgc 0,(\d{1,6})\b"
 OLLAMA_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "max_loaded_models": ("OLLAMA_MAX_LOADED_MODELS", re.compile(r"[1-9]\d{0,2}")),
     "num_parallel": ("OLLAMA_NUM_PARALLEL", re.compile(r"[1-9]\d{0,2}")),
     "context_length": ("OLLAMA_CONTEXT_LENGTH", re.compile(r"[1-9]\d{2,6}")),
     "keep_alive": ("OLLAMA_KEEP_ALIVE", re.compile(r"-?\d{1,6}(ms|s|m|h)?")),
 }
-UNIT = """\
+CLOCK_UNIT_TEXT = """\
 # Written by sparkwright; `sparkwright provision --undo` removes it.
 [Unit]
 Description=Highest SM clock of the GPU, against heat
@@ -55,7 +55,7 @@ ExecStop=/usr/bin/nvidia-smi -rgc
 [Install]
 WantedBy=multi-user.target
 """
-ARGS = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
+EARLYOOM_ARGS_LINE = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,23 @@ class Setting:
     needs_file: str = ""
 
 
-def wanted(
+def build_settings(
     clock_mhz: int | None, swappiness: int | None, earlyoom_percent: int | None, ollama: Mapping[str, Any]
 ) -> list[Setting]:
     """Return the requested settings. Raises ValueError with a sentence for an invalid value."""
-    found = []
+    settings = []
     if clock_mhz is not None:
-        found.append(_clock(_number("clock_cap_mhz", clock_mhz, CLOCK_MHZ)))
+        settings.append(_clock_setting(_check_number("clock_cap_mhz", clock_mhz, CLOCK_MHZ_RANGE)))
     if swappiness is not None:
-        found.append(_swappiness(_number("swappiness", swappiness, SWAPPINESS_RANGE)))
+        settings.append(_swappiness_setting(_check_number("swappiness", swappiness, SWAPPINESS_RANGE)))
     if earlyoom_percent is not None:
-        found.append(_earlyoom(_number("earlyoom_percent", earlyoom_percent, PERCENT)))
+        settings.append(_earlyoom_setting(_check_number("earlyoom_percent", earlyoom_percent, EARLYOOM_PERCENT_RANGE)))
     if ollama:
-        found.append(_ollama(ollama))
-    return found
+        settings.append(_ollama_setting(ollama))
+    return settings
 
 
-def undo(name: str, live: str) -> Commands:
+def undo_commands(name: str, live: str) -> Commands:
     """Return the commands that apply a restored file.
 
     Args:
@@ -98,34 +98,44 @@ def undo(name: str, live: str) -> Commands:
     """
     if name == SWAPPINESS:
         return (("sysctl", "-w", f"vm.swappiness={live}"),) if live.isdigit() else ()
-    return {CLOCK: (RELOAD,), EARLYOOM: EARLYOOM_AGAIN, OLLAMA: OLLAMA_AGAIN}[name]
+    return {CLOCK: (RELOAD_COMMAND,), EARLYOOM: EARLYOOM_RESTART, OLLAMA: OLLAMA_RESTART}[name]
 
 
-def _clock(mhz: int) -> Setting:
-    apply = (RELOAD, ("systemctl", "enable", CLOCK_UNIT), ("systemctl", "restart", CLOCK_UNIT))
-    return Setting(CLOCK, f"{mhz} MHz", lambda _: UNIT.format(mhz), _first(CAP, "{} MHz"), apply)
-
-
-def _swappiness(value: int) -> Setting:
-    apply = (("sysctl", "-w", f"vm.swappiness={value}"),)
+def _clock_setting(mhz: int) -> Setting:
+    apply = (RELOAD_COMMAND, ("systemctl", "enable", CLOCK_UNIT), ("systemctl", "restart", CLOCK_UNIT))
     return Setting(
-        SWAPPINESS, str(value), lambda _: f"vm.swappiness = {value}\n", _first(r"swappiness = (\d+)", "{}"), apply
+        CLOCK, f"{mhz} MHz", lambda _: CLOCK_UNIT_TEXT.format(mhz), _value_reader(CLOCK_CAP_PATTERN, "{} MHz"), apply
     )
 
 
-def _earlyoom(percent: int) -> Setting:
+def _swappiness_setting(value: int) -> Setting:
+    apply = (("sysctl", "-w", f"vm.swappiness={value}"),)
+    return Setting(
+        SWAPPINESS,
+        str(value),
+        lambda _: f"vm.swappiness = {value}\n",
+        _value_reader(r"swappiness = (\d+)", "{}"),
+        apply,
+    )
+
+
+def _earlyoom_setting(percent: int) -> Setting:
     line = f'EARLYOOM_ARGS="-m {percent}"'
 
     def content(before: str) -> str:
-        return ARGS.sub(line, before, count=1) if ARGS.search(before) else f"{before.rstrip()}\n{line}\n".lstrip()
+        return (
+            EARLYOOM_ARGS_LINE.sub(line, before, count=1)
+            if EARLYOOM_ARGS_LINE.search(before)
+            else f"{before.rstrip()}\n{line}\n".lstrip()
+        )
 
     install = "Install earlyoom first (`sudo apt install earlyoom`), or remove earlyoom_percent."
-    return Setting(EARLYOOM, line, content, _first(r"^(EARLYOOM_ARGS=.*)$", "{}"), EARLYOOM_AGAIN, install)
+    return Setting(EARLYOOM, line, content, _value_reader(r"^(EARLYOOM_ARGS=.*)$", "{}"), EARLYOOM_RESTART, install)
 
 
-def _ollama(given: Mapping[str, Any]) -> Setting:
+def _ollama_setting(limits: Mapping[str, Any]) -> Setting:
     lines = []
-    for key, value in given.items():
+    for key, value in limits.items():
         if key not in OLLAMA_KEYS:
             raise ValueError(f"ollama_limits has {', '.join(OLLAMA_KEYS)}; '{str(key)[:40]}' is none of them.")
         variable, pattern = OLLAMA_KEYS[key]
@@ -133,23 +143,23 @@ def _ollama(given: Mapping[str, Any]) -> Setting:
             raise ValueError(f"ollama_limits.{key} cannot be '{str(value)[:40]}'.")
         lines.append(f'Environment="{variable}={value}"')
     text = "\n".join(["# Written by sparkwright; `sparkwright provision --undo` removes it.", "[Service]", *lines, ""])
-    shown = ", ".join(f"{key} {value}" for key, value in given.items())
+    shown = ", ".join(f"{key} {value}" for key, value in limits.items())
 
-    def before(text: str) -> str | None:
+    def read_value(text: str) -> str | None:
         return ", ".join(re.findall(r'Environment="([^"]*)"', text)) or None
 
-    return Setting(OLLAMA, shown, lambda _: text, before, OLLAMA_AGAIN)
+    return Setting(OLLAMA, shown, lambda _: text, read_value, OLLAMA_RESTART)
 
 
-def _first(pattern: str, shown: str) -> Callable[[str], str | None]:
-    def of(text: str) -> str | None:
-        found = re.search(pattern, text, re.MULTILINE)
-        return shown.format(found[1]) if found else None
+def _value_reader(pattern: str, template: str) -> Callable[[str], str | None]:
+    def read_value(text: str) -> str | None:
+        match = re.search(pattern, text, re.MULTILINE)
+        return template.format(match[1]) if match else None
 
-    return of
+    return read_value
 
 
-def _number(name: str, value: Any, limits: tuple[int, int]) -> int:
+def _check_number(name: str, value: Any, limits: tuple[int, int]) -> int:
     if type(value) is not int or not limits[0] <= value <= limits[1]:
         raise ValueError(f"{name} must be a whole number from {limits[0]} to {limits[1]}, got '{str(value)[:40]}'.")
     return value

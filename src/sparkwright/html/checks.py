@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.health.record import severity, speaks_s
-from sparkwright.trust.shapes import Shape, Usual, built, fitted, line, moment
+from sparkwright.health.record import severity, validity_s
+from sparkwright.trust.shapes import OptionalField, Shape, build_dataclass, line, moment, validate
 from sparkwright.units import GIB
 
 
@@ -32,15 +32,15 @@ class Check:
 
 
 #: shape of a check, as sent by a host
-CHECK: dict[str, Shape] = {
+CHECK_SHAPE: dict[str, Shape] = {
     "time_s": moment,
     "state": line,
-    **dict.fromkeys(("why", "healed"), Usual(line, "")),
+    **dict.fromkeys(("why", "healed"), OptionalField(line, "")),
     **dict.fromkeys(
         ("tok_per_s", "baseline_tok_per_s", "mem_available_bytes", "temperature_c", "power_w"),
-        Usual((None, float), None),
+        OptionalField((None, float), None),
     ),
-    "every_s": Usual(moment, 0.0),
+    "every_s": OptionalField(moment, 0.0),
 }
 
 
@@ -57,43 +57,43 @@ class Period:
     known: bool = True
 
 
-def stretches(checks: Sequence[Check], until_s: float) -> list[Period]:
+def merge_periods(checks: Sequence[Check], until_s: float) -> list[Period]:
     """Return the periods with a known state, oldest first, merging adjacent periods with the same state.
 
     Args:
         checks: checks, oldest first.
         until_s: end of the last period, in seconds since the epoch.
     """
-    found: list[Period] = []
-    for period in _each(checks, until_s):
-        before = found[-1] if found else None
-        if before is not None and before.known and before.state == period.state:
-            found[-1] = Period(period.state, before.why or period.why, before.start_s, period.end_s, period.known)
+    periods: list[Period] = []
+    for period in _check_periods(checks, until_s):
+        previous = periods[-1] if periods else None
+        if previous is not None and previous.known and previous.state == period.state:
+            periods[-1] = Period(period.state, previous.why or period.why, previous.start_s, period.end_s, period.known)
         else:
-            found.append(period)
-    return found
+            periods.append(period)
+    return periods
 
 
-def _each(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
+def _check_periods(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
     """Yield the period in which each check is valid."""
     for check, next_s in zip(checks, [*(check.time_s for check in checks[1:]), until_s], strict=False):
-        last_s = check.time_s + speaks_s(check.every_s)
+        last_s = check.time_s + validity_s(check.every_s)
         yield Period(check.state, check.why, check.time_s, min(next_s, last_s), next_s <= last_s)
 
 
-def seconds(found: Sequence[Period], state: str = "") -> float:
+def total_seconds(periods: Sequence[Period], state: str = "") -> float:
     """Return the total length of periods in seconds.
 
     Args:
-        found: the periods.
+        periods: the periods.
         state: count only those of this state; empty for all.
     """
-    return sum(period.end_s - period.start_s for period in found if state in ("", period.state))
+    return sum(period.end_s - period.start_s for period in periods if state in ("", period.state))
 
 
-MOST_SPANS = 240
+MAX_SPANS = 240
 #: readable lengths of a span, in seconds
-LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+SPAN_LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ class Host:
     error_exit: int = 0
 
     @property
-    def stretches(self) -> list[Period]:
+    def periods(self) -> list[Period]:
         """The periods with a known state."""
-        return stretches(self.checks, self.until_s)
+        return merge_periods(self.checks, self.until_s)
 
     @property
     def episodes(self) -> list[Episode]:
@@ -154,20 +154,20 @@ class Host:
                 None if stretch.end_s >= self.until_s else stretch.end_s,
                 stretch.known,
             )
-            for stretch in self.stretches
+            for stretch in self.periods
             if stretch.state != "ok"
         ]
 
     @property
     def ok_share(self) -> float | None:
         """The share of the known time in which the host was ok."""
-        known_s = seconds(self.stretches)
-        return seconds(self.stretches, "ok") / known_s if known_s else None
+        known_s = total_seconds(self.periods)
+        return total_seconds(self.periods, "ok") / known_s if known_s else None
 
     @property
     def unknown_share(self) -> float:
         """The share of the total time in which the state is unknown."""
-        return 1 - seconds(self.stretches) / max(1.0, self.until_s - self.since_s)
+        return 1 - total_seconds(self.periods) / max(1.0, self.until_s - self.since_s)
 
     def points(self, name: str) -> list[tuple[float, float]]:
         """Return a figure as (start, value) pairs, for the spans that have it."""
@@ -186,25 +186,25 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
     Fields that a newer host adds are ignored. Raises ValueError.
     """
     rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
-    checks = [built(Check, row) for row in fitted(rows, [CHECK], "a check")]
+    checks = [build_dataclass(Check, row) for row in validate(rows, [CHECK_SHAPE], "a check")]
     checks = sorted((check for check in checks if since_s <= check.time_s <= until_s), key=lambda check: check.time_s)
-    span_s = length_s(until_s - since_s, checks)
-    return Host(name, since_s, until_s, span_s, checks, list(spans(checks, span_s)))
+    span_s = span_length_s(until_s - since_s, checks)
+    return Host(name, since_s, until_s, span_s, checks, list(summarize_spans(checks, span_s)))
 
 
-def length_s(span_s: float, checks: Sequence[Check]) -> float:
+def span_length_s(span_s: float, checks: Sequence[Check]) -> float:
     """Return a span's length in seconds, such that each has at least one check and there are at most MOST_SPANS."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
-    least = max(span_s / MOST_SPANS, statistics.median(gaps) if gaps else 0.0)
-    return float(next((index for index in LENGTHS_S if index >= least), 86400 * math.ceil(least / 86400)))
+    min_s = max(span_s / MAX_SPANS, statistics.median(gaps) if gaps else 0.0)
+    return float(next((index for index in SPAN_LENGTHS_S if index >= min_s), 86400 * math.ceil(min_s / 86400)))
 
 
-def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
+def summarize_spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
     """Yield the spans that contain checks, oldest first. They begin at multiples of span_s."""
     for start, group in itertools.groupby(checks, key=lambda check: check.time_s // span_s * span_s):
         rows = list(group)
         worst = max(rows, key=lambda check: severity(check.state))
-        rates, memory, heat = (
+        rates, memory, temperatures = (
             [value for check in rows if (value := getattr(check, name)) is not None]
             for name in ("tok_per_s", "mem_available_bytes", "temperature_c")
         )
@@ -215,6 +215,6 @@ def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
             why=worst.why,
             tok_per_s=statistics.median(rates) if rates else None,
             memory_gib=min(memory) / GIB if memory else None,
-            temperature_c=max(heat, default=None),
+            temperature_c=max(temperatures, default=None),
             healed="; ".join(dict.fromkeys(check.healed for check in rows if check.healed)),
         )

@@ -7,83 +7,89 @@ from itertools import repeat
 from pathlib import Path
 
 from sparkwright.bench import compare, results_file, summary
-from sparkwright.bench.axis import shown
-from sparkwright.bench.results_file import Arm, Results, load_words, rows_rows
-from sparkwright.bench.summary import number
+from sparkwright.bench.axis import format_value
+from sparkwright.bench.results_file import Arm, Results, build_rows, describe_load
+from sparkwright.bench.summary import format_number
 from sparkwright.host.state import write_atomically
 from sparkwright.html import plot
 from sparkwright.html.page import render
 from sparkwright.html.plot import Chart, Line
 
 #: the only flag of the first sweeps
-BUDGET = "max-num-batched-tokens"
+BUDGET_FLAG = "max-num-batched-tokens"
 
 
-def write(folder: Path, results: Results) -> str:
+def write_page(folder: Path, results: Results) -> str:
     """Write the page to the results' folder and return its name."""
-    write_atomically(folder / results_file.PAGE, html(results).encode(), mode=0o644)
-    return results_file.PAGE
+    write_atomically(folder / results_file.PAGE_FILE, render_page(results).encode(), mode=0o644)
+    return results_file.PAGE_FILE
 
 
-def html(results: Results) -> str:
+def render_page(results: Results) -> str:
     return render(
         "experiment_page.html.j2",
         results=results,
-        words=_words(results),
-        notes=[*summary.extras(results), *summary.verdicts(results)],
-        table=_rows(results),
-        differences=compare.arms(results),
+        words=_format_subtitle(results),
+        notes=[*summary.extra_lines(results), *summary.verdict_lines(results)],
+        table=_table_rows(results),
+        differences=compare.compare_arms(results),
         sides=results.sides,
-        number=summary.number,
-        charts=[(chart, plot.chart_of(chart)) for chart in charts_of(results)],
-        effective=_effective,
+        number=summary.format_number,
+        charts=[(chart, plot.render_chart(chart)) for chart in build_charts(results)],
+        effective=_format_effective,
     )
 
 
-def _words(results: Results) -> str:
+def _format_subtitle(results: Results) -> str:
     where = f"on {results.host}, " if results.host else ""
-    return f"{results.experiment} {where}{summary.MEASURED[results.measured_from]}, {results.created_at}"
+    return f"{results.experiment} {where}{summary.MEASURED_FROM[results.measured_from]}, {results.created_at}"
 
 
-def _rows(results: Results) -> list[list[str]]:
+def _table_rows(results: Results) -> list[list[str]]:
     """Return the same rows as on a terminal."""
-    titles, found = summary.figures(results)
-    body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in found]
+    titles, rows = summary.figure_rows(results)
+    body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in rows]
     return [["Load", "Arm", "Runs", *titles], *body]
 
 
-def _effective(arm: Arm) -> str:
-    return ", ".join(summary.switches(arm.effective)) if arm.effective else "not read"
+def _format_effective(arm: Arm) -> str:
+    return ", ".join(summary.format_switches(arm.effective)) if arm.effective else "not read"
 
 
-def charts_of(results: Results) -> list[Chart]:
+def build_charts(results: Results) -> list[Chart]:
     """Return the charts for which an experiment has figures."""
-    return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results), *_depth(results)]
+    return [
+        *_sweep_charts(results),
+        *_gap_charts(results),
+        *_head_of_line_charts(results),
+        *_throughput_charts(results),
+        *_depth_charts(results),
+    ]
 
 
 #: charts of a sweep: title, name in `Figures`, unit
-SWEPT = (
+SWEEP_CHARTS = (
     ("Throughput", "output_tok_per_s", "tok/s"),
     ("TTFT p50", "ttft_p50_ms", "ms"),
     ("ITL p99", "itl_p99_ms", "ms"),
 )
 
 
-def _sweep(results: Results) -> Iterator[Chart]:
+def _sweep_charts(results: Results) -> Iterator[Chart]:
     """Yield charts of each load by the swept flag, or a heat map of each load by two swept flags."""
     if results.experiment != "sweep":
         return
-    axes = axes_of(results)
-    for title, name, unit in SWEPT:
+    axes = swept_flags(results)
+    for title, name, unit in SWEEP_CHARTS:
         if len(axes) == 2:
-            yield from _heat_maps(results, axes, title, name, unit)
+            yield from _heat_map_charts(results, axes, title, name, unit)
             continue
-        swept = axes[0] if axes and axes[0] != BUDGET else "max_num_batched_tokens"
-        places = _places(results, axes)
-        lines = _joined((row.words, places.get(row.arm), row.figure(name)) for row in rows_rows(results))
+        swept = axes[0] if axes and axes[0] != BUDGET_FLAG else "max_num_batched_tokens"
+        places = _arm_positions(results, axes)
+        lines = _build_lines((row.words, places.get(row.arm), row.figure(name)) for row in build_rows(results))
         if lines:
-            bars = () if _numeric(results, axes) else tuple(_values(results, axes[0]))
-            table = _named_table(swept, bars, lines, unit) if bars else _table(swept, lines, unit)
+            bars = () if _has_numeric_values(results, axes) else tuple(_swept_values(results, axes[0]))
+            table = _build_named_table(swept, bars, lines, unit) if bars else _build_table(swept, lines, unit)
             yield Chart(
                 f"sweep-{name}",
                 f"{title} against {'chunk size' if swept == 'max_num_batched_tokens' else swept}",
@@ -98,44 +104,46 @@ def _sweep(results: Results) -> Iterator[Chart]:
             )
 
 
-def axes_of(results: Results) -> list[str]:
+def swept_flags(results: Results) -> list[str]:
     """Return the names of the swept flags."""
     return list(dict.fromkeys(name for arm in results.arms for name in arm.at))
 
 
-def _numeric(results: Results, axes: Sequence[str]) -> bool:
+def _has_numeric_values(results: Results, axes: Sequence[str]) -> bool:
     values = [arm.at[name] for arm in results.arms for name in axes[:1] if name in arm.at]
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
-def _values(results: Results, name: str) -> list[str]:
+def _swept_values(results: Results, name: str) -> list[str]:
     """Return the values of a swept flag in order, in command line syntax."""
-    return list(dict.fromkeys(shown(arm.at[name]) for arm in results.arms if name in arm.at))
+    return list(dict.fromkeys(format_value(arm.at[name]) for arm in results.arms if name in arm.at))
 
 
-def _places(results: Results, axes: Sequence[str]) -> dict[str, float]:
+def _arm_positions(results: Results, axes: Sequence[str]) -> dict[str, float]:
     """Return the x positions of the arms, which are their values if all are numbers, and otherwise their indexes."""
     if not axes:
         return {arm.name: arm.max_num_batched_tokens for arm in results.arms if arm.max_num_batched_tokens}
     name = axes[0]
-    if _numeric(results, axes):
+    if _has_numeric_values(results, axes):
         return {arm.name: float(arm.at[name]) for arm in results.arms if name in arm.at}
-    order = _values(results, name)
-    return {arm.name: float(order.index(shown(arm.at[name]))) for arm in results.arms if name in arm.at}
+    order = _swept_values(results, name)
+    return {arm.name: float(order.index(format_value(arm.at[name]))) for arm in results.arms if name in arm.at}
 
 
-def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
+def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
     """Yield a chart of each load by two swept flags, with the first flag's values as rows and the second's as columns."""
-    first, second = (_values(results, axis) for axis in axes)
-    for number_of_load, words in enumerate(dict.fromkeys(row.words for row in rows_rows(results))):
-        found: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
-        for row in rows_rows(results):
+    first, second = (_swept_values(results, axis) for axis in axes)
+    for number_of_load, words in enumerate(dict.fromkeys(row.words for row in build_rows(results))):
+        points_by_value: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
+        for row in build_rows(results):
             at, figure = results.arm(row.arm).at, row.figure(name)
             if row.words == words and figure is not None and all(axis in at for axis in axes):
-                found[shown(at[axes[0]])].append((float(second.index(shown(at[axes[1]]))), figure))
-        lines = tuple(Line(value, tuple(sorted(points))) for value, points in found.items())
+                points_by_value[format_value(at[axes[0]])].append(
+                    (float(second.index(format_value(at[axes[1]]))), figure)
+                )
+        lines = tuple(Line(value, tuple(sorted(points))) for value, points in points_by_value.items())
         if any(line.points for line in lines):
-            body = ((line.name, *_cells(line, len(second))) for line in lines)
+            body = ((line.name, *_format_cells(line, len(second))) for line in lines)
             yield Chart(
                 f"grid-{number_of_load}-{name}",
                 f"{title} over {axes[0]} and {axes[1]}, {words}",
@@ -149,25 +157,25 @@ def _heat_maps(results: Results, axes: Sequence[str], title: str, name: str, uni
             )
 
 
-def _cells(line: Line, count: int) -> tuple[str, ...]:
-    return tuple(number(dict(line.points).get(float(column)), 1) for column in range(count))
+def _format_cells(line: Line, count: int) -> tuple[str, ...]:
+    return tuple(format_number(dict(line.points).get(float(column)), 1) for column in range(count))
 
 
-def _named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
+def _build_named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
     """Return a table with a row for each named value and a column for each line."""
-    body = ((name, *(number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
+    body = ((name, *(format_number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
 
 
-def _gaps(results: Results) -> Iterator[Chart]:
+def _gap_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of ITL over time, by arm, for each load whose gaps are stored."""
-    for words in dict.fromkeys(load_words(cell.load) for cell in results.cells if cell.series):
+    for words in dict.fromkeys(describe_load(cell.load) for cell in results.cells if cell.series):
         lines: dict[str, Line] = {}
         for cell in results.cells:
-            if cell.series and load_words(cell.load) == words and cell.arm not in lines:
+            if cell.series and describe_load(cell.load) == words and cell.arm not in lines:
                 series = cell.series[0]
                 points = tuple(zip(series.at_s, series.gap_ms, strict=True))
-                lines[cell.arm] = Line(_arm(results, cell.arm), points, tuple(series.long_at_s))
+                lines[cell.arm] = Line(_format_arm(results, cell.arm), points, tuple(series.long_at_s))
         yield Chart(
             f"itl-{len(words)}-{words.split()[0].strip(':').lower()}",
             f"Gaps over time, {words}",
@@ -178,25 +186,25 @@ def _gaps(results: Results) -> Iterator[Chart]:
             tuple(lines.values()),
             kind="dots",
             log_y=True,
-            table=_gap_table(lines.values()),
+            table=_build_gap_table(lines.values()),
         )
 
 
-def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
+def _build_gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
     """Return a table of only the largest gaps, because all of them would be thousands of rows."""
     head = ("arm", "gaps", "median ms", "the five largest, ms (at s)")
-    found = []
+    rows = []
     for line in lines:
         gaps = sorted(gap for _, gap in line.points)
         largest = sorted(line.points, key=lambda point: -point[1])[:5]
         message = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
-        found.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", message))
-    return (head, *found)
+        rows.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", message))
+    return (head, *rows)
 
 
-def _head_of_line(results: Results) -> Iterator[Chart]:
+def _head_of_line_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of a long prompt's effect on other streams, by arm."""
-    yield from _bars(
+    yield from _bar_charts(
         results,
         "hol1",
         "H1: streams that decode when a long prompt arrives",
@@ -204,7 +212,7 @@ def _head_of_line(results: Results) -> Iterator[Chart]:
         {"largest gap": "largest_gap_ms", "stalled": "stall_ms"},
         "ms",
     )
-    yield from _bars(
+    yield from _bar_charts(
         results,
         "hol2",
         "H2: short prompts right behind a long one",
@@ -218,30 +226,34 @@ def _head_of_line(results: Results) -> Iterator[Chart]:
     )
 
 
-def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str) -> Iterator[Chart]:
+def _bar_charts(
+    results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str
+) -> Iterator[Chart]:
     """Yield a bar chart for a kind of load, with a group of bars for each arm."""
-    found = [row for row in rows_rows(results) if row.load.get("kind") == kind]
-    if found:
-        arms = tuple(_arm(results, row.arm) for row in found)
-        values = {name: [row.figure(figure) for row in found] for name, figure in figures.items()}
+    rows = [row for row in build_rows(results) if row.load.get("kind") == kind]
+    if rows:
+        arms = tuple(_format_arm(results, row.arm) for row in rows)
+        values = {name: [row.figure(figure) for row in rows] for name, figure in figures.items()}
         lines = (
             Line(name, tuple((float(n), value) for n, value in enumerate(each) if value is not None))
             for name, each in values.items()
         )
-        body = zip(arms, *(map(number, each, repeat(0)) for each in values.values()), strict=True)
+        body = zip(arms, *(map(format_number, each, repeat(0)) for each in values.values()), strict=True)
         table = (("arm", *(f"{name}, ms" for name in values)), *body)
         yield Chart(kind, title, what, "", unit, tuple(lines), kind="bars", bars=arms, table=table)
 
 
-def _throughput(results: Results) -> Iterator[Chart]:
+def _throughput_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of the total throughput by number of streams or arrival rate."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
-        serve = [row for row in rows_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
+        serve = [row for row in build_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
         for figure, title, y in (
             ("output_tok_per_s", "Throughput", "output, tok/s"),
             ("ttft_p50_ms", "TTFT p50", "TTFT p50, ms"),
         ):
-            lines = _joined((_arm(results, row.arm), float(row.load[name]), row.figure(figure)) for row in serve)
+            lines = _build_lines(
+                (_format_arm(results, row.arm), float(row.load[name]), row.figure(figure)) for row in serve
+            )
             if any(len(line.points) > 1 for line in lines):
                 yield Chart(
                     f"serve-{name}-{figure}",
@@ -251,54 +263,56 @@ def _throughput(results: Results) -> Iterator[Chart]:
                     y,
                     lines,
                     log_x=name == "concurrency",
-                    table=_table(x, lines, y.rsplit(", ", 1)[-1]),
+                    table=_build_table(x, lines, y.rsplit(", ", 1)[-1]),
                 )
 
 
 #: charts by depth: key, title, name of the figure, unit, divisor and description
-DEPTH = (
+DEPTH_CHARTS = (
     ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of one stream."),
     ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
     ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The lowest MemAvailable of the host meanwhile."),
 )
 
 
-def _depth(results: Results) -> Iterator[Chart]:
+def _depth_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of decode rate, time to first token and memory by prompt length."""
-    found = [row for row in rows_rows(results) if row.load.get("kind") == "depth"]
+    rows = [row for row in build_rows(results) if row.load.get("kind") == "depth"]
     x = "tokens of the prompt"
-    for key, title, name, unit, part, what in DEPTH:
+    for key, title, name, unit, divisor, what in DEPTH_CHARTS:
         points = []
-        for row in found:
+        for row in rows:
             streams, value = row.load.get("concurrency"), row.figure(name)
-            of = f"{_arm(results, row.arm)}, {streams} at once" if len(results.arms) > 1 else f"{streams} at once"
-            points.append((of, float(row.load["prompt_tokens"]), None if value is None else value / part))
-        lines = _joined(points)
+            label = (
+                f"{_format_arm(results, row.arm)}, {streams} at once" if len(results.arms) > 1 else f"{streams} at once"
+            )
+            points.append((label, float(row.load["prompt_tokens"]), None if value is None else value / divisor))
+        lines = _build_lines(points)
         if lines:
-            table = _table(x, lines, unit)
+            table = _build_table(x, lines, unit)
             yield Chart(
                 f"depth-{key}", f"{title} against depth", what, x, f"{title}, {unit}", lines, log_x=True, table=table
             )
 
 
-def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:
+def _build_lines(values: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:
     """Return lines from (name, x, y), leaving out points without a value."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for name, x, y in found:
+    for name, x, y in values:
         if x is not None and y is not None:
             points.setdefault(name, []).append((x, y))
     return tuple(Line(name, tuple(sorted(pairs))) for name, pairs in points.items())
 
 
-def _arm(results: Results, name: str) -> str:
+def _format_arm(results: Results, name: str) -> str:
     title = results.arm(name).title
     return f"{name}: {title}" if title and title != name else name
 
 
-def _table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
+def _build_table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
     """Return a table with a row for each x and a column for each line."""
-    every = sorted({at for line in lines for at, _ in line.points})
+    positions = sorted({at for line in lines for at, _ in line.points})
     body = []
-    for at in every:
-        body.append((f"{at:g}", *(number(dict(line.points).get(at), 1) for line in lines)))
+    for at in positions:
+        body.append((f"{at:g}", *(format_number(dict(line.points).get(at), 1) for line in lines)))
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)

@@ -14,7 +14,7 @@ from sparkwright.html import plot
 from sparkwright.html.checks import Host
 from sparkwright.html.page import render
 
-HOTTEST_C = 100.0
+MAX_TEMPERATURE_C = 100.0
 
 
 def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
@@ -22,28 +22,28 @@ def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
     zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
     return render(
         "hosts_page.html.j2",
-        {"clock": clock, "figure": figure},
-        hosts=[_shown(host) for host in hosts],
-        since=clock(since_s),
-        until=clock(until_s),
+        {"clock": format_time, "figure": format_number},
+        hosts=[_host_context(host) for host in hosts],
+        since=format_time(since_s),
+        until=format_time(until_s),
         zone=zone,
         states=STATES,
     )
 
 
-def clock(time_s: float | None) -> str:
+def format_time(time_s: float | None) -> str:
     """Return a time as local time of this machine."""
-    return "-" if time_s is None else units.moment(time_s, units.MINUTE)
+    return "-" if time_s is None else units.format_time(time_s, units.MINUTE_FORMAT)
 
 
-def figure(value: float | None, digits: int = 1) -> str:
+def format_number(value: float | None, digits: int = 1) -> str:
     """Return a number as text, or a dash if it is unknown."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _shown(host: Host) -> dict[str, Any]:
+def _host_context(host: Host) -> dict[str, Any]:
     share = host.ok_share
-    rates, memory, heat = (
+    rates, memory, temperatures = (
         [value for _, value in host.points(name)] for name in ("tok_per_s", "memory_gib", "temperature_c")
     )
     facts = [
@@ -52,27 +52,29 @@ def _shown(host: Host) -> dict[str, Any]:
         ("not known", f"{100 * host.unknown_share:.1f} %"),
         ("times not ok", f"{len(host.episodes)}"),
         ("tok/s, slowest to fastest", f"{min(rates):.1f} to {max(rates):.1f}" if rates else "-"),
-        ("baseline, tok/s", figure(host.baseline_tok_per_s)),
-        ("least memory free", f"{units.gib(min(memory) * units.GIB)} GiB" if memory else "-"),
-        ("hottest", f"{max(heat):.0f} °C" if heat else "-"),
+        ("baseline, tok/s", format_number(host.baseline_tok_per_s)),
+        ("least memory free", f"{units.format_gib(min(memory) * units.GIB)} GiB" if memory else "-"),
+        ("hottest", f"{max(temperatures):.0f} °C" if temperatures else "-"),
     ]
-    return {"host": host, "facts": facts, "plots": _plots(host) if host.checks else []}
+    return {"host": host, "facts": facts, "plots": _render_plots(host) if host.checks else []}
 
 
-def _plots(host: Host) -> list[Markup]:
+def _render_plots(host: Host) -> list[Markup]:
     axis = plot.time_axis(host.since_s, host.until_s)
     table = f"The table of {host.name} below holds the same."
     baseline = host.baseline_tok_per_s
-    drawn = {
+    figures = {
         "tok_per_s": plot.Figure(
             "tok/s of one stream", reference=("baseline", baseline) if baseline else None, joined=True
         ),
         "memory_gib": plot.Figure("memory free, GiB"),
-        "temperature_c": plot.Figure("temperature, °C", top=HOTTEST_C),
+        "temperature_c": plot.Figure("temperature, °C", top=MAX_TEMPERATURE_C),
     }
-    states = plot.states(host.stretches, axis, f"States of {host.name} over time. {table}")
+    states = plot.render_states(host.periods, axis, f"States of {host.name} over time. {table}")
     lines = [
-        plot.over_time(figure, host.points(name), axis, host.span_s, f"{figure.name} of {host.name} over time. {table}")
-        for name, figure in drawn.items()
+        plot.render_time_series(
+            figure, host.points(name), axis, host.span_s, f"{figure.name} of {host.name} over time. {table}"
+        )
+        for name, figure in figures.items()
     ]
     return [Markup(line) for line in (states, *lines)]  # every text in them was escaped

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from sparkwright import program
 
-FOLDER = Path(__file__).parent
+TEMPLATE_FOLDER = Path(__file__).parent
 
 
 def render(template: str, filters: dict[str, Any] | None = None, **names: Any) -> str:
@@ -23,7 +23,7 @@ def render(template: str, filters: dict[str, Any] | None = None, **names: Any) -
         filters: its Jinja filters.
     """
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(TEMPLATE_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -16,19 +16,19 @@ from sparkwright.health.record import severity
 from sparkwright.html.checks import Period
 from sparkwright.visible import one_line
 
-WIDTH, HEIGHT, BAND, CHART_HEIGHT = 720, 120, 34, 340
+WIDTH, HEIGHT, BAND_HEIGHT, CHART_HEIGHT = 720, 120, 34, 340
 LEFT, RIGHT, TOP, BOTTOM = 60, 8, 26, 18
 #: in pixels: the height of a row of the legend, the height below a chart's axis, and the width of a label's character
-ROW, BELOW, CHARACTER = 17, 36, 6.2
-LEGEND_CHARS = 100
+LEGEND_ROW_HEIGHT, AXIS_HEIGHT, CHARACTER_WIDTH = 17, 36, 6.2
+MAX_LEGEND_CHARS = 100
 #: number of spans without a check after which a line is interrupted
-BREAK = 2.5
+MAX_GAP_SPANS = 2.5
 HOUR_S, DAY_S = 3600, 86400
 #: intervals between time labels, in seconds
-STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S)
-LABELS = 8
+LABEL_STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S)
+MAX_TIME_LABELS = 8
 #: number of colours in the style sheet, and the strokes, marks (around a point) and shades of lines, in order
-COLOURS = 7
+COLOUR_COUNT = 7
 STROKES = ("", "6 3", "6 3 1 3", "1 3")
 MARKS = (
     "m-2.5,0a2.5,2.5 0 1,0 5,0a2.5,2.5 0 1,0 -5,0",
@@ -40,7 +40,7 @@ MARKS = (
     "m-3,-2l1,-1l2,2l2,-2l1,1l-2,2l2,2l-1,1l-2,-2l-2,2l-1,-1l2,-2z",
 )
 SHADES = (1, 0.6, 0.3)
-LEAST = 1.0  # smallest value on a logarithmic scale, as chunks that arrived together have no gap
+MIN_LOG_VALUE = 1.0  # smallest value on a logarithmic scale, as chunks that arrived together have no gap
 
 Points = Sequence[tuple[float, float]]
 
@@ -116,28 +116,28 @@ class Scale:
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1, 2, 5) if len(powers) < 5 else (1,)
-            found = [step * 10.0**power for power in powers for step in steps]
-            return [value for value in found if self.low <= value <= self.high]
-        step = _nice((self.high - self.low) / 5)
+            values = [step * 10.0**power for power in powers for step in steps]
+            return [value for value in values if self.low <= value <= self.high]
+        step = _round_up((self.high - self.low) / 5)
         return [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step + 1e-9) + 1)]
 
 
-def chart_of(chart: Chart) -> str:
+def render_chart(chart: Chart) -> str:
     """Return a chart's picture, for inlining into a page where `KEY-name` is the id of its heading."""
-    legend, rows = _legend(chart) if chart.kind != "heat" and len(chart.lines) > 1 else ([], 0)
-    top, floor = TOP + rows * ROW, CHART_HEIGHT - BELOW
-    parts = [_text(0, 11, chart.y, "name"), *legend]
+    legend, rows = _draw_legend(chart) if chart.kind != "heat" and len(chart.lines) > 1 else ([], 0)
+    top, floor = TOP + rows * LEGEND_ROW_HEIGHT, CHART_HEIGHT - AXIS_HEIGHT
+    parts = [_draw_text(0, 11, chart.y, "name"), *legend]
     if chart.kind == "heat":
-        parts += _heat(chart, top, floor)
+        parts += _draw_heat_map(chart, top, floor)
     else:
         values = [y for line in chart.lines for _, y in line.points]
         high = max(values, default=1.0)
-        low = max(min(values, default=LEAST), LEAST) if chart.log_y else 0.0
-        y = Scale(low, max(high, 2 * low) if chart.log_y else _nice(high * 1.05), floor, top, chart.log_y)
-        parts += _grid(y, y.ticks())
-        parts += _bars(chart, y) if chart.kind == "bars" else _lines(chart, y)
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, chart.x, "label middle"))
-    return _svg(parts, CHART_HEIGHT, f'aria-labelledby="{escape(chart.key)}-name"')
+        low = max(min(values, default=MIN_LOG_VALUE), MIN_LOG_VALUE) if chart.log_y else 0.0
+        y = Scale(low, max(high, 2 * low) if chart.log_y else _round_up(high * 1.05), floor, top, chart.log_y)
+        parts += _draw_grid(y, y.ticks())
+        parts += _draw_bars(chart, y) if chart.kind == "bars" else _draw_lines(chart, y)
+    parts.append(_draw_text((LEFT + WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, chart.x, "label middle"))
+    return _wrap_svg(parts, CHART_HEIGHT, f'aria-labelledby="{escape(chart.key)}-name"')
 
 
 def time_axis(since_s: float, until_s: float) -> Scale:
@@ -145,7 +145,7 @@ def time_axis(since_s: float, until_s: float) -> Scale:
     return Scale(since_s, max(until_s, since_s + 1), LEFT, WIDTH - RIGHT)
 
 
-def over_time(figure: Figure, points: Points, x: Scale, span_s: float, label: str) -> str:
+def render_time_series(figure: Figure, points: Points, x: Scale, span_s: float, label: str) -> str:
     """Return a line plot of (time, value) points.
 
     Args:
@@ -156,175 +156,185 @@ def over_time(figure: Figure, points: Points, x: Scale, span_s: float, label: st
         label: text alternative of the picture.
     """
     values = [value for _, value in points] + ([figure.reference[1]] if figure.reference else [])
-    y = Scale(0.0, figure.top or _nice(max(values, default=1.0) * 1.1), HEIGHT - BOTTOM, TOP)
+    y = Scale(0.0, figure.top or _round_up(max(values, default=1.0) * 1.1), HEIGHT - BOTTOM, TOP)
     parts = [
-        _text(0, 11, figure.name, "name"),
-        *_grid(y, [y.high * share for share in (0, 0.5, 1)]),
-        *_times(x, y.start),
+        _draw_text(0, 11, figure.name, "name"),
+        *_draw_grid(y, [y.high * share for share in (0, 0.5, 1)]),
+        *_draw_time_labels(x, y.start),
     ]
     if figure.reference:
-        parts.append(_rule("reference", LEFT, y.at(figure.reference[1]), WIDTH - RIGHT, y.at(figure.reference[1])))
-        parts.append(_text(WIDTH - RIGHT, y.at(figure.reference[1]) - 3, figure.reference[0], "label end"))
-    for piece in _pieces(points, math.inf if figure.joined else BREAK * span_s):
-        parts.append(_polyline("line", piece, x, y))
+        parts.append(_draw_rule("reference", LEFT, y.at(figure.reference[1]), WIDTH - RIGHT, y.at(figure.reference[1])))
+        parts.append(_draw_text(WIDTH - RIGHT, y.at(figure.reference[1]) - 3, figure.reference[0], "label end"))
+    for piece in _split_at_gaps(points, math.inf if figure.joined else MAX_GAP_SPANS * span_s):
+        parts.append(_draw_polyline("line", piece, x, y))
         if figure.joined or len(piece) == 1:
             parts += [f'<circle class="dot" cx="{x.at(at):.1f}" cy="{y.at(value):.1f}" r="2"/>' for at, value in piece]
     if not points:
-        parts.append(_text(LEFT + 8, (y.start + y.end) / 2, "not known", "label"))
-    return _svg(parts, HEIGHT, f'aria-label="{escape(label)}"')
+        parts.append(_draw_text(LEFT + 8, (y.start + y.end) / 2, "not known", "label"))
+    return _wrap_svg(parts, HEIGHT, f'aria-label="{escape(label)}"')
 
 
-def states(found: Sequence[Period], x: Scale, label: str) -> str:
+def render_states(periods: Sequence[Period], x: Scale, label: str) -> str:
     """Return the states as a coloured band with worse states on top. Gaps are periods with an unknown state."""
-    frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"'
-    parts = [_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>not known</title></rect>']
-    for period in sorted(found, key=lambda period: severity(period.state)):
+    frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND_HEIGHT - 18}"'
+    parts = [_draw_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>not known</title></rect>']
+    for period in sorted(periods, key=lambda period: severity(period.state)):
         start, end = x.at(period.start_s), x.at(period.end_s)
-        shape = f'x="{start:.1f}" y="16" width="{max(1.0, end - start):.1f}" height="{BAND - 18}"'
+        shape = f'x="{start:.1f}" y="16" width="{max(1.0, end - start):.1f}" height="{BAND_HEIGHT - 18}"'
         state = escape(period.state)
         parts.append(f'<rect class="state {state}" {shape}><title>{state}</title></rect>')
-    return _svg(parts, BAND, f'aria-label="{escape(label)}"')
+    return _wrap_svg(parts, BAND_HEIGHT, f'aria-label="{escape(label)}"')
 
 
-def _lines(chart: Chart, y: Scale) -> list[str]:
+def _draw_lines(chart: Chart, y: Scale) -> list[str]:
     """Draw lines, or dots with a thin line and the events below them."""
     xs = sorted({x for line in chart.lines for x, _ in line.points})
     log = chart.log_x and bool(xs) and xs[0] > 0
     low, high = (xs[0], xs[-1]) if xs else (0.0, 1.0)
     x = Scale(low, high if high > low else low + 1, LEFT + 12, WIDTH - RIGHT - 24, log)
-    parts = _below([(x.at(value), f"{value:g}") for value in (xs if log or low == high else x.ticks())], y.start)
+    parts = _draw_axis_labels(
+        [(x.at(value), f"{value:g}") for value in (xs if log or low == high else x.ticks())], y.start
+    )
     for n, line in enumerate(chart.lines):
-        colour, stroke = _colour(n), STROKES[n % len(STROKES)]
-        parts += [_rule(f"event {colour}", x.at(at), y.start, x.at(at), y.end) for at in line.marks]
-        thin = chart.kind == "dots"
-        parts.append(_polyline(f"series {colour}{' thin' if thin else ''}", line.points, x, y, "" if thin else stroke))
-        parts.append(_marks(n, [(x.at(at), y.at(value)) for at, value in line.points]))
+        colour, stroke = _colour_class(n), STROKES[n % len(STROKES)]
+        parts += [_draw_rule(f"event {colour}", x.at(at), y.start, x.at(at), y.end) for at in line.marks]
+        is_thin = chart.kind == "dots"
+        parts.append(
+            _draw_polyline(f"series {colour}{' thin' if is_thin else ''}", line.points, x, y, "" if is_thin else stroke)
+        )
+        parts.append(_draw_marks(n, [(x.at(at), y.at(value)) for at, value in line.points]))
     return parts
 
 
-def _bars(chart: Chart, y: Scale) -> list[str]:
+def _draw_bars(chart: Chart, y: Scale) -> list[str]:
     """Draw groups of bars, with the values above them."""
-    group = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars))
-    wide = 0.8 * group / max(1, len(chart.lines))
-    parts = _below([(LEFT + (n + 0.5) * group, name) for n, name in enumerate(chart.bars)], y.start, group)
+    group_width = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars))
+    bar_width = 0.8 * group_width / max(1, len(chart.lines))
+    parts = _draw_axis_labels(
+        [(LEFT + (n + 0.5) * group_width, name) for n, name in enumerate(chart.bars)], y.start, group_width
+    )
     for n, line in enumerate(chart.lines):
         shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
         for at, value in line.points:
-            left, top = LEFT + (at + 0.1) * group + n * wide, y.at(value)
-            size = f'width="{wide * 0.92:.1f}" height="{y.start - top:.1f}"'
-            parts.append(f'<rect class="bar {_colour(n)}" x="{left:.1f}" y="{top:.1f}" {size} {shade}/>')
-            parts.append(_text(left + wide * 0.46, top - 3, f"{value:,.0f}", "label middle"))
+            left, top = LEFT + (at + 0.1) * group_width + n * bar_width, y.at(value)
+            size = f'width="{bar_width * 0.92:.1f}" height="{y.start - top:.1f}"'
+            parts.append(f'<rect class="bar {_colour_class(n)}" x="{left:.1f}" y="{top:.1f}" {size} {shade}/>')
+            parts.append(_draw_text(left + bar_width * 0.46, top - 3, f"{value:,.0f}", "label middle"))
     return parts
 
 
-def _heat(chart: Chart, top: float, floor: float) -> list[str]:
+def _draw_heat_map(chart: Chart, top: float, floor: float) -> list[str]:
     """Draw a heat map whose cells show their figures. Cells without a figure are empty."""
-    wide, high = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars)), (floor - top) / max(1, len(chart.lines))
+    cell_width, cell_height = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars)), (floor - top) / max(1, len(chart.lines))
     values = [value for line in chart.lines for _, value in line.points]
     shade = Scale(min(values), max(values), 0.1, 0.6)
-    parts = _below([(LEFT + (n + 0.5) * wide, name) for n, name in enumerate(chart.bars)], floor, wide)
+    parts = _draw_axis_labels(
+        [(LEFT + (n + 0.5) * cell_width, name) for n, name in enumerate(chart.bars)], floor, cell_width
+    )
     for n, line in enumerate(chart.lines):
-        middle = top + (n + 0.5) * high
-        parts.append(_text(LEFT - 4, middle + 3, one_line(line.name, at_most=int(LEFT / CHARACTER)), "label end"))
+        middle = top + (n + 0.5) * cell_height
+        parts.append(
+            _draw_text(LEFT - 4, middle + 3, one_line(line.name, max_chars=int(LEFT / CHARACTER_WIDTH)), "label end")
+        )
         for column, value in line.points:
-            left, size = LEFT + column * wide, f'width="{wide - 1:.1f}" height="{high - 1:.1f}"'
+            left, size = LEFT + column * cell_width, f'width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
             fill = f'fill-opacity="{shade.at(value):.2f}"'
-            parts.append(f'<rect class="cell" x="{left:.1f}" y="{top + n * high:.1f}" {size} {fill}/>')
-            parts.append(_text(left + wide / 2, middle + 3, f"{value:,.1f}", "figure middle"))
+            parts.append(f'<rect class="cell" x="{left:.1f}" y="{top + n * cell_height:.1f}" {size} {fill}/>')
+            parts.append(_draw_text(left + cell_width / 2, middle + 3, f"{value:,.1f}", "figure middle"))
     return parts
 
 
-def _legend(chart: Chart) -> tuple[list[str], int]:
+def _draw_legend(chart: Chart) -> tuple[list[str], int]:
     """Return the legend with the lines' names and marks, and its number of rows."""
     parts, left, row = [], float(LEFT), 0
     for n, line in enumerate(chart.lines):
-        name = one_line(line.name, at_most=LEGEND_CHARS)
-        width = 26 + CHARACTER * len(name)
+        name = one_line(line.name, max_chars=MAX_LEGEND_CHARS)
+        width = 26 + CHARACTER_WIDTH * len(name)
         if left > LEFT and left + width > WIDTH - RIGHT:
             left, row = float(LEFT), row + 1
-        y = TOP - 6 + row * ROW
+        y = TOP - 6 + row * LEGEND_ROW_HEIGHT
         if chart.kind == "bars":
             shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
-            parts.append(f'<rect class="bar {_colour(n)}" x="{left:.1f}" y="{y}" width="12" height="9" {shade}/>')
+            parts.append(f'<rect class="bar {_colour_class(n)}" x="{left:.1f}" y="{y}" width="12" height="9" {shade}/>')
         else:
-            parts.append(_marks(n, [(left + 6, y + 5)]))
-        parts.append(_text(left + 16, y + 8, name, "label"))
+            parts.append(_draw_marks(n, [(left + 6, y + 5)]))
+        parts.append(_draw_text(left + 16, y + 8, name, "label"))
         left += width
     return parts, row + 1
 
 
-def _colour(n: int) -> str:
-    return f"series{n % COLOURS + 1}"
+def _colour_class(n: int) -> str:
+    return f"series{n % COLOUR_COUNT + 1}"
 
 
-def _marks(n: int, at: Points) -> str:
-    drawn = "".join(f"M{x:.1f},{y:.1f}{MARKS[n % len(MARKS)]}" for x, y in at)
-    return f'<path class="mark {_colour(n)}" d="{drawn}"/>'
+def _draw_marks(n: int, at: Points) -> str:
+    path = "".join(f"M{x:.1f},{y:.1f}{MARKS[n % len(MARKS)]}" for x, y in at)
+    return f'<path class="mark {_colour_class(n)}" d="{path}"/>'
 
 
-def _polyline(kind: str, points: Points, x: Scale, y: Scale, stroke: str = "") -> str:
-    drawn = " ".join(f"{x.at(at):.1f},{y.at(value):.1f}" for at, value in points)
+def _draw_polyline(kind: str, points: Points, x: Scale, y: Scale, stroke: str = "") -> str:
+    coordinates = " ".join(f"{x.at(at):.1f},{y.at(value):.1f}" for at, value in points)
     dashes = f' stroke-dasharray="{stroke}"' if stroke else ""
-    return f'<polyline class="{kind}" points="{drawn}"{dashes}/>'
+    return f'<polyline class="{kind}" points="{coordinates}"{dashes}/>'
 
 
-def _svg(parts: Iterable[str], height: int, named: str) -> str:
-    return f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" {named}>' + "".join(parts) + "</svg>"
+def _wrap_svg(parts: Iterable[str], height: int, label_attribute: str) -> str:
+    return f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" {label_attribute}>' + "".join(parts) + "</svg>"
 
 
-def _text(x: float, y: float, words: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+def _draw_text(x: float, y: float, text: str, kind: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
-def _rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+def _draw_rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _grid(y: Scale, ticks: Sequence[float]) -> list[str]:
+def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
     """Return a rule and a label for each tick of the vertical axis."""
-    rules = [_rule("grid", LEFT, y.at(tick), WIDTH - RIGHT, y.at(tick)) for tick in ticks]
-    return rules + [_text(LEFT - 4, y.at(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
+    rules = [_draw_rule("grid", LEFT, y.at(tick), WIDTH - RIGHT, y.at(tick)) for tick in ticks]
+    return rules + [_draw_text(LEFT - 4, y.at(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
 
 
-def _below(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
+def _draw_axis_labels(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
     """Return the labels of the horizontal axis. Those without room are left out, or shortened if each has the same room."""
     parts, free = [], float("-inf")
     for at, words in labels:
-        shown = one_line(words, at_most=max(4, int(room / CHARACTER))) if room else words
-        half = len(shown) * CHARACTER / 2 + 3
+        label = one_line(words, max_chars=max(4, int(room / CHARACTER_WIDTH))) if room else words
+        half = len(label) * CHARACTER_WIDTH / 2 + 3
         if room or at - half >= free:
-            parts.append(_text(at, floor + 13, shown, "label middle"))
+            parts.append(_draw_text(at, floor + 13, label, "label middle"))
             free = at + half
     return parts
 
 
-def _times(x: Scale, floor: float) -> list[str]:
+def _draw_time_labels(x: Scale, floor: float) -> list[str]:
     """Return labels at round local times."""
     span_s = x.high - x.low
-    step_s = next((index for index in STEPS_S if span_s / index <= LABELS), STEPS_S[-1])
+    step_s = next((index for index in LABEL_STEPS_S if span_s / index <= MAX_TIME_LABELS), LABEL_STEPS_S[-1])
     form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
     shift_s = time.localtime(x.high).tm_gmtoff
     first = math.ceil((x.low + shift_s) / step_s) * step_s - shift_s
     parts = []
-    for at in (first + n * step_s for n in range(LABELS + 1)):
+    for at in (first + n * step_s for n in range(MAX_TIME_LABELS + 1)):
         if at <= x.high:
             place = min(max(x.at(at), LEFT + 18), WIDTH - RIGHT - 18)
-            parts.append(_text(place, floor + 13, time.strftime(form, time.localtime(at)), "label middle"))
+            parts.append(_draw_text(place, floor + 13, time.strftime(form, time.localtime(at)), "label middle"))
     return parts
 
 
-def _pieces(points: Points, most_s: float) -> list[list[tuple[float, float]]]:
+def _split_at_gaps(points: Points, max_gap_s: float) -> list[list[tuple[float, float]]]:
     """Return sequences of points that are at most most_s apart."""
     pieces: list[list[tuple[float, float]]] = []
     for point in points:
-        if pieces and point[0] - pieces[-1][-1][0] <= most_s:
+        if pieces and point[0] - pieces[-1][-1][0] <= max_gap_s:
             pieces[-1].append(point)
         else:
             pieces.append([point])
     return pieces
 
 
-def _nice(value: float) -> float:
+def _round_up(value: float) -> float:
     """Return the next round number that is not smaller."""
     if value <= 0:
         return 1.0

@@ -17,15 +17,15 @@ from sparkwright.mcp import output
 
 Operation = Literal["deploy", "restart", "rollback"]
 #: how long a plan can be confirmed, in seconds
-LASTS_S = 600.0
+PLAN_LIFETIME_S = 600.0
 #: limit on the plans that wait for confirmation, beyond which the oldest are dropped
-MOST = 50
+MAX_WAITING_PLANS = 50
 
 OnEvent = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedChange:
     """A change to confirm."""
 
     id: str
@@ -40,7 +40,7 @@ class Planned:
     shown: dict[str, Any]
 
 
-class Changes:
+class PendingChanges:
     """The plans of one MCP server.
 
     Args:
@@ -50,11 +50,11 @@ class Changes:
     def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
         self._fleet = fleet
         self._clock = clock
-        self._waiting: dict[str, Planned] = {}
+        self._waiting: dict[str, PlannedChange] = {}
         self._used: set[str] = set()
         self._lock = threading.Lock()
 
-    def plan(self, operation: Operation, hosts: str, on_event: OnEvent) -> Planned | None:
+    def plan(self, operation: Operation, hosts: str, on_event: OnEvent) -> PlannedChange | None:
         """Plan an operation as it would run now.
 
         Returns:
@@ -65,19 +65,19 @@ class Changes:
             SparkwrightError: a host would refuse, or is unreachable.
         """
         names = tuple(host.host for host in self._fleet.hosts(hosts))
-        digest, plan = self._now(operation, names, on_event)
+        digest, plan = self._plan_now(operation, names, on_event)
         if not plan:
             return None
-        shown = output.complete("plan", plan)
-        if shown is None:
+        full_plan = output.build_complete_answer("plan", plan)
+        if full_plan is None:
             raise Refused(
-                f"the plan has more than {output.ANSWER:,} characters, which no answer shows as a whole.",
+                f"the plan has more than {output.MAX_ANSWER_CHARS:,} characters, which no answer shows as a whole.",
                 fix=f"Plan fewer hosts at a time, or run `sparkwright {operation} --host {names[0]}` in a terminal.",
             )
-        planned = Planned(secrets.token_hex(8), operation, names, digest, self._clock(), plan, shown)
+        planned = PlannedChange(secrets.token_hex(8), operation, names, digest, self._clock(), plan, full_plan)
         with self._lock:
             self._waiting[planned.id] = planned
-            for id in list(self._waiting)[:-MOST]:
+            for id in list(self._waiting)[:-MAX_WAITING_PLANS]:
                 del self._waiting[id]
         return planned
 
@@ -87,24 +87,24 @@ class Changes:
             planned = self._waiting.pop(id, None)
             used = id in self._used
             self._used.add(id) if planned else None
-        again = "Plan it again, and show the new plan."
+        fix = "Plan it again, and show the new plan."
         if planned is None:
-            why = "was used already" if used else "is unknown"
-            raise Refused(f"the plan {id} {why}; a plan is for one change.", fix=again)
-        if self._clock() - planned.planned_s > LASTS_S:
-            raise Refused(f"the plan {id} is older than {LASTS_S / 60:g} minutes.", fix=again)
-        if self._files() != planned.digest.partition(":")[0]:
-            raise Refused(f"the project's files changed since the plan {id} was made.", fix=again)
-        if self._now(planned.operation, planned.hosts, on_event)[0] != planned.digest:
-            raise Refused(f"the plan {id} is out of date: the hosts are not as they were when it was made.", fix=again)
-        return _followed(self._run(planned.operation, planned.hosts), on_event)
+            reason = "was used already" if used else "is unknown"
+            raise Refused(f"the plan {id} {reason}; a plan is for one change.", fix=fix)
+        if self._clock() - planned.planned_s > PLAN_LIFETIME_S:
+            raise Refused(f"the plan {id} is older than {PLAN_LIFETIME_S / 60:g} minutes.", fix=fix)
+        if self._digest_files() != planned.digest.partition(":")[0]:
+            raise Refused(f"the project's files changed since the plan {id} was made.", fix=fix)
+        if self._plan_now(planned.operation, planned.hosts, on_event)[0] != planned.digest:
+            raise Refused(f"the plan {id} is out of date: the hosts are not as they were when it was made.", fix=fix)
+        return _follow_run(self._run(planned.operation, planned.hosts), on_event)
 
-    def _now(
+    def _plan_now(
         self, operation: Operation, hosts: tuple[str, ...], on_event: OnEvent
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
         """Return the digest of a current plan, and its tasks with changes. Raises the error of a host that refuses."""
-        files = self._files()
-        result = _followed(self._run(operation, hosts, check=True, diff=True), on_event).check()
+        files = self._digest_files()
+        result = _follow_run(self._run(operation, hosts, check=True, diff=True), on_event).check()
         if result.exit is Exit.OK:
             return f"{files}:", ()
         plan = tuple(
@@ -117,14 +117,14 @@ class Changes:
     def _run(self, operation: Operation, hosts: tuple[str, ...], **options: Unpack[Options]) -> Run:
         return self._fleet.run_playbook(operation, ",".join(hosts), **options)
 
-    def _files(self) -> str:
+    def _digest_files(self) -> str:
         try:
-            return plan_cache.inputs(self._fleet.root)
+            return plan_cache.input_digest(self._fleet.root)
         except (OSError, ValueError) as error:
             raise Refused(f"the project's files can't be read: {error}.", where=str(self._fleet.root)) from None
 
 
-def _followed(run: Run, on_event: OnEvent) -> RunResult:
+def _follow_run(run: Run, on_event: OnEvent) -> RunResult:
     for event in run:
         on_event(event)
     return run.result()

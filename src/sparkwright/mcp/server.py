@@ -17,15 +17,15 @@ from pydantic import Field
 from sparkwright import here
 from sparkwright.api import Event, Exit, Fleet, Refused, RunResult, SparkwrightError
 from sparkwright.app import json_output, manual
-from sparkwright.app.connect import choose
+from sparkwright.app.connect import select_hosts
 from sparkwright.app.questions import fleet_status
 from sparkwright.mcp import output
-from sparkwright.mcp.changes import LASTS_S, Changes, Operation
-from sparkwright.program import typed
+from sparkwright.mcp.changes import PLAN_LIFETIME_S, Operation, PendingChanges
+from sparkwright.program import rewrite_commands
 from sparkwright.remote.ssh import ssh_link
 from sparkwright.version import __version__
 
-Given = ParamSpec("Given")
+Params = ParamSpec("Params")
 Answer = TypeVar("Answer")
 
 Hosts = Annotated[
@@ -39,7 +39,7 @@ Hosts = Annotated[
 ]
 RunId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; empty for the newest")]
 Lines = Annotated[int, Field(ge=1, le=1000, description="how many lines from the end")]
-LINES = 100
+DEFAULT_LINES = 100
 Last = Annotated[int, Field(ge=1, le=100, description="how many, newest first")]
 Since = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
 Topic = Annotated[
@@ -54,79 +54,82 @@ Words = Annotated[str, Field(max_length=200, description="in place of a topic: w
 PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id that plan_change gave")]
 
 #: imported before the server is ready, because the first request to a host would have to wait for it
-CONNECTS = ssh_link.SshLink
+PRELOADED_LINK = ssh_link.SshLink
 
-READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
-CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+READ_HINTS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
+CHANGE_HINTS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 INSTRUCTIONS = f"""Model servers (vLLM, SGLang, llama.cpp) on DGX Spark hosts, as the project in one folder describes them.
-{output.NOTE} Unknown is a value: null and "unknown" are never good news."""
-READ_ONLY = " This server is read only: it was started without --allow-changes."
-CONFIRMED = f""" To change hosts: plan_change, show its plan to the user, and call apply_change with its id only after the user
-confirmed that plan. An id lasts {LASTS_S / 60:g} minutes, for one change, while hosts and project files stay as they are."""
+{output.UNTRUSTED_NOTE} Unknown is a value: null and "unknown" are never good news."""
+READ_ONLY_NOTE = " This server is read only: it was started without --allow-changes."
+CONFIRMATION_NOTE = f""" To change hosts: plan_change, show its plan to the user, and call apply_change with its id only after the
+user confirmed that plan. An id lasts {PLAN_LIFETIME_S / 60:g} minutes, for one change, while hosts and project files stay
+as they are."""
 
 
 def serve(fleet: Fleet, *, allow_changes: bool) -> None:
     """Serve over standard input and output until the client disconnects."""
-    with contextlib.suppress(SparkwrightError), here.opened(fleet.root):
-        fleet_status.pinned(
-            choose("all")
+    with contextlib.suppress(SparkwrightError), here.use_folder(fleet.root):
+        fleet_status.intended_servers(
+            select_hosts("all")
         )  # with what reads the files, for which the first question would wait half a second
-    made(fleet, allow_changes=allow_changes).run("stdio")
+    build_server(fleet, allow_changes=allow_changes).run("stdio")
 
 
-def made(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
+def build_server(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
     """Return the server with its tools.
 
     Args:
         allow_changes: include the tools that change hosts.
     """
-    about = INSTRUCTIONS + (CONFIRMED if allow_changes else READ_ONLY)
-    server: MCPServer[Any] = MCPServer("sparkwright", instructions=about, version=__version__, log_level="WARNING")
-    for tool in _reading(fleet):
-        server.add_tool(_saying(tool, ToolError), annotations=READS)
-    for change, hints in _changing(Changes(fleet)) if allow_changes else ():
-        server.add_tool(_saying(change, ToolError), annotations=hints)
-    _resources(server, fleet)
+    instructions = INSTRUCTIONS + (CONFIRMATION_NOTE if allow_changes else READ_ONLY_NOTE)
+    server: MCPServer[Any] = MCPServer(
+        "sparkwright", instructions=instructions, version=__version__, log_level="WARNING"
+    )
+    for tool in _read_tools(fleet):
+        server.add_tool(_translate_errors(tool, ToolError), annotations=READ_HINTS)
+    for change, hints in _change_tools(PendingChanges(fleet)) if allow_changes else ():
+        server.add_tool(_translate_errors(change, ToolError), annotations=hints)
+    _add_resources(server, fleet)
     return server
 
 
-def _reading(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
+def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
     def hosts(hosts: Hosts = "all") -> dict[str, Any]:
         """List the hosts of the inventory: address, groups, recipe. Asks no host."""
-        return output.answer("hosts", fleet.hosts(hosts))
+        return output.build_answer("hosts", fleet.hosts(hosts))
 
     def status(hosts: Hosts = "all") -> dict[str, Any]:
         """Show what each host serves now: state, why, model, tok/s, memory, drift. From its last scheduled check, or of now."""
-        return output.answer("hosts", fleet.status(hosts))
+        return output.build_answer("hosts", fleet.status(hosts))
 
     def health(hosts: Hosts, context: Context) -> dict[str, Any]:
         """Check the servers' health now: a generated token, not a status code."""
-        return _ended(fleet.health(hosts), _progress(context))
+        return _follow_run(fleet.health(hosts), _progress_reporter(context))
 
     def plan(hosts: Hosts, context: Context) -> dict[str, Any]:
         """Show what a deploy would change, field by field. Changes nothing."""
-        return _ended(fleet.plan(hosts), _progress(context))
+        return _follow_run(fleet.plan(hosts), _progress_reporter(context))
 
     def diagnose(hosts: Hosts) -> dict[str, Any]:
         """Tell why a server is slow or down: causes with evidence and fix. Measures an idle server, up to a minute."""
-        return output.answer("hosts", fleet.diagnose(hosts))
+        return output.build_answer("hosts", fleet.diagnose(hosts))
 
-    def logs(hosts: Hosts, lines: Lines = LINES) -> dict[str, Any]:
+    def logs(hosts: Hosts, lines: Lines = DEFAULT_LINES) -> dict[str, Any]:
         """Read the end of each server's log, and what its last start reports of itself."""
-        return _logs(fleet, hosts, lines)
+        return _read_logs(fleet, hosts, lines)
 
     def history(hosts: Hosts, last: Last = 20) -> dict[str, Any]:
         """List what was done to each server: who, when, what differed, what was measured."""
-        return output.answer("hosts", fleet.history(hosts, last=last))
+        return output.build_answer("hosts", fleet.history(hosts, last=last))
 
     def incident(hosts: Hosts, run: RunId = "") -> dict[str, Any]:
         """Read the diagnostics that were kept when a server failed: log, inspect, memory, kernel messages, events."""
-        return output.answer("hosts", fleet.incident(hosts, run=run), text=output.LOG)
+        return output.build_answer("hosts", fleet.incident(hosts, run=run), text=output.MAX_LOG_CHARS)
 
     def report(hosts: Hosts = "all", since: Since = "7d") -> dict[str, Any]:
         """Summarise the scheduled checks: states, throughput and temperatures over time."""
-        return output.answer("hosts", fleet.report(hosts, since=since))
+        return output.build_answer("hosts", fleet.report(hosts, since=since))
 
     def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
         """Read a page of the documentation, of a playbook module or a rule, or search them. doctor.md is the topic doctor."""
@@ -139,44 +142,49 @@ def _reading(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
     return hosts, status, health, plan, diagnose, logs, history, incident, report, docs
 
 
-def _changing(changes: Changes) -> Sequence[tuple[Callable[..., dict[str, Any]], ToolAnnotations]]:
+def _change_tools(changes: PendingChanges) -> Sequence[tuple[Callable[..., dict[str, Any]], ToolAnnotations]]:
     def plan_change(operation: Operation, hosts: Hosts, context: Context) -> dict[str, Any]:
         """Plan a deploy, a restart or a rollback, and change nothing. Show the plan to the user; its id is for apply_change."""
-        planned = changes.plan(operation, hosts, _progress(context))
+        planned = changes.plan(operation, hosts, _progress_reporter(context))
         if planned is None:
             return {"id": "", "plan": [], "summary": f"Nothing to {operation}: every host is as it should be."}
-        about = {"id": planned.id, "operation": operation, "hosts": list(planned.hosts), "lasts_s": LASTS_S}
-        return about | planned.shown
+        plan_fields = {
+            "id": planned.id,
+            "operation": operation,
+            "hosts": list(planned.hosts),
+            "lasts_s": PLAN_LIFETIME_S,
+        }
+        return plan_fields | planned.shown
 
     def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
         """Make a change that plan_change planned and the user confirmed. Refused if anything is not as it was planned."""
-        return _result(changes.apply(id, _progress(context)))
+        return _result_json(changes.apply(id, _progress_reporter(context)))
 
-    return (plan_change, READS), (apply_change, CHANGES)
+    return (plan_change, READ_HINTS), (apply_change, CHANGE_HINTS)
 
 
-def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
+def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
     json_type = "application/json"
 
     @server.resource("sparkwright://hosts", mime_type=json_type, description="The inventory.")
-    @_raising(ResourceError)
+    @_translate_errors_to(ResourceError)
     def hosts() -> dict[str, Any]:
-        return output.answer("hosts", fleet.hosts())
+        return output.build_answer("hosts", fleet.hosts())
 
     @server.resource(
         "sparkwright://status", mime_type=json_type, description="What every host does; without sandboxes."
     )
-    @_raising(ResourceError)
+    @_translate_errors_to(ResourceError)
     def status() -> dict[str, Any]:
-        return output.answer("hosts", fleet.status())
+        return output.build_answer("hosts", fleet.status())
 
-    for question in _of_a_host(fleet):
+    for question in _host_resources(fleet):
         uri = f"sparkwright://{question.__name__}/{{host}}"
         add = server.resource(uri, mime_type=json_type, description=question.__doc__)
-        add(_saying(question, ResourceError))
+        add(_translate_errors(question, ResourceError))
 
-    about = "The pages, modules and rules there are."
-    server.resource("sparkwright://docs", mime_type="text/plain", description=about)(manual.index)
+    docs_description = "The pages, modules and rules there are."
+    server.resource("sparkwright://docs", mime_type="text/plain", description=docs_description)(manual.index)
     for name, text in manual.pages().items():
         read = functools.partial(manual.topic, name)
         uri, title = f"sparkwright://docs/{name}", manual.title(text)
@@ -185,71 +193,77 @@ def _resources(server: MCPServer[Any], fleet: Fleet) -> None:
     @server.resource(
         "sparkwright://docs/{topic}", mime_type="text/markdown", description="A page, a module's, or a rule's."
     )
-    @_raising(ResourceError)
+    @_translate_errors_to(ResourceError)
     def page(topic: str) -> str:
         return manual.topic(topic)
 
     @server.resource("sparkwright://schemas/events", mime_type=json_type, description="The JSON Schema of an event.")
-    @_raising(ResourceError)
+    @_translate_errors_to(ResourceError)
     def events() -> dict[str, Any]:
-        return json_output.schema(json_output.EVENTS)
+        return json_output.schema(json_output.EVENTS_KIND)
 
 
-def _of_a_host(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
+def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
     """Return the functions of the resources about one host or group."""
 
     def health(host: str) -> dict[str, Any]:
         """A check of its server now: a generated token."""
-        return _ended(fleet.health(host), _silent)
+        return _follow_run(fleet.health(host), _ignore_event)
 
     def plan(host: str) -> dict[str, Any]:
         """The changes that a deploy would make."""
-        return _ended(fleet.plan(host), _silent)
+        return _follow_run(fleet.plan(host), _ignore_event)
 
     def diagnose(host: str) -> dict[str, Any]:
         """The reason why its server is slow or down."""
-        return output.answer("hosts", fleet.diagnose(host))
+        return output.build_answer("hosts", fleet.diagnose(host))
 
     def logs(host: str) -> dict[str, Any]:
         """The end of its server's log, and the engine's state as the last start logged it."""
-        return _logs(fleet, host, LINES)
+        return _read_logs(fleet, host, DEFAULT_LINES)
 
     def history(host: str) -> dict[str, Any]:
         """The history of its server, newest entry first."""
-        return output.answer("hosts", fleet.history(host))
+        return output.build_answer("hosts", fleet.history(host))
 
     def incident(host: str) -> dict[str, Any]:
         """The diagnostics of its server's last failure."""
-        return output.answer("hosts", fleet.incident(host), text=output.LOG)
+        return output.build_answer("hosts", fleet.incident(host), text=output.MAX_LOG_CHARS)
 
     def report(host: str) -> dict[str, Any]:
         """A summary of a week of scheduled checks."""
-        return output.answer("hosts", fleet.report(host))
+        return output.build_answer("hosts", fleet.report(host))
 
     return health, plan, diagnose, logs, history, incident, report
 
 
-def _logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
-    found = [
-        {"host": log.host, "text": log.text[-output.LOG :], "state": log.state, "known": log.known, "error": log.error}
+def _read_logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
+    log_rows = [
+        {
+            "host": log.host,
+            "text": log.text[-output.MAX_LOG_CHARS :],
+            "state": log.state,
+            "known": log.known,
+            "error": log.error,
+        }
         for log in fleet.logs(hosts, tail=lines)
     ]
-    return output.answer("hosts", found, text=output.LOG)
+    return output.build_answer("hosts", log_rows, text=output.MAX_LOG_CHARS)
 
 
-def _silent(event: Event) -> None:
+def _ignore_event(event: Event) -> None:
     """Ignore progress events, because resources have no progress."""
 
 
-def _ended(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
+def _follow_run(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
     for event in run:
         on_event(event)
-    return _result(run.result())
+    return _result_json(run.result())
 
 
-def _result(result: RunResult) -> dict[str, Any]:
+def _result_json(result: RunResult) -> dict[str, Any]:
     """Return a run's outcome on each host, with the tasks that changed something or failed."""
-    shown = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
+    notable = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {
             "host": task_result.host,
@@ -259,47 +273,47 @@ def _result(result: RunResult) -> dict[str, Any]:
             "fix": task_result.fix,
             "diff": task_result.diff,
         }
-        for task_result in shown
+        for task_result in notable
     ]
     hosts = list(result.hosts.values())
-    ended = {
+    summary = {
         "exit": int(result.exit),
         "ended": result.exit.name.lower(),
         "fine": result.exit in (Exit.OK, Exit.CHANGES),
     }
-    return ended | output.answer("run", {"hosts": hosts, "tasks": rows, "stopped": result.stopped})
+    return summary | output.build_answer("run", {"hosts": hosts, "tasks": rows, "stopped": result.stopped})
 
 
-def _progress(context: Context) -> Callable[[Event], None]:
+def _progress_reporter(context: Context) -> Callable[[Event], None]:
     """Return a callback that reports starting tasks and finished hosts to the client.
 
     It is called in a server thread.
     """
     count = 0
 
-    def hears(event: Event) -> None:
+    def report_event(event: Event) -> None:
         nonlocal count
         if event.kind not in ("task_started", "host_finished"):
             return
         count += 1
-        what = event.fields.get("name") or "done"
-        from_thread.run(context.report_progress, count, None, f"{event.host}: {what}"[:300])
+        task_name = event.fields.get("name") or "done"
+        from_thread.run(context.report_progress, count, None, f"{event.host}: {task_name}"[:300])
 
-    return hears
-
-
-def _raising(kind: type[Exception]) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
-    return functools.partial(_saying, kind=kind)
+    return report_event
 
 
-def _saying(act: Callable[Given, Answer], kind: type[Exception]) -> Callable[Given, Answer]:
+def _translate_errors_to(kind: type[Exception]) -> Callable[[Callable[Params, Answer]], Callable[Params, Answer]]:
+    return functools.partial(_translate_errors, kind=kind)
+
+
+def _translate_errors(function: Callable[Params, Answer], kind: type[Exception]) -> Callable[Params, Answer]:
     """Pass our error messages to the client, because the SDK hides the text of unexpected exceptions."""
 
-    @functools.wraps(act)
-    def run(*args: Given.args, **options: Given.kwargs) -> Answer:
+    @functools.wraps(function)
+    def call(*args: Params.args, **options: Params.kwargs) -> Answer:
         try:
-            return act(*args, **options)
+            return function(*args, **options)
         except SparkwrightError as error:
-            raise kind(typed(str(error))) from None
+            raise kind(rewrite_commands(str(error))) from None
 
-    return run
+    return call

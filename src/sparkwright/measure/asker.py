@@ -13,15 +13,15 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
-from sparkwright.engines.caches import Sighting
+from sparkwright.engines.caches import PrefixMeasurement
 from sparkwright.engines.http import Http
 from sparkwright.measure import stream
-from sparkwright.measure.http_probe import risen
+from sparkwright.measure.http_probe import counter_increase
 from sparkwright.measure.load import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Ruler:
+class TokenEstimator:
     """An estimate of the number of tokens in a prompt on a given server."""
 
     #: tokens per word
@@ -30,42 +30,42 @@ class Ruler:
     fixed: float = 24.0
 
     @classmethod
-    def of(cls, few: tuple[int, int], many: tuple[int, int]) -> Ruler:
+    def of(cls, short: tuple[int, int], long: tuple[int, int]) -> TokenEstimator:
         """Return a ruler from two prompts, given as (words, tokens), or the default if the server does not count tokens."""
-        (words, tokens), (more_words, more_tokens) = few, many
-        if tokens <= 0 or more_tokens <= tokens or more_words <= words:
+        (short_words, short_tokens), (long_words, long_tokens) = short, long
+        if short_tokens <= 0 or long_tokens <= short_tokens or long_words <= short_words:
             return cls()
-        per_word = (more_tokens - tokens) / (more_words - words)
-        return cls(per_word, max(0.0, tokens - per_word * words))
+        per_word = (long_tokens - short_tokens) / (long_words - short_words)
+        return cls(per_word, max(0.0, short_tokens - per_word * short_words))
 
     def text(self, tokens: int) -> str:
         """Return a new prompt of about this many tokens, which no cache can contain."""
-        return words_text(max(0, round((tokens - self.fixed) / self.per_word)))
+        return random_text(max(0, round((tokens - self.fixed) / self.per_word)))
 
 
 @dataclass
-class Asker:
+class ServerClient:
     """Sends requests to a server."""
 
     http: Http
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
-    ruler: Ruler = field(default_factory=Ruler)
+    ruler: TokenEstimator = field(default_factory=TokenEstimator)
     #: options that the server has refused, as learned by `run`
     left_out: tuple[str, ...] = ()
     temperature: float = 0.0
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """Return a request without the options that this server refuses."""
-        full = openai_api.measured_stream(self.http, self.model, text, tokens, temperature=self.temperature)
-        return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
+        body = openai_api.build_stream_request(self.http, self.model, text, tokens, temperature=self.temperature)
+        return Request({key: value for key, value in body.items() if key not in self.left_out}, at_s, group)
 
-    def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
+    def sized_request(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """Return a request with a prompt of about this many tokens."""
         return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
-    def run(self, request: Request, **how: Any) -> stream.Stream:
+    def run(self, request: Request, **options: Any) -> stream.Stream:
         """Send a request now, and record the options that the server refuses. Raises stream.StreamError.
 
         Other keyword arguments are passed to `stream.record`.
@@ -73,61 +73,72 @@ class Asker:
         body = request.body
         while True:
             try:
-                found = stream.run(self.base_url, body, counted=self.http.counted, api_key=self.api_key, **how)
+                result = stream.measure_stream(
+                    self.base_url, body, counter_keys=self.http.counted, api_key=self.api_key, **options
+                )
             except stream.StreamError as error:
-                plainer = openai_api.plainer(self.http, body) if error.status in openai_api.REFUSALS else None
-                if plainer is None:
+                reduced_body = (
+                    openai_api.remove_refused_keys(self.http, body)
+                    if error.status in openai_api.REFUSAL_STATUSES
+                    else None
+                )
+                if reduced_body is None:
                     raise
-                body = plainer
+                body = reduced_body
                 continue
             self.left_out += tuple(key for key in request.body if key not in body)
-            return found
+            return result
 
 
 ANSWER_TOKENS = 4
-QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
+PREFIX_QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
 #: common words, each of which is at least one token
-COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"  # words: data
+COMMON_WORDS = (
+    "the of and to in is was he for it with as his on be at by had not "  # words: data
+    "are but from or have an they which"
+)
 
 
-def words_text(words: int) -> str:
+def random_text(word_count: int) -> str:
     """Return a random text of this many words, which no prefix cache can contain."""
-    choices = COMMON.split()
-    pick = random.Random(secrets.randbits(64))
-    return " ".join([secrets.token_hex(16), *(pick.choice(choices) for _ in range(words))])
+    choices = COMMON_WORDS.split()
+    rng = random.Random(secrets.randbits(64))
+    return " ".join([secrets.token_hex(16), *(rng.choice(choices) for _ in range(word_count))])
 
 
-def sight_prefix(
+def measure_prefix_reuse(
     http: Http,
     base_url: str,
     model: str,
-    words: int,
-    counters: Callable[[], Mapping[str, float]],
+    word_count: int,
+    get_counters: Callable[[], Mapping[str, float]],
     *,
     api_key: str = "",
     timeout_s: float = 60,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Sighting]:
+) -> list[PrefixMeasurement]:
     """Send a prefix repeatedly and return the sightings, of which the first is cold. Raises stream.StreamError.
 
     Args:
         http: the engine's HTTP API.
         base_url: URL of the server.
         model: served name.
-        words: length of the prefix in words.
-        counters: returns the current values of /metrics.
+        word_count: length of the prefix in words.
+        get_counters: returns the current values of /metrics.
         api_key: key of the server.
         timeout_s: time limit for each request.
         progress: called with the number of finished sightings and the total.
     """
-    prefix, found = words_text(words), []
-    before = counters()
-    for n, question in enumerate(QUESTIONS, 1):
-        body = openai_api.measured_stream(http, model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
-        got = stream.run(base_url, body, counted=http.counted, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
-        after = counters()
-        counted = [risen(before, after, name) for name in (roles.PREFIX_QUERIES, roles.PREFIX_HITS)]
-        found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *counted))
+    prefix, measurements = random_text(word_count), []
+    before = get_counters()
+    for n, question in enumerate(PREFIX_QUESTIONS, 1):
+        body = openai_api.build_stream_request(http, model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
+        measured = stream.measure_stream(
+            base_url, body, counter_keys=http.counted, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s
+        )
+        after = get_counters()
+        increases = [counter_increase(before, after, name) for name in (roles.PREFIX_QUERIES, roles.PREFIX_HITS)]
+        measurements.append(PrefixMeasurement(measured.ttft_s or 0.0, measured.prompt_tokens, *increases))
         before = after
-        progress(n, len(QUESTIONS))
-    return found
+        progress(n, len(PREFIX_QUESTIONS))
+    return measurements

@@ -15,7 +15,7 @@ from typing import Any, Self
 from sparkwright.measure.figures import percentile
 
 
-class Background(ABC):
+class BackgroundSampler(ABC):
     """A sampler that runs during a `with` block, whose end waits for the last sample."""
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ class Background(ABC):
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def suspend_gc() -> Iterator[None]:
     """Suspend garbage collection during a `with` block, and collect afterwards."""
-    collects = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
+        if was_enabled:
             gc.enable()
 
 
@@ -60,18 +60,18 @@ def undisturbed() -> Iterator[None]:
 # A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz
 # without reporting anything. A slow server on such a host is the host's fault.
 
-EVERY_S = 0.5
-WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
+GPU_SAMPLE_INTERVAL_S = 0.5
+FIGURE_FORMATS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
-BUSY = 90.0
-SLOW_MHZ = 1500.0
-OF_BASELINE = 0.8
+MIN_BUSY_PERCENT = 90.0
+MIN_CLOCK_MHZ = 1500.0
+MIN_CLOCK_SHARE = 0.8
 #: share of the baseline's power below which a busy GPU is stalled; the noise of a single stream stays well above it
-OF_BASELINE_POWER = 0.6
+MIN_POWER_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GpuSample:
     """A sample in MHz, W, degrees C and percent. None means unknown."""
 
     clock_mhz: float | None = None
@@ -81,7 +81,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class State(Sample):
+class GpuState(GpuSample):
     """The medians of several samples."""
 
     samples: int = 0
@@ -91,28 +91,32 @@ class State(Sample):
         """True if the clock and the utilization were reported."""
         return self.clock_mhz is not None and self.utilization_percent is not None
 
-    def degraded(self, baseline_mhz: float | None) -> bool:
+    def is_degraded(self, baseline_mhz: float | None) -> bool:
         """Return True if the GPU is busy but far below its clock.
 
         Args:
             baseline_mhz: clock when the baseline was measured.
         """
-        if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= BUSY:
+        if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= MIN_BUSY_PERCENT:
             return False
-        return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
+        return self.clock_mhz < MIN_CLOCK_MHZ or (
+            baseline_mhz is not None and self.clock_mhz < MIN_CLOCK_SHARE * baseline_mhz
+        )
 
     def stalled(self, baseline_w: float | None) -> str:
         """Return a sentence if the GPU is busy with far less power than in the baseline; otherwise empty."""
-        if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= BUSY:
+        if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= MIN_BUSY_PERCENT:
             return ""
-        if self.power_w >= OF_BASELINE_POWER * baseline_w:
+        if self.power_w >= MIN_POWER_SHARE * baseline_w:
             return ""
         busy = f"the GPU is {self.utilization_percent:.0f} % busy at {self.power_w:.0f} W, {baseline_w:.0f} W at the baseline"
         return f"{busy}: it waits more than it computes"
 
     @property
     def sentence(self) -> str:
-        parts = zip(WORDS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization_percent), strict=True)
+        parts = zip(
+            FIGURE_FORMATS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization_percent), strict=True
+        )
         message = ", ".join(words.format(value) for words, value in parts if value is not None)
         return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
 
@@ -121,7 +125,7 @@ class State(Sample):
         return asdict(self)
 
 
-class Sampler(Background):
+class GpuSampler(BackgroundSampler):
     """Samples the GPU during a `with` block.
 
     Args:
@@ -131,46 +135,46 @@ class Sampler(Background):
     def __init__(self, query: Callable[[], Mapping[str, float | None]]) -> None:
         super().__init__()
         self.query = query
-        self.samples: list[Sample] = []
+        self.samples: list[GpuSample] = []
 
     def forget(self) -> None:
         """Discard the samples taken so far, before decoding begins."""
         self.samples.clear()
 
     @property
-    def state(self) -> State:
-        return summed(list(self.samples))
+    def state(self) -> GpuState:
+        return summarize_samples(list(self.samples))
 
     def sample(self) -> None:
         """Take one sample, then wait for the next."""
-        found = sample_of(self.query())
-        if found is not None:
-            self.samples.append(found)
-        self.pause(EVERY_S)
+        sample = build_sample(self.query())
+        if sample is not None:
+            self.samples.append(sample)
+        self.pause(GPU_SAMPLE_INTERVAL_S)
 
 
-def sample_of(figures: Mapping[str, float | None]) -> Sample | None:
+def build_sample(figures: Mapping[str, float | None]) -> GpuSample | None:
     """Return a sample with these figures, or None for a host without a GPU."""
-    return Sample(**figures) if figures else None
+    return GpuSample(**figures) if figures else None
 
 
-def summed(samples: Sequence[Sample]) -> State:
+def summarize_samples(samples: Sequence[GpuSample]) -> GpuState:
 
-    def middle(name: str) -> float | None:
+    def compute_median(name: str) -> float | None:
         values = [getattr(sample, name) for sample in samples if getattr(sample, name) is not None]
         return statistics.median(values) if values else None
 
-    return State(samples=len(samples), **{field.name: middle(field.name) for field in fields(Sample)})
+    return GpuState(samples=len(samples), **{field.name: compute_median(field.name) for field in fields(GpuSample)})
 
 
-SLEEP_S = 0.005
+LAG_SLEEP_S = 0.005
 #: lag that spoils the percentiles of the gaps, as a share of the gaps
-OF_GAP = 0.25
+MAX_LAG_SHARE_OF_GAP = 0.25
 #: lag that spoils a rate, as a share of the decoding time, both of whose ends may be late by the lag
-OF_DECODING = 0.1
+MAX_LAG_SHARE_OF_DECODING = 0.1
 
 
-class Lag(Background):
+class LagSampler(BackgroundSampler):
     """Samples the lag of this client during a `with` block."""
 
     def __init__(self, samples_s: Iterable[float] = ()) -> None:
@@ -188,13 +192,13 @@ class Lag(Background):
 
     def spoils_percentiles(self, gap_s: float | None) -> bool:
         """Return True if the p99 of gaps of this length would measure the client instead of the server."""
-        return gap_s is not None and self.p99_s > OF_GAP * gap_s
+        return gap_s is not None and self.p99_s > MAX_LAG_SHARE_OF_GAP * gap_s
 
     def spoils_rates(self, decoding_s: float | None) -> bool:
         """Return True if a rate over this time would measure the client instead of the server."""
-        return decoding_s is not None and self.p99_s > OF_DECODING * decoding_s
+        return decoding_s is not None and self.p99_s > MAX_LAG_SHARE_OF_DECODING * decoding_s
 
     def sample(self) -> None:
         before_s = time.perf_counter()
-        time.sleep(SLEEP_S)
-        self.samples_s.append(time.perf_counter() - before_s - SLEEP_S)
+        time.sleep(LAG_SLEEP_S)
+        self.samples_s.append(time.perf_counter() - before_s - LAG_SLEEP_S)

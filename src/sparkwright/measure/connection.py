@@ -28,24 +28,24 @@ class _Socket(socket.socket):
         """Set the longest wait of a send or a receive."""
         self.silence_s = silence_s
         self.setblocking(True)
-        self._waits(socket.SO_SNDTIMEO, silence_s)
-        self._waits(socket.SO_RCVTIMEO, silence_s)
+        self._set_timeout_option(socket.SO_SNDTIMEO, silence_s)
+        self._set_timeout_option(socket.SO_RCVTIMEO, silence_s)
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
         while (left_s := self.until_s - time.perf_counter()) > 0:
-            last = left_s < self.silence_s
-            if last:
-                self._waits(socket.SO_RCVTIMEO, left_s)
+            is_last_wait = left_s < self.silence_s
+            if is_last_wait:
+                self._set_timeout_option(socket.SO_RCVTIMEO, left_s)
             try:
                 return super().recv_into(*args, **kwargs)
             except BlockingIOError:
-                if not last:
+                if not is_last_wait:
                     break
         raise TimeoutError
 
-    def _waits(self, which: int, seconds: float) -> None:
-        full, part = divmod(max(seconds, 1e-6), 1)
-        self.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(full), int(part * 1e6) + 1))
+    def _set_timeout_option(self, option: int, seconds: float) -> None:
+        whole_seconds, fraction = divmod(max(seconds, 1e-6), 1)
+        self.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole_seconds), int(fraction * 1e6) + 1))
 
 
 class _TlsSocket(ssl.SSLSocket):
@@ -75,13 +75,13 @@ def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
     Raises:
         OSError: including TimeoutError.
     """
-    where, deadline = urlsplit(base_url), Deadline(timeout_s)
-    secure = where.scheme == "https"
-    host, port = where.hostname or "127.0.0.1", where.port or (443 if secure else 80)
+    url, deadline = urlsplit(base_url), Deadline(timeout_s)
+    is_tls = url.scheme == "https"
+    host, port = url.hostname or "127.0.0.1", url.port or (443 if is_tls else 80)
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
-        plain = Connection.tcp(host, port, deadline).detach()
-        sock = _secured(plain, host, deadline) if secure else _Socket(fileno=plain.detach())
+        tcp_socket = Connection.tcp(host, port, deadline).detach()
+        sock = _wrap_tls(tcp_socket, host, deadline) if is_tls else _Socket(fileno=tcp_socket.detach())
     except TimedOut as error:
         raise TimeoutError(str(error)) from None
     except TransportError as error:
@@ -91,19 +91,19 @@ def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
     return connection
 
 
-def _secured(plain: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
+def _wrap_tls(tcp_socket: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
     """Return the socket with TLS. Raises OSError or TimedOut."""
     context = ssl.create_default_context()
     context.sslsocket_class = _TlsSocket
     try:
-        plain.settimeout(deadline.left_s())
-        return cast(_TlsSocket, context.wrap_socket(plain, server_hostname=host))
+        tcp_socket.settimeout(deadline.remaining_s())
+        return cast(_TlsSocket, context.wrap_socket(tcp_socket, server_hostname=host))
     except BaseException:
-        plain.close()
+        tcp_socket.close()
         raise
 
 
-def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
+def set_read_deadline(connection: http.client.HTTPConnection, deadline_s: float) -> None:
     """End all reads at until_s, a time of time.perf_counter."""
     if isinstance(connection.sock, _Socket | _TlsSocket):
-        connection.sock.until_s = until_s
+        connection.sock.until_s = deadline_s

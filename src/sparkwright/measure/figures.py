@@ -15,13 +15,13 @@ from typing import Any
 from sparkwright.measure.stream import Stream
 
 #: multiple of the median gap above which a gap is a stall
-STALL = 5.0
+STALL_FACTOR = 5.0
 #: share of the mean gap below which the median shows that chunks arrive together, because the client or server is busy
-PIECES = 0.25
+MIN_MEDIAN_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class TimeSpread:
     """Count, mean, p50, p99 and maximum of a set of times, in seconds."""
 
     count: int
@@ -31,7 +31,7 @@ class Spread:
     max: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
+    def of(cls, values: Sequence[float]) -> TimeSpread | None:
         """Return the spread of the values, or None if there are none."""
         if not values:
             return None
@@ -54,11 +54,11 @@ class Figures:
     tokens: int
     prompt_tokens: int
     wall_s: float
-    ttft: Spread | None
+    ttft: TimeSpread | None
     #: gaps between chunks, pooled over all streams
-    itl: Spread | None
-    tpot: Spread | None
-    e2el: Spread | None
+    itl: TimeSpread | None
+    tpot: TimeSpread | None
+    e2el: TimeSpread | None
     largest_gap_s: float
     stalls: int
     #: sum of the gaps that are stalls
@@ -72,7 +72,7 @@ class Figures:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON with units in the names."""
-        found: dict[str, Any] = {
+        data: dict[str, Any] = {
             "streams": self.streams,
             "output_tokens": self.tokens,
             "prompt_tokens": self.prompt_tokens,
@@ -86,54 +86,54 @@ class Figures:
             **({"streams_in_bursts": self.bursts} if self.bursts else {}),
         }
         for name in ("ttft", "itl", "tpot", "e2el"):
-            spread: Spread | None = getattr(self, name)
-            found.update(spread.to_json(name) if spread else {})
-        return found
+            spread: TimeSpread | None = getattr(self, name)
+            data.update(spread.to_json(name) if spread else {})
+        return data
 
 
-def of(streams: Sequence[Stream]) -> Figures:
+def summarize(streams: Sequence[Stream]) -> Figures:
     """Return the figures of finished streams. Streams without tokens are only counted in `streams`."""
-    spoke = [stream for stream in streams if stream.points]
-    gaps = [gap for stream in spoke for gap in stream.gaps_s]
-    itl = Spread.of(gaps)
-    limit_s = STALL * _usual_s(itl) if itl else math.inf
+    with_tokens = [stream for stream in streams if stream.points]
+    gaps = [gap for stream in with_tokens for gap in stream.gaps_s]
+    itl = TimeSpread.of(gaps)
+    limit_s = STALL_FACTOR * _typical_gap_s(itl) if itl else math.inf
     stalls = [gap for gap in gaps if gap > limit_s]
-    began_s = min((stream.sent_s for stream in spoke), default=0.0)
-    wall_s = max((stream.sent_s + stream.points[-1][0] for stream in spoke), default=0.0) - began_s
-    tokens = sum(stream.tokens for stream in spoke)
-    rates = [stream.tok_per_s for stream in spoke if stream.tok_per_s]
+    began_s = min((stream.sent_s for stream in with_tokens), default=0.0)
+    wall_s = max((stream.sent_s + stream.points[-1][0] for stream in with_tokens), default=0.0) - began_s
+    tokens = sum(stream.tokens for stream in with_tokens)
+    rates = [stream.tok_per_s for stream in with_tokens if stream.tok_per_s]
     return Figures(
         streams=len(streams),
         tokens=tokens,
-        prompt_tokens=sum(stream.prompt_tokens for stream in spoke),
+        prompt_tokens=sum(stream.prompt_tokens for stream in with_tokens),
         wall_s=wall_s,
-        ttft=Spread.of([stream.ttft_s for stream in spoke if stream.ttft_s is not None]),
+        ttft=TimeSpread.of([stream.ttft_s for stream in with_tokens if stream.ttft_s is not None]),
         itl=itl,
-        tpot=Spread.of([stream.tpot_s for stream in spoke if stream.tpot_s]),
-        e2el=Spread.of([stream.points[-1][0] for stream in spoke]),
+        tpot=TimeSpread.of([stream.tpot_s for stream in with_tokens if stream.tpot_s]),
+        e2el=TimeSpread.of([stream.points[-1][0] for stream in with_tokens]),
         largest_gap_s=max(gaps, default=0.0),
         stalls=len(stalls),
         stall_s=sum(stalls),
         tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
         stream_tok_per_s=statistics.median(rates) if rates else None,
-        approximate=any(stream.approximate for stream in spoke),
-        bursts=sum(stream.in_bursts for stream in spoke),
+        approximate=any(stream.approximate for stream in with_tokens),
+        bursts=sum(stream.in_bursts for stream in with_tokens),
     )
 
 
-def _usual_s(itl: Spread) -> float:
+def _typical_gap_s(itl: TimeSpread) -> float:
     """Return the median gap, or the mean if several chunks arrive at once so that half of the gaps are zero."""
-    return itl.p50 if itl.p50 >= itl.mean * PIECES else itl.mean
+    return itl.p50 if itl.p50 >= itl.mean * MIN_MEDIAN_SHARE else itl.mean
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
+def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return a percentile, with linear interpolation as in NumPy.
 
     Args:
         ordered: values in ascending order, not empty.
-        share: percentage from 0 to 100.
+        percent: percentage from 0 to 100.
     """
-    place = (len(ordered) - 1) * share / 100
-    low = math.floor(place)
+    position = (len(ordered) - 1) * percent / 100
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)

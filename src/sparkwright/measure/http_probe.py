@@ -23,13 +23,13 @@ from sparkwright.transport.connection import (
 )
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
-SHOWN_CHARS = 200
+MAX_MESSAGE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """The answer to a request."""
 
     #: HTTP status; 0 if there was no answer
@@ -41,36 +41,36 @@ class Answer:
     def json(self) -> Any:
         """Return the body as JSON, or None if it is not JSON."""
         try:
-            return bounds.json_of(self.body)
+            return bounds.parse_json(self.body)
         except ValueError:
             return None
 
     def message(self) -> str:
         """Return the error message, shortened."""
-        return (self.failure or self.body.decode(errors="replace") or self.error)[:SHOWN_CHARS]
+        return (self.failure or self.body.decode(errors="replace") or self.error)[:MAX_MESSAGE_CHARS]
 
     @property
     def failure(self) -> str:
         """The server's own error in the body, regardless of the status; empty if there is none."""
-        return message(self.json())
+        return extract_error(self.json())
 
 
-def version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
+def query_version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
     """Return the engine's version as reported by the server, or None."""
     if not api.version:
         return None
-    return api.version_of(ask(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
+    return api.version_of(send_request(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
 
 
-def ask_plainly(
+def send_with_fewer_options(
     api: Http,
     base_url: str,
     body: Mapping[str, Any],
     *,
     api_key: str = "",
     timeout_s: float = 5,
-    path: str = openai_api.CHAT,
-) -> Answer:
+    path: str = openai_api.CHAT_PATH,
+) -> Response:
     """Request text, and again with fewer options if the server refuses some. Never raises.
 
     Args:
@@ -82,19 +82,21 @@ def ask_plainly(
         path: path of the API.
     """
     while True:
-        answer = ask(base_url, path, body=body, api_key=api_key, timeout_s=timeout_s)
-        plainer = openai_api.plainer(api, body) if answer.status in openai_api.REFUSALS else None
-        if plainer is None:
-            return answer
-        body = plainer
+        response = send_request(base_url, path, body=body, api_key=api_key, timeout_s=timeout_s)
+        reduced_body = (
+            openai_api.remove_refused_keys(api, body) if response.status in openai_api.REFUSAL_STATUSES else None
+        )
+        if reduced_body is None:
+            return response
+        body = reduced_body
 
 
-def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:
+def send_request(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Response:
     """Send a request on its own connection and return the answer, all within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     payload = None if body is None else json.dumps(body).encode()
     try:
-        answer = http.request(
+        response = http.request(
             "GET" if body is None else "POST",
             base_url.rstrip("/") + path,
             headers=headers,
@@ -102,11 +104,11 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
             timeout_s=timeout_s,
         )
     except TransportError as error:
-        return Answer(0, error=_unanswered(error))
-    return Answer(answer.status, answer.body)
+        return Response(0, error=_describe_failure(error))
+    return Response(response.status, response.body)
 
 
-def _unanswered(error: TransportError) -> str:
+def _describe_failure(error: TransportError) -> str:
     """Return the reason why there was no answer, in a word if possible."""
     if isinstance(error, ConnectFailed) and error.refused:
         return "refused"
@@ -117,7 +119,7 @@ def _unanswered(error: TransportError) -> str:
     if isinstance(error, InvalidHeader):
         return "the key is not valid in an HTTP header"
     if isinstance(error, TooLarge):
-        return f"its response has more than {bounds.ANSWER_BYTES // MIB} MiB"
+        return f"its response has more than {bounds.MAX_ANSWER_BYTES // MIB} MiB"
     return f"it {error}"
 
 
@@ -126,37 +128,37 @@ def _unanswered(error: TransportError) -> str:
 # A body or chunk is an error if it has {"error": ...} (all servers) or {"object": "error"} (vLLM before 0.11), or if a choice
 # ended with "error" or "abort". llama.cpp of 2025 sends a line `error: {...}` instead of `data: {...}`.
 
-SERVER_ERROR_SHOWN_CHARS = 500
+MAX_SERVER_ERROR_CHARS = 500
 #: finish reasons of requests that the server gave up
-GIVEN_UP = ("error", "abort")
+ABORTED_FINISH_REASONS = ("error", "abort")
 
 
-def message(document: Any) -> str:
+def extract_error(document: Any) -> str:
     """Return the error message of a response body or chunk, or an empty string if it is not an error."""
     if not isinstance(document, dict):
         return ""
     if error := document.get("error"):
-        return text(error)
+        return error_text(error)
     if document.get("object") == "error":
-        return text(document)
+        return error_text(document)
     choices = document.get("choices")
     for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and choice.get("finish_reason") in GIVEN_UP:
+        if isinstance(choice, dict) and choice.get("finish_reason") in ABORTED_FINISH_REASONS:
             return f"the server ended the request: finish_reason {choice['finish_reason']}"
     return ""
 
 
-def text(error: Any) -> str:
+def error_text(error: Any) -> str:
     """Return an error's message, or the whole error if it has none."""
-    return str(error.get("message") or error if isinstance(error, dict) else error)[:SERVER_ERROR_SHOWN_CHARS]
+    return str(error.get("message") or error if isinstance(error, dict) else error)[:MAX_SERVER_ERROR_CHARS]
 
 
-PROMPT = "Say ok."
+CHECK_PROMPT = "Say ok."
 
 
-def ask_token_check(
+def request_tokens(
     http: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
-) -> Answer:
+) -> Response:
     """Request a few tokens, and again with fewer options if the server refuses some. Never raises.
 
     Args:
@@ -170,9 +172,9 @@ def ask_token_check(
     """
     if http.task != GENERATE:
         path, request_body = tasks.PROOFS[http.task].request(model)
-        return ask(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
-    body = openai_api.generated(http, model, PROMPT, tokens, priority=priority)
-    return ask_plainly(http, url, body, api_key=api_key, timeout_s=timeout_s)
+        return send_request(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
+    body = openai_api.build_request(http, model, CHECK_PROMPT, tokens, priority=priority)
+    return send_with_fewer_options(http, url, body, api_key=api_key, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,77 +188,81 @@ class TokenCheck:
     token_s: float = 0.0
 
 
-def token_check(http: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
+def check_token(http: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
     """Request a token and judge the answer. Takes the arguments of `ask_token_check`. Never raises."""
     began_s = time.monotonic()
-    answer = ask_token_check(http, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
+    response = request_tokens(http, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
     token_s = time.monotonic() - began_s
-    if answer.status == 200 and not answer.failure:
-        lacks = missing(http, answer.json())
+    if response.status == 200 and not response.failure:
+        missing_part = find_missing_part(http, response.json())
         return (
-            TokenCheck("error", f"the response was 200 {lacks}", token_s) if lacks else TokenCheck("made", "", token_s)
+            TokenCheck("error", f"the response was 200 {missing_part}", token_s)
+            if missing_part
+            else TokenCheck("made", "", token_s)
         )
-    if answer.error == "timeout":
+    if response.error == "timeout":
         return TokenCheck("none", token_s=token_s)
-    if answer.status in (401, 403):
+    if response.status in (401, 403):
         return TokenCheck("refused", token_s=token_s)
-    return TokenCheck("error", f"{answer.status}: {answer.message()}" if answer.status else answer.error, token_s)
+    return TokenCheck(
+        "error", f"{response.status}: {response.message()}" if response.status else response.error, token_s
+    )
 
 
-def missing(http: Http, answer: Any) -> str:
+def find_missing_part(http: Http, document: Any) -> str:
     """Return what a response with status 200 lacks, such as "without a token"; empty if it lacks nothing.
 
     A wrong order by a reranker is not an error here, because `verify_health` checks the order.
 
     Args:
         http: the engine's HTTP API.
-        answer: JSON of the response.
+        document: JSON of the response.
     """
     if http.task == GENERATE:
-        return "" if openai_api.tokens_of(answer) > 0 else "without a token"
-    judged = tasks.PROOFS[http.task].judge(answer)
-    return "" if judged.holds else judged.why_not
+        return "" if openai_api.count_tokens(document) > 0 else "without a token"
+    verdict = tasks.PROOFS[http.task].judge(document)
+    return "" if verdict.holds else verdict.why_not
 
 
-IDLE = "Try again when the server is idle."
+IDLE_FIX = "Try again when the server is idle."
 
 
 def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
     """Return the counters by role, and the cache's settings; both are empty if the server exports none."""
     if not http.metrics:
         return {}, {}
-    answer = ask(base_url, http.metrics, api_key=api_key)
-    text = answer.body.decode(errors="replace") if answer.status == 200 else ""
+    response = send_request(base_url, http.metrics, api_key=api_key)
+    text = response.body.decode(errors="replace") if response.status == 200 else ""
     return http.counters(text), http.cache_of(text)
 
 
-def busy_requests(counters: Mapping[str, float]) -> float | None:
+def count_active_requests(counters: Mapping[str, float]) -> float | None:
     """Return the number of running and waiting requests, or None if unknown."""
     if roles.RUNNING not in counters:
         return None
     return counters[roles.RUNNING] + counters.get(roles.WAITING, 0)
 
 
-def wait_until_idle(counters: Callable[[], Mapping[str, float]], within_s: float) -> Mapping[str, float]:
+def wait_until_idle(get_counters: Callable[[], Mapping[str, float]], timeout_s: float) -> Mapping[str, float]:
     """Wait until the server is idle and return its counters. Raises Inconclusive if it is still busy after within_s seconds."""
-    until_s = time.monotonic() + within_s
-    while running := busy_requests(found := counters()):
-        if time.monotonic() > until_s:
-            message = f"other traffic: {count(int(running), 'request')} running or waiting"
-            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE)
+    deadline_s = time.monotonic() + timeout_s
+    while running := count_active_requests(current := get_counters()):
+        if time.monotonic() > deadline_s:
+            message = f"other traffic: {format_count(int(running), 'request')} running or waiting"
+            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE_FIX)
         time.sleep(0.1)
-    return found
+    return current
 
 
 #: tolerated difference, as a share of the server's tokens
-MISMATCH = 0.01
+MAX_MISMATCH_SHARE = 0.01
 #: tokens that a server may still generate after the client has ended the request
-CUT_SHORT = 8
+MAX_TOKENS_AFTER_CAP = 8
 #: delay of the server's counters after the last token, in seconds
-SETTLES_S = 1.0
+COUNTER_LAG_S = 1.0
 
 
-def uncounted(served: float, streamed: int, capped: int) -> bool:
+def has_foreign_tokens(served: float, streamed: int, capped: int) -> bool:
     """Return True if the server generated tokens that this client did not request.
 
     Args:
@@ -264,24 +270,24 @@ def uncounted(served: float, streamed: int, capped: int) -> bool:
         streamed: number of tokens by this client's count.
         capped: number of requests that the client ended early.
     """
-    return served - streamed > max(MISMATCH * served, CUT_SHORT * capped)
+    return served - streamed > max(MAX_MISMATCH_SHARE * served, MAX_TOKENS_AFTER_CAP * capped)
 
 
-def miscounted(served: float, streamed: int, capped: int) -> bool:
+def has_count_mismatch(served: float, streamed: int, capped: int) -> bool:
     """Return True if the two counts disagree in either direction. Takes the arguments of `uncounted`."""
-    return uncounted(served, streamed, capped) or streamed - served > MISMATCH * served
+    return has_foreign_tokens(served, streamed, capped) or streamed - served > MAX_MISMATCH_SHARE * served
 
 
-def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+def counter_increase(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
     """Return the increase of a counter, or None if it is missing before or after."""
     return after[name] - before[name] if name in before and name in after else None
 
 
-def settled(
-    read: Callable[[], Mapping[str, float]], wrong: Callable[[Mapping[str, float]], object]
+def read_settled_counters(
+    read: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
     """Return the counters after a measurement. They are read again while `wrong` holds, as they may lag behind."""
-    until_s = time.monotonic() + SETTLES_S
-    while wrong(after := read()) and time.monotonic() <= until_s:
+    deadline_s = time.monotonic() + COUNTER_LAG_S
+    while is_stale(after := read()) and time.monotonic() <= deadline_s:
         time.sleep(0.05)
     return after

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.measure import stream
-from sparkwright.measure.background import undisturbed
+from sparkwright.measure.background import suspend_gc
 from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
 #: how long before its time a later request's connection is opened, in seconds, because servers close idle connections
-OPENED_BEFORE_S = 0.5
+CONNECT_AHEAD_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Outcome:
     error: str = ""
 
 
-def run(
+def send_all(
     base_url: str,
     requests: Sequence[Request],
     *,
-    counted: stream.Counted = stream.USAGE,
+    counter_keys: stream.CounterKeys = stream.USAGE_KEYS,
     api_key: str = "",
     concurrency: int = 0,
     cap_s: float = 600,
@@ -56,7 +56,7 @@ def run(
     Args:
         base_url: URL of the server.
         requests: requests to send.
-        counted: keys of a chunk that hold the number of tokens so far.
+        counter_keys: keys of a chunk that hold the number of tokens so far.
         api_key: key of the server.
         concurrency: number of workers, which take the next request when they are done; 0 to send all requests at their times.
         cap_s: seconds after which a stream is closed.
@@ -65,20 +65,22 @@ def run(
     """
     workers = min(concurrency or len(requests), len(requests))
     queue = _Queue(base_url, requests, {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s}, on_done, workers)
-    before_bytes = threading.stack_size(STACK_BYTES)
+    previous_stack_bytes = threading.stack_size(STACK_BYTES)
     try:
         threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(workers)]
         for thread in threads:
             thread.start()
         queue.ready.wait()
-        with undisturbed():
+        with suspend_gc():
             queue.start_s = time.perf_counter() + 0.01
             queue.begin.set()
             for thread in threads:
                 thread.join()
     finally:
-        threading.stack_size(before_bytes)
-    return [_outcome(request, found, counted) for request, found in zip(requests, queue.recordings, strict=True)]
+        threading.stack_size(previous_stack_bytes)
+    return [
+        _build_outcome(request, found, counter_keys) for request, found in zip(requests, queue.recordings, strict=True)
+    ]
 
 
 class _Queue:
@@ -100,31 +102,33 @@ class _Queue:
 
     def work(self) -> None:
         """Send requests until none is left, each at its time."""
-        at = self._taken()
-        connection = self._opened() if at is not None and self._requests[at].at_s < OPENED_BEFORE_S else None
+        index = self._take_next()
+        connection = (
+            self._open_connection() if index is not None and self._requests[index].at_s < CONNECT_AHEAD_S else None
+        )
         self.ready.wait()
         self.begin.wait()
-        while at is not None:
-            due_s = self.start_s + self._requests[at].at_s
+        while index is not None:
+            due_s = self.start_s + self._requests[index].at_s
             if connection is None:
-                _sleep_until(due_s - OPENED_BEFORE_S)
-                connection = self._opened()
+                _sleep_until(due_s - CONNECT_AHEAD_S)
+                connection = self._open_connection()
             _sleep_until(due_s)
             try:
-                body = self._requests[at].body
-                self.recordings[at] = stream.record(self._base_url, body, connection=connection, **self._settings)
+                body = self._requests[index].body
+                self.recordings[index] = stream.record(self._base_url, body, connection=connection, **self._settings)
             except Exception as error:
-                self.recordings[at] = error
+                self.recordings[index] = error
             with self._mutex:
                 self._done += 1
                 self._on_done(self._done)
-            at, connection = self._taken(), None
+            index, connection = self._take_next(), None
 
-    def _taken(self) -> int | None:
+    def _take_next(self) -> int | None:
         with self._mutex:
             return next(self._waiting, None)
 
-    def _opened(self) -> Any:
+    def _open_connection(self) -> Any:
         try:
             return connect(self._base_url, self._settings["timeout_s"])
         except OSError:
@@ -138,10 +142,12 @@ def _sleep_until(at_s: float) -> None:
         time.sleep(wait_s)
 
 
-def _outcome(request: Request, found: Recording | Exception | None, counted: stream.Counted) -> Outcome:
-    if not isinstance(found, Recording):
-        return Outcome(request, error=str(found or "not sent"))
+def _build_outcome(
+    request: Request, recording: Recording | Exception | None, counter_keys: stream.CounterKeys
+) -> Outcome:
+    if not isinstance(recording, Recording):
+        return Outcome(request, error=str(recording or "not sent"))
     try:
-        return Outcome(request, stream.read(found, counted))
+        return Outcome(request, stream.parse_recording(recording, counter_keys))
     except StreamError as error:
         return Outcome(request, error=str(error))

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.measure import http_probe
-from sparkwright.trust.bounds import number_of
-from sparkwright.visible import count, one_line
+from sparkwright.trust.bounds import parse_number
+from sparkwright.visible import format_count, one_line
 
 Verdict = Literal["same", "doubtful", "another"]
 
@@ -30,24 +30,24 @@ PROMPTS: tuple[str, ...] = (
 )
 PROMPT_SET = 1
 #: additional prompt of some 2,000 tokens for clusters, because a member with a shorter context still answers short prompts
-LONG = "\n".join(
+LONG_PROMPT = "\n".join(
     (*(f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)), "What do these lines have in common?")
 )
-LONG_NAME = "a long prompt"
-TOKENS = 32
-TOP = 5
+LONG_PROMPT_NAME = "a long prompt"
+MAX_TOKENS = 32
+TOP_LOGPROBS = 5
 #: distance in nats below which two tokens are a near-tie, if that holds in both runs: two steps of a bfloat16 logit between 16
 #: and 32
-TIE = 0.25
+NEAR_TIE_NATS = 0.25
 #: position up to which rounding hardly ever changes a text, and never all texts: a number of tokens, or without log
 #: probabilities a share of the text
 EARLY_TOKENS, EARLY_SHARE = 8, 0.25
 CONTEXT_CHARS = 24
 #: limit on the absolute log probability; servers return -9999 for none
-MOST = 1e4
+MAX_ABS_LOGPROB = 1e4
 
 #: a token and its log probability
-Choice = tuple[str, float]
+Candidate = tuple[str, float]
 
 
 class Unanswered(Exception):
@@ -64,23 +64,23 @@ class Unanswered(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class GeneratedText:
     """A generated text."""
 
     text: str
     #: likeliest tokens at each step, the generated one first; empty if the server returns no log probabilities
-    steps: tuple[tuple[Choice, ...], ...] = ()
+    steps: tuple[tuple[Candidate, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"text": self.text, "steps": [[list(choice) for choice in step] for step in self.steps]}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Text:
+    def from_json(cls, data: Mapping[str, Any]) -> GeneratedText:
         return cls(data["text"], tuple(tuple((word, value) for word, value in step) for step in data["steps"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """The first difference between two texts of a prompt."""
 
     prompt: str
@@ -97,12 +97,23 @@ class Parting:
 
     @property
     def sentence(self) -> str:
-        where = f"token {self.token}" if self.token else f"character {self.char + 1}"
-        how = "" if self.gap is None else f", {self.gap:.2f} nats apart" if self.gap < TIE else ", not a near-tie"
-        return f"{self.prompt!r} parts at {where}{how}: {_about(self.before, self.char)} is now {_about(self.now, self.char)}"
+        position = f"token {self.token}" if self.token else f"character {self.char + 1}"
+        distance = (
+            ""
+            if self.gap is None
+            else f", {self.gap:.2f} nats apart"
+            if self.gap < NEAR_TIE_NATS
+            else ", not a near-tie"
+        )
+        return (
+            f"{self.prompt!r} parts at {position}{distance}: {_excerpt(self.before, self.char)} is now "
+            f"{_excerpt(self.now, self.char)}"
+        )
 
 
-def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False) -> list[Text]:
+def query_texts(
+    http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False
+) -> list[GeneratedText]:
     """Return the texts for all prompts, which are sent one by one. Raises Unanswered.
 
     Args:
@@ -114,80 +125,84 @@ def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float
         long: also send LONG, unless the context is too short for it.
     """
     texts = []
-    for item in (*PROMPTS, *((LONG,) if long else ())):
-        body = openai_api.reference(http, model, item, TOKENS, TOP)
-        answer = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
-        if item is LONG and answer.status in openai_api.REFUSALS:
+    for prompt in (*PROMPTS, *((LONG_PROMPT,) if long else ())):
+        body = openai_api.build_reference_request(http, model, prompt, MAX_TOKENS, TOP_LOGPROBS)
+        response = http_probe.send_with_fewer_options(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
+        if prompt is LONG_PROMPT and response.status in openai_api.REFUSAL_STATUSES:
             break
-        texts.append(_text(answer, timeout_s))
+        texts.append(_parse_text(response, timeout_s))
     return texts
 
 
-def _text(answer: http_probe.Answer, timeout_s: float) -> Text:
+def _parse_text(response: http_probe.Response, timeout_s: float) -> GeneratedText:
     """Return the generated text. Raises Unanswered."""
-    if answer.error == "timeout":
+    if response.error == "timeout":
         raise Unanswered(f"no text within {timeout_s:g} s", slow=True)
-    if answer.status != 200 or answer.failure:
-        raise Unanswered(f"{answer.status or ''} {answer.message()}".strip())
-    found = answer.json()
-    content, thought = openai_api.spoken(found)
-    return Text(content or thought, _steps(openai_api.logprobs(found)))
+    if response.status != 200 or response.failure:
+        raise Unanswered(f"{response.status or ''} {response.message()}".strip())
+    document = response.json()
+    content, thinking = openai_api.parse_answer(document)
+    return GeneratedText(content or thinking, _parse_steps(openai_api.parse_logprobs(document)))
 
 
-def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...], ...]:
+def _parse_steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Candidate, ...], ...]:
     """Return the candidates of each step, likeliest first; empty if a step has no probabilities."""
     steps = []
-    for row in rows[:TOKENS]:
-        choices = [(word, value) for word, given in row if (value := number_of(str(given), most=MOST)) is not None]
-        if not choices:
+    for row in rows[:MAX_TOKENS]:
+        candidates = [
+            (word, value)
+            for word, given in row
+            if (value := parse_number(str(given), maximum=MAX_ABS_LOGPROB)) is not None
+        ]
+        if not candidates:
             return ()
-        steps.append(tuple(sorted(choices, key=lambda choice: -choice[1])[:TOP]))
+        steps.append(tuple(sorted(candidates, key=lambda choice: -choice[1])[:TOP_LOGPROBS]))
     return tuple(steps)
 
 
-def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Parting]]:
+def compare_texts(before: Sequence[GeneratedText], now: Sequence[GeneratedText]) -> tuple[Verdict, list[Divergence]]:
     """Return the verdict on the texts for all prompts, and their first differences.
 
     It is "another" if all texts differ, each within its first tokens or not at a near-tie. It is "doubtful" if a text differs
     other than at a near-tie, or if all texts differ, which rounding alone hardly causes.
     """
-    pairs = list(zip((*PROMPTS, LONG_NAME), before, now, strict=False))
-    partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
-    every = len(partings) == len(pairs) > 0
-    if every and all(map(_certain, partings)):
-        return "another", partings
-    return ("doubtful" if every or not all(removal.tied for removal in partings) else "same"), partings
+    pairs = list(zip((*PROMPTS, LONG_PROMPT_NAME), before, now, strict=False))
+    divergences = [found for prompt, old, new in pairs if (found := find_divergence(prompt, old, new)) is not None]
+    all_differ = len(divergences) == len(pairs) > 0
+    if all_differ and all(map(_is_significant, divergences)):
+        return "another", divergences
+    return ("doubtful" if all_differ or not all(removal.tied for removal in divergences) else "same"), divergences
 
 
-def _certain(removal: Parting) -> bool:
+def _is_significant(divergence: Divergence) -> bool:
     """Return True if rounding is unlikely to cause this difference."""
-    if removal.gap is None:
-        return removal.char < EARLY_SHARE * len(removal.before)
-    return not removal.tied or removal.token <= EARLY_TOKENS
+    if divergence.gap is None:
+        return divergence.char < EARLY_SHARE * len(divergence.before)
+    return not divergence.tied or divergence.token <= EARLY_TOKENS
 
 
-def parting(prompt: str, before: Text, now: Text) -> Parting | None:
+def find_divergence(prompt: str, before: GeneratedText, now: GeneratedText) -> Divergence | None:
     """Return the first difference between two texts for a prompt, or None."""
     char = next((n for n, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
     if char is None and len(before.text) == len(now.text):
         return None
     char = min(len(before.text), len(now.text)) if char is None else char
     if not before.steps or not now.steps:
-        return Parting(prompt, before.text, now.text, char)
+        return Divergence(prompt, before.text, now.text, char)
     for n, (old, new) in enumerate(zip(before.steps, now.steps, strict=False), 1):
         if old[0][0] != new[0][0]:
-            gap = max(_gap(old, new[0][0]), _gap(new, old[0][0]))
-            return Parting(prompt, before.text, now.text, char, n, gap, gap < TIE)
+            gap = max(_logprob_gap(old, new[0][0]), _logprob_gap(new, old[0][0]))
+            return Divergence(prompt, before.text, now.text, char, n, gap, gap < NEAR_TIE_NATS)
     shorter = min(len(before.steps), len(now.steps))  # where the shorter text ends
-    return Parting(prompt, before.text, now.text, char, shorter + 1, float("inf"))
+    return Divergence(prompt, before.text, now.text, char, shorter + 1, float("inf"))
 
 
-def _gap(step: Sequence[Choice], word: str) -> float:
+def _logprob_gap(step: Sequence[Candidate], word: str) -> float:
     """Return how far another token is below the generated one in nats; infinite if it is not among the likeliest."""
     return next((step[0][1] - value for other, value in step if other == word), float("inf"))
 
 
-def _about(text: str, char: int) -> str:
+def _excerpt(text: str, char: int) -> str:
     """Return the text around a position."""
     start = max(0, char - CONTEXT_CHARS)
     return repr(("…" if start else "") + text[start : char + CONTEXT_CHARS])
@@ -202,9 +217,9 @@ def _about(text: str, char: int) -> str:
 AnswersVerdict = Literal["sane", "doubtful", "garbage"]
 
 #: token limit of an answer, which is a word or a number; a model that always thinks needs the rest
-ANSWERS_TOKENS = 160
-SHOWN_CHARS = 60
-SEARCHED_CHARS = 1 << 14
+MAX_ANSWER_TOKENS = 160
+MAX_SHOWN_CHARS = 60
+MAX_SEARCHED_CHARS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +230,14 @@ class Question:
     answer: str  # pattern that matches only the right answer
 
 
-def _needle() -> str:
+def _build_needle_prompt() -> str:
     """Return a prompt of some 2,000 tokens with one fact in the middle of others."""
     items = [f"Item {n}: {n} times {n} is {n * n}." for n in range(1, 121)]
     items.insert(70, "The password of the lighthouse is marigold.")
     return "\n".join((*items, "What is the password of the lighthouse? Answer with one word."))
 
 
-NEEDLE = Question(_needle(), r"\bmarigold\b")
+NEEDLE_QUESTION = Question(_build_needle_prompt(), r"\bmarigold\b")
 #: questions with different answers, so that giving the same answer to all is right at most once
 QUESTIONS: tuple[Question, ...] = (
     Question("What is 17 + 25? Answer with the number only.", r"\b42\b"),
@@ -236,25 +251,27 @@ QUESTIONS: tuple[Question, ...] = (
     Question("Repeat this word exactly: quixotry", r"\bquixotry\b"),
     Question("Write the word 'lamp' in capital letters.", r"\b(?-i:LAMP)\b"),
     Question("Count from 1 to 5.", r"1\D{1,9}2\D{1,9}3\D{1,9}4\D{1,9}5"),
-    NEEDLE,
+    NEEDLE_QUESTION,
 )
 #: numbers of right answers from which a model is sane, and up to which it returns garbage. A model with random weights or broken
 #: kernels gets none (vLLM 0.32.0 and llama-server b11549 on a CPU), a small working model most: Qwen3-0.6B's published GSM8K is
 #: 59.6, with several steps each, and these take one.
-SANE, GARBAGE = 7, 1
+MIN_SANE_ANSWERS, MAX_GARBAGE_ANSWERS = 7, 1
 
 #: marks of tokenizers and templates that are never part of an answer
-CONTROL = re.compile(r"<\|[\w ]{1,40}\|>|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}")
+CONTROL_TOKEN = re.compile(
+    r"<\|[\w ]{1,40}\|>|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}"
+)
 #: pieces of a text, which are words and runs of other characters
-PIECES = re.compile(r"\w+|[^\w\s]+")
+PIECE = re.compile(r"\w+|[^\w\s]+")
 #: least number of pieces, or of characters without spaces, for a text to be checked for loops, and the share of distinct ones
 #: below which it is a loop
-LONG_PIECES, DIFFERENT_SHARE = 12, 0.25
-LONG_SIGNS, DIFFERENT_SIGNS = 24, 4
+MIN_LOOP_PIECES, MIN_DISTINCT_SHARE = 12, 0.25
+MIN_LOOP_CHARS, MAX_LOOP_DISTINCT_CHARS = 24, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class AnswersEvaluation:
     """The judgement of a server's first answers."""
 
     verdict: AnswersVerdict
@@ -263,22 +280,22 @@ class Judged:
     evidence: tuple[str, ...] = ()
 
 
-def nonsense(text: str) -> str:
+def describe_nonsense(text: str) -> str:
     """Return the reason why no working model writes such a text, as a clause; empty if there is none."""
-    text = text[:SEARCHED_CHARS]
-    pieces, signs = PIECES.findall(text), re.sub(r"\s", "", text)
-    if not signs:
+    text = text[:MAX_SEARCHED_CHARS]
+    pieces, chars = PIECE.findall(text), re.sub(r"\s", "", text)
+    if not chars:
         return "the content is empty"
-    if control := CONTROL.search(text):
+    if control := CONTROL_TOKEN.search(text):
         return f"the content holds the control token {control[0]!r}"
-    if len(pieces) >= LONG_PIECES and len(set(pieces)) < DIFFERENT_SHARE * len(pieces):
-        return f"it repeats {count(len(set(pieces)), 'word')} without end"
-    if len(signs) >= LONG_SIGNS and len(set(signs)) <= DIFFERENT_SIGNS:
-        return f"it repeats {count(len(set(signs)), 'sign')} without end"
+    if len(pieces) >= MIN_LOOP_PIECES and len(set(pieces)) < MIN_DISTINCT_SHARE * len(pieces):
+        return f"it repeats {format_count(len(set(pieces)), 'word')} without end"
+    if len(chars) >= MIN_LOOP_CHARS and len(set(chars)) <= MAX_LOOP_DISTINCT_CHARS:
+        return f"it repeats {format_count(len(set(chars)), 'sign')} without end"
     return ""
 
 
-def judge_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
+def evaluate_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> AnswersEvaluation:
     """Judge a server's first answers.
 
     Args:
@@ -287,39 +304,46 @@ def judge_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Judged:
     """
     pairs = list(zip(QUESTIONS, answers, strict=True))
     wrong = [
-        (question, text) for question, text in pairs if not re.search(question.answer, text[:SEARCHED_CHARS], re.I)
+        (question, text) for question, text in pairs if not re.search(question.answer, text[:MAX_SEARCHED_CHARS], re.I)
     ]
-    right = len(pairs) - len(wrong)
-    reasons = Counter(reason for text in (*answers, *texts) if (reason := nonsense(text)))
-    broken = sum(reasons.values()) > (len(answers) + len(texts)) / 2 or (texts and all(map(nonsense, texts)))
+    right_count = len(pairs) - len(wrong)
+    reasons = Counter(reason for text in (*answers, *texts) if (reason := describe_nonsense(text)))
+    is_broken = sum(reasons.values()) > (len(answers) + len(texts)) / 2 or (
+        texts and all(map(describe_nonsense, texts))
+    )
     evidence = tuple(
-        f"{one_line(question.prompt[-SHOWN_CHARS:])!r}: {one_line(text.strip(), at_most=SHOWN_CHARS)!r}"
+        f"{one_line(question.prompt[-MAX_SHOWN_CHARS:])!r}: {one_line(text.strip(), max_chars=MAX_SHOWN_CHARS)!r}"
         for question, text in wrong
     )
-    score = f"{right} of {len(pairs)} simple questions right"
-    if right <= GARBAGE or broken:
-        same = len({text.strip() for text in answers}) == 1
-        why = "one answer to all of them" if same else next(iter(reasons), "")
-        return Judged("garbage", f"it answers garbage: {score}{f'; {why}' if why else ''}", right, evidence)
-    if right < SANE or reasons:
-        why = f"; {next(iter(reasons))}" if reasons else ""
-        return Judged("doubtful", f"its first answers are doubtful: {score}{why}", right, evidence)
-    return Judged("sane", score, right, evidence)
+    score = f"{right_count} of {len(pairs)} simple questions right"
+    if right_count <= MAX_GARBAGE_ANSWERS or is_broken:
+        all_same = len({text.strip() for text in answers}) == 1
+        detail = "one answer to all of them" if all_same else next(iter(reasons), "")
+        return AnswersEvaluation(
+            "garbage", f"it answers garbage: {score}{f'; {detail}' if detail else ''}", right_count, evidence
+        )
+    if right_count < MIN_SANE_ANSWERS or reasons:
+        detail = f"; {next(iter(reasons))}" if reasons else ""
+        return AnswersEvaluation("doubtful", f"its first answers are doubtful: {score}{detail}", right_count, evidence)
+    return AnswersEvaluation("sane", score, right_count, evidence)
 
 
-def from_cache(judged: Judged, new: str, cached: str) -> Judged:
+def evaluate_cached_answer(evaluation: AnswersEvaluation, fresh: str, cached: str) -> AnswersEvaluation:
     """Return the judgement after the longest question was repeated, with its prompt in the prefix cache."""
-    right = [bool(re.search(NEEDLE.answer, text[:SEARCHED_CHARS], re.I)) for text in (new, cached)]
-    if judged.verdict != "sane" or right[0] == right[1]:
-        return judged
+    right = [bool(re.search(NEEDLE_QUESTION.answer, text[:MAX_SEARCHED_CHARS], re.I)) for text in (fresh, cached)]
+    if evaluation.verdict != "sane" or right[0] == right[1]:
+        return evaluation
     first, second = ("right", "wrong") if right[0] else ("wrong", "right")
     sentence = f"the same prompt was answered {first} when it was new and {second} from the prefix cache"
-    return Judged(
-        "doubtful", sentence, judged.right, (f"new: {new[:SHOWN_CHARS]!r}", f"cached: {cached[:SHOWN_CHARS]!r}")
+    return AnswersEvaluation(
+        "doubtful",
+        sentence,
+        evaluation.right,
+        (f"new: {fresh[:MAX_SHOWN_CHARS]!r}", f"cached: {cached[:MAX_SHOWN_CHARS]!r}"),
     )
 
 
-def ask_answers(
+def query_answer(
     http: Http, base_url: str, model: str, question: str, *, api_key: str, timeout_s: float, temperature: float = 0.0
 ) -> str:
     """Return the answer to a question, decoded greedily by default, and without thinking if that can be turned off.
@@ -329,16 +353,16 @@ def ask_answers(
     Raises:
         reference.Unanswered: there is no answer; the message is the server's own.
     """
-    body = {**openai_api.generated(http, model, question, ANSWERS_TOKENS), "temperature": temperature}
-    reply = http_probe.ask_plainly(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
-    if reply.status in openai_api.REFUSALS and question == NEEDLE.prompt:
-        return NEEDLE_LEFT_OUT
-    if reply.status != 200 or reply.failure:
-        slow = reply.error == "timeout"
-        raise Unanswered(f"no answer within {timeout_s:g} s" if slow else reply.message(), slow=slow)
-    content, thinking = openai_api.spoken(reply.json())
+    body = {**openai_api.build_request(http, model, question, MAX_ANSWER_TOKENS), "temperature": temperature}
+    response = http_probe.send_with_fewer_options(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
+    if response.status in openai_api.REFUSAL_STATUSES and question == NEEDLE_QUESTION.prompt:
+        return NEEDLE_FALLBACK_ANSWER
+    if response.status != 200 or response.failure:
+        timed_out = response.error == "timeout"
+        raise Unanswered(f"no answer within {timeout_s:g} s" if timed_out else response.message(), slow=timed_out)
+    content, thinking = openai_api.parse_answer(response.json())
     return content or thinking
 
 
 #: answer used if the longest question is refused, because a context that is too short for it is not the model's fault
-NEEDLE_LEFT_OUT = "marigold"
+NEEDLE_FALLBACK_ANSWER = "marigold"

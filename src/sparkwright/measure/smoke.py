@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.engines.http import Http
 from sparkwright.measure import stream
-from sparkwright.measure.asker import Asker
+from sparkwright.measure.asker import ServerClient
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
@@ -27,23 +27,23 @@ PROMPTS: dict[str, str] = {
     "reasoning": "A ferry, a bus and a bicycle meet every 84, 36 and 63 minutes. Explain step by step when, and check it.",
 }
 PROMPT_SET = 1
-CLIENT = 2  # version of this client, whose figures are only comparable with those of the same version
+CLIENT_VERSION = 2  # version of this client, whose figures are only comparable with those of the same version
 
 #: number of runs, explained in docs/measuring.md and the module's docstring
-RUNS = 3
-MORE_RUNS = 4
-CAP_S = 4.0
+MIN_RUNS = 3
+EXTRA_RUNS = 4
+RUN_CAP_S = 4.0
 #: number of runs for a baseline, which are shorter; with speculation each prompt is used twice
-BASELINE_RUNS = RUNS + 2
-BASELINE_RUNS_SPECULATING = 2 * RUNS
+BASELINE_RUNS = MIN_RUNS + 2
+BASELINE_RUNS_SPECULATING = 2 * MIN_RUNS
 BASELINE_TOKENS = 80
 WARM_UP_TOKENS = 32
 WARM_UP_CAP_S = 8.0
 
-FLOOR = 0.5
+MIN_EXPECTED_SHARE = 0.5
 MIN_TOLERANCE, MAX_TOLERANCE = 0.10, 0.20
 #: four standard deviations in units of the median absolute deviation
-SPREAD = 4 * 1.4826
+TOLERANCE_FACTOR = 4 * 1.4826
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Baseline:
             acceptance: acceptance of speculation by position.
         """
         names = {run.prompt for run in runs}
-        everything = statistics.median(run.tok_per_s for run in runs)
+        overall_rate = statistics.median(run.tok_per_s for run in runs)
         rates = {
-            name: statistics.median(run.tok_per_s for run in runs if run.prompt == name) if by_prompt else everything
+            name: statistics.median(run.tok_per_s for run in runs if run.prompt == name) if by_prompt else overall_rate
             for name in names
         }
         shares = [run.tok_per_s / rates[run.prompt] for run in runs]
@@ -106,7 +106,7 @@ class Baseline:
     @property
     def tolerance(self) -> float:
         """The share by which a run may fall below the baseline and still count as noise."""
-        return min(max(SPREAD * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
+        return min(max(TOLERANCE_FACTOR * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
 
     def share(self, run: Run) -> float:
         """Return a run's rate as a share of the baseline."""
@@ -123,8 +123,8 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
-        kept = tuple(data.get("acceptance") or ())
-        return cls(data["tok_per_s"], data["deviation"], data["runs"], data.get("clock_mhz"), kept)
+        acceptance = tuple(data.get("acceptance") or ())
+        return cls(data["tok_per_s"], data["deviation"], data["runs"], data.get("clock_mhz"), acceptance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Bounds:
 
 
 @dataclass
-class Taken:
+class Measurements:
     """Measured requests, one stream at a time."""
 
     runs: list[Run] = field(default_factory=list)  # with a decode rate
@@ -169,25 +169,27 @@ class Taken:
         """The median decoding time of a run in seconds."""
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
-    def count(self, got: stream.Stream) -> None:
+    def count(self, measured: stream.Stream) -> None:
         """Add the tokens of a stream, whether or not it counts as a run."""
-        self.tokens += got.tokens
-        self.thinking_tokens += got.tokens if got.points and got.thought >= got.points[-1][1] else got.thought
-        self.capped += got.capped
-        self.approximate = self.approximate or got.approximate
-        self.prompt_tokens += got.prompt_tokens
+        self.tokens += measured.tokens
+        self.thinking_tokens += (
+            measured.tokens if measured.points and measured.thought >= measured.points[-1][1] else measured.thought
+        )
+        self.capped += measured.capped
+        self.approximate = self.approximate or measured.approximate
+        self.prompt_tokens += measured.prompt_tokens
 
-    def take(self, name: str, got: stream.Stream) -> None:
+    def take(self, name: str, measured: stream.Stream) -> None:
         """Add a stream for a prompt. A stream without a decode rate is not a run."""
-        self.count(got)
-        if got.in_bursts and got.request_tok_per_s:
-            self.burst_rates.append(got.request_tok_per_s)
-        elif got.tok_per_s is not None:
-            self.runs.append(Run(name, got.tok_per_s, got.ttft_s or 0.0, tuple(got.gaps_s)))
+        self.count(measured)
+        if measured.in_bursts and measured.request_tok_per_s:
+            self.burst_rates.append(measured.request_tok_per_s)
+        elif measured.tok_per_s is not None:
+            self.runs.append(Run(name, measured.tok_per_s, measured.ttft_s or 0.0, tuple(measured.gaps_s)))
 
 
 @dataclass
-class Measured(Taken):
+class SmokeResult(Measurements):
     """Measured requests with the verdict of `judge`."""
 
     verdict: Verdict = "unclear"
@@ -211,7 +213,7 @@ class Measured(Taken):
         return statistics.median(gaps) if gaps else None
 
 
-def measure(
+def measure_decode_rate(
     http: Http,
     base_url: str,
     model: str,
@@ -221,8 +223,8 @@ def measure(
     tokens: int = defaults.SMOKE_TOKENS,
     api_key: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
-    decoding: Callable[[], None] = lambda: None,
-) -> Measured:
+    on_decoding: Callable[[], None] = lambda: None,
+) -> SmokeResult:
     """Measure the decode rate of a single stream and judge it. Raises stream.StreamError.
 
     Args:
@@ -234,38 +236,40 @@ def measure(
         tokens: number of tokens per run.
         api_key: key of the server.
         progress: called with the number of chunks so far and the estimated total.
-        decoding: called when the warm-up is over.
+        on_decoding: called when the warm-up is over.
     """
-    result = Measured()
-    each = tokens if baseline else min(tokens, BASELINE_TOKENS)
-    wanted = min(tokens, WARM_UP_TOKENS) + each * (RUNS if baseline else bounds.baseline_runs)
-    asker = Asker(http, model, base_url, api_key)
+    result = SmokeResult()
+    run_tokens = tokens if baseline else min(tokens, BASELINE_TOKENS)
+    total_tokens = min(tokens, WARM_UP_TOKENS) + run_tokens * (MIN_RUNS if baseline else bounds.baseline_runs)
+    server_client = ServerClient(http, model, base_url, api_key)
 
-    def one(name: str, count: int, cap_s: float) -> stream.Stream:
-        before, request = result.tokens, asker.request(prompt(name), count)
-        return asker.run(request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, wanted), wanted))
+    def send(name: str, count: int, cap_s: float) -> stream.Stream:
+        before, request = result.tokens, server_client.request(build_prompt(name), count)
+        return server_client.run(
+            request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, total_tokens), total_tokens)
+        )
 
-    def take(count: int) -> None:
+    def take_runs(count: int) -> None:
         for _ in range(count):
             name = tuple(PROMPTS)[(len(result.runs) + len(result.burst_rates)) % len(PROMPTS)]
-            result.take(name, one(name, each, CAP_S))
+            result.take(name, send(name, run_tokens, RUN_CAP_S))
 
-    result.count(one("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S))
-    decoding()
-    take(RUNS)
+    result.count(send("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S))
+    on_decoding()
+    take_runs(MIN_RUNS)
     if result.in_bursts:
         result.runs.clear()
-        result.verdict, result.reason = judge_bursts(result.burst_rates, bounds)
+        result.verdict, result.reason = evaluate_bursts(result.burst_rates, bounds)
         return result
-    result.verdict, result.reason, result.note = judge(result.runs, bounds, baseline)
+    result.verdict, result.reason, result.note = evaluate_runs(result.runs, bounds, baseline)
     if result.verdict == "unclear":
-        take(MORE_RUNS if baseline else bounds.baseline_runs - RUNS)
-        result.verdict, result.reason, result.note = judge(result.runs, bounds, baseline, last=True)
+        take_runs(EXTRA_RUNS if baseline else bounds.baseline_runs - MIN_RUNS)
+        result.verdict, result.reason, result.note = evaluate_runs(result.runs, bounds, baseline, is_final=True)
     return result
 
 
-def judge(
-    runs: Sequence[Run], bounds: Bounds, baseline: Baseline | None, *, last: bool = False
+def evaluate_runs(
+    runs: Sequence[Run], bounds: Bounds, baseline: Baseline | None, *, is_final: bool = False
 ) -> tuple[Verdict, str, str]:
     """Return the verdict on the runs, the reason, and a note, which may be empty.
 
@@ -277,23 +281,23 @@ def judge(
     if bounds.ceiling and not bounds.speculation and median > bounds.ceiling:
         message = f"{median:.1f} tok/s exceeds the {bounds.ceiling:.0f} that memory bandwidth allows"
         return "invalid", f"{message} without speculative decoding: wrong count, or cached answers", ""
-    if bounds.expected and median < FLOOR * bounds.expected:
+    if bounds.expected and median < MIN_EXPECTED_SHARE * bounds.expected:
         message = f"{median:.1f} tok/s is below half of the {bounds.expected:g} expected by the recipe"
         return "misconfigured", message, ""
     if baseline is None:
         message = "no earlier measurement"
-        return ("new baseline" if last else "unclear"), message, ""
+        return ("new baseline" if is_final else "unclear"), message, ""
     share, tolerance = statistics.median(baseline.share(run) for run in runs), baseline.tolerance
-    against = f"{median:.1f} tok/s against {baseline.median:.1f} before"
-    faster = "faster than its baseline: a cache, speculation or new kernels?" if share > 1 + tolerance else ""
-    if last:
-        return ("regression" if share < 1 - tolerance else "proved"), against, faster
+    comparison = f"{median:.1f} tok/s against {baseline.median:.1f} before"
+    note = "faster than its baseline: a cache, speculation or new kernels?" if share > 1 + tolerance else ""
+    if is_final:
+        return ("regression" if share < 1 - tolerance else "proved"), comparison, note
     if share < 1 - 2.5 * tolerance:
-        return "regression", against, ""
-    return ("proved" if share >= 1 - tolerance / 2 else "unclear"), against, faster
+        return "regression", comparison, ""
+    return ("proved" if share >= 1 - tolerance / 2 else "unclear"), comparison, note
 
 
-def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
+def evaluate_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
     """Return the verdict on requests whose tokens came in bursts, and the reason. There is no baseline for them.
 
     Args:
@@ -305,16 +309,16 @@ def judge_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
         "the server sends its tokens in bursts (as a reasoning parser or a proxy does), so no decode rate can be determined: "
         f"{median:.1f} tok/s from the request to the last token"
     )
-    if bounds.expected and median < FLOOR * bounds.expected:
+    if bounds.expected and median < MIN_EXPECTED_SHARE * bounds.expected:
         return "misconfigured", f"{reason}, below half of the {bounds.expected:g} expected by the recipe"
     return "not compared", reason
 
 
-def speculates(http: Http, key: Mapping[str, Any]) -> bool:
+def has_speculation(http: Http, key: Mapping[str, Any]) -> bool:
     """Return True if the engine of a baseline's key generates with speculation."""
     return http.speculates([str(word) for word in key.get("command") or ()])
 
 
-def prompt(name: str = "prose") -> str:
+def build_prompt(name: str = "prose") -> str:
     """Return a prompt that begins with new random words, so that no prefix cache can help."""
     return f"{secrets.token_hex(16)} {PROMPTS[name]}"

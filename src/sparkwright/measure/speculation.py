@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.measure import reference
-from sparkwright.measure.http_probe import risen
+from sparkwright.measure.http_probe import counter_increase
 from sparkwright.measure.reference import Unanswered
 
 #: numbers of streams and temperatures; the first cell, a single greedy client, is the reference for the others
@@ -19,12 +19,12 @@ CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
 #: questions, one per stream
 QUESTIONS = reference.QUESTIONS[:8]
 #: minimum number of right answers to QUESTIONS for a comparison
-KNOWS = 4
+MIN_CORRECT_ANSWERS = 4
 #: minimum number of drafts for an acceptance
-LEAST_DRAFTS = 50
+MIN_DRAFTS = 50
 #: share of the baseline's acceptance at the first position below which there is a regression. With the same prompts and decoding
 #: it hardly changes, while a broken drafter loses most of it (0.15 instead of 0.5; NVFP4 drafters near 0).
-FALLEN = 0.75
+MIN_ACCEPTANCE_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,26 @@ class Acceptance:
 
 def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
     """Return the acceptance between two readings of the counters by role, or None if nothing was drafted."""
-    drafts = risen(before, after, roles.DRAFTS)
+    drafts = counter_increase(before, after, roles.DRAFTS)
     if not drafts or drafts < 0:
         return None
-    accepted = risen(before, after, roles.ACCEPTED_TOKENS)
+    accepted = counter_increase(before, after, roles.ACCEPTED_TOKENS)
     positions: list[float] = []
-    while (name := f"{roles.ACCEPTED_AT}{len(positions)}") in after:
+    while (name := f"{roles.ACCEPTED_AT_PREFIX}{len(positions)}") in after:
         positions.append(round(max(0.0, after[name] - before.get(name, 0.0)) / drafts, 3))
     return Acceptance(drafts, round(accepted / drafts, 2) if accepted is not None else None, tuple(positions))
 
 
-def fallen(now: Acceptance | None, before: Sequence[float]) -> str:
+def describe_acceptance_drop(now: Acceptance | None, before: Sequence[float]) -> str:
     """Describe a fall of the first position's acceptance below its baseline; empty if there is none or it is unknown."""
-    if now is None or now.drafts < LEAST_DRAFTS or not now.positions or not before or not before[0]:
+    if now is None or now.drafts < MIN_DRAFTS or not now.positions or not before or not before[0]:
         return ""
-    if now.positions[0] >= FALLEN * before[0]:
+    if now.positions[0] >= MIN_ACCEPTANCE_SHARE * before[0]:
         return ""
     return f"{now.positions[0]:.0%} of the drafts' first tokens are accepted, against {before[0]:.0%} before"
 
 
-def shown(positions: Sequence[float]) -> str:
+def format_positions(positions: Sequence[float]) -> str:
     """Return the acceptance by position as text, for example "0.91, 0.74"."""
     return ", ".join(f"{share:.2f}" for share in positions)
 
@@ -85,7 +85,7 @@ class Cell:
         return f"{streams} at temperature {self.temperature:g}"
 
 
-def probe(
+def query_cells(
     http: Http,
     base_url: str,
     model: str,
@@ -104,43 +104,45 @@ def probe(
         timeout_s: time limit for an answer.
         progress: called with the number of finished cells and the total.
     """
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for streams, temperature in CELLS:
-        progress(len(found), len(CELLS))
+        progress(len(cells), len(CELLS))
 
-        def answered(question: reference.Question, temperature: float = temperature) -> str:
-            how: dict[str, Any] = {"api_key": api_key, "timeout_s": timeout_s, "temperature": temperature}
-            return reference.ask_answers(http, base_url, model, question.prompt, **how)
+        def query(question: reference.Question, temperature: float = temperature) -> str:
+            options: dict[str, Any] = {"api_key": api_key, "timeout_s": timeout_s, "temperature": temperature}
+            return reference.query_answer(http, base_url, model, question.prompt, **options)
 
         try:
             with ThreadPoolExecutor(streams) as pool:
-                texts = list(pool.map(answered, QUESTIONS))
+                texts = list(pool.map(query, QUESTIONS))
         except Unanswered as error:
-            return [*found, Cell(streams, temperature, 0, 0, str(error))]
-        found.append(_judged(streams, temperature, texts))
-    return found
+            return [*cells, Cell(streams, temperature, 0, 0, str(error))]
+        cells.append(_evaluate_cell(streams, temperature, texts))
+    return cells
 
 
-def _judged(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
+def _evaluate_cell(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
     right = sum(
-        bool(re.search(question.answer, text[: reference.SEARCHED_CHARS], re.I))
+        bool(re.search(question.answer, text[: reference.MAX_SEARCHED_CHARS], re.I))
         for question, text in zip(QUESTIONS, texts, strict=True)
     )
-    return Cell(streams, temperature, right, sum(bool(reference.nonsense(text)) for text in texts))
+    return Cell(streams, temperature, right, sum(bool(reference.describe_nonsense(text)) for text in texts))
 
 
-def failure(cells: Sequence[Cell]) -> str:
+def describe_failure(cells: Sequence[Cell]) -> str:
     """Return the reason why speculation fails, as a clause; empty if it works.
 
     The first cell is the reference. If it has few right answers, only degenerate texts and failures are judged.
     """
-    alone = cells[0]
+    reference_cell = cells[0]
     for cell in cells:
         if cell.error:
             return f"with {cell} it gives no answer: {cell.error}"
     for cell in cells[1:]:
         half = len(QUESTIONS) / 2
-        if cell.nonsense > half >= alone.nonsense or (alone.right >= KNOWS and cell.right < alone.right / 2):
-            of = f"{cell.right} of {len(QUESTIONS)} simple questions right"
-            return f"with {cell} it answers {of}, alone and greedily {alone.right}"
+        if cell.nonsense > half >= reference_cell.nonsense or (
+            reference_cell.right >= MIN_CORRECT_ANSWERS and cell.right < reference_cell.right / 2
+        ):
+            score = f"{cell.right} of {len(QUESTIONS)} simple questions right"
+            return f"with {cell} it answers {score}, alone and greedily {reference_cell.right}"
     return ""

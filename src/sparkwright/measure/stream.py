@@ -17,26 +17,26 @@ from urllib.parse import urlsplit
 
 from sparkwright.engines import openai_api
 from sparkwright.measure import http_probe
-from sparkwright.measure.connection import connect, ends
+from sparkwright.measure.connection import connect, set_read_deadline
 from sparkwright.trust import bounds
 
 READ_BYTES = 1 << 16
 #: size limit of a chunk; one has 300 bytes, or a few kB with many tokens
-EVENT_BYTES = 1 << 20
-MOST_BYTES = 256 << 20
+MAX_EVENT_BYTES = 1 << 20
+MAX_BYTES = 256 << 20
 #: limit on the pieces of a stream: a minute of ten thousand tokens per second, one in each
-MOST_PIECES = 600_000
-ERROR_BYTES = 1 << 16
+MAX_PIECES = 600_000
+MAX_ERROR_BYTES = 1 << 16
 #: keys of a chunk that hold the number of tokens so far, to which an engine may add others
-Counted = Sequence[tuple[str, str]]
-USAGE: Counted = (("usage", "completion_tokens"),)
+CounterKeys = Sequence[tuple[str, str]]
+USAGE_KEYS: CounterKeys = (("usage", "completion_tokens"),)
 #: limit on the tokens in a chunk: with speculation there are up to 16, while larger chunks were held back by the server's parser
 #: or a proxy
-BURST_TOKENS = 16
+MAX_CHUNK_TOKENS = 16
 #: shares of a stream's tokens in such chunks, or at one moment, from which the times show flushing instead of decoding
-BURST_SHARE, MOMENT_SHARE = 0.5, 0.8
+MAX_BURST_SHARE, MAX_MOMENT_SHARE = 0.5, 0.8
 #: limit on the tokens of an answer, more than any server generates
-MOST_TOKENS = 10**9
+MAX_TOKENS = 10**9
 
 
 class StreamError(Exception):
@@ -80,14 +80,14 @@ class Stream:
         """True if most tokens came in few chunks, so that neither a decode rate nor times between tokens can be measured."""
         counts = [count for _, count in self.points]
         chunks = [(at_s, count - before) for (at_s, count), before in zip(self.points, [0, *counts], strict=False)]
-        held_back = sum(tokens for _, tokens in chunks if tokens > BURST_TOKENS)
+        held_back = sum(tokens for _, tokens in chunks if tokens > MAX_CHUNK_TOKENS)
         moments: dict[float, int] = {}
         for at_s, tokens in chunks:
             moments[at_s] = moments.get(at_s, 0) + tokens
         together = max(moments.values(), default=0)
         all_tokens = counts[-1] if counts else 0
-        at_once = together > BURST_TOKENS and together > MOMENT_SHARE * all_tokens
-        return at_once or held_back > BURST_SHARE * all_tokens
+        at_once = together > MAX_CHUNK_TOKENS and together > MAX_MOMENT_SHARE * all_tokens
+        return at_once or held_back > MAX_BURST_SHARE * all_tokens
 
     @property
     def ttft_s(self) -> float | None:
@@ -135,12 +135,12 @@ class Recording:
     broken: str = ""
 
 
-def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str = openai_api.CHAT) -> bytes:
+def build_request(base_url: str, body: dict[str, Any], api_key: str, path: str = openai_api.CHAT_PATH) -> bytes:
     """Return the complete request, which is built before the clock starts and sent in one piece."""
-    payload, where = json.dumps(body).encode(), urlsplit(base_url)
+    payload, url = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
-        f"POST {where.path.rstrip('/')}{path} HTTP/1.1",  # a server's URL may have a prefix
-        f"Host: {where.netloc}",
+        f"POST {url.path.rstrip('/')}{path} HTTP/1.1",  # a server's URL may have a prefix
+        f"Host: {url.netloc}",
         "Content-Type: application/json",
         f"Content-Length: {len(payload)}",
         *([f"Authorization: Bearer {api_key}"] if api_key else []),
@@ -148,9 +148,11 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str, path: str =
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + payload
 
 
-def run(base_url: str, body: dict[str, Any], *, counted: Counted = USAGE, **how: Any) -> Stream:
+def measure_stream(
+    base_url: str, body: dict[str, Any], *, counter_keys: CounterKeys = USAGE_KEYS, **options: Any
+) -> Stream:
     """Send a streaming request and time its chunks. Raises StreamError. Other keyword arguments are those of `record`."""
-    return read(record(base_url, body, **how), counted)
+    return parse_recording(record(base_url, body, **options), counter_keys)
 
 
 def record(
@@ -162,7 +164,7 @@ def record(
     timeout_s: float = 30,
     on_chunk: Callable[[int], None] = lambda chunks: None,
     connection: http.client.HTTPConnection | None = None,
-    path: str = openai_api.CHAT,
+    path: str = openai_api.CHAT_PATH,
 ) -> Recording:
     """Send a streaming request and record its chunks without parsing them.
 
@@ -178,36 +180,38 @@ def record(
         connection: an open connection to use.
         path: path of the API.
     """
-    found, data = Recording(), request_bytes(base_url, body, api_key, path)
+    recording, request = Recording(), build_request(base_url, body, api_key, path)
     try:
         connection = connection or connect(base_url, timeout_s)
     except OSError as error:
-        raise StreamError(f"no answer: {_message(error)}") from None
+        raise StreamError(f"no answer: {_format_error(error)}") from None
     try:
-        answer = http.client.HTTPResponse(connection.sock, method="POST")
-        found.sent_s = time.perf_counter()
-        connection.sock.sendall(data)
-        ends(connection, found.sent_s + min(timeout_s, cap_s))
-        answer.begin()
-        if answer.status != 200:
-            raise StreamError(_refusal(answer.read(ERROR_BYTES)), answer.status)
-        ends(connection, found.sent_s + cap_s)
-        _receive(answer, found, cap_s, on_chunk)
+        response = http.client.HTTPResponse(connection.sock, method="POST")
+        recording.sent_s = time.perf_counter()
+        connection.sock.sendall(request)
+        set_read_deadline(connection, recording.sent_s + min(timeout_s, cap_s))
+        response.begin()
+        if response.status != 200:
+            raise StreamError(_parse_refusal(response.read(MAX_ERROR_BYTES)), response.status)
+        set_read_deadline(connection, recording.sent_s + cap_s)
+        _receive(response, recording, cap_s, on_chunk)
     except TimeoutError:
-        found.capped = time.perf_counter() - found.sent_s >= cap_s
-        found.broken = "" if found.capped else f"no data for {timeout_s:g} s"
+        recording.capped = time.perf_counter() - recording.sent_s >= cap_s
+        recording.broken = "" if recording.capped else f"no data for {timeout_s:g} s"
     except (OSError, http.client.HTTPException) as error:
-        found.broken = f"the stream was interrupted: {_message(error)}"
+        recording.broken = f"the stream was interrupted: {_format_error(error)}"
     finally:
         connection.close()
-    return found
+    return recording
 
 
-def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, on_chunk: Callable[[int], None]) -> None:
+def _receive(
+    response: http.client.HTTPResponse, recording: Recording, cap_s: float, on_chunk: Callable[[int], None]
+) -> None:
     """Receive pieces and store them with their times. This is the hot loop."""
-    pieces, sent_s, clock, receive = found.pieces, found.sent_s, time.perf_counter, answer.read1
+    pieces, sent_s, clock, receive = recording.pieces, recording.sent_s, time.perf_counter, response.read1
     count, size = 0, 0
-    while size <= MOST_BYTES and count < MOST_PIECES:
+    while size <= MAX_BYTES and count < MAX_PIECES:
         piece = receive(READ_BYTES)
         now_s = clock() - sent_s
         if not piece:
@@ -217,26 +221,26 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
         count += 1
         on_chunk(count)
         if now_s > cap_s:
-            found.capped = True
+            recording.capped = True
             return
-    found.broken = f"the stream exceeds {MOST_BYTES >> 20} MiB, or {MOST_PIECES} pieces"
+    recording.broken = f"the stream exceeds {MAX_BYTES >> 20} MiB, or {MAX_PIECES} pieces"
 
 
-def read(recording: Recording, counted: Counted = USAGE) -> Stream:
+def parse_recording(recording: Recording, counter_keys: CounterKeys = USAGE_KEYS) -> Stream:
     """Return the tokens of a recording. Raises StreamError if it broke off or holds the server's own error.
 
     Args:
         recording: recording of the stream.
-        counted: keys of a chunk that hold the number of tokens so far.
+        counter_keys: keys of a chunk that hold the number of tokens so far.
     """
-    reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counted)
+    reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counter_keys)
     rest = b""
     for at_s, piece in recording.pieces:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             reader.line(at_s, line)
-        if len(rest) > EVENT_BYTES:
-            raise StreamError(f"a chunk exceeds {EVENT_BYTES >> 20} MiB", tokens=reader.stream.tokens)
+        if len(rest) > MAX_EVENT_BYTES:
+            raise StreamError(f"a chunk exceeds {MAX_EVENT_BYTES >> 20} MiB", tokens=reader.stream.tokens)
     stream = reader.stream
     if recording.broken:
         raise StreamError(recording.broken, tokens=stream.tokens)
@@ -245,123 +249,129 @@ def read(recording: Recording, counted: Counted = USAGE) -> Stream:
     return reader.finish()
 
 
-def chunks(recording: Recording) -> list[dict[str, Any]]:
+def parse_chunks(recording: Recording) -> list[dict[str, Any]]:
     """Return the JSON of each chunk in a recording. Raises StreamError as `read` does."""
-    read(recording)
+    parse_recording(recording)
     lines = b"".join(piece for _, piece in recording.pieces).split(b"\n")
     data = (line[5:].strip() for line in lines if line.startswith(b"data:"))
-    return [bounds.json_of(text) for text in data if text != b"[DONE]"]
+    return [bounds.parse_json(text) for text in data if text != b"[DONE]"]
 
 
-def events(recording: Recording, last: Collection[str]) -> list[dict[str, Any]]:
+def parse_events(recording: Recording, final_types: Collection[str]) -> list[dict[str, Any]]:
     """Return the JSON of each event of a recording in an API whose events have types.
 
     Args:
         recording: of the stream.
-        last: the types of the event that ends one.
+        final_types: the types of the event that ends one.
 
     Raises:
         StreamError: it broke off, or holds the server's own error.
     """
     if recording.broken:
         raise StreamError(recording.broken)
-    return events_in(b"".join(piece for _, piece in recording.pieces), last)
+    return parse_event_stream(b"".join(piece for _, piece in recording.pieces), final_types)
 
 
-def events_in(content: bytes, last: Collection[str]) -> list[dict[str, Any]]:
+def parse_event_stream(content: bytes, final_types: Collection[str]) -> list[dict[str, Any]]:
     """Return the JSON of each event of a stream's content.
 
     Args:
         content: of the stream.
-        last: as for `events`; empty for an API whose streams end with `[DONE]`.
+        final_types: as for `events`; empty for an API whose streams end with `[DONE]`.
 
     Raises:
         StreamError: it broke off, or holds the server's own error.
     """
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     done = False
     for line in content.split(b"\n"):
         data = line[5:].strip()
         if not line.startswith(b"data:") or data == b"[DONE]":
             done = done or data == b"[DONE]"
             continue
-        event = _object(data)
-        if words := http_probe.message(event) or http_probe.message(event.get("response")):
-            raise StreamError(f"server error: {words}")
-        found.append(event)
-    if not found or (found[-1].get("type") not in last if last else not done):
+        event = _parse_object(data)
+        if error := http_probe.extract_error(event) or http_probe.extract_error(event.get("response")):
+            raise StreamError(f"server error: {error}")
+        events.append(event)
+    if not events or (events[-1].get("type") not in final_types if final_types else not done):
         raise StreamError("the stream ended early")
-    return found
+    return events
 
 
 class _Reader:
     """Converts lines of server-sent events to points."""
 
-    def __init__(self, stream: Stream, counted: Counted) -> None:
+    def __init__(self, stream: Stream, counter_keys: CounterKeys) -> None:
         self.stream = stream
-        self._counted = counted
+        self._counter_keys = counter_keys
         self.done = False
         self._chunks = 0
-        self._continuous = False
-        self._speaks = False
+        self._has_cumulative_usage = False
+        self._has_visible_output = False
 
     def line(self, at_s: float, line: bytes) -> None:
         if line.startswith(b"error:") and not self.done:
-            raise self._failed(_document(line[6:].strip()))
+            raise self._build_server_error(_parse_json_or_text(line[6:].strip()))
         if not line.startswith(b"data:") or self.done:
             return
         data = line[5:].strip()
         if data == b"[DONE]":
             self.done = True
             return
-        chunk = _object(data, self.stream.tokens)
-        if http_probe.message(chunk):
-            raise self._failed(chunk)
-        self._chunk(at_s, chunk)
+        chunk = _parse_object(data, self.stream.tokens)
+        if http_probe.extract_error(chunk):
+            raise self._build_server_error(chunk)
+        self._add_chunk(at_s, chunk)
 
-    def _failed(self, error: Any) -> StreamError:
+    def _build_server_error(self, error: Any) -> StreamError:
         """Return the server's own error."""
-        words = http_probe.message(error) or http_probe.text(error) or "no message"
-        return StreamError(f"server error: {words}", tokens=self.stream.tokens)
+        error_message = http_probe.extract_error(error) or http_probe.error_text(error) or "no message"
+        return StreamError(f"server error: {error_message}", tokens=self.stream.tokens)
 
-    def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
-        stream, usage = self.stream, _mapping(chunk.get("usage"))
-        stream.prompt_tokens = bounds.count_of(usage.get("prompt_tokens"), MOST_TOKENS) or stream.prompt_tokens
-        so_far = (bounds.count_of(_mapping(chunk.get(part)).get(key), MOST_TOKENS) for part, key in self._counted)
-        counted = next(filter(None, so_far), 0)
+    def _add_chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
+        stream, usage = self.stream, _as_mapping(chunk.get("usage"))
+        stream.prompt_tokens = bounds.count_or_none(usage.get("prompt_tokens"), MAX_TOKENS) or stream.prompt_tokens
+        so_far = (
+            bounds.count_or_none(_as_mapping(chunk.get(part)).get(key), MAX_TOKENS) for part, key in self._counter_keys
+        )
+        token_count = next(filter(None, so_far), 0)
         choices = chunk.get("choices")
-        deltas = [_mapping(_mapping(choice).get("delta")) for choice in (choices if isinstance(choices, list) else ())]
-        speaks = any(openai_api.delta_counts(delta) for delta in deltas)
-        if deltas and counted and not self._chunks:
-            self._continuous = True
-            if counted > stream.tokens:
-                self._point(at_s, counted, deltas)
+        deltas = [
+            _as_mapping(_as_mapping(choice).get("delta")) for choice in (choices if isinstance(choices, list) else ())
+        ]
+        has_text = any(openai_api.has_generated_text(delta) for delta in deltas)
+        if deltas and token_count and not self._chunks:
+            self._has_cumulative_usage = True
+            if token_count > stream.tokens:
+                self._add_point(at_s, token_count, deltas)
             return
-        if speaks and not self._continuous:
+        if has_text and not self._has_cumulative_usage:
             self._chunks += 1
-            self._point(at_s, self._chunks, deltas)
-        stream.total = counted or stream.total
+            self._add_point(at_s, self._chunks, deltas)
+        stream.total = token_count or stream.total
 
-    def _point(self, at_s: float, tokens: int, deltas: list[dict[str, Any]]) -> None:
-        self._speaks = self._speaks or any(openai_api.delta_speaks(delta) for delta in deltas)
-        if not self._speaks:
+    def _add_point(self, at_s: float, tokens: int, deltas: list[dict[str, Any]]) -> None:
+        self._has_visible_output = self._has_visible_output or any(
+            openai_api.has_user_content(delta) for delta in deltas
+        )
+        if not self._has_visible_output:
             self.stream.thought = tokens
         self.stream.points.append((at_s, tokens))
 
     def finish(self) -> Stream:
         """Return the stream. If only the final token count is known, it is distributed evenly over the chunks."""
         stream, chunks, total = self.stream, self._chunks, self.stream.total
-        if not self._continuous and total and chunks:
+        if not self._has_cumulative_usage and total and chunks:
             stream.thought = round(stream.thought * total / chunks)
             stream.points = [(at_s, round(n * total / chunks)) for at_s, n in stream.points]
-        stream.approximate = not self._continuous and not total
+        stream.approximate = not self._has_cumulative_usage and not total
         return stream
 
 
-def _object(data: bytes, tokens: int = 0) -> dict[str, Any]:
+def _parse_object(data: bytes, tokens: int = 0) -> dict[str, Any]:
     """Return a chunk's JSON. Raises StreamError with the number of tokens before it."""
     try:
-        chunk = bounds.json_of(data)
+        chunk = bounds.parse_json(data)
     except ValueError:
         raise StreamError("a chunk is not JSON", tokens=tokens) from None
     if not isinstance(chunk, dict):
@@ -369,25 +379,25 @@ def _object(data: bytes, tokens: int = 0) -> dict[str, Any]:
     return chunk
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _as_mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _document(data: bytes) -> Any:
+def _parse_json_or_text(data: bytes) -> Any:
     """Return the data as JSON, or as text if it is not JSON."""
     try:
-        return bounds.json_of(data)
+        return bounds.parse_json(data)
     except ValueError:
         return data.decode(errors="replace")
 
 
-def _message(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__} {error}".strip()
 
 
-def _refusal(body: bytes) -> str:
+def _parse_refusal(body: bytes) -> str:
     try:
-        words = http_probe.message(bounds.json_of(body))
+        error = http_probe.extract_error(bounds.parse_json(body))
     except ValueError:
-        words = ""
-    return words or body[:200].decode(errors="replace") or "no message"
+        error = ""
+    return error or body[:200].decode(errors="replace") or "no message"

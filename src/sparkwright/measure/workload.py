@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sparkwright.measure.asker import Asker
+from sparkwright.measure.asker import ServerClient
 from sparkwright.measure.load import Request
-from sparkwright.units import gib
+from sparkwright.units import format_gib
 
 KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed", "depth")
 
 #: version of these loads, whose figures are only comparable with those of the same version
-WORKLOAD = 1
+WORKLOAD_VERSION = 1
 
 #: ShareGPT as used by vLLM's own benchmark: one turn, with prompts and answers of 4 to 1024 tokens, 230 and 203 on average (vLLM
 #: #18566, 1000 requests). It is modelled by log-normal distributions with these (median, sigma), truncated to these limits, which
 #: have the same means.
-SHORTEST, LONGEST = 4, 1024
+MIN_LENGTH, MAX_LENGTH = 4, 1024
 PROMPT_LENGTHS = (170.0, 1.2)
 ANSWER_LENGTHS = (145.0, 0.95)
 
@@ -91,60 +91,63 @@ class Phase:
     concurrency: int = 0
 
 
-def phases(load: Load, asker: Asker) -> list[Phase]:
+def build_phases(load: Load, client: ServerClient) -> list[Phase]:
     """Return the phases of a load, in the order in which they are sent."""
-    return _PHASES[load.kind](load, asker)
+    return _PHASE_BUILDERS[load.kind](load, client)
 
 
-def _smoke(load: Load, asker: Asker) -> list[Phase]:
+def _smoke(load: Load, client: ServerClient) -> list[Phase]:
     """Return one stream at a time."""
-    return [Phase(_alike(load, asker, load.requests, "stream"), 1)]
+    return [Phase(_equal_requests(load, client, load.requests, "stream"), 1)]
 
 
-def _serve(load: Load, asker: Asker) -> list[Phase]:
-    wanted = list(itertools.islice(_lengths(load), load.requests))
+def _serve(load: Load, client: ServerClient) -> list[Phase]:
+    lengths = list(itertools.islice(_lengths(load), load.requests))
     times = arrivals(load)
-    made = []
-    for (text, prompt_tokens, tokens), at_s in zip(wanted, times, strict=False):
+    requests = []
+    for (text, prompt_tokens, tokens), at_s in zip(lengths, times, strict=False):
         # prompts of a data set keep their text, and only the prefix is new
-        prompt = f"{secrets.token_hex(16)} {text}" if text else asker.ruler.text(prompt_tokens)
-        made.append(asker.request(prompt, tokens, at_s=at_s, group="request"))
-    return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
+        prompt = f"{secrets.token_hex(16)} {text}" if text else client.ruler.text(prompt_tokens)
+        requests.append(client.request(prompt, tokens, at_s=at_s, group="request"))
+    return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
-def _hol1(load: Load, asker: Asker) -> list[Phase]:
+def _hol1(load: Load, client: ServerClient) -> list[Phase]:
     """Return decoding streams, and a long prompt that arrives while they decode."""
-    return [Phase((*_decoding(load, asker), _long(load, asker, load.after_s)))]
+    return [Phase((*_decoding_requests(load, client), _long_request(load, client, load.after_s)))]
 
 
-def _itl(load: Load, asker: Asker) -> list[Phase]:
+def _itl(load: Load, client: ServerClient) -> list[Phase]:
     """Return decoding streams, and long prompts that arrive at intervals."""
-    longs = [_long(load, asker, load.after_s + n * load.every_s) for n in range(load.longs)]
-    return [Phase((*_decoding(load, asker), *longs))]
+    longs = [_long_request(load, client, load.after_s + n * load.every_s) for n in range(load.longs)]
+    return [Phase((*_decoding_requests(load, client), *longs))]
 
 
-def _hol2(load: Load, asker: Asker) -> list[Phase]:
+def _hol2(load: Load, client: ServerClient) -> list[Phase]:
     """Return short prompts alone, followed by a long one with short ones right behind it."""
-    behind = _alike(load, asker, load.shorts, "short", load.after_s)
-    return [Phase(_alike(load, asker, load.shorts, "short alone")), Phase((_long(load, asker, 0.0), *behind))]
+    behind = _equal_requests(load, client, load.shorts, "short", load.after_s)
+    return [
+        Phase(_equal_requests(load, client, load.shorts, "short alone")),
+        Phase((_long_request(load, client, 0.0), *behind)),
+    ]
 
 
-def _mixed(load: Load, asker: Asker) -> list[Phase]:
+def _mixed(load: Load, client: ServerClient) -> list[Phase]:
     order = ["long"] * load.longs + ["short"] * load.shorts
     random.Random(load.seed).shuffle(order)
-    made = []
+    requests = []
     for group, at_s in zip(order, arrivals(load), strict=False):
         tokens = load.long_tokens if group == "long" else load.prompt_tokens
-        made.append(asker.sized(tokens, load.output_tokens, at_s=at_s, group=group))
-    return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
+        requests.append(client.sized_request(tokens, load.output_tokens, at_s=at_s, group=group))
+    return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
-def _depth(load: Load, asker: Asker) -> list[Phase]:
+def _depth(load: Load, client: ServerClient) -> list[Phase]:
     """Return prompts of the same length, one per stream, sent at once."""
-    return [Phase(_alike(load, asker, load.concurrency * load.requests, "stream"), load.concurrency)]
+    return [Phase(_equal_requests(load, client, load.concurrency * load.requests, "stream"), load.concurrency)]
 
 
-_PHASES = {
+_PHASE_BUILDERS = {
     "smoke": _smoke,
     "serve": _serve,
     "hol1": _hol1,
@@ -155,60 +158,62 @@ _PHASES = {
 }
 
 
-def _alike(load: Load, asker: Asker, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
-    return tuple(asker.sized(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count))
+def _equal_requests(load: Load, client: ServerClient, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
+    return tuple(
+        client.sized_request(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count)
+    )
 
 
-def _decoding(load: Load, asker: Asker) -> tuple[Request, ...]:
-    return tuple(asker.sized(64, load.output_tokens, group="decoding") for _ in range(load.streams))
+def _decoding_requests(load: Load, client: ServerClient) -> tuple[Request, ...]:
+    return tuple(client.sized_request(64, load.output_tokens, group="decoding") for _ in range(load.streams))
 
 
-def _long(load: Load, asker: Asker, at_s: float) -> Request:
-    return asker.sized(load.long_tokens, 8, at_s=at_s, group="long")
+def _long_request(load: Load, client: ServerClient, at_s: float) -> Request:
+    return client.sized_request(load.long_tokens, 8, at_s=at_s, group="long")
 
 
 def arrivals(load: Load) -> Iterator[float]:
     """Yield the times of the requests in seconds: all at once, or as a Poisson process with the load's rate."""
-    pick, at_s = random.Random(load.seed), 0.0
+    rng, at_s = random.Random(load.seed), 0.0
     while True:
         yield at_s
-        at_s += pick.expovariate(load.rate) if load.rate else 0.0
+        at_s += rng.expovariate(load.rate) if load.rate else 0.0
 
 
 def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
     """Yield an endless sequence of (prompt text, prompt tokens, answer tokens)."""
     if load.prompts:
         yield from ((text, 0, load.output_tokens or tokens) for text, tokens in itertools.cycle(load.prompts))
-    pick = random.Random(load.seed)
+    rng = random.Random(load.seed)
     while True:
-        prompt, answer = _drawn(pick, PROMPT_LENGTHS), _drawn(pick, ANSWER_LENGTHS)
+        prompt, answer = _draw_length(rng, PROMPT_LENGTHS), _draw_length(rng, ANSWER_LENGTHS)
         yield "", load.prompt_tokens or prompt, load.output_tokens or answer
 
 
-def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
+def _draw_length(rng: random.Random, lengths: tuple[float, float]) -> int:
     """Return a random length between the shortest and the longest, drawing again if it is outside."""
     median, sigma = lengths
     while True:
-        drawn = round(median * pick.lognormvariate(0.0, sigma))
-        if SHORTEST <= drawn <= LONGEST:
-            return drawn
+        length = round(median * rng.lognormvariate(0.0, sigma))
+        if MIN_LENGTH <= length <= MAX_LENGTH:
+            return length
 
 
-def classes(load: Load) -> Sequence[int]:
+def warm_up_lengths(load: Load) -> Sequence[int]:
     """Return the prompt tokens for each class of lengths that needs a warm-up."""
     if load.kind == "depth":
         return ()  # the warm-up would take as long as the measurement
-    usual = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
-    return sorted({usual, load.long_tokens} - {0})
+    typical = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
+    return sorted({typical, load.long_tokens} - {0})
 
 
 #: divisors of the context for the prompts that are sent one by one, before all streams at once
-PARTS = (8, 4, 2, 1)
-SHORTEST_TOKENS = 64
+CONTEXT_DIVISORS = (8, 4, 2, 1)
+MIN_PROMPT_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class LadderStep:
     """A step of the ladder: the number and length of simultaneous prompts, and the outcome."""
 
     context: int
@@ -221,26 +226,26 @@ class Rung:
     lowest_bytes: int | None = None
 
     def __str__(self) -> str:
-        left = f"{gib(self.lowest_bytes)} GiB left" if self.lowest_bytes is not None else ""
+        left = f"{format_gib(self.lowest_bytes)} GiB left" if self.lowest_bytes is not None else ""
         rate = f"{self.tok_per_s:.1f} tok/s" if self.tok_per_s else ""
         first = f"TTFT {self.ttft_s:.1f} s" if self.ttft_s is not None else ""
         return f"{self.context} x {self.streams}: {', '.join(filter(None, (left, rate, first)))}"
 
 
-def ladder(context: int, streams: int) -> list[Rung]:
+def build_ladder(context: int, streams: int) -> list[LadderStep]:
     """Return the steps up to a context with this many streams, shortest first."""
-    lengths = dict.fromkeys(max(SHORTEST_TOKENS, context // part) for part in PARTS)
-    return [Rung(tokens, 1) for tokens in lengths] + ([Rung(context, streams)] if streams > 1 else [])
+    lengths = dict.fromkeys(max(MIN_PROMPT_TOKENS, context // part) for part in CONTEXT_DIVISORS)
+    return [LadderStep(tokens, 1) for tokens in lengths] + ([LadderStep(context, streams)] if streams > 1 else [])
 
 
-def ladder_shown(rows: object) -> str:
+def format_last_step(rows: object) -> str:
     """Return the last recorded step as text; empty if there is none."""
     last = rows[-1] if isinstance(rows, list) and rows else None
     if not isinstance(last, Mapping) or not isinstance(last.get("context"), int):
         return ""
     names = ("context", "streams", "tok_per_s", "ttft_s", "lowest_bytes")
     values = {name: last.get(name) for name in names}
-    numbers = all(
+    all_numbers = all(
         value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values.values()
     )
-    return f"survives {Rung(**values)}" if numbers else ""  # type: ignore[arg-type]
+    return f"survives {LadderStep(**values)}" if all_numbers else ""  # type: ignore[arg-type]

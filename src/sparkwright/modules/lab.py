@@ -24,7 +24,7 @@ from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.units import GIB
 
 #: advice after the guard stopped the server
-AGAIN = "Measure with a smaller `--depth`, or give it a shorter context or a smaller share of the memory."
+SMALLER_LOAD_FIX = "Measure with a smaller `--depth`, or give it a shorter context or a smaller share of the memory."
 
 
 class Bench(Module["Bench.Args"]):
@@ -59,13 +59,13 @@ class Bench(Module["Bench.Args"]):
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
-        wanted = _load(args.load)
+        load = _parse_load(args.load)
         if context.check:
-            return Result(msg=f"would measure {wanted.kind}")
-        kept = baselines.read_cell(context.state, args.series, args.key)
-        if kept is not None:
-            return Result(msg=f"measured before: {lab.sentence(kept)}", data={"cell": kept, "kept": True})
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+            return Result(msg=f"would measure {load.kind}")
+        earlier = baselines.read_cell(context.state, args.series, args.key)
+        if earlier is not None:
+            return Result(msg=f"measured before: {lab.describe_cell(earlier)}", data={"cell": earlier, "kept": True})
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http = container_labels.engine_at(context, args.base_url).http
         target = Target(
             http,
@@ -73,32 +73,32 @@ class Bench(Module["Bench.Args"]):
             args.model,
             key,
             counters=lambda: http_probe.read_counters(http, args.base_url, key)[0],
-            gpu_sample=lambda: nvidia_smi.sample(context.machine),
+            gpu_sample=lambda: nvidia_smi.sample_gpu(context.machine),
         )
         with (
-            lock.alone(context.state, context.run_id, "a benchmark", note=context.note),
-            _guarded(args, wanted, context) if wanted.kind == "depth" else contextlib.nullcontext() as memory,
+            lock.acquire_measurement(context.state, context.run_id, "a benchmark", note=context.note),
+            _guard_server(args, load, context) if load.kind == "depth" else contextlib.nullcontext() as memory,
         ):
-            measured = lab.run(
+            measured = lab.measure_load(
                 target,
-                wanted,
+                load,
                 timeout_s=args.timeout_s,
                 idle_s=args.idle_s,
                 progress=lambda done, total: context.progress(done, total, text="requests done"),
             )
         if memory is not None:
             measured["derived"] |= {"lowest_available_gib": round(memory.lowest_bytes / GIB, 3)}
-        about = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": wanted.described}
-        cell = {**about, **measured}
+        fields = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": load.described}
+        cell = {**fields, **measured}
         if cell["verdict"] == "measured":
             baselines.write_cell(context.state, args.series, args.key, cell)
         for doubt in (*cell["doubts"], *cell["notes"]):
             context.note(doubt)
-        return Result(msg=lab.sentence(cell), data={"cell": cell, "kept": False})
+        return Result(msg=lab.describe_cell(cell), data={"cell": cell, "kept": False})
 
 
 @dataclass
-class _Memory:
+class _LowestMemory:
     """Memory of the host while a load is served."""
 
     #: lowest MemAvailable
@@ -106,30 +106,30 @@ class _Memory:
 
 
 @contextlib.contextmanager
-def _guarded(args: Bench.Args, load: Load, context: Context) -> Iterator[_Memory]:
+def _guard_server(args: Bench.Args, load: Load, context: Context) -> Iterator[_LowestMemory]:
     """Guard the container behind a server while it serves a load that may take memory; see host/memory/start_guard.py."""
-    before = context.machine.meminfo()["MemAvailable"]
-    seen = _Memory(before)
-    container = containers.publishing(context.docker(), urlsplit(args.base_url).port)
+    available_bytes = context.machine.meminfo()["MemAvailable"]
+    memory = _LowestMemory(available_bytes)
+    container = containers.find_by_port(context.docker(), urlsplit(args.base_url).port)
     if container is None:
         context.note("the memory is not guarded: no running container publishes the port")
-        yield seen
+        yield memory
     else:
         context.guards.expect(None)
-        context.guards.advice = AGAIN
+        context.guards.advice = SMALLER_LOAD_FIX
         context.guards.begin(context.machine, context.state, context.run_id, container, what="serving")
         context.guards.runs(container)
         context.guards.stage(f"{load.concurrency} x {load.prompt_tokens} tokens")
         try:
-            yield seen
+            yield memory
         finally:
             lowest = context.guards.verified()
             if lowest is not None:
-                seen.lowest_bytes = min(before, lowest.lowest_bytes)
-    seen.lowest_bytes = min(seen.lowest_bytes, context.machine.meminfo()["MemAvailable"])
+                memory.lowest_bytes = min(available_bytes, lowest.lowest_bytes)
+    memory.lowest_bytes = min(memory.lowest_bytes, context.machine.meminfo()["MemAvailable"])
 
 
-def _load(data: dict[str, Any]) -> Load:
+def _parse_load(data: dict[str, Any]) -> Load:
     try:
         return Load.from_json(data)
     except (TypeError, ValueError) as error:
@@ -148,8 +148,8 @@ class BenchCells(Module["BenchCells.Args"]):
         keys: list[str] = arg("only these cells", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        found = baselines.found_cells(context.state, args.series, args.keys)
-        return Result(msg=f"{len(found)} of {len(args.keys)} are finished", data={"cells": found})
+        cells = baselines.read_cells(context.state, args.series, args.keys)
+        return Result(msg=f"{len(cells)} of {len(args.keys)} are finished", data={"cells": cells})
 
 
 class BenchFailed(Module["BenchFailed.Args"]):
@@ -177,18 +177,18 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds it may take to stop before it is killed", default=defaults.STOP_S)
+        stop_timeout_s: int = arg("seconds it may take to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        found = containers.inspect(context.docker(), args.name) or {}
-        verified = found.get("Id") == good_states.last(context.state).get("container_id")
-        return found if container_labels.ours(context, found) and not verified else {}
+        container = containers.inspect(context.docker(), args.name) or {}
+        verified = container.get("Id") == good_states.load_last(context.state).get("container_id")
+        return container if container_labels.is_ours(context, container) and not verified else {}
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         labels = (found.get("Config") or {}).get("Labels") or {}
         return [Change("container", f"{args.name} (arm {labels[LAB_LABEL]})", None)] if LAB_LABEL in labels else []
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        holders.before_stop(context, found)
+        holders.record_stop(context, found)
         lifecycle.remove(context, found, args.stop_timeout_s)
         return {}

@@ -11,11 +11,11 @@ from sparkwright import defaults
 from sparkwright.engines.budget import Budget
 from sparkwright.host import ollama as ollama_models
 from sparkwright.host.memory import holders, host_budget, host_lost, memory_fit
-from sparkwright.host.memory.host_budget import Held
-from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.memory.host_budget import HeldMemory
+from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
-from sparkwright.units import GIB, gib
+from sparkwright.units import GIB, format_gib
 
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
@@ -55,62 +55,64 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        server = Server.of(args.name, args.engine_memory, args.utilization, args.needs_bytes)
-        host_lost.refuse(context, host_lost.forbids_start(context.state, server.start))
+        server = PlannedServer.of(args.name, args.engine_memory, args.utilization, args.needs_bytes)
+        host_lost.refuse_forbidden(context, host_lost.forbidden_start_reason(context.state, server.start))
         turns = [str(turn["name"]) for turn in args.turns]
         stay = args.ollama == "leave"
-        found, now = host_budget.of(
+        budget, held = host_budget.compute_budget(
             context, server, args.reserve_gib, models_stay=stay, other_servers=args.beside, turns=turns
         )
         data: dict[str, Any] = {
-            "available_bytes": found.available_bytes,
-            "freed_bytes": now.freed_bytes,
-            "need_bytes": found.need_bytes,
+            "available_bytes": budget.available_bytes,
+            "freed_bytes": held.freed_bytes,
+            "need_bytes": budget.need_bytes,
         }
-        needs = memory_fit.needed(server, found)
-        if not found.fits:
-            return memory_fit.refusal(context, server, found, _message(server, found, now), data)
-        data |= memory_fit.reported(context, server, found)
-        if now.unknown:
-            return Result(msg=f"{now.unknown}; {needs}", data=data)
-        return Result(msg=f"{gib(found.left_bytes)} of {gib(found.total_bytes)} GiB left: {needs}", data=data)
+        needs = memory_fit.describe_need(server, budget)
+        if not budget.fits:
+            return memory_fit.refusal(context, server, budget, _refusal_message(server, budget, held), data)
+        data |= memory_fit.budget_data(context, server, budget)
+        if held.unknown:
+            return Result(msg=f"{held.unknown}; {needs}", data=data)
+        return Result(
+            msg=f"{format_gib(budget.left_bytes)} of {format_gib(budget.total_bytes)} GiB left: {needs}", data=data
+        )
 
 
-def _message(server: Server, found: Budget, now: Held) -> str:
+def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) -> str:
     """Return the message of the refusal."""
     others = [
         row.name
-        for row in found.rows
-        if row.about == "other" and not row.at_most and row.name in {*now.goes, *now.stays}
+        for row in budget.rows
+        if row.about == "other" and not row.at_most and row.name in {*held.goes, *held.stays}
     ]
     if others:
-        names = _listed([server.name, *others])
-        return f"{names} do not fit together: that takes {gib(found.need_bytes)} of {gib(found.total_bytes)} GiB."
-    needs = memory_fit.needed(server, found)
-    if now.unknown or found.of("server") > found.total_bytes:
-        return f"{needs}, but the host has {gib(found.total_bytes)} GiB."
-    freed, available = now.freed_bytes or 0, found.available_bytes or 0
-    models = 0 if now.models_stay else now.model_bytes
-    will = f"{gib(available + freed)} GiB will be available"
-    parts = f" ({gib(available)} now, {gib(now.server_bytes)} held by the server, {gib(models)} by Ollama)"
-    return f"{needs}, but {will}{parts if freed else ''}."
+        names = _join_names([server.name, *others])
+        return f"{names} do not fit together: that takes {format_gib(budget.need_bytes)} of {format_gib(budget.total_bytes)} GiB."
+    needs = memory_fit.describe_need(server, budget)
+    if held.unknown or budget.of("server") > budget.total_bytes:
+        return f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
+    freed, available = held.freed_bytes or 0, budget.available_bytes or 0
+    models = 0 if held.models_stay else held.model_bytes
+    expected = f"{format_gib(available + freed)} GiB will be available"
+    parts = f" ({format_gib(available)} now, {format_gib(held.server_bytes)} held by the server, {format_gib(models)} by Ollama)"
+    return f"{needs}, but {expected}{parts if freed else ''}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 POLL_S = 0.1
 RECHECK_S = 1.0
 #: how long to wait without a release, seconds, if the memory still to be released is unknown or not enough
-QUIET_S = 3.0
+QUIET_PERIOD_S = 3.0
 #: smaller changes of the available memory are caused by other programs, bytes
-CHANGE_BYTES = 64 * 2**20
+MIN_CHANGE_BYTES = 64 * 2**20
 #: memory that may be released beyond the known amount, bytes
-OTHERS_BYTES = GIB // 2
+MAX_OTHER_RELEASE_BYTES = GIB // 2
 
 
-class _Release:
+class _PendingRelease:
     """Memory that is still to be released while a start waits for it.
 
     Args:
@@ -126,15 +128,15 @@ class _Release:
         #: held by models that Ollama was asked to unload
         self.model_bytes = 0
 
-    def may_do(self, need: int, available: int, now_s: float) -> bool:
+    def can_help(self, need_bytes: int, available_bytes: int, now_s: float) -> bool:
         """Return whether waiting may help: what is released can be enough, or memory has come or gone lately."""
-        if abs(available - self._level) > CHANGE_BYTES:
-            self._level, self._changed_s = available, now_s
-        if now_s - self._changed_s < QUIET_S:
+        if abs(available_bytes - self._level) > MIN_CHANGE_BYTES:
+            self._level, self._changed_s = available_bytes, now_s
+        if now_s - self._changed_s < QUIET_PERIOD_S:
             return True
         if self._until is None:
             return self.model_bytes > 0
-        return max(self._until, available) + self.model_bytes + OTHERS_BYTES >= need
+        return max(self._until, available_bytes) + self.model_bytes + MAX_OTHER_RELEASE_BYTES >= need_bytes
 
 
 class Memory(Module["Memory.Args"]):
@@ -165,14 +167,16 @@ class Memory(Module["Memory.Args"]):
         ollama: Literal["unload", "stop", "leave"] = arg("leave: keep models that Ollama loads", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
-        server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
-        found = memory_fit.of(context, server, args.reserve_gib)
-        if not found.fits:
-            never = f"{memory_fit.needed(server, found)}, but the host has {gib(found.total_bytes)} GiB."
-            return memory_fit.refusal(context, server, found, never, {"available_bytes": found.available_bytes})
-        engine_bytes = found.of("server")
-        started_s = looked_s = time.monotonic()
-        release: _Release | None = None
+        server = PlannedServer.of("", args.engine_memory, args.utilization, args.needs_bytes)
+        budget = memory_fit.compute_budget(context, server, args.reserve_gib)
+        if not budget.fits:
+            message = (
+                f"{memory_fit.describe_need(server, budget)}, but the host has {format_gib(budget.total_bytes)} GiB."
+            )
+            return memory_fit.refusal(context, server, budget, message, {"available_bytes": budget.available_bytes})
+        engine_bytes = budget.of("server")
+        started_s = rechecked_s = time.monotonic()
+        release: _PendingRelease | None = None
         while True:
             available = context.machine.meminfo()["MemAvailable"]
             now_s = time.monotonic()
@@ -182,30 +186,38 @@ class Memory(Module["Memory.Args"]):
                 "need_bytes": engine_bytes,
                 "waited_s": round(waited_s, 2),
             }
-            if available >= found.need_bytes:
+            if available >= budget.need_bytes:
                 if not context.check:
-                    holders.before_start(context, available)
-                now = memory_fit.of(context, server, args.reserve_gib, own=memory_fit.taken_now(context))
-                data |= memory_fit.reported(context, server, now)
-                needs = f"the engine needs {gib(engine_bytes)} GiB" if engine_bytes else memory_fit.UNKNOWN
-                msg = f"{gib(available)} GiB available, {needs}"
+                    holders.record_available(context, available)
+                now = memory_fit.compute_budget(
+                    context, server, args.reserve_gib, host_row=memory_fit.used_memory_row(context)
+                )
+                data |= memory_fit.budget_data(context, server, now)
+                needs = (
+                    f"the engine needs {format_gib(engine_bytes)} GiB"
+                    if engine_bytes
+                    else memory_fit.UNKNOWN_ENGINE_MEMORY
+                )
+                msg = f"{format_gib(available)} GiB available, {needs}"
                 return Result(msg=msg, data=data)
-            release = release or _Release(holders.stopped_now(context), available, now_s)
-            waits = waited_s <= args.timeout_s and release.may_do(found.need_bytes, available, now_s)
+            release = release or _PendingRelease(holders.read_own_stop(context), available, now_s)
+            waits = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available, now_s)
             if context.check or not waits:
                 return self._refused(args, server, available, data, context)
-            if args.ollama != "leave" and now_s - looked_s > RECHECK_S:
-                looked_s = now_s
+            if args.ollama != "leave" and now_s - rechecked_s > RECHECK_S:
+                rechecked_s = now_s
                 release.model_bytes = self._unload_again(args.timeout_s - waited_s, context)
-            context.progress(available, found.need_bytes, unit="bytes", text="waiting for memory to be released")
+            context.progress(available, budget.need_bytes, unit="bytes", text="waiting for memory to be released")
             time.sleep(POLL_S)
 
     @staticmethod
-    def _refused(args: Args, server: Server, available: int, data: dict[str, Any], context: Context) -> Result:
+    def _refused(args: Args, server: PlannedServer, available: int, data: dict[str, Any], context: Context) -> Result:
         """Return the refusal of a server that does not fit beside the memory in use."""
-        found = memory_fit.of(context, server, args.reserve_gib, own=memory_fit.taken_now(context))
-        message = f"{memory_fit.needed(server, found)}, but {gib(available)} GiB are available."
-        return memory_fit.refusal(context, server, found, message, data)
+        budget = memory_fit.compute_budget(
+            context, server, args.reserve_gib, host_row=memory_fit.used_memory_row(context)
+        )
+        message = f"{memory_fit.describe_need(server, budget)}, but {format_gib(available)} GiB are available."
+        return memory_fit.refusal(context, server, budget, message, data)
 
     @staticmethod
     def _unload_again(left_s: float, context: Context) -> int:
@@ -213,21 +225,21 @@ class Memory(Module["Memory.Args"]):
 
         Returns the bytes that this may release; all memory if they are unknown.
         """
-        seen = ollama_models.inspect(context, timeout_s=2)
-        if seen.held:
-            names = ", ".join(held.model.name for held in seen.held)
+        models = ollama_models.inspect(context, timeout_s=2)
+        if models.held:
+            names = ", ".join(held.model.name for held in models.held)
             context.note(f"Ollama has reloaded {names}; unloading again")
-            ollama_models.unload(context, timeout_s=max(1.0, left_s))
-        sizes = [held.model.size_bytes for held in seen.held]
+            ollama_models.unload_all(context, timeout_s=max(1.0, left_s))
+        sizes = [held.model.size_bytes for held in models.held]
         known = [size for size in sizes if size is not None]
-        if seen.hanging or len(known) < len(sizes):
+        if models.hanging or len(known) < len(sizes):
             return context.machine.meminfo()["MemTotal"]
         return sum(known)
 
 
 #: if the server's memory was not recorded: time without a release after which all of it counts as released
-SETTLED_S = 1.0
-RISE_BYTES = 64 * 2**20
+SETTLE_S = 1.0
+MIN_RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
@@ -249,34 +261,36 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         timeout_s: float = arg("how long to wait for memory to be released, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        stopped = holders.stopped_now(context)
+        stopped = holders.read_own_stop(context)
         held = stopped.get("held_bytes")
         if context.check or not stopped:
-            return Result(msg="nothing was stopped", data=_data(None))
+            return Result(msg="nothing was stopped", data=_result_data(None))
         if not held:
-            back, waited_s = _settled(context, int(stopped["available_bytes"]), args.timeout_s)
-            return Result(msg=f"not recorded; {gib(back)} GiB released", data=_data(None, waited_s=waited_s))
-        wanted = int(stopped["available_bytes"] + held - max(held * args.tolerance, OTHERS_BYTES))
+            released, waited_s = _wait_until_settled(context, int(stopped["available_bytes"]), args.timeout_s)
+            return Result(
+                msg=f"not recorded; {format_gib(released)} GiB released", data=_result_data(None, waited_s=waited_s)
+            )
+        expected = int(stopped["available_bytes"] + held - max(held * args.tolerance, MAX_OTHER_RELEASE_BYTES))
         started_s = time.monotonic()
         while True:
             available = context.machine.meminfo()["MemAvailable"]
             waited_s = round(time.monotonic() - started_s, 2)
-            if available >= wanted:
-                return Result(msg=f"{gib(held)} GiB", data=_data(True, waited_s=waited_s))
+            if available >= expected:
+                return Result(msg=f"{format_gib(held)} GiB", data=_result_data(True, waited_s=waited_s))
             if waited_s > args.timeout_s:
                 break
             context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="released")
             time.sleep(POLL_S)
         missing = stopped["available_bytes"] + held - available
         rows = holders.inspect(context)
-        msg = f"{gib(missing)} of the {gib(held)} GiB it held not released within {args.timeout_s:g} s"
+        msg = f"{format_gib(missing)} of the {format_gib(held)} GiB it held not released within {args.timeout_s:g} s"
         context.note(msg)
-        for line in holders.table(rows):
+        for line in holders.format_table(rows):
             context.note(line)
-        return Result(msg=msg, data={**_data(False, missing, waited_s), "holders": rows})
+        return Result(msg=msg, data={**_result_data(False, missing, waited_s), "holders": rows})
 
 
-def _settled(context: Context, before: int, timeout_s: float) -> tuple[int, float]:
+def _wait_until_settled(context: Context, before: int, timeout_s: float) -> tuple[int, float]:
     """Wait until no more memory is released: the next server's use is measured from there.
 
     Returns the released bytes, and the seconds waited.
@@ -285,12 +299,12 @@ def _settled(context: Context, before: int, timeout_s: float) -> tuple[int, floa
     highest = before
     while True:
         available, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
-        if available > highest + RISE_BYTES:
+        if available > highest + MIN_RISE_BYTES:
             highest, rose_s = available, now_s
-        if now_s - rose_s >= SETTLED_S or now_s - started_s >= timeout_s:
+        if now_s - rose_s >= SETTLE_S or now_s - started_s >= timeout_s:
             return max(0, available - before), round(now_s - started_s, 2)
         time.sleep(POLL_S)
 
 
-def _data(back: bool | None, missing: int = 0, waited_s: float = 0.0) -> dict[str, object]:
-    return {"back": back, "missing_bytes": missing, "waited_s": waited_s}
+def _result_data(released: bool | None, missing: int = 0, waited_s: float = 0.0) -> dict[str, object]:
+    return {"back": released, "missing_bytes": missing, "waited_s": waited_s}

@@ -13,14 +13,24 @@ from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host import ollama
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.ollama import SERVICE, Absent, Busy, Held, Loaded, Ollama, Place, Seen, in_gib
+from sparkwright.host.ollama import (
+    SERVICE,
+    HeldModel,
+    LoadedModel,
+    Ollama,
+    OllamaAbsent,
+    OllamaBusy,
+    OllamaInstance,
+    OllamaState,
+    format_size,
+)
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.units import GIB, gib
+from sparkwright.units import GIB, format_gib
 
-BACK = 0.9
+MIN_RELEASED_SHARE = 0.9
 
 
-class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
+class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
     """Unload Ollama's models from the memory that CPU and GPU share.
 
     Ollama itself keeps running; no Ollama at all is not a failure. All instances on the host are handled: the service (at
@@ -43,60 +53,60 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             "how long to wait for memory to be released once no model is loaded, seconds", default=5.0
         )
 
-    def read(self, args: Args, context: Context) -> Seen:
+    def read(self, args: Args, context: Context) -> OllamaState:
         if args.mode == "leave":
-            return Seen((), (), ())
+            return OllamaState((), (), ())
         deadline_s = time.monotonic() + args.timeout_s
         while True:
             seen = ollama.inspect(context)
             if not seen.hanging:
                 return seen
             if time.monotonic() > deadline_s or context.check:
-                raise stuck(seen)
+                raise unresponsive_error(seen)
             context.progress(0, text="Ollama does not answer: it may be loading a model")
             time.sleep(ollama.POLL_S)
 
-    def differences(self, args: Args, found: Seen) -> list[Change]:
+    def differences(self, args: Args, found: OllamaState) -> list[Change]:
         models, why = (usage.model for usage in found.held), "it holds shared memory"
         return [Change(model.name, f"loaded, {model.size_text}", None, why) for model in models]
 
-    def describe(self, args: Args, found: Seen) -> dict[str, Any]:
+    def describe(self, args: Args, found: OllamaState) -> dict[str, Any]:
         names = [usage.model.name for usage in found.held]
         models = [{"url": usage.place.url, **dataclasses.asdict(usage.model)} for usage in found.held]
-        msg = f"{', '.join(names)}: {_in_all(found)}" if names else "nothing loaded"
+        msg = f"{', '.join(names)}: {_format_total_size(found)}" if names else "nothing loaded"
         return {"unloaded": names, "models": models, "msg": msg}
 
-    def act(self, args: Args, found: Seen, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: OllamaState, changes: list[Change], context: Context) -> dict[str, Any]:
         before = context.machine.meminfo()["MemAvailable"]
-        left = ollama.unload(context, timeout_s=args.timeout_s)
-        if left.held:
-            raise ollama_unload_kept(left.held)
-        if left.hanging:
-            raise stuck(left)
+        remaining = ollama.unload_all(context, timeout_s=args.timeout_s)
+        if remaining.held:
+            raise models_in_use_error(remaining.held)
+        if remaining.hanging:
+            raise unresponsive_error(remaining)
         _wait_for_memory(before, sum(usage.model.size_bytes or 0 for usage in found.held), args.memory_s, context)
         return {}
 
 
-def _in_all(found: Seen) -> str:
+def _format_total_size(seen: OllamaState) -> str:
     """Return the memory that the loaded models hold together, as text, as far as their sizes are known."""
-    sizes = [usage.model.size_bytes for usage in found.held]
+    sizes = [usage.model.size_bytes for usage in seen.held]
     known = sum(size or 0 for size in sizes)
     if not known:
-        return in_gib(None)
-    return in_gib(known) if all(sizes) else f"more than {in_gib(known)}, one of unknown size"
+        return format_size(None)
+    return format_size(known) if all(sizes) else f"more than {format_size(known)}, one of unknown size"
 
 
 def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context) -> None:
     """Wait until nine tenths of the models' memory are available; their sizes are Ollama's own estimates."""
     deadline_s = time.monotonic() + timeout_s
-    while (back := context.machine.meminfo()["MemAvailable"] - before) < BACK * held:
+    while (released := context.machine.meminfo()["MemAvailable"] - before) < MIN_RELEASED_SHARE * held:
         if time.monotonic() > deadline_s:
-            context.note(f"Ollama held {gib(held)} GiB; {gib(max(0, back))} GiB released so far.")
+            context.note(f"Ollama held {format_gib(held)} GiB; {format_gib(max(0, released))} GiB released so far.")
             return
         time.sleep(ollama.POLL_S)
 
 
-def ollama_unload_kept(held: tuple[Held, ...]) -> Failed:
+def models_in_use_error(held: tuple[HeldModel, ...]) -> Failed:
     """Return the error for models that stay loaded because they are in use."""
     names = ", ".join(usage.model.name for usage in held)
     return Failed(
@@ -105,7 +115,7 @@ def ollama_unload_kept(held: tuple[Held, ...]) -> Failed:
     )
 
 
-def stuck(seen: Seen) -> Failed:
+def unresponsive_error(seen: OllamaState) -> Failed:
     """Return the error for an Ollama instance that does not answer."""
     return Failed(
         f"Ollama ({seen.hanging[0]}) does not answer: it is loading a model or hung.",
@@ -113,10 +123,10 @@ def stuck(seen: Seen) -> Failed:
     )
 
 
-GONE_S = 15.0
+STOP_TIMEOUT_S = 15.0
 
 
-class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
+class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
     """Stop Ollama on the host, so that it cannot load a model while the engine runs. No Ollama at all is not a failure.
 
     A service is stopped through systemctl, because its unit has `Restart=always` and a killed one is back after 3 s. It is
@@ -130,44 +140,44 @@ class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
     class Args:
         mode: Literal["unload", "stop", "leave"] = arg("stop: stop it; otherwise do nothing", default="stop")
 
-    def read(self, args: Args, context: Context) -> list[Place]:
+    def read(self, args: Args, context: Context) -> list[OllamaInstance]:
         return list(ollama.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
 
-    def differences(self, args: Args, found: list[Place]) -> list[Change]:
+    def differences(self, args: Args, found: list[OllamaInstance]) -> list[Change]:
         return [Change(str(place), "running", "stopped", "ollama: stop") for place in found]
 
-    def describe(self, args: Args, found: list[Place]) -> dict[str, Any]:
+    def describe(self, args: Args, found: list[OllamaInstance]) -> dict[str, Any]:
         rows = [{"kind": place.kind, "name": place.name, "url": place.url} for place in found]
         return {"stopped": rows, "msg": ", ".join(map(str, found)) or "none runs"}
 
-    def act(self, args: Args, found: list[Place], changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: list[OllamaInstance], changes: list[Change], context: Context) -> dict[str, Any]:
         for place in found:
-            _STOP[place.kind](place, context)
-        deadline_s = time.monotonic() + GONE_S
-        while left := ollama.inspect(context, timeout_s=1).present:
+            _STOP_BY_KIND[place.kind](place, context)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while remaining := ollama.inspect(context, timeout_s=1).present:
             if time.monotonic() > deadline_s:
-                raise Failed(f"Ollama ({left[0]}) still answers at {left[0].url}.", fix=_MANUALLY)
+                raise Failed(f"Ollama ({remaining[0]}) still answers at {remaining[0].url}.", fix=_MANUAL_FIX)
             time.sleep(ollama.POLL_S)
         return {}
 
 
-_MANUALLY = "On the host: `sudo systemctl stop ollama`, or stop whatever restarts it; then try again."
+_MANUAL_FIX = "On the host: `sudo systemctl stop ollama`, or stop whatever restarts it; then try again."
 
 
-def _service(place: Place, context: Context) -> None:
+def _stop_service(place: OllamaInstance, context: Context) -> None:
     systemctl = ["systemctl", "stop", SERVICE]
     answer = context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
     if not answer.ok:
-        raise Failed(f"cannot stop {SERVICE}: {(answer.err or answer.out).strip()}.", fix=_MANUALLY)
+        raise Failed(f"cannot stop {SERVICE}: {(answer.err or answer.out).strip()}.", fix=_MANUAL_FIX)
 
 
-def _container(place: Place, context: Context) -> None:
-    found = containers.inspect(context.docker(), place.name)
-    if found is not None:
-        lifecycle.stop_another(context, found["Id"], 30)
+def _stop_container(place: OllamaInstance, context: Context) -> None:
+    container = containers.inspect(context.docker(), place.name)
+    if container is not None:
+        lifecycle.stop_foreign(context, container["Id"], 30)
 
 
-def _process(place: Place, context: Context) -> None:
+def _stop_process(place: OllamaInstance, context: Context) -> None:
     import psutil
 
     try:
@@ -180,14 +190,19 @@ def _process(place: Place, context: Context) -> None:
         raise Failed(f"Ollama runs as another user ({place.name}).", fix=f"`sudo kill {place.pid}`.") from None
 
 
-def _unknown(place: Place, context: Context) -> None:
-    raise Failed(f"cannot stop the Ollama at {place.url}: unknown how it was started.", fix=_MANUALLY)
+def _refuse_unknown(place: OllamaInstance, context: Context) -> None:
+    raise Failed(f"cannot stop the Ollama at {place.url}: unknown how it was started.", fix=_MANUAL_FIX)
 
 
-_STOP = {"service": _service, "container": _container, "process": _process, "address": _unknown}
+_STOP_BY_KIND = {
+    "service": _stop_service,
+    "container": _stop_container,
+    "process": _stop_process,
+    "address": _refuse_unknown,
+}
 
 
-COMES_S = 20.0
+START_TIMEOUT_S = 20.0
 
 
 class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
@@ -209,64 +224,64 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
         timeout_s: float = arg("how long one may take to load, seconds", default=300.0)
 
     def read(self, args: Args, context: Context) -> list[dict[str, Any]]:
-        return [model for model in args.models if model["name"] not in _names(model["url"])]
+        return [model for model in args.models if model["name"] not in _loaded_names(model["url"])]
 
     def differences(self, args: Args, found: list[dict[str, Any]]) -> list[Change]:
-        again = [Change(item["name"], "stopped", "running") for item in args.stopped]
-        return again + [Change(row["name"], None, f"loaded, {in_gib(row['size_bytes'])}") for row in found]
+        restarts = [Change(item["name"], "stopped", "running") for item in args.stopped]
+        return restarts + [Change(row["name"], None, f"loaded, {format_size(row['size_bytes'])}") for row in found]
 
     def act(self, args: Args, found: list[dict[str, Any]], changes: list[Change], context: Context) -> dict[str, Any]:
         for place in args.stopped:
-            _start(place, context)
-        loaded, left_out = list[str](), list[str]()
+            _start_ollama(place, context)
+        loaded, not_loaded = list[str](), list[str]()
         for row in found:
             free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
             size = row["size_bytes"]
             if not size or size > free:
-                why = f"it needs {gib(size)} GiB" if size else "its size is unknown"
-                context.note(f"not reloading {row['name']}: {why}, {gib(free)} GiB free.")
-                left_out.append(row["name"])
+                why = f"it needs {format_gib(size)} GiB" if size else "its size is unknown"
+                context.note(f"not reloading {row['name']}: {why}, {format_gib(free)} GiB free.")
+                not_loaded.append(row["name"])
             else:
-                (loaded if _load(row, args.timeout_s, context) else left_out).append(row["name"])
-        msg = ", ".join(loaded) + (f"; not reloaded: {', '.join(left_out)}" if left_out else "")
-        return {"loaded": loaded, "left_out": left_out, "msg": msg}
+                (loaded if _load_model(row, args.timeout_s, context) else not_loaded).append(row["name"])
+        msg = ", ".join(loaded) + (f"; not reloaded: {', '.join(not_loaded)}" if not_loaded else "")
+        return {"loaded": loaded, "left_out": not_loaded, "msg": msg}
 
 
-def _names(url: str) -> list[str]:
+def _loaded_names(url: str) -> list[str]:
     try:
         return [loaded.name for loaded in Ollama(url, timeout_s=2).loaded()]
-    except (Absent, Busy):
+    except (OllamaAbsent, OllamaBusy):
         return []
 
 
-def _start(place: dict[str, Any], context: Context) -> None:
+def _start_ollama(place: dict[str, Any], context: Context) -> None:
     if place["kind"] == "service":
         systemctl = ["systemctl", "start", SERVICE]
         context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
     elif place["kind"] == "container":
-        found = containers.inspect(context.docker(), place["name"])
-        if found is not None:
-            lifecycle.start_another(context, found["Id"])
+        container = containers.inspect(context.docker(), place["name"])
+        if container is not None:
+            lifecycle.start_foreign(context, container["Id"])
     else:
         context.note(f"Ollama ({place['name']}) was started by a user, not as a service: start it the same way again.")
         return
-    deadline_s = time.monotonic() + COMES_S
+    deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:
             Ollama(place["url"], timeout_s=2).version()
             return
-        except (Absent, Busy):
+        except (OllamaAbsent, OllamaBusy):
             time.sleep(0.25)
     context.note(f"Ollama ({place['name']}) does not answer after its start.")
 
 
-def _load(row: dict[str, Any], timeout_s: float, context: Context) -> bool:
-    model = Loaded(row["name"], row["size_bytes"], row["context_length"], row["pinned"])
+def _load_model(row: dict[str, Any], timeout_s: float, context: Context) -> bool:
+    model = LoadedModel(row["name"], row["size_bytes"], row["context_length"], row["pinned"])
     try:
         if Ollama(row["url"], timeout_s=timeout_s).load(model):
             return True
         context.note(f"{model.name} is no longer installed in Ollama.")
-    except (Absent, Busy, SparkwrightError) as error:
+    except (OllamaAbsent, OllamaBusy, SparkwrightError) as error:
         context.note(f"{model.name} failed to load: {error}.")
     return False
 

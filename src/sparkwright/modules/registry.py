@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.host.module import Module
 
 #: the modules of each file below this folder; NAME is the class Name there
-FILES: dict[str, tuple[str, ...]] = {
+MODULES_BY_FILE: dict[str, tuple[str, ...]] = {
     "cluster.fabric": ("fabric", "fabric_ready", "link_rate"),
     "cluster.members": ("barrier", "rank_joined", "keep_heal_token"),
     "gateway.gateway_container": (
@@ -51,11 +51,11 @@ FILES: dict[str, tuple[str, ...]] = {
 }
 
 #: the import path of each module by its name
-WHERE = {name: f"{__package__}.{file}" for file, names in FILES.items() for name in names}
-NAMES: tuple[str, ...] = tuple(sorted(WHERE))
+IMPORT_PATHS = {name: f"{__package__}.{file}" for file, names in MODULES_BY_FILE.items() for name in names}
+NAMES: tuple[str, ...] = tuple(sorted(IMPORT_PATHS))
 
 #: modules whose message is something proved: a terminal shows it even if nothing changed
-PROVES = frozenset(
+PROVING_MODULES = frozenset(
     {
         "assert_memory_fits",
         "container",
@@ -83,7 +83,7 @@ PROVES = frozenset(
 )
 
 #: modules that never use the Docker Engine: a playbook of these alone needs no Docker client
-WITHOUT_ENGINE = frozenset(
+MODULES_WITHOUT_ENGINE = frozenset(
     {
         "barrier",
         "command",
@@ -105,6 +105,6 @@ WITHOUT_ENGINE = frozenset(
 def load(name: str) -> type[Module[Any]]:
     """Return the module's class: `docker_image` is `DockerImage`. Raises KeyError for an
     unknown name."""
-    file = importlib.import_module(WHERE[name])
-    found: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))
-    return found
+    file = importlib.import_module(IMPORT_PATHS[name])
+    module_class: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))
+    return module_class

@@ -12,12 +12,12 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
-from sparkwright.engines.engine import of
+from sparkwright.engines.engine import get_engine
 from sparkwright.engines.model import adapter
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_client
 from sparkwright.host.images.image_names import digests_of, machine_platform
-from sparkwright.host.images.registry_documents import NotThere, RegistryDown
+from sparkwright.host.images.registry_documents import NotInRegistry, RegistryDown
 from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
@@ -25,12 +25,12 @@ from sparkwright.host.module import Context, Module
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import bounds
-from sparkwright.trust.image_name import Name
-from sparkwright.trust.model_files import why_not_a_revision, why_not_an_id
+from sparkwright.trust.image_name import ImageReference
+from sparkwright.trust.model_files import check_model_id, check_revision
 from sparkwright.visible import one_line
 
 #: facts that only the registry's own API reports
-UNKNOWN: dict[str, Any] = {"manifests": [], "engine_version": None, "created": None, "size_bytes": None}
+UNKNOWN_FACTS: dict[str, Any] = {"manifests": [], "engine_version": None, "created": None, "size_bytes": None}
 
 
 class LockImage(Module["LockImage.Args"]):
@@ -58,68 +58,70 @@ class LockImage(Module["LockImage.Args"]):
         api: Any = context.docker().api
         platform = machine_platform(context.machine)
         try:
-            entry = self._of_registry(api, args, platform, context)
-        except (NotThere, RegistryDown) as error:
+            entry = self._registry_entry(api, args, platform, context)
+        except (NotInRegistry, RegistryDown) as error:
             local = self._of_host(api, args)
             if local is None:
                 raise
             context.note(f"{error.message} Using the host's copy: {local['digest']}")
             return Result(msg=local["digest"], data=local)
         docker_image.refuse_other_platforms(entry["platforms"], args.ref, platform)
-        gone = _gone(api, args) if args.pinned and args.pinned != entry["digest"] else None
+        gone = _is_digest_gone(api, args) if args.pinned and args.pinned != entry["digest"] else None
         return Result(msg=entry["digest"], data={**entry, "gone": gone})
 
     @staticmethod
-    def _of_registry(api: Any, args: Args, platform: str, context: Context) -> dict[str, Any]:
-        name = Name.given(args.ref)
+    def _registry_entry(api: Any, args: Args, platform: str, context: Context) -> dict[str, Any]:
+        name = ImageReference.given(args.ref)
         try:
-            return _deep(api, name, platform, context, args.engine)
+            return _query_registry(api, name, platform, context, args.engine)
         except RegistryDown as error:
             if not args.mirror:
                 raise
             context.note(f"{error.message} Using the mirror {args.mirror}; its tag may be older.")
-            return _deep(api, name.at(args.mirror), platform, context, args.engine)
+            return _query_registry(api, name.at(args.mirror), platform, context, args.engine)
 
     @staticmethod
     def _of_host(api: Any, args: Args) -> dict[str, Any] | None:
         """Return the entry of an image on the host, if the engine noted its digest at a pull."""
         ref = args.ref
         image = image_names.find(api, ref)
-        known = map(Name.parse, image.get("RepoDigests") or ())
-        own = [name.digest for name in known if name.repository == Name.parse(ref).repository]
-        digests = own or digests_of(image)
+        recorded = map(ImageReference.parse, image.get("RepoDigests") or ())
+        matching = [name.digest for name in recorded if name.repository == ImageReference.parse(ref).repository]
+        digests = matching or digests_of(image)
         if not digests:
             return None
-        about = {"digest": digests[0], "platforms": [image_names.platform_of(image)], "created": image.get("Created")}
-        engine = of(args.engine).version_in_image(image.get("Config") or {})
-        return {**UNKNOWN, **about, "engine_version": engine, "gone": None}
+        fields = {"digest": digests[0], "platforms": [image_names.platform_of(image)], "created": image.get("Created")}
+        engine = get_engine(args.engine).version_in_image(image.get("Config") or {})
+        return {**UNKNOWN_FACTS, **fields, "engine_version": engine, "gone": None}
 
 
-def _deep(api: Any, name: Name, platform: str, context: Context, engine: EngineName) -> dict[str, Any]:
+def _query_registry(
+    api: Any, name: ImageReference, platform: str, context: Context, engine: EngineName
+) -> dict[str, Any]:
     """Return the entry from the registry's API; if it can't be reached from here, the fewer facts that the Docker Engine can
     get."""
     if not context.machine.sandbox:
         try:
-            return registry_client.open_registry(api, name).entry(platform, of(engine))
+            return registry_client.open_registry(api, name).entry(platform, get_engine(engine))
         except RegistryDown:
             pass  # the engine may have a proxy, a mirror or certificates of its own
-    found = docker_image.asked_of_registry(api, name)
-    return {**UNKNOWN, **found}
+    entry = docker_image.query_registry(api, name)
+    return {**UNKNOWN_FACTS, **entry}
 
 
-def _gone(api: Any, args: LockImage.Args) -> bool | None:
+def _is_digest_gone(api: Any, args: LockImage.Args) -> bool | None:
     """Return True if the registry has lost the pinned digest, None if that is unknown."""
-    name = Name.parse(args.ref)
+    name = ImageReference.parse(args.ref)
     try:
-        docker_image.asked_of_registry(api, Name(name.repository, name.tag, args.pinned))
-    except NotThere:
+        docker_image.query_registry(api, ImageReference(name.repository, name.tag, args.pinned))
+    except NotInRegistry:
         return True
     except SparkwrightError:
         return None
     return False
 
 
-COMMIT = re.compile("[0-9a-f]{40}")
+COMMIT_PATTERN = re.compile("[0-9a-f]{40}")
 
 
 class LockModel(Module["LockModel.Args"]):
@@ -155,130 +157,138 @@ class LockModel(Module["LockModel.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         try:
-            data = _of_hub(args, context)
+            data = _query_hub(args, context)
         except hub.HubDown as error:
-            copy = _complete_copy(args, context) if args.or_here else None
+            copy = _find_complete_copy(args, context) if args.or_here else None
             if copy is None:
                 raise
             try:
-                files = _needed(copy.entries(), args)
+                files = _select_files(copy.entries(), args)
             except Refused:  # a copy of other files
                 raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
-            data = _here(copy, files, args)
+            data = _entry_of_copy(copy, files, args)
         total = sum(file["size_bytes"] for file in data["files"])
-        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
+        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.format_size(total)}"
         return Result(msg=msg, data=data)
 
 
-def _here(copy: Manifest, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any]:
+def _entry_of_copy(copy: Manifest, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any]:
     """Return the answer about a complete copy on this host."""
     if args.adapter:
-        return _adapter(copy.commit, files, args, lambda path, most: _read(copy.folder / path, most))
+        return _adapter_entry(copy.commit, files, args, lambda path, most: _read_beginning(copy.folder / path, most))
     return {
         "commit": copy.commit,
-        "config": _config_here(copy.folder, args.engine),
+        "config": _read_config(copy.folder, args.engine),
         "files": files,
-        "chat": hub_info.here(copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)),
+        "chat": hub_info.read_chat_settings(
+            copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)
+        ),
     }
 
 
-def _read(path: Path, most_bytes: int) -> bytes:
+def _read_beginning(path: Path, most_bytes: int) -> bytes:
     with path.open("rb") as file:
         return file.read(most_bytes)
 
 
-def _adapter(
-    commit: str, files: list[dict[str, Any]], args: LockModel.Args, read: Callable[[str, int], bytes]
+def _adapter_entry(
+    commit: str, files: list[dict[str, Any]], args: LockModel.Args, read_file: Callable[[str, int], bytes]
 ) -> dict[str, Any]:
     """Return the answer about a LoRA adapter. Raises Refused if these files are none.
 
-    read: returns the beginning of a file, up to a number of bytes.
+    read_file: returns the beginning of a file, up to a number of bytes.
     """
-    sizes, chooses = {row["path"]: row["size_bytes"] for row in files}, of(args.engine).files
-    if chooses is not None:
-        found = chooses.adapter_of(read(_served_file(files, args), chooses.BEGINNING_BYTES))
+    sizes, engine_files = {row["path"]: row["size_bytes"] for row in files}, get_engine(args.engine).files
+    if engine_files is not None:
+        description = engine_files.adapter_of(read_file(_served_file(files, args), engine_files.BEGINNING_BYTES))
     else:
         if missing := [name for name in adapter.FILES if name not in sizes]:
             fix = "Name a repository that has both at its top; a checkpoint's folder is none."
             raise Refused(f"{args.id} is no LoRA adapter: it has no {' and no '.join(missing)}.", fix=fix)
-        config = read(adapter.CONFIG, bounds.CONFIG_BYTES) if sizes[adapter.CONFIG] <= bounds.CONFIG_BYTES else b""
-        found = adapter.of_files(_json(config), _header(read))
-    if found is None:
-        held = "GGUF file" if chooses is not None else adapter.CONFIG
-        raise Refused(f"{args.id} is no LoRA adapter by its {held}.", fix="Name a LoRA adapter's repository.")
-    return {"commit": commit, "config": None, "files": files, "chat": None, "adapter": found}
+        config = (
+            read_file(adapter.CONFIG_FILE, bounds.MAX_CONFIG_BYTES)
+            if sizes[adapter.CONFIG_FILE] <= bounds.MAX_CONFIG_BYTES
+            else b""
+        )
+        description = adapter.parse_adapter(_parse_json(config), _read_header(read_file))
+    if description is None:
+        source = "GGUF file" if engine_files is not None else adapter.CONFIG_FILE
+        raise Refused(f"{args.id} is no LoRA adapter by its {source}.", fix="Name a LoRA adapter's repository.")
+    return {"commit": commit, "config": None, "files": files, "chat": None, "adapter": description}
 
 
-def _header(read: Callable[[str, int], bytes]) -> dict[str, Any] | None:
+def _read_header(read_file: Callable[[str, int], bytes]) -> dict[str, Any] | None:
     """Return the header of an adapter's weights; None if it cannot be read."""
     try:
-        found = adapter.header_of(read(adapter.WEIGHTS, adapter.BEGINNING_BYTES))
-        if isinstance(found, int):
-            found = adapter.header_of(read(adapter.WEIGHTS, found))
+        header = adapter.parse_header(read_file(adapter.WEIGHTS_FILE, adapter.BEGINNING_BYTES))
+        if isinstance(header, int):
+            header = adapter.parse_header(read_file(adapter.WEIGHTS_FILE, header))
     except (Failed, OSError):
         return None
-    return dict(found) if isinstance(found, Mapping) else None
+    return dict(header) if isinstance(header, Mapping) else None
 
 
-def _json(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     try:
-        return bounds.json_of(text, most_bytes=bounds.CONFIG_BYTES, depth=bounds.CONFIG_DEPTH)
+        return bounds.parse_json(text, max_bytes=bounds.MAX_CONFIG_BYTES, max_depth=bounds.MAX_CONFIG_DEPTH)
     except ValueError:
         return None
 
 
-def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
-    for text, why_not in ((args.id, why_not_an_id), (args.revision, why_not_a_revision)):
+def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
+    for text, why_not in ((args.id, check_model_id), (args.revision, check_revision)):
         if reason := why_not(text):
-            raise Failed(f"'{one_line(text, at_most=80)}' {reason}.")
+            raise Failed(f"'{one_line(text, max_chars=80)}' {reason}.")
     source = Source(context.machine.hub_url, args.id, args.revision, context.secrets.get(args.token_secret))
-    found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
-    row = next((file for file in found["files"] if file["path"] == hub.CONFIG), None)
-    files = _needed(found["files"], args)
-    source = replace(source, commit=found["commit"])
+    entry = hub_info.fetch_lock_entry(source, lambda path: _is_selected(path, args.allow, args.ignore))
+    row = next((file for file in entry["files"] if file["path"] == hub.CONFIG), None)
+    files = _select_files(entry["files"], args)
+    source = replace(source, commit=entry["commit"])
     if args.adapter:
-        beginnings = partial(_beginning_of, source)
-        return _adapter(found["commit"], files, args, beginnings)
-    config = hub_info.config(source, row) if row else None
-    kept = config and of(args.engine).advice.essence(config)
-    if of(args.engine).files is not None:
-        kept = _beginning(source, files, args)
-    chat = hub_info.of_hub(source, files, args.engine, _served_file(files, args))
-    return {"commit": found["commit"], "config": kept, "files": files, "chat": chat}
+        read_beginning = partial(_download_beginning, source)
+        return _adapter_entry(entry["commit"], files, args, read_beginning)
+    config = hub_info.fetch_config(source, row) if row else None
+    essence = config and get_engine(args.engine).advice.essence(config)
+    if get_engine(args.engine).files is not None:
+        essence = _config_of_beginning(source, files, args)
+    chat = hub_info.fetch_chat_settings(source, files, args.engine, _served_file(files, args))
+    return {"commit": entry["commit"], "config": essence, "files": files, "chat": chat}
 
 
-def _beginning_of(source: Source, path: str, most_bytes: int) -> bytes:
-    return hub.answer(source, source.address(path), first_bytes=most_bytes)
+def _download_beginning(source: Source, path: str, most_bytes: int) -> bytes:
+    return hub.read_answer(source, source.address(path), first_bytes=most_bytes)
 
 
-def _beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
+def _config_of_beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
     """Return the configuration read from the beginning of the model's file; None if the hub does not serve a part of it."""
-    chooses, model = of(args.engine).files, _served_file(files, args)
-    if chooses is None or not model:
+    engine_files, model = get_engine(args.engine).files, _served_file(files, args)
+    if engine_files is None or not model:
         return None
     try:
-        return chooses.config_of(hub.answer(source, source.address(model), first_bytes=chooses.BEGINNING_BYTES))
+        return engine_files.config_of(
+            hub.read_answer(source, source.address(model), first_bytes=engine_files.BEGINNING_BYTES)
+        )
     except Failed:
         return None
 
 
 def _served_file(files: list[dict[str, Any]], args: LockModel.Args) -> str:
     """Return the model's file for an engine that serves single files; "" for any other engine."""
-    chooses = of(args.engine).files
-    return chooses.chosen(files, args.file, args.mmproj, args.draft).flags.get("model", "") if chooses else ""
+    engine_files = get_engine(args.engine).files
+    return engine_files.chosen(files, args.file, args.mmproj, args.draft).flags.get("model", "") if engine_files else ""
 
 
-def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
+def _select_files(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
     """Return the repository's files that the engine needs."""
-    chooses = of(args.engine).files
-    if chooses is None:
+    engine_files = get_engine(args.engine).files
+    if engine_files is None:
         return files
     patterns = {"mmproj": args.mmproj, "draft": args.draft}
-    return [dict(row) for row in chooses.chosen(files, args.file, **patterns, repository=args.id).rows]
+    return [dict(row) for row in engine_files.chosen(files, args.file, **patterns, repository=args.id).rows]
 
 
-def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
+def _find_complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
     """Return the only complete copy of this model here; None if copies of two commits match."""
     complete = (
         manifest
@@ -286,22 +296,24 @@ def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
         if manifest.about.get("id") == args.id and manifest.is_complete()
     )
     copies = [
-        manifest for manifest in complete if not COMMIT.fullmatch(args.revision) or manifest.commit == args.revision
+        manifest
+        for manifest in complete
+        if not COMMIT_PATTERN.fullmatch(args.revision) or manifest.commit == args.revision
     ]
     return copies[0] if len({copy.commit for copy in copies}) == 1 else None
 
 
-def _config_here(folder: Path, engine: EngineName) -> dict[str, Any] | None:
+def _read_config(folder: Path, engine: EngineName) -> dict[str, Any] | None:
     try:
-        return of(engine).advice.essence(bounds.config_of(folder / hub.CONFIG))
+        return get_engine(engine).advice.essence(bounds.read_config(folder / hub.CONFIG))
     except (OSError, ValueError):
         return None
 
 
-def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:
-    return (not allow or _matches(path, allow)) and not _matches(path, ignore)
+def _is_selected(path: str, allow: list[str], ignore: list[str]) -> bool:
+    return (not allow or _matches_any(path, allow)) and not _matches_any(path, ignore)
 
 
-def _matches(path: str, patterns: list[str]) -> bool:
+def _matches_any(path: str, patterns: list[str]) -> bool:
     """Return True if a path matches a pattern, or equals one: a name with brackets is its own pattern too."""
     return path in patterns or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)

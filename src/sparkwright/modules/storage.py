@@ -12,26 +12,26 @@ from typing import Any
 from sparkwright import units
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.containers import cache_removal, docker_client, recipe_files
-from sparkwright.host.containers.cache_removal import Row
+from sparkwright.host.containers.cache_removal import CompileCache
 from sparkwright.host.images import image_names
 from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.trust.image_name import Name
-from sparkwright.visible import count
+from sparkwright.trust.image_name import ImageReference
+from sparkwright.visible import format_count
 
 
 @dataclass(frozen=True, slots=True)
-class PruneCachesFound:
+class PruneCachesState:
     """The compile caches of the host."""
 
     #: the most recently used first
-    rows: tuple[Row, ...] = ()
+    rows: tuple[CompileCache, ...] = ()
 
 
-class PruneCaches(StateModule["PruneCaches.Args", PruneCachesFound]):
+class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
     """Remove compile caches that are not needed, and those that were moved aside.
 
     Never removed: the cache of a container, running or not; that of the last verified state, and of the state that a
@@ -45,23 +45,25 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesFound]):
     class Args:
         only: list[str] | None = arg("the confirmed names; default: all that may be removed", default=None)
 
-    def read(self, args: Args, context: Context) -> PruneCachesFound:
-        return PruneCachesFound(tuple(cache_removal.rows(context)))
+    def read(self, args: Args, context: Context) -> PruneCachesState:
+        return PruneCachesState(tuple(cache_removal.list_caches(context)))
 
-    def differences(self, args: Args, found: PruneCachesFound) -> list[Change]:
-        return [Change("compile cache", row.name, None, row.why_aside or "unused") for row in _going(args, found)]
+    def differences(self, args: Args, found: PruneCachesState) -> list[Change]:
+        return [
+            Change("compile cache", row.name, None, row.why_aside or "unused") for row in _removable_caches(args, found)
+        ]
 
-    def describe(self, args: Args, found: PruneCachesFound) -> dict[str, Any]:
-        going = _going(args, found)
-        freed = sum(row.size_bytes for row in going)
-        msg = f"{count(len(going), 'compile cache')}, {units.size(freed)}"
+    def describe(self, args: Args, found: PruneCachesState) -> dict[str, Any]:
+        removable = _removable_caches(args, found)
+        freed = sum(row.size_bytes for row in removable)
+        msg = f"{format_count(len(removable), 'compile cache')}, {units.format_size(freed)}"
         return {"caches": [asdict(row) for row in found.rows], "freed_bytes": freed, "msg": msg}
 
-    def act(self, args: Args, found: PruneCachesFound, changes: list[Change], context: Context) -> dict[str, Any]:
-        return {"freed_bytes": cache_removal.remove(context, [row.name for row in _going(args, found)])}
+    def act(self, args: Args, found: PruneCachesState, changes: list[Change], context: Context) -> dict[str, Any]:
+        return {"freed_bytes": cache_removal.remove(context, [row.name for row in _removable_caches(args, found)])}
 
 
-def _going(args: PruneCaches.Args, found: PruneCachesFound) -> list[Row]:
+def _removable_caches(args: PruneCaches.Args, found: PruneCachesState) -> list[CompileCache]:
     return [row for row in found.rows if not row.kept and (args.only is None or row.name in args.only)]
 
 
@@ -78,14 +80,14 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class PruneImagesFound:
+class PruneImagesState:
     """The images to consider."""
 
     #: the largest first
     images: tuple[Image, ...] = field(default=())
 
 
-class PruneImages(StateModule["PruneImages.Args", PruneImagesFound]):
+class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
     """Remove images that are not needed, and the compile caches made with them.
 
     Never removed: an image that a container uses, running or not; the image of the last verified state, which a rollback
@@ -102,42 +104,48 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesFound]):
         )
         only: list[str] | None = arg("the confirmed Ids; default: all that may be removed", default=None)
 
-    def read(self, args: Args, context: Context) -> PruneImagesFound:
+    def read(self, args: Args, context: Context) -> PruneImagesState:
         api: Any = context.docker().api
-        pinned = dict.fromkeys(_ids(api, args.pinned), "pinned in spark.lock")
-        why = {**pinned, **_last_good(api, context), **_used(api)}
-        unique = _unique_bytes(api)
-        found = []
+        pinned = dict.fromkeys(_find_ids(api, args.pinned), "pinned in spark.lock")
+        reasons = {**pinned, **_images_of_good_states(api, context), **_images_in_use(api)}
+        unique_bytes = _unique_bytes(api)
+        images = []
         for row in api.images():
             names = image_names.names_of(row)
-            if args.repositories and not {Name.parse(name).repository for name in names} & set(args.repositories):
+            if args.repositories and not {ImageReference.parse(name).repository for name in names} & set(
+                args.repositories
+            ):
                 continue
-            frees = unique.get(row["Id"], row.get("Size") or 0)
-            found.append(Image(row["Id"], tuple(names), frees, why.get(row["Id"], "")))
-        return PruneImagesFound(tuple(sorted(found, key=lambda image: -image.frees_bytes)))
+            freed_bytes = unique_bytes.get(row["Id"], row.get("Size") or 0)
+            images.append(Image(row["Id"], tuple(names), freed_bytes, reasons.get(row["Id"], "")))
+        return PruneImagesState(tuple(sorted(images, key=lambda image: -image.frees_bytes)))
 
-    def differences(self, args: Args, found: PruneImagesFound) -> list[Change]:
-        going = self._going(args, found)
+    def differences(self, args: Args, found: PruneImagesState) -> list[Change]:
+        removable = self._removable_images(args, found)
         return [
             Change(image.names[0] if image.names else f"image {image.id[7:19]}", image.id, None, "unused")
-            for image in going
+            for image in removable
         ]
 
-    def describe(self, args: Args, found: PruneImagesFound) -> dict[str, Any]:
-        going = self._going(args, found)
-        freed = sum(image.frees_bytes for image in going)
+    def describe(self, args: Args, found: PruneImagesState) -> dict[str, Any]:
+        removable = self._removable_images(args, found)
+        freed = sum(image.frees_bytes for image in removable)
         rows = [{**asdict(image), "names": list(image.names)} for image in found.images]
-        return {"images": rows, "freed_bytes": freed, "msg": f"{count(len(going), 'image')}, {units.size(freed)}"}
+        return {
+            "images": rows,
+            "freed_bytes": freed,
+            "msg": f"{format_count(len(removable), 'image')}, {units.format_size(freed)}",
+        }
 
-    def act(self, args: Args, found: PruneImagesFound, changes: list[Change], context: Context) -> dict[str, Any]:
-        cache_removal.with_image(context, {image.id for image in self._going(args, found)})
-        for image in self._going(args, found):
+    def act(self, args: Args, found: PruneImagesState, changes: list[Change], context: Context) -> dict[str, Any]:
+        cache_removal.remove_for_images(context, {image.id for image in self._removable_images(args, found)})
+        for image in self._removable_images(args, found):
             remove_image(context.docker().api, image.id)
-        recipe_files.tidy(context)
+        recipe_files.remove_unneeded(context)
         return {}
 
     @staticmethod
-    def _going(args: Args, found: PruneImagesFound) -> list[Image]:
+    def _removable_images(args: Args, found: PruneImagesState) -> list[Image]:
         return [image for image in found.images if not image.kept and (args.only is None or image.id in args.only)]
 
 
@@ -150,7 +158,10 @@ def remove_image(api: Any, image_id: str) -> None:
     from docker.errors import APIError
 
     try:
-        names = {name: Name.parse(name).repository for name in image_names.names_of(image_names.inspect(api, image_id))}
+        names = {
+            name: ImageReference.parse(name).repository
+            for name in image_names.names_of(image_names.inspect(api, image_id))
+        }
         last = next(reversed(names.values()), "")
         for name in (name for name, repository in names.items() if repository != last):
             image_names.remove_name(api, name, image_id)
@@ -160,19 +171,19 @@ def remove_image(api: Any, image_id: str) -> None:
         raise Failed(f"Docker did not remove {image_id[7:19]}: {error.explanation or error}") from None
 
 
-def _used(api: Any) -> dict[str, str]:
+def _images_in_use(api: Any) -> dict[str, str]:
     """Return the images that containers were created from, by Id, each with its container."""
     return {row["ImageID"]: f"in use by {row['Names'][0].lstrip('/')}" for row in api.containers(all=True)}
 
 
-def _last_good(api: Any, context: Context) -> dict[str, str]:
-    specs = [good_states.last(server).get("spec") or {} for server in context.state.servers()]
-    wanted = {spec["image"]: spec.get("image_ids") or [] for spec in specs if spec.get("image")}
-    return dict.fromkeys(_ids(api, wanted), "the last good state")
+def _images_of_good_states(api: Any, context: Context) -> dict[str, str]:
+    specs = [good_states.load_last(server).get("spec") or {} for server in context.state.servers()]
+    ids_by_name = {spec["image"]: spec.get("image_ids") or [] for spec in specs if spec.get("image")}
+    return dict.fromkeys(_find_ids(api, ids_by_name), "the last good state")
 
 
-def _ids(api: Any, wanted: Mapping[str, Collection[str]]) -> Iterator[str]:
-    for ref, ids in wanted.items():
+def _find_ids(api: Any, ids_by_name: Mapping[str, Collection[str]]) -> Iterator[str]:
+    for ref, ids in ids_by_name.items():
         image = image_names.find(api, ref, ids)
         if image:
             yield str(image["Id"])
@@ -204,10 +215,12 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
     def read(self, args: Args, context: Context) -> Manifest:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        here = (
-            model_folder for model_folder in model_folders.found(context) if model_folder.dir == str(manifest.folder)
+        folders = (
+            model_folder
+            for model_folder in model_folders.list_folders(context)
+            if model_folder.dir == str(manifest.folder)
         )
-        users = [user for model_folder in here for user in model_folder.used_by]
+        users = [user for model_folder in folders for user in model_folder.used_by]
         if users:
             error = Failed(f"{manifest.folder} is in use by {', '.join(users)}.", fix="Remove the container first.")
             error.exit = Exit.REFUSED
@@ -215,17 +228,17 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         return manifest
 
     def differences(self, args: Args, found: Manifest) -> list[Change]:
-        there = [path for path in model_folders.own_files(found) if path.exists()]
-        size = model_folders.on_disk(found)
-        holds = f"{count(len(there), 'file')}, {units.size(size)}"
-        return [Change(str(found.folder), holds, None)] if there or size else []
+        paths = [path for path in model_folders.own_files(found) if path.exists()]
+        size = model_folders.removable_bytes(found)
+        contents = f"{format_count(len(paths), 'file')}, {units.format_size(size)}"
+        return [Change(str(found.folder), contents, None)] if paths or size else []
 
     def describe(self, args: Args, found: Manifest) -> dict[str, Any]:
         return {"dir": str(found.folder), "freed_bytes": 0, "left": 0}
 
     def act(self, args: Args, found: Manifest, changes: list[Change], context: Context) -> dict[str, Any]:
-        freed = model_folders.on_disk(found)
-        for part in model_folders.kept_by_transfers(found.folder):
+        freed = model_folders.removable_bytes(found)
+        for part in model_folders.transfer_folders(found.folder):
             shutil.rmtree(part, ignore_errors=True)
         for path in model_folders.own_files(found):
             path.unlink(missing_ok=True)
@@ -234,8 +247,8 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
                 folder.rmdir()
         found.forget()
         left = sum(1 for path in found.folder.rglob("*") if path.is_file()) if found.folder.exists() else 0
-        others = f"; {count(left, 'other file')} kept" if left else ""
-        return {"freed_bytes": freed, "left": left, "msg": f"{units.size(freed)} freed{others}"}
+        others = f"; {format_count(left, 'other file')} kept" if left else ""
+        return {"freed_bytes": freed, "left": left, "msg": f"{units.format_size(freed)} freed{others}"}
 
 
 class Models(Module["Models.Args"]):
@@ -250,5 +263,5 @@ class Models(Module["Models.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        found = [asdict(model_folder) for model_folder in model_folders.found(context)]
-        return Result(msg=f"{count(len(found), 'model')}", data={"models": found})
+        models = [asdict(model_folder) for model_folder in model_folders.list_folders(context)]
+        return Result(msg=f"{format_count(len(models), 'model')}", data={"models": models})

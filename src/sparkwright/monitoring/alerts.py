@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.notify_shapes import RUNBOOKS
+from sparkwright.health.notify_shapes import RUNBOOK_URL
 from sparkwright.health.textfile import PREFIX
 from sparkwright.measure.smoke import MAX_TOLERANCE
 
@@ -19,14 +19,14 @@ _LIMITS = Limits()
 #: age at which a check counts as stopped: three default intervals
 CHECK_LATE_S = 900
 #: share of the host's baseline below which a decode rate is low, regardless of its spread
-SLOW = 1 - MAX_TOLERANCE
+SLOW_SHARE = 1 - MAX_TOLERANCE
 #: name of Prometheus's scrape job for gateways
 GATEWAY_JOB = "sparkwright-gateway"
 CLIENTS_JOB = "sparkwright-gateway-clients"
 #: name of the scrape job for node_exporter on the hosts
 NODE_JOB = "sparkwright-hosts"
 
-HEAD = """\
+HEADER = """\
 # Written by `sparkwright monitoring.install`. Hosts are told apart by `instance`, as node_exporter's scrape names them.
 """
 
@@ -64,7 +64,7 @@ class Alert:
 _GATEWAY = f'job="{GATEWAY_JOB}"'
 #: alerts as (name without `Sparkwright`, how long it must hold, severity, PromQL, summary), where `%` stands for the prefix of
 #: our metrics, `@` for the server, with its name on a host with several, and `#` for the host
-_ROWS = (
+_ALERT_ROWS = (
     ("ServerDown", "1m", "critical", '%health_state{state=~"down|wedged|stalled|crash-looping"} == 1',
      "The server on @ is {{ $labels.state }}."),
     ("CheckMissing", "1m", "critical", f"time() - %health_check_timestamp_seconds > {CHECK_LATE_S}",
@@ -76,7 +76,7 @@ _ROWS = (
     ("Flapping", "10m", "warning", "%health_flapping == 1", "The server on @ comes and goes."),
     ("Healed", "0m", "warning", "%heal_restarts_last_day >= 3",
      "The health check has restarted the server on # {{ $value }} times in a day."),
-    ("Slow", "0m", "warning", f"%decode_tokens_per_second < {SLOW} * %decode_baseline_tokens_per_second",
+    ("Slow", "0m", "warning", f"%decode_tokens_per_second < {SLOW_SHARE} * %decode_baseline_tokens_per_second",
      "The server on @ generates {{ $value | humanize }} tok/s to one stream, which is below its baseline."),
     ("Queue", "30m", "info", "%server_waiting_requests > 0", "{{ $value }} requests wait at @."),
     ("MemoryLow", "5m", "warning",
@@ -104,15 +104,15 @@ ALERTS = tuple(
         severity,
         summary.replace("@", _SERVER).replace("#", _HOST),
     )
-    for name, for_, severity, expr, summary in _ROWS
+    for name, for_, severity, expr, summary in _ALERT_ROWS
 )
 
 
-def text(runbooks: str = "") -> str:
+def render_rules(runbooks: str = "") -> str:
     """Return the rules file.
 
     Args:
         runbooks: URL of docs/alerts.md for the links; empty for this project's own.
     """
-    groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOKS) for alert in ALERTS]}]
-    return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)
+    groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOK_URL) for alert in ALERTS]}]
+    return HEADER + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

@@ -17,10 +17,10 @@ from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB
 
 TITLE, UID = "sparkwright", "sparkwright-fleet"
 SCHEMA_VERSION = 39
-COLUMNS, HEIGHT = 24, 8
-SOURCE = {"type": "prometheus", "uid": "${source}"}
+GRID_COLUMNS, PANEL_HEIGHT = 24, 8
+DATASOURCE = {"type": "prometheus", "uid": "${source}"}
 #: Grafana's colours for the states, from best to worst
-COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
+STATE_COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +42,26 @@ class Panel:
     most: float | None = None
 
 
-_STATE = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
-_OF_STATE = f"sum by (instance, server) ({_STATE.replace(' + ', ' or ')})"
+_STATE_SUM = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
+_STATE_QUERY = f"sum by (instance, server) ({_STATE_SUM.replace(' + ', ' or ')})"
 #: label of the server on a host with several
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
 #: selects HAProxy's backends with a model; those whose names begin with a dash hold tables
-_IN_JOB = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
+_BACKEND_SELECTOR = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
 _PROXY, _CLIENT = "{{proxy}}", "{{client}}"
 
 
-def _of_clients(name: str, function: str = "rate", window: str = "5m") -> str:
+def _client_query(name: str, function: str = "rate", window: str = "5m") -> str:
     """Return the query for a counter of the gateway's clients."""
     return f'{function}(%client_{name}_total{{job="{CLIENTS_JOB}"}}[{window}])'
 
 
-_PER_REQUEST = f" / {_of_clients('requests')}"
+_PER_CLIENT_REQUEST = f" / {_client_query('requests')}"
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Fleet": (
-        Panel("State", {_SERVER: _OF_STATE}, kind="state-timeline", width=24, least=None),
+        Panel("State", {_SERVER: _STATE_QUERY}, kind="state-timeline", width=24, least=None),
         Panel("Decode rate of one stream against its baseline",
               {_SERVER: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"}, "percentunit"),
         Panel("Tokens per second, all streams", {_SERVER: "%server_served_tokens_per_second{@}"}),
@@ -86,40 +86,42 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               most=1),
     ),
     "Gateway": (
-        Panel("Requests a second", {_PROXY: f"rate(haproxy_backend_http_requests_total{_IN_JOB}[5m])"}, "reqps", width=6),
-        Panel("Requests that wait", {_PROXY: f"haproxy_backend_current_queue{_IN_JOB}"}, width=6),
-        Panel("Servers up", {_PROXY: f"haproxy_backend_active_servers{_IN_JOB}"}, width=6),
+        Panel(
+            "Requests a second", {_PROXY: f"rate(haproxy_backend_http_requests_total{_BACKEND_SELECTOR}[5m])"}, "reqps", width=6
+        ),
+        Panel("Requests that wait", {_PROXY: f"haproxy_backend_current_queue{_BACKEND_SELECTOR}"}, width=6),
+        Panel("Servers up", {_PROXY: f"haproxy_backend_active_servers{_BACKEND_SELECTOR}"}, width=6),
         Panel("Errors a second",
               {_PROXY: f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx",proxy!~"-.*"}}[5m])'},
               "reqps", width=6),
     ),
     "Clients of the gateway": (
-        Panel("Tokens a second", {f"prompts, {_CLIENT}": _of_clients("prompt_tokens"),
-                                  f"generated, {_CLIENT}": _of_clients("generated_tokens")}),
-        Panel("Requests a second", {_CLIENT: _of_clients("requests")}, "reqps"),
-        Panel("Tokens in a day", {_CLIENT: " + ".join(_of_clients(f"{kind}_tokens", "increase", "1d")
+        Panel("Tokens a second", {f"prompts, {_CLIENT}": _client_query("prompt_tokens"),
+                                  f"generated, {_CLIENT}": _client_query("generated_tokens")}),
+        Panel("Requests a second", {_CLIENT: _client_query("requests")}, "reqps"),
+        Panel("Tokens in a day", {_CLIENT: " + ".join(_client_query(f"{kind}_tokens", "increase", "1d")
                                                       for kind in ("prompt", "generated"))}),
         Panel("Errors and refused requests a second",
-              {f"{kind}, {_CLIENT}": _of_clients(kind) for kind in ("errors", "refused")}, "reqps"),
-        Panel("Mean time in the queue", {_CLIENT: _of_clients("queue_seconds") + _PER_REQUEST}, "s"),
-        Panel("Share of requests whose tokens are estimated", {_CLIENT: _of_clients("estimated") + _PER_REQUEST},
+              {f"{kind}, {_CLIENT}": _client_query(kind) for kind in ("errors", "refused")}, "reqps"),
+        Panel("Mean time in the queue", {_CLIENT: _client_query("queue_seconds") + _PER_CLIENT_REQUEST}, "s"),
+        Panel("Share of requests whose tokens are estimated", {_CLIENT: _client_query("estimated") + _PER_CLIENT_REQUEST},
               "percentunit", most=1),
     ),
 }  # fmt: skip
 
 
-def text() -> str:
+def render_dashboard() -> str:
     """Return the dashboard's JSON."""
-    return json.dumps(_dashboard(), indent=1) + "\n"
+    return json.dumps(_build_dashboard(), indent=1) + "\n"
 
 
-def queries() -> list[str]:
+def list_queries() -> list[str]:
     """Return all queries of the dashboard, for all hosts."""
     panels = [panel for row in ROWS.values() for panel in row]
-    return [_expr(query).replace("$instance", ".*") for panel in panels for query in panel.queries.values()]
+    return [_expand_query(query).replace("$instance", ".*") for panel in panels for query in panel.queries.values()]
 
 
-def _dashboard() -> dict[str, Any]:
+def _build_dashboard() -> dict[str, Any]:
     return {
         "uid": UID,
         "title": TITLE,
@@ -129,66 +131,66 @@ def _dashboard() -> dict[str, Any]:
         "editable": True,
         "refresh": "1m",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": [_source(), _instance()]},
-        "panels": list(_panels()),
+        "templating": {"list": [_source_variable(), _instance_variable()]},
+        "panels": list(_build_panels()),
     }
 
 
-def _source() -> dict[str, Any]:
+def _source_variable() -> dict[str, Any]:
     return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
-def _instance() -> dict[str, Any]:
+def _instance_variable() -> dict[str, Any]:
     query = f"label_values({PREFIX}health_check_timestamp_seconds, instance)"
-    every = {"text": "All", "value": "$__all"}
-    about = {"name": "instance", "label": "Host", "type": "query", "datasource": SOURCE, "query": query}
-    return {**about, "refresh": 2, "multi": True, "includeAll": True, "current": every, "sort": 1}
+    all_option = {"text": "All", "value": "$__all"}
+    variable = {"name": "instance", "label": "Host", "type": "query", "datasource": DATASOURCE, "query": query}
+    return {**variable, "refresh": 2, "multi": True, "includeAll": True, "current": all_option, "sort": 1}
 
 
-def _panels() -> Iterator[dict[str, Any]]:
+def _build_panels() -> Iterator[dict[str, Any]]:
     ids = iter(range(1, 1000))
     y = 0
     for title, panels in ROWS.items():
-        at = {"h": 1, "w": COLUMNS, "x": 0, "y": y}
-        yield {"id": next(ids), "type": "row", "title": title, "collapsed": False, "gridPos": at, "panels": []}
+        position = {"h": 1, "w": GRID_COLUMNS, "x": 0, "y": y}
+        yield {"id": next(ids), "type": "row", "title": title, "collapsed": False, "gridPos": position, "panels": []}
         x, y = 0, y + 1
         for panel in panels:
-            if x + panel.width > COLUMNS:
-                x, y = 0, y + HEIGHT
-            yield _panel(panel, next(ids), {"h": HEIGHT, "w": panel.width, "x": x, "y": y})
+            if x + panel.width > GRID_COLUMNS:
+                x, y = 0, y + PANEL_HEIGHT
+            yield _build_panel(panel, next(ids), {"h": PANEL_HEIGHT, "w": panel.width, "x": x, "y": y})
             x += panel.width
-        y += HEIGHT
+        y += PANEL_HEIGHT
 
 
-def _panel(panel: Panel, number: int, at: dict[str, int]) -> dict[str, Any]:
+def _build_panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any]:
     targets = [
-        {"refId": chr(ord("A") + n), "datasource": SOURCE, "expr": _expr(expr), "legendFormat": legend}
+        {"refId": chr(ord("A") + n), "datasource": DATASOURCE, "expr": _expand_query(expr), "legendFormat": legend}
         for n, (legend, expr) in enumerate(panel.queries.items())
     ]
-    shown: dict[str, Any] = {"unit": panel.unit}
-    shown |= {} if panel.least is None else {"min": panel.least}
-    shown |= {} if panel.most is None else {"max": panel.most}
+    defaults: dict[str, Any] = {"unit": panel.unit}
+    defaults |= {} if panel.least is None else {"min": panel.least}
+    defaults |= {} if panel.most is None else {"max": panel.most}
     if panel.kind == "state-timeline":
-        shown["mappings"] = [{"type": "value", "options": _words()}]
+        defaults["mappings"] = [{"type": "value", "options": _state_mappings()}]
     return {
         "id": number,
         "type": panel.kind,
         "title": panel.title,
-        "datasource": SOURCE,
-        "gridPos": at,
-        "fieldConfig": {"defaults": shown, "overrides": []},
+        "datasource": DATASOURCE,
+        "gridPos": position,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {},
         "targets": targets,
     }
 
 
-def _words() -> dict[str, dict[str, Any]]:
+def _state_mappings() -> dict[str, dict[str, Any]]:
     return {
         str(severity(state)): {"text": state, "color": colour, "index": severity(state)}
-        for state, colour in zip(STATES, COLOURS, strict=True)
+        for state, colour in zip(STATES, STATE_COLOURS, strict=True)
     }
 
 
-def _expr(query: str) -> str:
+def _expand_query(query: str) -> str:
     label = 'instance=~"$instance"'
     return query.replace("{@}", f"{{{label}}}").replace("@}", f",{label}}}").replace("%", PREFIX)

@@ -17,7 +17,7 @@ from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB, NODE_JOB
 NODE_PORT = 9100
 KEY_FILE = "/etc/prometheus/{name}.gateway-key"
 
-HEAD = """\
+HEADER = """\
 # Written by `sparkwright monitoring.install`. Prometheus 2.43 and newer: `scrape_config_files: [{file}]`; older: paste it into
 # prometheus.yml. `instance` is the host's name in the inventory.
 """
@@ -42,7 +42,7 @@ class Endpoint:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-def text(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) -> str:
+def render_config(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) -> str:
     """Return the scrape configuration.
 
     Args:
@@ -50,28 +50,28 @@ def text(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) -> str:
         hosts: endpoints of node_exporter.
         gateways: endpoints of the gateways.
     """
-    jobs = [_job(NODE_JOB, [_static(host) for host in hosts]), *(_gateway(gateway) for gateway in gateways)]
-    counted = (gateway for gateway in gateways if gateway.clients)
-    jobs += [{**_gateway(gateway, CLIENTS_JOB), "metrics_path": usage.PATH} for gateway in counted]
-    return HEAD.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
+    jobs = [_job(NODE_JOB, [_static_config(host) for host in hosts]), *(_gateway_job(gateway) for gateway in gateways)]
+    with_clients = (gateway for gateway in gateways if gateway.clients)
+    jobs += [{**_gateway_job(gateway, CLIENTS_JOB), "metrics_path": usage.METRICS_PATH} for gateway in with_clients]
+    return HEADER.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
 
 
 def _job(name: str, statics: list[dict[str, Any]]) -> dict[str, Any]:
     return {"job_name": name, "static_configs": statics}
 
 
-def _static(endpoint: Endpoint) -> dict[str, Any]:
+def _static_config(endpoint: Endpoint) -> dict[str, Any]:
     return {"targets": [endpoint.at()], "labels": {"instance": endpoint.name}}
 
 
-def _gateway(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:
+def _gateway_job(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:
     """Return the job for a gateway.
 
     Each gateway has its own job because the keys may differ. Alerts and panels use the label `job`, which is the same for all.
     """
-    static = _static(endpoint)
-    static["labels"]["job"] = name
-    job = _job(f"{name}-{endpoint.name}", [static])
+    static_config = _static_config(endpoint)
+    static_config["labels"]["job"] = name
+    job = _job(f"{name}-{endpoint.name}", [static_config])
     job |= {"scheme": "https"} if endpoint.tls else {}
     return job | (
         {"authorization": {"credentials_file": KEY_FILE.format(name=endpoint.name)}} if endpoint.keyed else {}

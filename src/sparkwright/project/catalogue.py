@@ -13,7 +13,7 @@ USES = ("chat", "coding", "agents", "long-context", "search", "vision")
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedRate:
     """Decode rate of one stream on a DGX Spark, measured by others."""
 
     tok_per_s: float
@@ -25,7 +25,7 @@ class Reported:
 
 
 @dataclass(frozen=True)
-class Served:
+class VendorRun:
     """A run on a DGX Spark by the makers of the model or of its engine, who give no rate."""
 
     source: str
@@ -36,125 +36,127 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Known:
+class CatalogueEntry:
     """Facts about a shipped recipe that its file does not hold."""
 
     model: str  # id on the hub
     uses: tuple[str, ...]  # of USES
     weights_gb: float = 0.0  # 0 for not known
     bytes_per_token: int = 0  # read for each token; 0 for not known
-    reported: Reported | None = None
-    served: Served | None = None
+    reported: ReportedRate | None = None
+    served: VendorRun | None = None
 
 
-_QWEN35 = Known(
+_QWEN35 = CatalogueEntry(
     "Qwen/Qwen3.5-35B-A3B-FP8",
     ("chat", "coding", "agents"),
     weights_gb=35.0,
     bytes_per_token=3_650_000_000,
-    reported=Reported(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
+    reported=ReportedRate(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
 _ALL = ("chat", "coding", "agents")
 #: by the recipe's name; the user's own recipes are not here
-KNOWN: Mapping[str, Known] = {
+ENTRIES: Mapping[str, CatalogueEntry] = {
     # 568M parameters in FP32
-    "bge-reranker-v2-m3": Known("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),
+    "bge-reranker-v2-m3": CatalogueEntry("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),
     # on both hosts together
-    "deepseek-v4-flash": Known(
+    "deepseek-v4-flash": CatalogueEntry(
         "deepseek-ai/DeepSeek-V4-Flash-0731",
         _ALL,
         weights_gb=167.0,
-        reported=Reported(
+        reported=ReportedRate(
             37.6, "getainode/ainode #94 (two hosts, DSpark with 5 tokens, a patched build of vLLM)", "2026-09-14"
         ),
     ),
     # arithmetic over its config.json: experts at 4.5 bits, the rest in BF16
-    "gemma-4-26b": Known(
+    "gemma-4-26b": CatalogueEntry(
         "nvidia/Gemma-4-26B-A4B-NVFP4",
         ("chat", "vision"),
         weights_gb=18.2,
-        served=Served("vllm-project/recipes #916, a build of July 2026", "2026-09-02"),
+        served=VendorRun("vllm-project/recipes #916, a build of July 2026", "2026-09-02"),
     ),
-    "glm-4.7-flash": Known("zai-org/GLM-4.7-Flash", _ALL),
-    "gpt-oss-120b": Known(
+    "glm-4.7-flash": CatalogueEntry("zai-org/GLM-4.7-Flash", _ALL),
+    "gpt-oss-120b": CatalogueEntry(
         "openai/gpt-oss-120b",
         _ALL,
         weights_gb=63.0,
-        reported=Reported(57.5, "kubis.ai (llama-benchy 0.3.5, 50 runs, no speculation)"),
+        reported=ReportedRate(57.5, "kubis.ai (llama-benchy 0.3.5, 50 runs, no speculation)"),
     ),
-    "gpt-oss-120b-gguf": Known("ggml-org/gpt-oss-120b-GGUF", _ALL, weights_gb=64.0),
-    "llama-3.1-8b": Known(
+    "gpt-oss-120b-gguf": CatalogueEntry("ggml-org/gpt-oss-120b-GGUF", _ALL, weights_gb=64.0),
+    "llama-3.1-8b": CatalogueEntry(
         "meta-llama/Llama-3.1-8B-Instruct", ("chat",), weights_gb=16.1, bytes_per_token=16_060_000_000
     ),
     # 75 GB on disk, 81.6 GB loaded: sgl-project/sglang #20580, 2026-03-14
-    "nemotron-3-super": Known(
+    "nemotron-3-super": CatalogueEntry(
         "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
         (*_ALL, "long-context"),
         weights_gb=75.0,
-        reported=Reported(23.6, "spark-arena/recipe-registry #19 (MTP with 3 tokens, five runs)", "2026-08-05"),
+        reported=ReportedRate(23.6, "spark-arena/recipe-registry #19 (MTP with 3 tokens, five runs)", "2026-08-05"),
     ),
-    "qwen3-1.7b": Known("Qwen/Qwen3-1.7B", ("chat",), weights_gb=3.4),
-    "qwen3-coder-next": Known("Qwen/Qwen3-Coder-Next-FP8", ("coding", "agents"), weights_gb=80.0),
-    "qwen3-embedding-0.6b": Known("Qwen/Qwen3-Embedding-0.6B", ("search",), weights_gb=1.2),
+    "qwen3-1.7b": CatalogueEntry("Qwen/Qwen3-1.7B", ("chat",), weights_gb=3.4),
+    "qwen3-coder-next": CatalogueEntry("Qwen/Qwen3-Coder-Next-FP8", ("coding", "agents"), weights_gb=80.0),
+    "qwen3-embedding-0.6b": CatalogueEntry("Qwen/Qwen3-Embedding-0.6B", ("search",), weights_gb=1.2),
     # arithmetic over its config.json: linear layers in FP8, embeddings and the images' part in BF16
-    "qwen3-vl-30b": Known("Qwen/Qwen3-VL-30B-A3B-Instruct-FP8", ("vision", "chat"), weights_gb=32.0),
+    "qwen3-vl-30b": CatalogueEntry("Qwen/Qwen3-VL-30B-A3B-Instruct-FP8", ("vision", "chat"), weights_gb=32.0),
     "qwen3.5-35b": _QWEN35,
     "qwen3.5-35b-200k": replace(_QWEN35, uses=("long-context", "coding", "agents")),
     # reports are of Qwen3.6, or of other formats: recipes/qwen3.5-35b-mtp.yml names them
     "qwen3.5-35b-mtp": replace(_QWEN35, reported=None),
     "qwen3.5-35b-unchunked": replace(_QWEN35, uses=("chat",), reported=None),
     # 8.57 bits a parameter: 0xBakeer/inference-atlas #159
-    "qwen3.6-35b": Known(
+    "qwen3.6-35b": CatalogueEntry(
         "Qwen/Qwen3.6-35B-A3B-FP8",
         (*_ALL, "vision"),
         weights_gb=37.5,
-        reported=Reported(
+        reported=ReportedRate(
             58.6, "0xBakeer/inference-atlas #159 (256 tokens in and out, MTP with 2 tokens)", "2026-08-31"
         ),
     ),
-    "qwen3.6-35b-gguf": Known(
+    "qwen3.6-35b-gguf": CatalogueEntry(
         "unsloth/Qwen3.6-35B-A3B-MTP-GGUF",
         _ALL,
-        served=Served("NVIDIA/dgx-spark-playbooks, llama-cpp", "2026-07-24"),
+        served=VendorRun("NVIDIA/dgx-spark-playbooks, llama-cpp", "2026-07-24"),
     ),
     # 6.06 bits a parameter: 0xBakeer/inference-atlas #140
-    "qwen3.6-35b-nvfp4": Known(
+    "qwen3.6-35b-nvfp4": CatalogueEntry(
         "nvidia/Qwen3.6-35B-A3B-NVFP4",
         (*_ALL, "long-context", "vision"),
         weights_gb=26.5,
-        reported=Reported(97.7, "vllm-project/recipes #918 (8k in, 256 out, MTP with 3 tokens, v0.28.0)", "2026-09-02"),
+        reported=ReportedRate(
+            97.7, "vllm-project/recipes #918 (8k in, 256 out, MTP with 3 tokens, v0.28.0)", "2026-09-02"
+        ),
     ),
     # 10.64 GiB on each of two GPUs: vllm-project/recipes, Qwen3.8-27B, 2026-08-15
-    "qwen3.8-27b": Known(
+    "qwen3.8-27b": CatalogueEntry(
         "unsloth/Qwen3.8-27B-NVFP4",
         (*_ALL, "vision"),
         weights_gb=22.9,
-        reported=Reported(
+        reported=ReportedRate(
             22.0, "0xBakeer/inference-atlas #218 (256 tokens in and out, MTP with 3 tokens)", "2026-09-16"
         ),
     ),
     # 30,866,866,928 bytes: vllm-project/recipes; 28.75 GB a token: kubesimplify.com
-    "qwen3.8-27b-fp8": Known(
+    "qwen3.8-27b-fp8": CatalogueEntry(
         "Qwen/Qwen3.8-27B-FP8",
         (*_ALL, "vision"),
         weights_gb=30.9,
         bytes_per_token=28_750_000_000,
-        reported=Reported(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
+        reported=ReportedRate(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
     ),
     # held in memory; its files have 135 GB, of which a table of 51 GB stays on the disk: recipes/qwen3.8-flash-next.yml
-    "qwen3.8-flash-next": Known(
+    "qwen3.8-flash-next": CatalogueEntry(
         "nvidia/Qwen3.8-Flash-Next-NVFP4",
         _ALL,
         weights_gb=84.0,
-        reported=Reported(
+        reported=ReportedRate(
             30.1, "sgl-project/sglang #37995 (1024 in, 256 out, 3 drafted steps, a development image)", "2026-09-06"
         ),
     ),
 }
-NOTHING = Known("", ())
+EMPTY_ENTRY = CatalogueEntry("", ())
 
 
-def of(name: str, model: str) -> Known:
+def find_entry(name: str, model: str) -> CatalogueEntry:
     """Return the facts about a shipped recipe; NOTHING for any other recipe, or for one that was given another model."""
-    known = KNOWN.get(name, NOTHING)
-    return known if known.model == model else NOTHING
+    entry = ENTRIES.get(name, EMPTY_ENTRY)
+    return entry if entry.model == model else EMPTY_ENTRY

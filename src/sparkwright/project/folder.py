@@ -11,7 +11,7 @@ from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 
 #: a project has the first of these folders and one of the others
-MARK, OTHER_MARKS = "hosts", ("recipes", "playbooks")
+HOSTS_FOLDER, OTHER_FOLDERS = "hosts", ("recipes", "playbooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class Project:
     @classmethod
     def here(cls) -> Project:
         """Return the project of the current folder or of a parent. Raises Refused if there is none."""
-        here = place.folder()
+        here = place.project_folder()
         for folder in (here, *here.parents):
-            if cls.is_one(folder):
+            if cls.is_project(folder):
                 return cls(folder)
         fix = "Run `sparkwright init` in an empty directory."
         raise Refused(f"no hosts/ and recipes/ in {here} or a parent directory.", fix=fix)
 
     @staticmethod
-    def is_one(folder: Path) -> bool:
+    def is_project(folder: Path) -> bool:
         """Return True if a folder is a project's."""
-        return (folder / MARK).is_dir() and any((folder / name).is_dir() for name in OTHER_MARKS)
+        return (folder / HOSTS_FOLDER).is_dir() and any((folder / name).is_dir() for name in OTHER_FOLDERS)
 
     @classmethod
     def here_or_cwd(cls) -> Path:
@@ -42,20 +42,20 @@ class Project:
         try:
             return cls.here().root
         except Refused:
-            return place.folder()
+            return place.project_folder()
 
     def playbook(self, name: str) -> Path:
         """Return the path of playbooks/NAME.yml, the project's or the shipped one, or the name itself if it is a path.
 
         Raises Refused with the nearest playbook.
         """
-        for path in (shipped_files.find(self.root, f"playbooks/{name}.yml"), place.folder() / name):
+        for path in (shipped_files.find_file(self.root, f"playbooks/{name}.yml"), place.project_folder() / name):
             if path is not None and path.is_file():
                 return path
-        if (shipped := shipped_files.find(self.root, name)) and name.startswith("playbooks/"):
+        if (shipped := shipped_files.find_file(self.root, name)) and name.startswith("playbooks/"):
             return shipped
-        from sparkwright.project.documents.validation import nearest
+        from sparkwright.project.documents.validation import suggest_name
 
-        document.refuse_other_ending(self.root / "playbooks" / f"{name}.yml")
-        known = [path.stem for path in shipped_files.paths(self.root, "playbooks/*.yml")]
-        raise Refused(f"no playbook {name!r}.", fix=nearest(name, known))
+        document.refuse_yaml_suffix(self.root / "playbooks" / f"{name}.yml")
+        known = [path.stem for path in shipped_files.list_paths(self.root, "playbooks/*.yml")]
+        raise Refused(f"no playbook {name!r}.", fix=suggest_name(name, known))

@@ -14,42 +14,44 @@ from pathlib import Path
 from sparkwright import visible
 from sparkwright.engines import api_paths, dialects
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.http import GENERATE, HEARTBEAT, MOVES, REQUESTS, Http, Task
-from sparkwright.engines.openai_api import generated
+from sparkwright.engines.http import GENERATE, HEARTBEAT, PROGRESS_ROLES, REQUEST_ROLES, Http, Task
+from sparkwright.engines.openai_api import build_request
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.errors import Refused
 from sparkwright.gateway import model, render
 from sparkwright.project import gateway_certificate, gateway_servers, recipe
-from sparkwright.project.documents.validation import nearest
-from sparkwright.project.gateway_servers import Server, load
+from sparkwright.project.documents.validation import suggest_name
+from sparkwright.project.gateway_servers import Server, load_server
 from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.inventory.models import ClientFile
 from sparkwright.project.inventory.rules import Mistake
-from sparkwright.project.recipe.rules import addresses, is_loopback
-from sparkwright.units import MIB, gib
+from sparkwright.project.recipe.rules import is_loopback, published_addresses
+from sparkwright.units import MIB, format_gib
 
-LOOPBACK, EVERYWHERE = "127.0.0.1", "*"
+LOOPBACK, ALL_ADDRESSES = "127.0.0.1", "*"
 #: name of the gateway's container
-CONTAINER = "gateway"
+CONTAINER_NAME = "gateway"
 
 
-def routed(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model.Gateway, list[Server]]:
+def build_routes(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model.Gateway, list[Server]]:
     """Return the gateway's configuration, and the servers to which it routes.
 
     Raises Refused, with file and line, before anything is touched.
     """
-    found = servers(project, inventory, gateway)
-    for message, where, fix in _mistakes(project, inventory, gateway, found):
+    members = load_servers(project, inventory, gateway)
+    for message, where, fix in _find_mistakes(project, inventory, gateway, members):
         raise Refused(message, where=where, fix=fix)
-    gateway_certificate.refuse(project, gateway)
-    made = _gateway(project, inventory, gateway, found)
-    if render.memory_bytes(made) > render.MOST_MEMORY_BYTES:
-        size = f"{gib(render.memory_bytes(made))} GiB of {gib(render.MOST_MEMORY_BYTES)} allowed"
-        message = f"{made.clients} clients with requests of up to {made.body_bytes // MIB} MiB can take {size}."
+    gateway_certificate.check(project, gateway)
+    configuration = _build_gateway(project, inventory, gateway, members)
+    if render.max_memory_bytes(configuration) > render.MAX_MEMORY_BYTES:
+        size = (
+            f"{format_gib(render.max_memory_bytes(configuration))} GiB of {format_gib(render.MAX_MEMORY_BYTES)} allowed"
+        )
+        message = f"{configuration.clients} clients with requests of up to {configuration.body_bytes // MIB} MiB can take {size}."
         raise Refused(message, where=gateway.where("limits"), fix="Lower `limits.clients` or `limits.body_mib`.")
-    return made, found
+    return configuration, members
 
 
 def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
@@ -57,113 +59,119 @@ def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, depl
 
     Recipes of other hosts that cannot be read are left out.
     """
-    found = list(readable(project, inventory, gateway))
-    for server in (server for server in found if server.host.name in deployed):
+    servers = list(load_readable_servers(project, inventory, gateway))
+    for server in (server for server in servers if server.host.name in deployed):
         names = set(server.recipe.served_names)
-        same = [other for other in found if other is not server and names & set(other.recipe.served_names)]
+        same = [other for other in servers if other is not server and names & set(other.recipe.served_names)]
         group = [server, *same]
-        for rule, concerned in ((_claims, group), (_shared_names, group), (_ports, [server])):
-            for message, where, fix in rule(inventory, gateway, concerned):
+        for rule, affected in ((_check_same_name, group), (_check_shared_names, group), (_check_ports, [server])):
+            for message, where, fix in rule(inventory, gateway, affected):
                 raise Refused(message, where=where, fix=fix)
 
 
-def readable(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:
+def load_readable_servers(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:
     """Yield the servers as `servers` does, except those whose recipes cannot be read."""
-    for host in _answering(inventory, gateway):
+    for host in _serving_hosts(inventory, gateway):
         with contextlib.suppress(Refused):
-            yield load(project, host)
+            yield load_server(project, host)
 
 
-def servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
+def load_servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
     """Return the members of a gateway's group that answer requests; of a cluster, its head."""
-    return [load(project, host) for host in _answering(inventory, gateway)]
+    return [load_server(project, host) for host in _serving_hosts(inventory, gateway)]
 
 
-def _answering(inventory: Inventory, gateway: Gateway) -> Iterator[Host]:
+def _serving_hosts(inventory: Inventory, gateway: Gateway) -> Iterator[Host]:
     hosts = (host for name in gateway.members for host in inventory.servers_of(name))
     yield from (host for host in hosts if host.recipe and (host.cluster is None or host.cluster.head == host.name))
 
 
-def _gateway(project: Path, inventory: Inventory, gateway: Gateway, found: list[Server]) -> model.Gateway:
-    file, by_name = gateway.file, _by_name(found)
+def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, servers: list[Server]) -> model.Gateway:
+    file, by_name = gateway.file, _group_by_model(servers)
     simulated = inventory.machines[gateway.host].connection == "sandbox"
-    models = tuple(_model(project, inventory, gateway, name, group) for name, group in by_name.items())
-    body = file.limits.body_mib * MIB if file.limits.body_mib else model.body_bytes([model.context for model in models])
+    models = tuple(_build_model(project, inventory, gateway, name, group) for name, group in by_name.items())
+    body_bytes = (
+        file.limits.body_mib * MIB
+        if file.limits.body_mib
+        else model.max_body_bytes([model.context for model in models])
+    )
     return model.Gateway(
         name=gateway.name,
-        address=EVERYWHERE if file.publish == "lan" and not simulated else LOOPBACK,
+        address=ALL_ADDRESSES if file.publish == "lan" and not simulated else LOOPBACK,
         port=file.port,
         control_port=gateway.control_port,
         tls=file.tls != "none",
         keyed=file.key is not None,
         affinity=file.affinity,
         clients=file.limits.clients,
-        body_bytes=body,
+        body_bytes=body_bytes,
         queue_s=file.limits.queue_s,
         answer_s=file.limits.answer_s,
         check_s=file.limits.check_s,
         stuck_s=file.limits.stuck_s,
         models=models,
-        paths=api_paths.union(server.recipe.engine.http.paths for server in found),
+        paths=api_paths.merge_paths(server.recipe.engine.http.paths for server in servers),
         waits=file.not_up == "wait",
-        usages=tuple(dict.fromkeys(usage for server in found for usage in server.recipe.engine.http.usages)),
-        named=tuple(_client(name, client) for name, client in sorted(file.clients.items())),
+        usages=tuple(dict.fromkeys(usage for server in servers for usage in server.recipe.engine.http.usages)),
+        named=tuple(_build_client(name, client) for name, client in sorted(file.clients.items())),
     )
 
 
-def _client(name: str, file: ClientFile) -> model.Client:
-    ends = datetime.combine(file.until, datetime.min.time(), UTC) + timedelta(days=1) if file.until else None
+def _build_client(name: str, file: ClientFile) -> model.Client:
+    end = datetime.combine(file.until, datetime.min.time(), UTC) + timedelta(days=1) if file.until else None
     return model.Client(
         name,
         models=tuple(file.models),
         requests_per_minute=file.requests_per_minute or 0,
         concurrent=file.concurrent or 0,
         tokens_per_day=file.tokens_per_day or 0,
-        until_s=int(ends.timestamp()) if ends else 0,
+        until_s=int(end.timestamp()) if end else 0,
     )
 
 
-def _by_name(found: Iterable[Server]) -> dict[str, list[Server]]:
+def _group_by_model(servers: Iterable[Server]) -> dict[str, list[Server]]:
     groups: dict[str, list[Server]] = {}
-    for server in found:
+    for server in servers:
         groups.setdefault(server.recipe.served_name, []).append(server)
     return dict(sorted(groups.items()))
 
 
-def _model(project: Path, inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
+def _build_model(project: Path, inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
     first = group[0].recipe
     contexts = [server.recipe.engine.flags.context(server.recipe.file.flags) or 0 for server in group]
     task = first.file.task
-    check = generated(first.engine.http, name, "1", 1) if task == GENERATE else PROOFS[task].request(name)[1]
+    check = build_request(first.engine.http, name, "1", 1) if task == GENERATE else PROOFS[task].request(name)[1]
     return model.Model(
         name=name,
-        upstreams=tuple(_upstream(project, inventory, gateway, server) for server in group),
+        upstreams=tuple(_build_upstream(project, inventory, gateway, server) for server in group),
         context=min(contexts),
         check=json.dumps(check, separators=(",", ":")),
         key=first.key_secret if first.file.server_key else "",
         task=task,
         on_demand=all(server.host.turns for server in group),
-        aliases=_aliases(gateway, group[0]),
+        aliases=_model_aliases(gateway, group[0]),
         adapters=first.adapter_names,
-        dialects=tuple(name for name in dialects.OTHERS if name in first.file.expect.probes),
+        dialects=tuple(name for name in dialects.OTHER_DIALECTS if name in first.file.expect.probes),
     )
 
 
-def _aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
+def _model_aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
     """Return the further names of a server's model: those that its engine serves, then those that the group gives it."""
     first, *others = server.recipe.served_names
-    given = [alias for alias, name in gateway.file.models.items() if name in (first, *others)]
-    return tuple(dict.fromkeys(name for name in (*others, *given) if name != first))
+    aliases = [alias for alias, name in gateway.file.models.items() if name in (first, *others)]
+    return tuple(dict.fromkeys(name for name in (*others, *aliases) if name != first))
 
 
-def _upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Server) -> model.Upstream:
+def _build_upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Server) -> model.Upstream:
     request = ServerRequest(server.recipe.file.flags, server.recipe.image)
     slots = server.recipe.engine.advice.effective(request, {}, None).max_num_seqs
-    address = _address(inventory, gateway, server.host)
-    second = gateway_servers.port(project, inventory, server)
-    about = progress_metrics(server.recipe.engine.http, server.recipe.file.task)
+    address = _upstream_address(inventory, gateway, server.host)
+    interim_port = gateway_servers.interim_port(project, inventory, server)
+    progress = progress_metrics(server.recipe.engine.http, server.recipe.file.task)
     wakes = server.host.wake.on_request
-    return model.Upstream(server.host.upstream, address, server.port, slots, server.host.machine, second, about, wakes)
+    return model.Upstream(
+        server.host.upstream, address, server.port, slots, server.host.machine, interim_port, progress, wakes
+    )
 
 
 def progress_metrics(http: Http, task: Task) -> model.Progress | None:
@@ -171,51 +179,58 @@ def progress_metrics(http: Http, task: Task) -> model.Progress | None:
     roles = {**http.roles, **(http.unlike if task != GENERATE else {})}
     if not http.metrics or HEARTBEAT not in roles:
         return None
-    moves, requests = ([roles[role] for role in names if role in roles] for names in (MOVES, REQUESTS))
+    moves, requests = ([roles[role] for role in names if role in roles] for names in (PROGRESS_ROLES, REQUEST_ROLES))
     return model.Progress(http.metrics, tuple(dict.fromkeys(moves)), tuple(requests), http.still_s)
 
 
-def _address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
+def _upstream_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
     """Return the address at which the gateway reaches a host. Simulated and local hosts are on one machine."""
-    here = host.machine == gateway.host or host.connection != "ssh"
-    return gateway.file.addresses.get(host.machine) or (LOOPBACK if here else host.address)
+    is_same_machine = host.machine == gateway.host or host.connection != "ssh"
+    return gateway.file.addresses.get(host.machine) or (LOOPBACK if is_same_machine else host.address)
 
 
-def _mistakes(project: Path, inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
-    if not found:
+def _find_mistakes(project: Path, inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
+    if not servers:
         message = f"no host of {gateway.name} has a recipe: the gateway would serve nothing."
         yield message, gateway.where("host"), "Add `recipe: NAME` to a host of the group."
-    for rule in (_names, _claims, _shared_names, _given_names, _wakes, _clients, _ports, _reach):
-        yield from rule(inventory, gateway, found)
+    for rule in (
+        _check_names,
+        _check_same_name,
+        _check_shared_names,
+        _check_aliases,
+        _check_wakes,
+        _check_clients,
+        _check_ports,
+        _check_reachability,
+    ):
+        yield from rule(inventory, gateway, servers)
 
 
-def _names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield the names of models that cannot be routed."""
-    for served in (server.recipe for server in found):
+    for served in (server.recipe for server in servers):
         for name in served.served_names:
-            if why := model.why_not_a_name(name):
-                message = f"the model name '{visible.name(name)}' of {served.name} {why} behind a gateway."
+            if why := model.check_model_name(name):
+                message = f"the model name '{visible.display_name(name)}' of {served.name} {why} behind a gateway."
                 yield message, served.source.where(served.file.engine), "Set another served name in the recipe."
 
 
-def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_same_name(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield servers with the same model name that serve different models or tasks, or use different keys."""
-    for name, (first, *others) in _by_name(found).items():
+    for name, (first, *others) in _group_by_model(servers).items():
         for other in others:
             recipes = f"the recipes {first.recipe.name} ({first.host.name}) and {other.recipe.name} ({other.host.name})"
             models = [(server.recipe.file.model.id, server.recipe.file.model.chosen) for server in (first, other)]
             if models[0] != models[1]:
-                shown = " and ".join(" ".join(filter(None, model)) for model in models)
-                message = f"{recipes} both serve `{name}` with different models, {shown}."
+                descriptions = " and ".join(" ".join(filter(None, model)) for model in models)
+                message = f"{recipes} both serve `{name}` with different models, {descriptions}."
                 yield (
                     message,
                     other.recipe.source.where("model", "id"),
                     "Give one another served name, or group them apart.",
                 )
-            if lost := _other_adapter(first.recipe, other.recipe):
-                message = (
-                    f"{recipes} both serve the adapter `{lost}` of `{name}`, from different repositories or revisions."
-                )
+            if adapter := _find_adapter_conflict(first.recipe, other.recipe):
+                message = f"{recipes} both serve the adapter `{adapter}` of `{name}`, from different repositories or revisions."
                 yield (
                     message,
                     other.recipe.source.where("adapters"),
@@ -229,7 +244,7 @@ def _claims(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iter
                 yield message, other.recipe.source.where("server_key"), "Write the same `server_key` in both."
 
 
-def _other_adapter(first: recipe.Recipe, other: recipe.Recipe) -> str:
+def _find_adapter_conflict(first: recipe.Recipe, other: recipe.Recipe) -> str:
     """Return the name of an adapter that two recipes take from different places; empty if there is none."""
     pinned = [
         {adapter.name: (adapter.id, adapter.revision, adapter.file) for adapter in served.file.adapters}
@@ -238,48 +253,54 @@ def _other_adapter(first: recipe.Recipe, other: recipe.Recipe) -> str:
     return next((name for name, place in pinned[0].items() if pinned[1].get(name, place) != place), "")
 
 
-def _shared_names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield further served names that belong to two models, or that only some servers of a model answer to."""
-    groups, owners = _by_name(found), {name: name for name in _by_name(found)}
+    groups, owners = _group_by_model(servers), {name: name for name in _group_by_model(servers)}
     for first, group in groups.items():
         for server in group:
             where = server.recipe.source.where(server.recipe.file.engine)
             for name in server.recipe.served_names[1:]:
-                shown = f"`{visible.name(name)}`"
+                quoted_name = f"`{visible.display_name(name)}`"
                 if owners.setdefault(name, first) != first:
-                    message = f"{shown} is a served name of both `{owners[name]}` and `{first}`."
+                    message = f"{quoted_name} is a served name of both `{owners[name]}` and `{first}`."
                     yield message, where, "Give one another served name, or group their hosts apart."
                 lacking = next((other for other in group if name not in other.recipe.served_names), None)
                 if lacking is not None:
                     message = (
-                        f"{server.host.name} serves `{first}` as {shown} too, and {lacking.host.name} does not: a request "
+                        f"{server.host.name} serves `{first}` as {quoted_name} too, and {lacking.host.name} does not: a request "
                         "could go to either."
                     )
                     yield message, where, "Serve the same names in both recipes, or group their hosts apart."
 
 
-def _given_names(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield names of the group's `models` that cannot be routed."""
-    served = {name: server for server in found for name in server.recipe.served_names}
+    served = {name: server for server in servers for name in server.recipe.served_names}
     for alias, name in gateway.file.models.items():
-        shown, where = f"`{gateway.name}.gateway.models`: `{visible.name(alias)}`", gateway.where("models")
-        if why := model.why_not_a_name(alias):
-            yield f"{shown} {why}.", where, "Choose another name."
+        subject, where = f"`{gateway.name}.gateway.models`: `{visible.display_name(alias)}`", gateway.where("models")
+        if why := model.check_model_name(alias):
+            yield f"{subject} {why}.", where, "Choose another name."
         elif name not in served:
-            yield f"{shown} means `{visible.name(name)}`, which no server serves.", where, nearest(name, served)
+            yield (
+                f"{subject} means `{visible.display_name(name)}`, which no server serves.",
+                where,
+                suggest_name(name, served),
+            )
         elif name in served[name].recipe.adapter_names:
-            message = f"{shown} means the adapter `{name}`, which its server knows by that name only."
+            message = f"{subject} means the adapter `{name}`, which its server knows by that name only."
             yield message, where, f"Call it so in `adapters` of recipes/{served[name].recipe.name}.yml."
         elif alias in served and served[alias].recipe.served_name != served[name].recipe.served_name:
             owner = served[alias].recipe
-            yield f"{shown} is a served name of {owner.name} already.", where, "Choose another name."
+            yield f"{subject} is a served name of {owner.name} already.", where, "Choose another name."
         else:
-            yield from _unserved(shown, alias, [server for server in found if name in server.recipe.served_names])
+            yield from _check_alias_accepted(
+                subject, alias, [server for server in servers if name in server.recipe.served_names]
+            )
 
 
-def _wakes(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_wakes(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield models that a request would wake on two hosts."""
-    for name, group in _by_name(found).items():
+    for name, group in _group_by_model(servers).items():
         wakes = [server.host for server in group if server.host.wake.on_request]
         for host in wakes[1:]:
             message = (
@@ -288,21 +309,24 @@ def _wakes(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Itera
             yield message, host.set_at["recipe"], "Remove it from one of them."
 
 
-def _clients(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield clients that cannot be told apart from everybody, and models of theirs that nobody serves."""
     file, where = gateway.file, gateway.where("clients")
     if file.clients and file.key is None:
         message = f"`{gateway.name}.gateway.clients` needs `key` too: without one anybody may use the gateway."
         yield message, where, "Add `key`, your own: it has no limits, and `gateway.deploy` proves with it."
-    served = {name for server in found for name in server.recipe.served_names} | {*file.models}
+    served = {name for server in servers for name in server.recipe.served_names} | {*file.models}
     for name, client in file.clients.items():
-        for wanted in client.models:
-            if wanted not in served:
-                message = f"`{gateway.name}.gateway.clients.{name}.models`: no server serves `{visible.name(wanted)}`."
-                yield message, where, nearest(wanted, served)
+        for model_name in client.models:
+            if model_name not in served:
+                message = (
+                    f"`{gateway.name}.gateway.clients.{name}.models`: no server serves "
+                    f"`{visible.display_name(model_name)}`."
+                )
+                yield message, where, suggest_name(model_name, served)
 
 
-def _unserved(shown: str, alias: str, group: list[Server]) -> Iterator[Mistake]:
+def _check_alias_accepted(subject: str, alias: str, group: list[Server]) -> Iterator[Mistake]:
     """Yield the servers whose engine would refuse a request under this name: a gateway passes bodies as they come."""
     for served in (server.recipe for server in group):
         if served.engine.http.any_name or alias in served.served_names:
@@ -310,46 +334,46 @@ def _unserved(shown: str, alias: str, group: list[Server]) -> Iterator[Mistake]:
         imports = served.engine.imports
         option = imports.served_name if imports else "served_name"
         fix = f"Add it to `{option}` in recipes/{served.name}.yml, after `{served.served_name}`."
-        yield f"{shown} would be refused by {served.name}'s server.", served.source.where(served.file.engine), fix
+        yield f"{subject} would be refused by {served.name}'s server.", served.source.where(served.file.engine), fix
 
 
-def _ports(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_ports(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield the gateway's ports where something of this host listens already."""
     host = inventory.machines[gateway.host]
     for key, port in gateway.ports.items():
-        for server in found:
-            same = server.host.machine == host.name or "ssh" not in (server.host.connection, host.connection)
-            if same and port in server.published:
-                yield _taken(gateway, key, f"is the port of the server of {server.host.name}")
+        for server in servers:
+            is_same_machine = server.host.machine == host.name or "ssh" not in (server.host.connection, host.connection)
+            if is_same_machine and port in server.published:
+                yield _port_conflict(gateway, key, f"is the port of the server of {server.host.name}")
         if host.cluster is not None and port in (host.cluster.barrier_port, host.cluster.port):
-            yield _taken(gateway, key, f"is a port of the cluster {host.cluster.name}")
+            yield _port_conflict(gateway, key, f"is a port of the cluster {host.cluster.name}")
     if gateway.control_port == gateway.file.port:
-        yield _taken(gateway, "control_port", "is the port for its clients")
+        yield _port_conflict(gateway, "control_port", "is the port for its clients")
 
 
-def _taken(gateway: Gateway, key: str, why: str) -> Mistake:
+def _port_conflict(gateway: Gateway, key: str, reason: str) -> Mistake:
     default = key == "control_port" and gateway.file.control_port is None
-    shown = f"`{gateway.name}.gateway.{key}`{', which is `port` + 1 by default' if default else ''}"
+    subject = f"`{gateway.name}.gateway.{key}`{', which is `port` + 1 by default' if default else ''}"
     fix = "Set `control_port`, or choose another `port`." if default else "Choose another one."
-    return f"{shown}: {gateway.ports[key]} {why}.", gateway.where(key), fix
+    return f"{subject}: {gateway.ports[key]} {reason}.", gateway.where(key), fix
 
 
-def _reach(inventory: Inventory, gateway: Gateway, found: list[Server]) -> Iterator[Mistake]:
+def _check_reachability(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield servers that the gateway's host cannot reach."""
     host = inventory.machines[gateway.host]
-    for server in found:
-        far = server.host.machine != host.name and "ssh" in (server.host.connection, host.connection)
-        if far and server.host.connection != host.connection:
+    for server in servers:
+        is_remote = server.host.machine != host.name and "ssh" in (server.host.connection, host.connection)
+        if is_remote and server.host.connection != host.connection:
             message = (
                 f"{server.host.name} is a {server.host.connection} host, and the gateway's host {host.name} is not."
             )
             yield message, gateway.where("host"), "Put hosts of one kind into the group."
-        if far and all(map(is_loopback, addresses(server.recipe.file)[:1])):
+        if is_remote and all(map(is_loopback, published_addresses(server.recipe.file)[:1])):
             message = f"the server of {server.host.name} answers on its loopback only: {host.name} cannot reach it."
             fix = f"In recipes/{server.recipe.name}.yml: `publish: lan` and `server_key: {{env: SPARK_KEY}}`."
             yield message, server.recipe.source.where("publish"), fix
 
 
-def secrets_of(found: Iterable[Server]) -> Mapping[str, recipe.Recipe]:
+def recipes_by_secret(servers: Iterable[Server]) -> Mapping[str, recipe.Recipe]:
     """Return the recipes whose servers require a key, by the secret's name."""
-    return {server.recipe.key_secret: server.recipe for server in found if server.recipe.file.server_key}
+    return {server.recipe.key_secret: server.recipe for server in servers if server.recipe.file.server_key}

@@ -19,19 +19,19 @@ from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
-from sparkwright.project.documents.validation import Strict, about, check, rule
+from sparkwright.project.documents.validation import Strict, build_validator, schema_field, validate
 from sparkwright.trust import model_files, names
-from sparkwright.trust.image_name import why_not_an_image
+from sparkwright.trust.image_name import check_image
 from sparkwright.trust.names import PLATFORM
-from sparkwright.trust.shapes import engine_options
+from sparkwright.trust.shapes import check_engine_options
 
-NAME = "spark.lock"
-SCHEMA = 1
-WIDTH = 160
+FILE_NAME = "spark.lock"
+FORMAT = 1
+LINE_WIDTH = 160
 #: conflict markers of git, Mercurial and patch
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
 #: a lock with a hundred models has 1 MB
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
 
@@ -40,49 +40,49 @@ def model_key(model_id: str, revision: str, file: str = "") -> str:
     return f"{model_id}@{revision}:{file}" if file else f"{model_id}@{revision}"
 
 
-def _why_not_a_key(key: str) -> str:
+def _check_model_key(key: str) -> str:
     model_id, at, revision = key.partition("@")
     if not at:
         return "has no revision, e.g. OWNER/NAME@main"
-    return model_files.why_not_an_id(model_id) or model_files.why_not_a_revision(revision.partition(":")[0])
+    return model_files.check_model_id(model_id) or model_files.check_revision(revision.partition(":")[0])
 
 
-FileName = Annotated[str, rule(model_files.why_not_a_model_file)]
-ModelKey = Annotated[str, rule(_why_not_a_key)]
-ImageName = Annotated[str, rule(why_not_an_image)]
+FileName = Annotated[str, build_validator(model_files.check_model_file)]
+ModelKey = Annotated[str, build_validator(_check_model_key)]
+ImageName = Annotated[str, build_validator(check_image)]
 Platform = Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]
 
 
 class ManifestEntry(Strict):
     """An image for one platform."""
 
-    platform: Platform = about("such as linux/arm64")
-    digest: str = about("digest of its manifest", pattern=DIGEST)
-    config: str = about("digest of its config: its Id on a host with overlay2", pattern=DIGEST)
-    size_bytes: int = about("download size of a pull", ge=0)
+    platform: Platform = schema_field("such as linux/arm64")
+    digest: str = schema_field("digest of its manifest", pattern=DIGEST)
+    config: str = schema_field("digest of its config: its Id on a host with overlay2", pattern=DIGEST)
+    size_bytes: int = schema_field("download size of a pull", ge=0)
 
 
 class ImageEntry(Strict):
     """An image, by the digest its tag had."""
 
-    digest: str = about("digest of the index, or of the manifest if there is only one", pattern=DIGEST)
-    platforms: list[Platform] = about("such as linux/arm64", default_factory=list)
-    engine_version: str | None = about("version reported by the image; null if unknown", None, max_length=80)
-    options: Annotated[dict[str, Any] | None, BeforeValidator(engine_options)] = about(
+    digest: str = schema_field("digest of the index, or of the manifest if there is only one", pattern=DIGEST)
+    platforms: list[Platform] = schema_field("such as linux/arm64", default_factory=list)
+    engine_version: str | None = schema_field("version reported by the image; null if unknown", None, max_length=80)
+    options: Annotated[dict[str, Any] | None, BeforeValidator(check_engine_options)] = schema_field(
         "of its `vllm serve`, as its --help=all lists them: what differs from a release; null until known", None
     )
-    created: str | None = about("time at which the image was created", None, max_length=40)
-    size_bytes: int | None = about("download size of a pull, for the platform of the host that queried it", None)
-    manifests: list[ManifestEntry] = about("manifests in the registry, by platform", default_factory=list)
+    created: str | None = schema_field("time at which the image was created", None, max_length=40)
+    size_bytes: int | None = schema_field("download size of a pull, for the platform of the host that queried it", None)
+    manifests: list[ManifestEntry] = schema_field("manifests in the registry, by platform", default_factory=list)
 
 
 class FileEntry(Strict):
     """A file of a model."""
 
-    path: FileName = about("path relative to the model's folder")
-    size_bytes: int = Field(ge=0, le=model_files.BYTES_AT_MOST, strict=True)
-    sha256: str | None = about("SHA-256 of a large file", None, pattern=SHA256)
-    blob_id: str | None = about("git's blob id of a small file", None, pattern=COMMIT)
+    path: FileName = schema_field("path relative to the model's folder")
+    size_bytes: int = Field(ge=0, le=model_files.MAX_FILE_BYTES, strict=True)
+    sha256: str | None = schema_field("SHA-256 of a large file", None, pattern=SHA256)
+    blob_id: str | None = schema_field("git's blob id of a small file", None, pattern=COMMIT)
 
     @model_validator(mode="after")
     def _has_a_hash(self) -> Self:
@@ -95,21 +95,21 @@ class ModelEntry(Strict):
     """A model, by the commit its branch had."""
 
     commit: str = Field(pattern=COMMIT)
-    config: dict[str, Any] | None = about(
+    config: dict[str, Any] | None = schema_field(
         "of its config.json, what tells its kind: layers, sizes of recurrent states, lengths", None
     )
-    chat: Annotated[dict[str, Any] | None, BeforeValidator(chat_template.kept)] = about(
+    chat: Annotated[dict[str, Any] | None, BeforeValidator(chat_template.validate_entry)] = schema_field(
         "of its chat template and generation_config.json: fields, thinking, sampling; null: not read", None
     )
-    adapter: Annotated[dict[str, Any] | None, BeforeValidator(adapter_files.kept)] = about(
+    adapter: Annotated[dict[str, Any] | None, BeforeValidator(adapter_files.validate_entry)] = schema_field(
         "of a LoRA adapter: its base model, its rank, the sizes of its matrices; null for any other model", None
     )
-    files: list[FileEntry] = Field(max_length=model_files.FILES_AT_MOST)
+    files: list[FileEntry] = Field(max_length=model_files.MAX_FILES)
 
     @field_validator("files")
     @classmethod
     def _fit_together(cls, value: list[FileEntry]) -> list[FileEntry]:
-        reason = model_files.why_not_together(file_entry.path for file_entry in value)
+        reason = model_files.check_file_set(file_entry.path for file_entry in value)
         if reason:
             raise ValueError(f"they name {reason}.")
         return value
@@ -118,7 +118,7 @@ class ModelEntry(Strict):
 class LockFile(Strict):
     """spark.lock."""
 
-    schema_number: int = Field(SCHEMA, alias="schema")
+    schema_number: int = Field(FORMAT, alias="schema")
     images: dict[ImageName, ImageEntry] = Field(default_factory=dict)
     models: dict[ModelKey, ModelEntry] = Field(default_factory=dict)
 
@@ -140,73 +140,73 @@ class Lock:
         """Return the entry of this revision, or None. A revision that is a commit already is its own entry's key."""
         return self.models.get(model_key(model_id, revision, file))
 
-    def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
+    def with_image(self, ref: str, answer: Mapping[str, Any]) -> Lock:
         """Return the lock with this image pinned. Raises Refused if the entry is not valid."""
-        return replace(self, images={**self.images, ref: entry("image", ref, found)})
+        return replace(self, images={**self.images, ref: build_entry("image", ref, answer)})
 
-    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any], file: str = "") -> Lock:
+    def with_model(self, model_id: str, revision: str, answer: Mapping[str, Any], file: str = "") -> Lock:
         """Return the lock with this model pinned. Raises Refused if the entry is not valid."""
         key = model_key(model_id, revision, file)
-        return replace(self, models={**self.models, key: entry("model", key, found)})
+        return replace(self, models={**self.models, key: build_entry("model", key, answer)})
 
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
-        head = shipped_files.line("lock", depth=0)
+        head = shipped_files.schema_line("lock", depth=0)
         head += "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
-        images = {ref: _rows_in(image, "manifests") for ref, image in sorted(self.images.items())}
-        models = {key: _rows_in(_without_unread(model), "files") for key, model in sorted(self.models.items())}
-        body = {"schema": SCHEMA, "images": images, "models": models}
-        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
-        write_atomically(project / NAME, (head + text).encode(), mode=0o644)
+        images = {ref: _mark_rows(image, "manifests") for ref, image in sorted(self.images.items())}
+        models = {key: _mark_rows(_drop_unread(model), "files") for key, model in sorted(self.models.items())}
+        body = {"schema": FORMAT, "images": images, "models": models}
+        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LINE_WIDTH)
+        write_atomically(project / FILE_NAME, (head + text).encode(), mode=0o644)
 
 
 def load(project: Path) -> Lock:
     """Read spark.lock; an empty Lock when there is none. Raises Refused with the line when it was broken by hand."""
-    path = project / NAME
+    path = project / FILE_NAME
     if not path.exists():
         return Lock()
-    text = document.text_of(path, most_bytes=MOST_BYTES)
+    text = document.read_text(path, max_bytes=MAX_BYTES)
     if conflict := _CONFLICT.search(text):
-        where = f"{document.shown(path)}:{text.count(chr(10), 0, conflict.start()) + 1}"
+        where = f"{document.format_path(path)}:{text.count(chr(10), 0, conflict.start()) + 1}"
         fix = "Take one side with git, then `invoke lock` adds what is missing; without the file `invoke lock` makes it anew."
         raise Refused("it has the markers of a merge conflict.", where=where, fix=fix)
-    read = document.parse(text, path)
-    _refuse_other_format(read)
-    found = check(LockFile, read)
+    source = document.parse(text, path)
+    _refuse_other_format(source)
+    lock_file = validate(LockFile, source)
     return Lock(
-        images={ref: image.model_dump(mode="json") for ref, image in found.images.items()},
-        models={key: model.model_dump(mode="json") for key, model in found.models.items()},
+        images={ref: image.model_dump(mode="json") for ref, image in lock_file.images.items()},
+        models={key: model.model_dump(mode="json") for key, model in lock_file.models.items()},
     )
 
 
-def _refuse_other_format(read: document.Document) -> None:
+def _refuse_other_format(source: document.Document) -> None:
     """Raise Refused for a lock of another format, before its keys are checked: another format may have other keys."""
-    number = read.data.get("schema", SCHEMA) if isinstance(read.data, dict) else SCHEMA
-    if type(number) is int and number != SCHEMA:
-        newer = number > SCHEMA
+    number = source.data.get("schema", FORMAT) if isinstance(source.data, dict) else FORMAT
+    if type(number) is int and number != FORMAT:
+        newer = number > FORMAT
         age = "newer than this sparkwright" if newer else "unknown to this sparkwright"
         fix = "Upgrade sparkwright here." if newer else "Without the file `invoke lock` makes it anew."
-        raise Refused(f"lock format {number} is {age} (format {SCHEMA}).", where=read.where("schema"), fix=fix)
+        raise Refused(f"lock format {number} is {age} (format {FORMAT}).", where=source.where("schema"), fix=fix)
 
 
-def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def build_entry(kind: str, key: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lock's entry for a registry's answer about an image, or a hub's about a model. kind: image or model.
 
     Raises Refused when it can't be an entry.
     """
     kinds: dict[str, type[Strict]] = {"image": ImageEntry, "model": ModelEntry}
     model = kinds[kind]
-    return check(model, document.Document(Path(key), _known(model, found))).model_dump(mode="json")
+    return validate(model, document.Document(Path(key), _select_known_fields(model, answer))).model_dump(mode="json")
 
 
-def _known(model: type[Strict], found: Mapping[str, Any]) -> dict[str, Any]:
+def _select_known_fields(model: type[Strict], answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an answer that an entry knows, also in its rows: a newer host reports more."""
     rows: dict[str, type[Strict]] = {"files": FileEntry, "manifests": ManifestEntry}
     return {
-        name: [_known(rows[name], row) if isinstance(row, Mapping) else row for row in value]
+        name: [_select_known_fields(rows[name], row) if isinstance(row, Mapping) else row for row in value]
         if name in rows and isinstance(value, list)
         else value
-        for name, value in found.items()
+        for name, value in answer.items()
         if name in model.model_fields
     }
 
@@ -215,12 +215,12 @@ class _Row(dict[str, Any]):
     """A file of a model, or an image for one platform: written on one line, so that a diff shows the changed ones."""
 
 
-def _without_unread(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_unread(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's entry without `chat` and `adapter` if they were not read: older locks have no such keys."""
     return {key: value for key, value in entry.items() if key not in ("chat", "adapter") or value is not None}
 
 
-def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _mark_rows(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return an entry with its rows marked."""
     return {key: [_Row(row) for row in value] if key == name else value for key, value in entry.items()}
 
@@ -241,11 +241,11 @@ class _Dumper(yaml.SafeDumper):
         super().expect_flow_mapping()
 
     def expect_flow_sequence(self) -> None:
-        self.best_width = WIDTH
+        self.best_width = LINE_WIDTH
         super().expect_flow_sequence()
 
     def expect_block_mapping_key(self, first: bool = False) -> None:
-        self.best_width = WIDTH
+        self.best_width = LINE_WIDTH
         super().expect_block_mapping_key(first)
 
 

@@ -12,12 +12,12 @@ import yaml
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project.documents import document
-from sparkwright.project.documents.validation import Strict, about, check, nearest, rule
-from sparkwright.trust.names import why_not_a_file
+from sparkwright.project.documents.validation import Strict, build_validator, schema_field, suggest_name, validate
+from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line
 
 FILE, LOCK = "registries.yml", "registries.lock"
-HEAD = "# Written by sparkwright: the commit at which each registry is read. Commit it.\n"
+LOCK_HEADER = "# Written by sparkwright: the commit at which each registry is read. Commit it.\n"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 #: URLs for git without a password, options or anything that runs a program
 _REMOTE = re.compile(
@@ -26,26 +26,28 @@ _REMOTE = re.compile(
 _LOCAL = re.compile(r"file:///[^\x00-\x1f]{1,500}")
 
 
-def why_not_a_url(url: str) -> str:
+def check_url(url: str) -> str:
     """Return why a URL must not be passed to git; empty if it may."""
     if _REMOTE.fullmatch(url) or _LOCAL.fullmatch(url):
         return ""
     return "is not https://HOST/PATH, ssh://[USER@]HOST/PATH or file:///PATH, without a password"
 
 
-def why_not_a_folder(path: str) -> str:
+def check_folder(path: str) -> str:
     """Return why this is not a folder of a repository; empty if it is one."""
-    steps = path.strip("/").split("/") if path else []
-    bad = path.startswith("/") or any(step in ("..", "") or why_not_a_file(step) for step in steps)
-    return "is not a folder of the repository, as official-recipes" if bad else ""
+    components = path.strip("/").split("/") if path else []
+    is_invalid = path.startswith("/") or any(step in ("..", "") or check_file_name(step) for step in components)
+    return "is not a folder of the repository, as official-recipes" if is_invalid else ""
 
 
 class RegistryFile(Strict):
     """One repository of recipes."""
 
-    url: Annotated[str, rule(why_not_a_url)] = about("https://, ssh:// or file:///, as git takes it")
-    recipes: Annotated[str, rule(why_not_a_folder)] = about("the folder with its recipes; empty: all", "")
-    ref: str = about("branch or tag that `--update` follows", "HEAD", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$")
+    url: Annotated[str, build_validator(check_url)] = schema_field("https://, ssh:// or file:///, as git takes it")
+    recipes: Annotated[str, build_validator(check_folder)] = schema_field("the folder with its recipes; empty: all", "")
+    ref: str = schema_field(
+        "branch or tag that `--update` follows", "HEAD", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$"
+    )
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,14 @@ def load(project: Path) -> list[Registry]:
     source = document.load(path)
     if not isinstance(source.data, dict):
         raise Refused("must be a mapping of registries.", where=source.where())
-    pinned = commits(project)
-    found = []
+    pinned = load_commits(project)
+    registries = []
     for name, data in source.data.items():
-        if not isinstance(name, str) or "/" in name or why_not_a_file(name):
-            raise Refused(f"'{one_line(str(name), at_most=60)}' is not a registry's name.", where=source.where(name))
-        registry_file = check(RegistryFile, source, data, (name,))
+        if not isinstance(name, str) or "/" in name or check_file_name(name):
+            raise Refused(f"'{one_line(str(name), max_chars=60)}' is not a registry's name.", where=source.where(name))
+        registry_file = validate(RegistryFile, source, data, (name,))
         commit, url = pinned.get(name, ("", ""))
-        found.append(
+        registries.append(
             Registry(
                 name,
                 registry_file.url,
@@ -88,37 +90,37 @@ def load(project: Path) -> list[Registry]:
                 commit if url == registry_file.url else "",
             )
         )
-    return found
+    return registries
 
 
-def of(project: Path, name: str) -> Registry:
+def get_registry(project: Path, name: str) -> Registry:
     """Return a registry by name. Raises Refused with the nearest name."""
-    found = {registry.name: registry for registry in load(project)}
-    if name not in found:
-        raise Refused(f"no registry '{one_line(name, at_most=60)}' in {FILE}.", fix=nearest(name, found))
-    return found[name]
+    registries = {registry.name: registry for registry in load(project)}
+    if name not in registries:
+        raise Refused(f"no registry '{one_line(name, max_chars=60)}' in {FILE}.", fix=suggest_name(name, registries))
+    return registries[name]
 
 
-def commits(project: Path) -> dict[str, tuple[str, str]]:
+def load_commits(project: Path) -> dict[str, tuple[str, str]]:
     """Return the commit and url of each fetched registry. Raises Refused for a damaged file."""
     path = project / LOCK
     if not document.is_file(path):
         return {}
     source = document.load(path)
     rows = source.data if isinstance(source.data, dict) else {}
-    found = {}
+    by_name = {}
     for name, row in rows.items():
         commit, url = (row.get("commit"), row.get("url")) if isinstance(row, dict) else (None, None)
         if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(url, str):
             raise Refused(
                 "must have `url` and `commit`.", where=source.where(name), fix=f"Delete {LOCK}; it is made again."
             )
-        found[str(name)] = (commit, url)
-    return found
+        by_name[str(name)] = (commit, url)
+    return by_name
 
 
 def pin(project: Path, registry: Registry, commit: str) -> None:
     """Write a registry's commit."""
-    rows = {name: {"url": url, "commit": held} for name, (held, url) in commits(project).items()}
+    rows = {name: {"url": url, "commit": held} for name, (held, url) in load_commits(project).items()}
     rows[registry.name] = {"url": registry.url, "commit": commit}
-    write_atomically(project / LOCK, (HEAD + yaml.safe_dump(rows)).encode(), mode=0o644)
+    write_atomically(project / LOCK, (LOCK_HEADER + yaml.safe_dump(rows)).encode(), mode=0o644)

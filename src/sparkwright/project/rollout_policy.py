@@ -11,7 +11,7 @@ from sparkwright.errors import Refused
 
 Size = int | str
 
-_NUMBER = re.compile(r"-?[0-9]{1,9}%?")
+_BATCH_SIZE = re.compile(r"-?[0-9]{1,9}%?")
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class RolloutPolicy:
         if self.canary and n == 0:
             return self.canary
         n -= bool(self.canary)
-        return _hosts(self.serial[min(n, len(self.serial) - 1)], everyone) if self.serial else everyone
+        return _host_count(self.serial[min(n, len(self.serial) - 1)], everyone) if self.serial else everyone
 
-    def rolls(self, everyone: int) -> bool:
+    def is_rolling(self, everyone: int) -> bool:
         """Return True if the run takes more than one batch."""
         return self.size(0, everyone) < everyone
 
-    def stops(self, n: int, failed: Sequence[str], batch: Sequence[str], *, rolls: bool) -> str:
+    def stop_reason(self, n: int, failed: Sequence[str], batch: Sequence[str], *, is_rolling: bool) -> str:
         """Return why the run stops after the n-th batch; empty if it goes on.
 
         As in Ansible, the percentage is of the batch and must be exceeded, and a batch that failed whole stops. Stricter than
@@ -48,45 +48,45 @@ class RolloutPolicy:
         if not failed:
             return ""
         names, limit = ", ".join(failed), self.max_fail_percentage
-        if n == 0 and self.canary and rolls:
+        if n == 0 and self.canary and is_rolling:
             return f"the canary {names} failed"
-        if len(failed) == len(batch) or (limit is None and rolls):
+        if len(failed) == len(batch) or (limit is None and is_rolling):
             return f"{names} failed"
         if limit is not None and 100 * len(failed) / len(batch) > limit:
             return f"{names} failed: {len(failed)} of {len(batch)}, more than {limit:g}%"
         return ""
 
-    def stops_before(self, failed: Sequence[str], everyone: Sequence[str], *, rolls: bool) -> str:
+    def precheck_stop_reason(self, failed: Sequence[str], everyone: Sequence[str], *, is_rolling: bool) -> str:
         """Return why the run stops before the first batch, after the check of all hosts; empty if it goes on.
 
         The limit is the same, of all hosts.
         """
-        limit = self.max_fail_percentage if self.max_fail_percentage is not None else 0 if rolls else 100
+        limit = self.max_fail_percentage if self.max_fail_percentage is not None else 0 if is_rolling else 100
         if 100 * len(failed) <= limit * len(everyone):
             return ""
         return f"checks failed on {', '.join(failed)}; no host was touched"
 
 
-def why_no_size(size: object) -> str:
+def check_batch_size(size: object) -> str:
     """Return why something is not a batch size; empty if it is one."""
     text = "" if isinstance(size, bool) else str(size)
-    if not _NUMBER.fullmatch(text):
+    if not _BATCH_SIZE.fullmatch(text):
         return f"invalid batch size {size!r}; use a number or a percentage, e.g. 1 or 25%."
     if not text.endswith("%"):
         return "" if int(text) >= 1 else f"a batch size must be at least 1, got {text}."
     return "" if 1 <= int(text[:-1]) <= 100 else f"a batch size must be 1% to 100% of the hosts, got {text}."
 
 
-def sizes(text: str) -> tuple[Size, ...]:
+def parse_sizes(text: str) -> tuple[Size, ...]:
     """Parse `--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for an invalid size."""
     words = [part.strip() for part in text.split(",")] if text else []
     for word in words:
-        if why := why_no_size(word):
+        if why := check_batch_size(word):
             raise Refused(f"--serial: {why}")
     return tuple(word if word.endswith("%") else int(word) for word in words)
 
 
-def _hosts(size: Size, everyone: int) -> int:
+def _host_count(size: Size, everyone: int) -> int:
     if isinstance(size, str) and size.endswith("%"):
         return max(1, math.floor(everyone * float(size[:-1]) / 100))
     return max(1, int(size))

@@ -11,11 +11,11 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.project import shipped_files
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.patterns import GROUPS_FILE
-from sparkwright.project.shipped_files import source
+from sparkwright.project.shipped_files import shipped_folder
 
-FOLDERS = ("hosts", "recipes")
+STARTER_FOLDERS = ("hosts", "recipes")
 #: folders that `patch` compares; hosts are the user's own from the first day
-COMPARED = ("recipes", *shipped_files.FOLDERS)
+COMPARED_FOLDERS = ("recipes", *shipped_files.SHIPPED_FOLDERS)
 #: output of commands in a project's folder that is not committed; spark.lock is
 GITIGNORE = """\
 .sandbox/
@@ -26,22 +26,22 @@ report.html
 """
 
 
-def files() -> list[Path]:
+def list_files() -> list[Path]:
     """Return every file that `lay` copies."""
-    return _shipped(source(), FOLDERS)
+    return _shipped_paths(shipped_folder(), STARTER_FOLDERS)
 
 
-def refuse_project(folder: Path) -> None:
+def refuse_existing_project(folder: Path) -> None:
     """Raise Refused if one of the files that `lay` writes exists already."""
-    _refuse_there([folder / name for name in planned({})])
+    _refuse_existing([folder / name for name in plan_files({})])
 
 
-def _refuse_there(targets: Iterable[Path]) -> None:
-    if there := [path for path in targets if path.exists()]:
-        raise Refused(f"{there[0]} already exists.", fix="`init --diff` shows what this version ships differently.")
+def _refuse_existing(targets: Iterable[Path]) -> None:
+    if existing := [path for path in targets if path.exists()]:
+        raise Refused(f"{existing[0]} already exists.", fix="`init --diff` shows what this version ships differently.")
 
 
-def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Path]:
+def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Path]:
     """Copy the starter files, write a .gitignore if there is none, and return what was written.
 
     A failure halfway leaves nothing behind.
@@ -52,84 +52,86 @@ def lay(folder: Path, texts: Mapping[str, str] | None = None, without: Collectio
 
     Raises Refused before anything is written if one of the files exists already.
     """
-    contents = planned(texts or {}, without)
+    contents = plan_files(texts or {}, without)
     targets = [folder / name for name in contents]
-    _refuse_there(targets)
+    _refuse_existing(targets)
     ignore = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
-    written = {**dict(zip(targets, contents.values(), strict=True)), **ignore}
-    made = [path for path in _folders(written) if not path.exists()]
+    contents_by_path = {**dict(zip(targets, contents.values(), strict=True)), **ignore}
+    new_folders = [path for path in _parent_folders(contents_by_path) if not path.exists()]
     try:
-        for target, content in written.items():
+        for target, content in contents_by_path.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-        shipped_files.refresh(folder)
+        shipped_files.refresh_schemas(folder)
     except BaseException as error:
-        _take_back(written, made)  # so that the command can be repeated
+        _undo_writes(contents_by_path, new_folders)  # so that the command can be repeated
         if isinstance(error, OSError):
             raise Failed(f"{target}: {error.strerror}.", fix="Nothing was created.") from None
         raise
-    return list(written)
+    return list(contents_by_path)
 
 
-def planned(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
+def plan_files(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
     """Return the files that `lay` writes, by path in the project. Its arguments are those of `lay`."""
-    top = source()
-    shipped = {str(path.relative_to(top)): path for path in files()}
-    found = {name: path.read_text() for name, path in shipped.items() if name not in without}
-    return {name: shipped_files.in_project(text).encode() for name, text in {**found, **texts}.items()}
+    top = shipped_folder()
+    shipped = {str(path.relative_to(top)): path for path in list_files()}
+    texts_by_name = {name: path.read_text() for name, path in shipped.items() if name not in without}
+    return {name: shipped_files.to_project_text(text).encode() for name, text in {**texts_by_name, **texts}.items()}
 
 
-def _folders(written: Iterable[Path]) -> list[Path]:
+def _parent_folders(paths: Iterable[Path]) -> list[Path]:
     """Return every folder above one of these, the deepest first."""
-    found = {folder for path in written for folder in path.parents}
-    return sorted(found, key=lambda value: len(value.parts), reverse=True)
+    folders = {folder for path in paths for folder in path.parents}
+    return sorted(folders, key=lambda value: len(value.parts), reverse=True)
 
 
-def _take_back(written: Iterable[Path], made: Iterable[Path]) -> None:
-    for path in written:
+def _undo_writes(files: Iterable[Path], folders: Iterable[Path]) -> None:
+    for path in files:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-    for folder in made:
+    for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
-def patch(folder: Path) -> str:
+def build_patch(folder: Path) -> str:
     """Return a patch, as `git apply` takes it, from a project's files to those of this version; empty if they are the same.
 
     Files that only the project has are not in it, and playbooks, templates and schemas that only the package has. Raises Refused
     if there is no project.
     """
-    if not Project.is_one(folder):
+    if not Project.is_project(folder):
         message = f"no hosts/ and recipes/ in {folder.resolve()}."
         raise Refused(message, fix="Name the project's folder: `init FOLDER --diff`.")
-    shipped = [(path.relative_to(source()), path) for path in _shipped(source(), COMPARED)]
-    compared = [
-        name for name in shipped if name[0].parts[0] not in shipped_files.FOLDERS or (folder / name[0]).exists()
+    shipped = [
+        (path.relative_to(shipped_folder()), path) for path in _shipped_paths(shipped_folder(), COMPARED_FOLDERS)
     ]
-    return "".join(_patch_of(name, folder, path) for name, path in compared)
+    compared = [
+        name for name in shipped if name[0].parts[0] not in shipped_files.SHIPPED_FOLDERS or (folder / name[0]).exists()
+    ]
+    return "".join(_patch_file(name, folder, path) for name, path in compared)
 
 
-def _patch_of(name: Path, folder: Path, shipped: Path) -> str:
-    there = folder / name
-    before = there.read_text(errors="replace").splitlines(keepends=True) if there.exists() else []
-    after = shipped_files.in_project(shipped.read_text()).splitlines(keepends=True)
-    own = f"a/{name}" if there.exists() else "/dev/null"
+def _patch_file(name: Path, folder: Path, shipped: Path) -> str:
+    path = folder / name
+    before = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
+    after = shipped_files.to_project_text(shipped.read_text()).splitlines(keepends=True)
+    own = f"a/{name}" if path.exists() else "/dev/null"
     lines = difflib.unified_diff(before, after, own, f"b/{name}")
     ended = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
-    header = [f"diff --git a/{name} b/{name}\n", *([] if there.exists() else ["new file mode 100644\n"])]
+    header = [f"diff --git a/{name} b/{name}\n", *([] if path.exists() else ["new file mode 100644\n"])]
     return "".join([*header, *ended]) if ended else ""
 
 
-def _shipped(top: Path, folders: Sequence[str]) -> list[Path]:
+def _shipped_paths(top: Path, folders: Sequence[str]) -> list[Path]:
     """Return the files of these folders, and tasks.py."""
     files = (path for name in folders for path in sorted((top / name).rglob("*")) if path.is_file())
     return [*(path for path in files if path.name[0] != "."), top / "tasks.py"]
 
 
-GROUP, RECIPE, HEAD, WORKER = "sandbox-pair", "sandbox-pair", "sandbox1", "sandbox2"
+PAIR_GROUP, PAIR_RECIPE, PAIR_HEAD, PAIR_WORKER = "sandbox-pair", "sandbox-pair", "sandbox1", "sandbox2"
 
-HOST_TEXT = """\
+PAIR_HOST_TEXT = """\
 # A simulated Spark of a pair, with a link to the other. `sandbox.fault --host {name}` breaks it on purpose.
 
 connection: sandbox
@@ -137,13 +139,13 @@ user: spark
 fabric: {{interfaces: [enp1s0f1np1, enP2p1s0f1np1], address: 127.0.0.{place}}}  # the link is this machine's loopback
 """
 
-GROUP_TEXT = f"""
-{GROUP}:                  # both serve one model together, sandbox1 answers
-  hosts: [{HEAD}, {WORKER}]
-  cluster: {{recipe: {RECIPE}, head: {HEAD}}}
+PAIR_GROUP_TEXT = f"""
+{PAIR_GROUP}:                  # both serve one model together, sandbox1 answers
+  hosts: [{PAIR_HEAD}, {PAIR_WORKER}]
+  cluster: {{recipe: {PAIR_RECIPE}, head: {PAIR_HEAD}}}
 """
 
-RECIPE_TEXT = """\
+PAIR_RECIPE_TEXT = """\
 # A model split between the two simulated Sparks: half of each layer on either of them.
 
 description: Qwen3.5-35B-A3B FP8 over two simulated Sparks
@@ -177,20 +179,22 @@ expect:
 """
 
 
-def lay_pair(root: Path) -> list[Path]:
+def write_pair(root: Path) -> list[Path]:
     """Write them into a project. Returns what was written. Raises Refused before anything when one of them is there already."""
     groups = root / "hosts" / GROUPS_FILE
     texts = {
-        root / f"hosts/{HEAD}.yml": shipped_files.line("host") + HOST_TEXT.format(name=HEAD, place=1),
-        root / f"hosts/{WORKER}.yml": shipped_files.line("host") + HOST_TEXT.format(name=WORKER, place=2),
-        root / f"recipes/{RECIPE}.yml": shipped_files.line("recipe") + RECIPE_TEXT,
+        root / f"hosts/{PAIR_HEAD}.yml": shipped_files.schema_line("host")
+        + PAIR_HOST_TEXT.format(name=PAIR_HEAD, place=1),
+        root / f"hosts/{PAIR_WORKER}.yml": shipped_files.schema_line("host")
+        + PAIR_HOST_TEXT.format(name=PAIR_WORKER, place=2),
+        root / f"recipes/{PAIR_RECIPE}.yml": shipped_files.schema_line("recipe") + PAIR_RECIPE_TEXT,
     }
-    if there := [path for path in texts if path.exists()]:
-        raise Refused(f"{there[0]} already exists.", fix="Remove it first.")
-    before = groups.read_text() if groups.exists() else shipped_files.line("groups")
-    if any(line.startswith(f"{GROUP}:") for line in before.splitlines()):
-        raise Refused(f"{groups} already has a group {GROUP}.", fix="Remove it first.")
-    texts[groups] = before + ("" if before.endswith("\n") or not before else "\n") + GROUP_TEXT
+    if existing := [path for path in texts if path.exists()]:
+        raise Refused(f"{existing[0]} already exists.", fix="Remove it first.")
+    before = groups.read_text() if groups.exists() else shipped_files.schema_line("groups")
+    if any(line.startswith(f"{PAIR_GROUP}:") for line in before.splitlines()):
+        raise Refused(f"{groups} already has a group {PAIR_GROUP}.", fix="Remove it first.")
+    texts[groups] = before + ("" if before.endswith("\n") or not before else "\n") + PAIR_GROUP_TEXT
     for path, text in texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

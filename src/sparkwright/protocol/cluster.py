@@ -9,15 +9,15 @@ from typing import Any
 
 from sparkwright.secret import Secret
 from sparkwright.trust import shapes
-from sparkwright.trust.names import STEP
+from sparkwright.trust.names import PATH_COMPONENT
 
 #: the secret that is sent with each plan of one deploy: 32 random bytes, as hexadecimal digits
-TOKEN = "CLUSTER_TOKEN"
-MEMBERS = range(2, 65)
+TOKEN_SECRET = "CLUSTER_TOKEN"
+MEMBER_COUNTS = range(2, 65)
 #: a member is lost after this many missed heartbeats
-SILENT = 4
+MAX_MISSED_HEARTBEATS = 4
 #: larger differences between clocks are reported, seconds: the members' logs and histories can't be compared then
-CLOCKS_S = 1.0
+MAX_CLOCK_OFFSET_S = 1.0
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 
 
@@ -31,31 +31,31 @@ def _address(value: Any) -> str:
 
 def _members(value: Any) -> tuple[str, ...]:
     """Shape of the names of hosts, each of them once."""
-    found = tuple(shapes.fitted(value, [STEP], ""))
-    if len(found) not in MEMBERS or len(set(found)) != len(found):
+    members = tuple(shapes.validate(value, [PATH_COMPONENT], ""))
+    if len(members) not in MEMBER_COUNTS or len(set(members)) != len(members):
         raise ValueError("are not 2 to 64 hosts, each of them once")
-    return found
+    return members
 
 
 #: how long the runs of a deploy wait for each other to join, seconds; all plans are sent within that time
-JOIN_S = 120.0
+JOIN_TIMEOUT_S = 120.0
 #: how long a run that has joined waits for the others at a barrier, seconds: one of them may download meanwhile
-BARRIER_S = 600.0
+BARRIER_TIMEOUT_S = 600.0
 
 
 def _integer(low: int, high: int) -> Any:
     """Return the shape of an integer within bounds."""
-    return lambda value: shapes.within(low, high)(shapes.integer(value))
+    return lambda value: shapes.number_between(low, high)(shapes.integer(value))
 
 
 _SHAPE = {
-    "name": STEP,
-    "rank": _integer(0, MEMBERS[-1] - 1),
+    "name": PATH_COMPONENT,
+    "rank": _integer(0, MEMBER_COUNTS[-1] - 1),
     "members": _members,
     "address": _address,
     "port": _integer(1, 65535),
-    "join_s": shapes.Usual(shapes.within(0.1, 86_400), JOIN_S),
-    "beat_s": shapes.Usual(shapes.within(0.05, 60), 5.0),
+    "join_s": shapes.OptionalField(shapes.number_between(0.1, 86_400), JOIN_TIMEOUT_S),
+    "beat_s": shapes.OptionalField(shapes.number_between(0.05, 60), 5.0),
 }
 
 
@@ -79,7 +79,7 @@ class Cluster:
     #: where the head's runner listens
     port: int
     #: how long to wait for the runs of all members, seconds
-    join_s: float = JOIN_S
+    join_s: float = JOIN_TIMEOUT_S
     #: seconds between two heartbeats; a member that is silent for SILENT times as long is lost
     beat_s: float = 5.0
 
@@ -90,34 +90,36 @@ class Cluster:
     @classmethod
     def from_json(cls, data: Any) -> Cluster:
         """Return the cluster of plain JSON. Raises ValueError if it is not valid."""
-        found = shapes.fitted(data, _SHAPE, "cluster")
-        if unknown := found.keys() - _SHAPE.keys():
+        fields = shapes.validate(data, _SHAPE, "cluster")
+        if unknown := fields.keys() - _SHAPE.keys():
             raise ValueError(f"cluster has no `{min(unknown)}`")
-        if found["rank"] >= len(found["members"]):
+        if fields["rank"] >= len(fields["members"]):
             raise ValueError("cluster has no member of its rank")
-        return cls(**found)
+        return cls(**fields)
 
     def named(self, rank: int) -> str:
         """Return a member as a sentence names it: spark2 (rank 1)."""
         return f"{self.members[rank]} (rank {rank})"
 
 
-def misplaced(rank: int, world: int | None, wanted_rank: int, wanted_world: int | None) -> str:
+def describe_wrong_rank(rank: int, world: int | None, expected_rank: int, expected_world: int | None) -> str:
     """Return what is wrong with the place that the group gave a rank, one sentence; empty for nothing. wanted_world: if known."""
-    if rank == wanted_rank and wanted_world in (None, world):
+    if rank == expected_rank and expected_world in (None, world):
         return ""
-    return f"it is rank {rank} of {world}, not {wanted_rank} of {world if wanted_world is None else wanted_world}."
+    return (
+        f"it is rank {rank} of {world}, not {expected_rank} of {world if expected_world is None else expected_world}."
+    )
 
 
-def clocks_apart(ahead_s: tuple[float, float], other: str) -> str:
+def describe_clock_offset(ahead_s: tuple[float, float], other: str) -> str:
     """Return the clause that two clocks differ; empty while they may agree to a second. ahead_s: the least and the most."""
     least_s, most_s = ahead_s
-    if least_s <= CLOCKS_S and most_s >= -CLOCKS_S:
+    if least_s <= MAX_CLOCK_OFFSET_S and most_s >= -MAX_CLOCK_OFFSET_S:
         return ""
     off_s, within_s = abs(least_s + most_s) / 2, (most_s - least_s) / 2
     return f"{off_s:.1f} s {'ahead of' if least_s > 0 else 'behind'} that of {other} (to within {max(within_s, 0.1):.1f} s)"
 
 
-def over_sockets(rank: int) -> str:
+def describe_socket_traffic(rank: int) -> str:
     """Return the sentence about a rank whose traffic goes over sockets."""
     return f"rank {rank} reaches the others over sockets, not RDMA: several times slower."

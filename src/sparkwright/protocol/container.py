@@ -25,10 +25,10 @@ from sparkwright.trust.shapes import optional
 OWN_LABELS = "sparkwright."
 #: name suffixes that sparkwright uses itself, forbidden in recipes: a server kept for a rollback, an interim server, and a new
 #: server until the one that it replaces is stopped
-PREVIOUS, INTERIM, REPLACEMENT = "-previous", "-interim", "-replacement"
-TAKEN_ENDINGS, TAKEN_NAMES = (PREVIOUS, INTERIM, REPLACEMENT), ("gateway", "gateway-check")
+PREVIOUS_SUFFIX, INTERIM_SUFFIX, REPLACEMENT_SUFFIX = "-previous", "-interim", "-replacement"
+RESERVED_SUFFIXES, RESERVED_NAMES = (PREVIOUS_SUFFIX, INTERIM_SUFFIX, REPLACEMENT_SUFFIX), ("gateway", "gateway-check")
 #: prefixes of a server key in a spec: a secret sent with the run, or the fingerprint of a key stored on the host
-GIVEN, KEPT = "given:", "kept:"
+SECRET_PREFIX, FINGERPRINT_PREFIX = "given:", "kept:"
 
 #: on every container that sparkwright created: its owner, its role, the server's container name, and the run that created it
 OWNER_LABEL, ROLE_LABEL, SERVER_LABEL = "sparkwright.owner", "sparkwright.role", "sparkwright.server"
@@ -56,17 +56,17 @@ class ContainerSpec:
         "all",
         key="DeviceRequests",
         shape=optional([{"Count": way.NUMBER, "DeviceIDs": way.TEXTS, "Capabilities": optional([[str]])}]),
-        kept=words.gpu_request,
-        alike=words.gpus_alike,
+        kept=words.device_requests,
+        alike=words.normalize_device_requests,
         why="without it the engine finds no GPU",
-        words=way.gpu_words,
+        words=way.gpu_arguments,
     )
     ipc: str = option(
         "--ipc",
         "host",
         key="IpcMode",
         about="docker's --ipc: host, private, shareable or none; empty: Docker's default",
-        why_not=words.ipc,
+        why_not=words.check_ipc_mode,
         open=True,
         why="workers share memory through it",
     )
@@ -75,8 +75,8 @@ class ContainerSpec:
         key="ShmSize",
         shape=way.NUMBER,
         about='docker\'s --shm-size, e.g. "64gb"',
-        why_not=words.size,
-        kept=words.size_bytes,
+        why_not=words.check_size,
+        kept=words.parse_size,
         open=True,
     )
     #: "8000:8000" or "127.0.0.1:8000:8000"
@@ -86,11 +86,11 @@ class ContainerSpec:
         key="PortBindings",
         shape=optional({str: object}),
         kept=words.port_bindings,
-        alike=words.ports_alike,
+        alike=words.normalize_port_bindings,
         why="where clients find the server",
     )
     #: "/host/folder:/container/folder[:ro]", ~ already expanded
-    volumes: tuple[str, ...] = option("-v", (), key="Binds", shape=way.TEXTS, alike=words.volumes_alike)
+    volumes: tuple[str, ...] = option("-v", (), key="Binds", shape=way.TEXTS, alike=words.normalize_binds)
     env: dict[str, str] = option("-e", dict)
     #: "memlock": "-1" or "soft:hard"
     ulimits: dict[str, str] = option(
@@ -99,7 +99,7 @@ class ContainerSpec:
         key="Ulimits",
         shape=optional([{"Name": str, "Soft": int, "Hard": int}]),
         kept=words.ulimit_rows,
-        alike=words.ulimits_alike,
+        alike=words.normalize_ulimits,
     )
     labels: dict[str, str] = option("--label", dict)
     network: str = option(
@@ -107,23 +107,23 @@ class ContainerSpec:
         key="NetworkMode",
         about='"host", the name of a network that the host has, or name=NETWORK,alias=NAME; empty: Docker\'s own bridge. '
         "With `host` the server listens on the host's own addresses at its engine's port, and `ports` has no meaning",
-        why_not=net.network,
-        kept=lambda value: net.parts(value)[0],
+        why_not=net.check_network,
+        kept=lambda value: net.parse_network(value)[0],
         why="who reaches the server, and whom it reaches",
     )
     networks: tuple[str, ...] = option(
         "--network",
         (),
         about="further networks that it joins before it starts, as NETWORK or name=NETWORK,alias=NAME",
-        why_not=net.further_network,
-        words=way.no_words,
+        why_not=net.check_additional_network,
+        words=way.no_arguments,
     )
     hostname: str = option(
         "--hostname",
         key="Hostname",
         section="Config",
         about="its hostname; empty: the container's id",
-        why_not=net.hostname,
+        why_not=net.check_hostname,
     )
     extra_hosts: tuple[str, ...] = option(
         "--add-host",
@@ -131,19 +131,25 @@ class ContainerSpec:
         key="ExtraHosts",
         shape=way.TEXTS,
         about='additional host names, "NAME:ADDRESS" or "NAME:host-gateway"',
-        why_not=net.extra_host,
-        kept=net.extra_hosts,
-        alike=net.extra_hosts_alike,
+        why_not=net.check_extra_host,
+        kept=net.format_extra_hosts,
+        alike=net.normalize_extra_hosts,
     )
     dns: tuple[str, ...] = option(
-        "--dns", (), key="Dns", shape=way.TEXTS, about="DNS servers, in order", why_not=net.dns, alike=net.dns_alike
+        "--dns",
+        (),
+        key="Dns",
+        shape=way.TEXTS,
+        about="DNS servers, in order",
+        why_not=net.check_dns_server,
+        alike=net.normalize_dns_servers,
     )
     user: str = option(
         "--user",
         key="User",
         section="Config",
         about='who runs it, "1000:1000" or a name of the image; empty: the image\'s',
-        why_not=rights.user,
+        why_not=rights.check_user,
         alike=lambda found: found or "",
     )
     group_add: tuple[str, ...] = option(
@@ -152,18 +158,18 @@ class ContainerSpec:
         key="GroupAdd",
         shape=way.TEXTS,
         about='additional groups, by name or number in quotes, such as "44"',
-        why_not=rights.group,
+        why_not=rights.check_group,
         alike=lambda found: sorted(set(found or ())),
     )
     privileged: bool = option(
         "--privileged",
         False,
         key="Privileged",
-        shape=way.SWITCH,
+        shape=way.BOOLEAN,
         about="all devices and all rights of the host's root. Prefer `devices` and `cap_add`",
         alike=bool,
         why="it can do on the host what root can",
-        words=way.switch,
+        words=way.switch_arguments,
     )
     cap_add: tuple[str, ...] = option(
         "--cap-add",
@@ -171,9 +177,9 @@ class ContainerSpec:
         key="CapAdd",
         shape=way.TEXTS,
         about="capabilities in addition to Docker's default, such as SYS_PTRACE or IPC_LOCK",
-        why_not=rights.capability,
-        kept=rights.capabilities_kept,
-        alike=rights.capabilities,
+        why_not=rights.check_capability,
+        kept=rights.docker_capabilities,
+        alike=rights.normalize_capabilities,
     )
     cap_drop: tuple[str, ...] = option(
         "--cap-drop",
@@ -181,9 +187,9 @@ class ContainerSpec:
         key="CapDrop",
         shape=way.TEXTS,
         about="capabilities of Docker's default to remove, or ALL",
-        why_not=rights.capability,
-        kept=rights.capabilities_kept,
-        alike=rights.capabilities,
+        why_not=rights.check_capability,
+        kept=rights.docker_capabilities,
+        alike=rights.normalize_capabilities,
     )
     security_opt: tuple[str, ...] = option(
         "--security-opt",
@@ -191,8 +197,8 @@ class ContainerSpec:
         key="SecurityOpt",
         shape=way.TEXTS,
         about="no-new-privileges, seccomp=unconfined, apparmor=PROFILE or label=disable",
-        why_not=rights.security_opt,
-        alike=rights.security_opts,
+        why_not=rights.check_security_opt,
+        alike=rights.normalize_security_opts,
     )
     devices: tuple[str, ...] = option(
         "--device",
@@ -200,40 +206,40 @@ class ContainerSpec:
         key="Devices",
         shape=optional([{"PathOnHost": str, "PathInContainer": str, "CgroupPermissions": way.TEXT}]),
         about='devices of the host, "/dev/infiniband", "/dev/a:/dev/b:rw"',
-        why_not=rights.device,
-        kept=rights.device_rows,
-        alike=rights.devices_alike,
+        why_not=rights.check_device,
+        kept=rights.device_mappings,
+        alike=rights.normalize_devices,
     )
     pid: str = option(
         "--pid",
         key="PidMode",
         about='"host": it sees the processes of the host; empty: only its own',
-        why_not=process.pid,
+        why_not=process.check_pid_mode,
         alike=lambda found: found or "",
     )
     init: bool | None = option(
         "--init",
         None,
         key="Init",
-        shape=way.SWITCH,
+        shape=way.BOOLEAN,
         about="a small init as its first process; unset: the engine's default",
-        words=way.either,
+        words=way.tristate_arguments,
     )
     working_dir: str = option(
         "--workdir",
         key="WorkingDir",
         section="Config",
         about="its working directory; empty: the image's",
-        why_not=process.working_dir,
-        alike=process.working_dir_alike,
+        why_not=process.check_working_dir,
+        alike=process.normalize_working_dir,
     )
     stop_signal: str = option(
         "--stop-signal",
         key="StopSignal",
         section="Config",
         about="the signal that stops it; empty: the image's, otherwise SIGTERM",
-        why_not=process.stop_signal,
-        alike=process.stop_signal_alike,
+        why_not=process.check_stop_signal,
+        alike=process.normalize_stop_signal,
     )
     healthcheck: dict[str, str] = option(
         "--health",
@@ -243,27 +249,27 @@ class ContainerSpec:
         shape=optional({"Test": way.TEXTS}),
         about="Docker's own health check over the image's: test (a shell command, or NONE for none), interval, timeout, "
         'start_period (as 30s), retries (as "3"). sparkwright does not read it',
-        why_not=process.healthcheck,
+        why_not=process.check_healthcheck,
         kept=process.health_config,
-        words=way.health_words,
+        words=way.health_arguments,
     )
     tmpfs: tuple[str, ...] = option(
         "--tmpfs",
         (),
         key="Tmpfs",
-        shape=way.NAMED,
+        shape=way.TEXT_MAP,
         about='folders in memory, "/tmp" or "/tmp:size=1g,noexec"',
-        why_not=process.tmpfs,
+        why_not=process.check_tmpfs,
         kept=process.tmpfs_rows,
-        alike=process.tmpfs_alike,
+        alike=process.normalize_tmpfs,
     )
     sysctls: dict[str, str] = option(
         "--sysctl",
         dict,
         key="Sysctls",
-        shape=way.NAMED,
+        shape=way.TEXT_MAP,
         about='its own kernel settings, such as net.core.somaxconn: "1024"',
-        why_not=rights.sysctls,
+        why_not=rights.check_sysctls,
         alike=lambda found: dict(found or {}),
     )
     memory: str = option(
@@ -271,8 +277,8 @@ class ContainerSpec:
         key="Memory",
         shape=way.NUMBER,
         about='memory limit, e.g. "100gb"',
-        why_not=process.memory,
-        kept=words.size_bytes,
+        why_not=process.check_memory,
+        kept=words.parse_size,
         alike=lambda found: found or 0,
     )
     memory_swap: str = option(
@@ -280,8 +286,8 @@ class ContainerSpec:
         key="MemorySwap",
         shape=way.NUMBER,
         about='memory and swap together, e.g. "100gb" (as `memory`: no swap) or "-1" (no limit); empty: twice `memory`',
-        why_not=process.memory_swap,
-        kept=process.swap_bytes,
+        why_not=process.check_memory_swap,
+        kept=process.parse_swap,
     )
     cpus: float = option(
         "--cpus",
@@ -289,7 +295,7 @@ class ContainerSpec:
         key="NanoCpus",
         shape=way.NUMBER,
         about="number of CPUs it may use, e.g. 4 or 1.5; 0: all",
-        why_not=process.cpus,
+        why_not=process.check_cpus,
         kept=process.nano_cpus,
         alike=lambda found: (found or 0) / 10**9,
     )
@@ -297,8 +303,8 @@ class ContainerSpec:
         "--cpuset-cpus",
         key="CpusetCpus",
         about='the CPUs it may use, "0-9" or "0,2"',
-        why_not=process.cpuset,
-        alike=process.cpuset_alike,
+        why_not=process.check_cpuset,
+        alike=process.parse_cpuset,
     )
     oom_score_adj: int = option(
         "--oom-score-adj",
@@ -306,18 +312,21 @@ class ContainerSpec:
         key="OomScoreAdj",
         shape=way.NUMBER,
         about="how early the kernel kills it when memory is short, -1000 (last) to 1000",
-        why_not=process.oom_score_adj,
+        why_not=process.check_oom_score_adj,
         alike=lambda found: found or 0,
     )
     log_driver: str = option(
         "--log-driver",
         key="LogConfig",
-        shape=optional({"Type": way.TEXT, "Config": way.NAMED}),
+        shape=optional({"Type": way.TEXT, "Config": way.TEXT_MAP}),
         about="Docker's log driver; empty: the engine's default",
-        why_not=process.log_driver,
+        why_not=process.check_log_driver,
     )
     log_options: dict[str, str] = option(
-        "--log-opt", dict, about='options of the log driver, such as max-size: "100m"', why_not=process.log_options
+        "--log-opt",
+        dict,
+        about='options of the log driver, such as max-size: "100m"',
+        why_not=process.check_log_options,
     )
     #: None: the image's own
     entrypoint: tuple[str, ...] | None = None
@@ -333,14 +342,16 @@ class ContainerSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; `from_json` is its inverse. Default values are left out, so that older releases can read it."""
-        usual = asdict(ContainerSpec("", ""))
-        return {name: value for name, value in asdict(self).items() if name not in LATER or value != usual[name]}
+        defaults = asdict(ContainerSpec("", ""))
+        return {
+            name: value for name, value in asdict(self).items() if name not in NEWER_FIELDS or value != defaults[name]
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
         """Return a spec from plain JSON. Raises TypeError for an unknown key."""
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**given)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**values)
 
     def docker_options(self) -> Iterator[tuple[str, str]]:
         """Yield the options of `docker run` with their values; the value of a switch is empty.
@@ -352,8 +363,8 @@ class ContainerSpec:
 
     def further_networks(self) -> list[list[str]]:
         """Return the arguments of `docker network connect`, without the container's name, for each network but the first."""
-        found = map(net.parts, self.networks)
-        return [[*(word for alias in aliases for word in ("--alias", alias)), name] for name, aliases in found]
+        parsed = map(net.parse_network, self.networks)
+        return [[*(word for alias in aliases for word in ("--alias", alias)), name] for name, aliases in parsed]
 
 
 #: the options by field name, in the order of the fields
@@ -361,10 +372,10 @@ DOCKER_OPTIONS: dict[str, DockerOption] = {
     field.name: field.metadata["option"] for field in fields(ContainerSpec) if "option" in field.metadata
 }
 #: the fields that older releases do not have
-_LATER = {"server_key", "files", "caches", "log_driver", "memory_swap"}
-LATER = {
+_OTHER_NEWER_FIELDS = {"server_key", "files", "caches", "log_driver", "memory_swap"}
+NEWER_FIELDS = {
     name for name, docker_option in DOCKER_OPTIONS.items() if docker_option.about and not docker_option.open
-} | _LATER
+} | _OTHER_NEWER_FIELDS
 
 
 def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -375,8 +386,8 @@ def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
     """Return the fingerprint of a container's command and environment, 12 hex digits that do not depend on order."""
-    about = [sorted(options(spec.get("command") or ())), sorted((spec.get("env") or {}).items())]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+    parts = [sorted(group_options(spec.get("command") or ())), sorted((spec.get("env") or {}).items())]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
@@ -386,10 +397,10 @@ def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
     return {**key, "caches": str(spec.get("caches") or "")}
 
 
-def options(words: Sequence[Any]) -> list[str]:
+def group_options(command: Sequence[Any]) -> list[str]:
     """Return the options of a command, each joined with its values, so that they can be sorted."""
     grouped: list[str] = []
-    for word in map(str, words):
+    for word in map(str, command):
         if word.startswith("--") or not grouped:
             grouped.append(word)
         else:

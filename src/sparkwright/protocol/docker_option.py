@@ -9,14 +9,14 @@ from typing import Any, Literal
 from sparkwright.trust.shapes import Shape, optional
 
 #: options and their values as `docker run` takes them; a switch includes its value in the option
-Words = Iterable[tuple[str, str]]
+OptionArguments = Iterable[tuple[str, str]]
 
 
 #: shapes of the engine's values
-TEXT, TEXTS, NUMBER, SWITCH, NAMED = map(optional, (str, [str], int, bool, {str: str}))
+TEXT, TEXTS, NUMBER, BOOLEAN, TEXT_MAP = map(optional, (str, [str], int, bool, {str: str}))
 
 
-def plain(flag: str, value: Any) -> Words:
+def value_arguments(flag: str, value: Any) -> OptionArguments:
     """Return the arguments for a text, a number, a list or a mapping; none for the empty value."""
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
@@ -24,22 +24,22 @@ def plain(flag: str, value: Any) -> Words:
     return [(flag, f"{item:g}" if isinstance(item, float) else str(item)) for item in values if item]
 
 
-def switch(flag: str, value: bool) -> Words:
+def switch_arguments(flag: str, value: bool) -> OptionArguments:
     """Return the arguments of a switch: on, or none."""
     return [(f"{flag}=true", "")] if value else []
 
 
-def either(flag: str, value: bool | None) -> Words:
+def tristate_arguments(flag: str, value: bool | None) -> OptionArguments:
     """Return the arguments of a switch: on, off, or none for the engine's default (None)."""
     return [] if value is None else [(f"{flag}={str(value).lower()}", "")]
 
 
-def gpu_words(flag: str, value: str) -> Words:
+def gpu_arguments(flag: str, value: str) -> OptionArguments:
     """Return the arguments for GPUs: Docker splits a list of GPUs that is not in quotes."""
-    return plain(flag, f'"{value}"' if "," in value else value)
+    return value_arguments(flag, f'"{value}"' if "," in value else value)
 
 
-def health_words(flag: str, value: dict[str, str]) -> Words:
+def health_arguments(flag: str, value: dict[str, str]) -> OptionArguments:
     """Return the arguments of a health check: one for each of its parts, and one to disable the image's."""
     if value.get("test") == "NONE":
         return [("--no-healthcheck=true", "")]
@@ -47,7 +47,7 @@ def health_words(flag: str, value: dict[str, str]) -> Words:
     return [(f"{flag}-{names.get(part, part)}", text) for part, text in value.items()]
 
 
-def no_words(flag: str, value: Any) -> Words:
+def no_arguments(flag: str, value: Any) -> OptionArguments:
     """Return nothing: not every engine's `docker run` has the option, so the script sets it otherwise."""
     return ()
 
@@ -76,10 +76,10 @@ class DockerOption:
     #: what a difference means
     why: str = ""
     #: the arguments of `docker run`
-    words: Callable[[str, Any], Words] = plain
+    words: Callable[[str, Any], OptionArguments] = value_arguments
 
 
-def option(flag: str, default: Any = "", **more: Any) -> Any:
+def option(flag: str, default: Any = "", **attributes: Any) -> Any:
     """Return a field that is an option of `docker run`, unset by the empty value. default: a value, or `dict`."""
-    way = "default_factory" if default is dict else "default"
-    return field(**{way: default}, metadata={"option": DockerOption(flag, **more)})
+    keyword = "default_factory" if default is dict else "default"
+    return field(**{keyword: default}, metadata={"option": DockerOption(flag, **attributes)})

@@ -12,56 +12,56 @@ from typing import Any
 from sparkwright.errors import Exit
 from sparkwright.protocol import events
 from sparkwright.protocol.events import LINE_BYTES, STATUSES, Event
-from sparkwright.trust.bounds import PARTS, clean, json_of
-from sparkwright.trust.names import STEP
-from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
-from sparkwright.visible import visible
+from sparkwright.trust.bounds import MAX_JSON_VALUES, parse_json, sanitize
+from sparkwright.trust.names import PATH_COMPONENT
+from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number_between, validate
+from sparkwright.visible import escape_invisible
 
 #: characters of one event that came in parts, and of a line that is shown as it is
-MOST_CHARACTERS = 16 * 2**20
-RAW_CHARACTERS = 2000
+MAX_CHARACTERS = 16 * 2**20
+MAX_RAW_CHARACTERS = 2000
 
 
-class Received:
+class EventReader:
     """Reads the events of one answer from its bytes, in chunks of any size."""
 
     def __init__(self) -> None:
-        self._lines = Lines(LINE_BYTES)
+        self._lines = LineSplitter(LINE_BYTES)
         self._parts: list[str] = []
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Yield the events that end in these bytes."""
-        for piece, over in self._lines.feed(data):
-            yield from self._event(piece, over)
+        for piece, skipped_bytes in self._lines.feed(data):
+            yield from self._event(piece, skipped_bytes)
 
     def end(self) -> Iterator[Event]:
         """Yield the event after the last newline, if there is one."""
-        for piece, over in self._lines.end():
-            yield from self._event(piece, over)
+        for piece, skipped_bytes in self._lines.end():
+            yield from self._event(piece, skipped_bytes)
 
-    def _event(self, line: bytes, over: int) -> Iterator[Event]:
-        if over:
-            yield raw(line, f" (and {over} bytes more: a line is at most {LINE_BYTES} bytes)")
+    def _event(self, line: bytes, skipped_bytes: int) -> Iterator[Event]:
+        if skipped_bytes:
+            yield raw_event(line, f" (and {skipped_bytes} bytes more: a line is at most {LINE_BYTES} bytes)")
             return
         if not line.strip():
             return
-        event = read(line)
+        event = parse_line(line)
         if event["event"] != "part":
             yield event
             return
         text = self._complete(event)
         if text is not None:
             full = text.encode(errors="replace")
-            event = read(full)
-            yield event if event["event"] != "part" else raw(full)
+            event = parse_line(full)
+            yield event if event["event"] != "part" else raw_event(full)
 
     def _complete(self, part: Event) -> str | None:
         """Return the text of an event if this is its last part. Parts out of order, and beyond MOST_CHARACTERS, are dropped."""
         if part["n"] == 1:
             self._parts, self._size = [], 0
         self._size += len(part["text"])
-        if part["n"] == len(self._parts) + 1 and self._size <= MOST_CHARACTERS:
+        if part["n"] == len(self._parts) + 1 and self._size <= MAX_CHARACTERS:
             self._parts.append(part["text"])
         if part["n"] != part["of"]:
             return None
@@ -69,28 +69,32 @@ class Received:
         return "".join(parts) if len(parts) == part["of"] else f"an answer of {self._size} characters that is not whole"
 
 
-def read(line: bytes) -> Event:
+def parse_line(line: bytes) -> Event:
     try:
-        event = json_of(line.decode(errors="replace"), most_bytes=MOST_CHARACTERS, most_parts=PARTS)
+        event = parse_json(line.decode(errors="replace"), max_bytes=MAX_CHARACTERS, max_values=MAX_JSON_VALUES)
         kind = event.get("event") if isinstance(event, dict) else None
-        if not isinstance(kind, str) or kind not in KINDS:
-            return raw(line)
+        if not isinstance(kind, str) or kind not in EVENT_FIELDS:
+            return raw_event(line)
         if kind == "part":
-            found: Event = fitted(event, KINDS[kind], kind)
-            return found  # its text is a piece of JSON, cleaned with the whole
-        return _stamped(fitted(clean(event), KINDS[kind], kind))
+            part: Event = validate(event, EVENT_FIELDS[kind], kind)
+            return part  # its text is a piece of JSON, cleaned with the whole
+        return _with_valid_time(validate(sanitize(event), EVENT_FIELDS[kind], kind))
     except ValueError as error:
-        return raw(line, f" ({error})" if line[:1] == b"{" else "")
+        return raw_event(line, f" ({error})" if line[:1] == b"{" else "")
 
 
-def raw(line: bytes, why: str = "") -> Event:
+def raw_event(line: bytes, reason: str = "") -> Event:
     """Return a `raw` event for an invalid line. why: what is wrong with it."""
-    text = line[: 4 * RAW_CHARACTERS].decode(errors="replace").rstrip("\r\n")
-    more = " ..." if len(text) > RAW_CHARACTERS or len(line) > 4 * RAW_CHARACTERS else ""
-    return {"event": "raw", "time": round(time.time(), 3), "text": visible(text[:RAW_CHARACTERS] + more + why)}
+    text = line[: 4 * MAX_RAW_CHARACTERS].decode(errors="replace").rstrip("\r\n")
+    ellipsis = " ..." if len(text) > MAX_RAW_CHARACTERS or len(line) > 4 * MAX_RAW_CHARACTERS else ""
+    return {
+        "event": "raw",
+        "time": round(time.time(), 3),
+        "text": escape_invisible(text[:MAX_RAW_CHARACTERS] + ellipsis + reason),
+    }
 
 
-def _stamped(event: Event) -> Event:
+def _with_valid_time(event: Event) -> Event:
     """Return the event with a valid time: this machine's, if the host's is not."""
     try:
         moment(event.get("time"))
@@ -106,19 +110,19 @@ def _stamped(event: Event) -> Event:
 
 def exit_code(value: Any) -> int:
     """Shape of an exit code; an unknown one is a failure."""
-    known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
-    return int(value) if known else int(Exit.FAILED)
+    is_known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
+    return int(value) if is_known else int(Exit.FAILED)
 
 
 #: characters of a host's sentence; a longer one is cut, with a mark
-SENTENCE = 20_000
+MAX_SENTENCE_CHARACTERS = 20_000
 
 
 def text(value: Any) -> str:
     """Shape of a text to read."""
     if not isinstance(value, str):
         raise ValueError("is not text")
-    return visible(value, at_most=SENTENCE)
+    return escape_invisible(value, max_chars=MAX_SENTENCE_CHARACTERS)
 
 
 #: files in a bundle of an incident; host/records/incidents.py describes each
@@ -128,19 +132,24 @@ INCIDENT_FILES = frozenset(
         *("docker-ps.txt", "nvidia-smi.txt", "plan.json", "events.jsonl", "memory.txt"),
     )
 )
-COUNT = within(0, 2**53)
+COUNT = number_between(0, 2**53)
 #: a year: longer than any run, and valid in every format of a duration
-SECONDS = Usual(within(0, 366 * 86400), 0)
-TEXT = Usual(text, "")
-LINE = Usual(line, "")
-FLAG = Usual(bool, False)
-OBJECT = Usual({str: object}, {})
-BYTES = Usual((None, COUNT), None)
+SECONDS = OptionalField(number_between(0, 366 * 86400), 0)
+TEXT = OptionalField(text, "")
+LINE = OptionalField(line, "")
+FLAG = OptionalField(bool, False)
+OBJECT = OptionalField({str: object}, {})
+BYTES = OptionalField((None, COUNT), None)
 #: of a task that runs or has run
 TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
-CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after": Usual(object, None), "why": TEXT}
+CHANGE: dict[str, Shape] = {
+    "field": line,
+    "before": OptionalField(object, None),
+    "after": OptionalField(object, None),
+    "why": TEXT,
+}
 
-KINDS: dict[str, dict[str, Shape]] = {
+EVENT_FIELDS: dict[str, dict[str, Shape]] = {
     "alive": {},
     "raw": {"text": text},
     "note": {"task": LINE, "text": text, "detail": FLAG},
@@ -154,46 +163,51 @@ KINDS: dict[str, dict[str, Shape]] = {
         "msg": TEXT,
         "proof": FLAG,
         "fix": TEXT,
-        "diff": Usual([CHANGE], []),
+        "diff": OptionalField([CHANGE], []),
         "data": OBJECT,
         "register": LINE,
         "registered": OBJECT,
-        "exit": Usual(exit_code, int(Exit.OK)),
+        "exit": OptionalField(exit_code, int(Exit.OK)),
         "seconds": SECONDS,
     },
     "recap": {
         **dict.fromkeys(events.COUNTS, COUNT),
-        **dict.fromkeys(events.RARE, Usual(COUNT, 0)),
+        **dict.fromkeys(events.RARE_COUNTS, OptionalField(COUNT, 0)),
         "exit": exit_code,
         "seconds": SECONDS,
         "msg": TEXT,
     },
     # answers to a question
-    "run": {"run": line, "play": Usual((None, line), None), "who": Usual((None, line), None), "state": line},
+    "run": {
+        "run": line,
+        "play": OptionalField((None, line), None),
+        "who": OptionalField((None, line), None),
+        "state": line,
+    },
     "status": {
         "record": {"state": line, "why": text},
         "live": bool,
         "late": bool,
         "busy": line,
-        "outdated": Usual(line, ""),
-        "interrupted": Usual(line, ""),
+        "outdated": OptionalField(line, ""),
+        "interrupted": OptionalField(line, ""),
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
-        "load_s": Usual({str: within(0, 366 * 86400)}, {}),
-        "traffic": Usual({str: within(0, 1e18)}, {}),
+        "load_s": OptionalField({str: number_between(0, 366 * 86400)}, {}),
+        "traffic": OptionalField({str: number_between(0, 1e18)}, {}),
         "gateway": OBJECT,
     },
     "checks": {"fields": [str], "rows": [[object]]},
     "history": {
         "at": moment,
         "what": line,
-        **dict.fromkeys(("who", "run", "container_id", "image", "model", "commit"), Usual((None, line))),
-        **dict.fromkeys(("arguments", "cluster", "why"), Usual((None, line))),
-        "changed": Usual((None, [CHANGE])),
-        "measured": Usual((None, {str: object})),
+        **dict.fromkeys(("who", "run", "container_id", "image", "model", "commit"), OptionalField((None, line))),
+        **dict.fromkeys(("arguments", "cluster", "why"), OptionalField((None, line))),
+        "changed": OptionalField((None, [CHANGE])),
+        "measured": OptionalField((None, {str: object})),
         "memory": OBJECT,
     },
-    "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
+    "file": {"incident": PATH_COMPONENT, "name": INCIDENT_FILES, "text": str},
     "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
     # answers in place of a runner
     "runtime_missing": {"path": str, "python": str, "machine": str},
@@ -204,14 +218,14 @@ KINDS: dict[str, dict[str, Shape]] = {
 }
 
 
-class Lines:
+class LineSplitter:
     """Splits bytes into lines.
 
     at_most: bytes of a line that are kept; the rest of a longer one is skipped.
     """
 
-    def __init__(self, at_most: int) -> None:
-        self._at_most = at_most
+    def __init__(self, max_bytes: int) -> None:
+        self._at_most = max_bytes
         self._pending: list[bytes] = []
         self._kept = 0
         self._over = 0
@@ -231,13 +245,13 @@ class Lines:
             yield self._taken()
 
     def _keep(self, piece: bytes) -> None:
-        kept = piece[: self._at_most - self._kept]
-        self._over += len(piece) - len(kept)
-        self._kept += len(kept)
-        if kept:
-            self._pending.append(kept)
+        head = piece[: self._at_most - self._kept]
+        self._over += len(piece) - len(head)
+        self._kept += len(head)
+        if head:
+            self._pending.append(head)
 
     def _taken(self) -> tuple[bytes, int]:
-        line, over = b"".join(self._pending), self._over
+        line, skipped_bytes = b"".join(self._pending), self._over
         self._pending, self._kept, self._over = [], 0, 0
-        return line, over
+        return line, skipped_bytes

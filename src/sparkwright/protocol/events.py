@@ -47,22 +47,22 @@ def event(kind: str, /, **fields: Any) -> Event:
     return {"event": kind, "time": round(time.time(), 3), **fields}
 
 
-def encode(event: Event, hidden: Redactor | None = None) -> bytes:
+def encode(event: Event, redactor: Redactor | None = None) -> bytes:
     """Return the line for the events file, without the secrets that `hidden` knows."""
-    line = _line(event)
-    return _line(hidden.event(event)) if hidden is not None and hidden.hides(line) else line
+    line = _encode_json(event)
+    return _encode_json(redactor.event(event)) if redactor is not None and redactor.has_secret(line) else line
 
 
-def lines(event: Event, hidden: Redactor | None = None) -> Iterator[bytes]:
+def encode_lines(event: Event, redactor: Redactor | None = None) -> Iterator[bytes]:
     """Yield the lines of an event on the wire: one, or several `part` events if it is longer than LINE_BYTES."""
-    line = encode(event, hidden)
+    line = encode(event, redactor)
     if len(line) <= LINE_BYTES:
         yield line
         return
     text = line.decode()
     starts = range(0, len(text), PART_CHARACTERS)
     for n, start in enumerate(starts, 1):
-        yield _line({"event": "part", "n": n, "of": len(starts), "text": text[start : start + PART_CHARACTERS]})
+        yield _encode_json({"event": "part", "n": n, "of": len(starts), "text": text[start : start + PART_CHARACTERS]})
 
 
 def decode(line: bytes | str) -> Event:
@@ -80,7 +80,7 @@ def decode(line: bytes | str) -> Event:
     return {"event": "raw", "text": text.rstrip("\n")}
 
 
-def _line(event: Event) -> bytes:
+def _encode_json(event: Event) -> bytes:
     """Return an event as JSON. Text that is not Unicode, as in the name of a file, is written as its escape."""
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str)
     try:
@@ -91,46 +91,54 @@ def _line(event: Event) -> bytes:
 
 #: the counts of a recap, in the order of display; RARE only if they are not 0
 COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
-RARE = ("rescued", "ignored")
+RARE_COUNTS = ("rescued", "ignored")
 
 
-def recap_of_error(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
+def build_error_recap(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
     """Return the recap of a host that could not be reached, or refused. msg: replaces the error's own sentence."""
-    ended = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
-    counts = {name: int(name == ended) for name in COUNTS}
+    outcome = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
+    counts = {name: int(name == outcome) for name in COUNTS}
     return event(
-        "recap", host=host, **counts, exit=int(_failure(error.exit)), seconds=round(seconds, 3), msg=msg or str(error)
+        "recap",
+        host=host,
+        **counts,
+        exit=int(_failure_exit_code(error.exit)),
+        seconds=round(seconds, 3),
+        msg=msg or str(error),
     )
 
 
-def add_recap(before: Event | None, now: Event) -> Event:
+def merge_recaps(previous: Event | None, current: Event) -> Event:
     """Return the recap over several plays of one host."""
-    if before is None:
-        return now
-    return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in (*COUNTS, *RARE, "seconds")}}
+    if previous is None:
+        return current
+    return {
+        **current,
+        **{key: previous.get(key, 0) + current.get(key, 0) for key in (*COUNTS, *RARE_COUNTS, "seconds")},
+    }
 
 
-def recap_line(recap: Mapping[str, Any]) -> str:
+def format_recap(recap: Mapping[str, Any]) -> str:
     """Return the counts as text: "ok=3 changed=1 failed=0 skipped=0 unreachable=0"."""
-    return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(item for item in RARE if recap.get(item))))
+    return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(item for item in RARE_COUNTS if recap.get(item))))
 
 
-def last_recap(events: Iterable[Event]) -> Event | None:
+def find_recap(events: Iterable[Event]) -> Event | None:
     """Return the recap among a host's events; None if there is none."""
     return next((event for event in events if event["event"] == "recap"), None)
 
 
-def recap_error(recap: Event | None, otherwise: str = "the host gave no answer.") -> SparkwrightError:
+def build_recap_error(recap: Event | None, default_message: str = "the host gave no answer.") -> SparkwrightError:
     """Return the error of a recap, to raise: with the host's message and exit code.
 
     Args:
-        otherwise: the message if there is no recap, or one without a message.
+        default_message: the message if there is no recap, or one without a message.
     """
-    found = Failed((recap or {}).get("msg") or otherwise)
-    found.exit = _failure(recap["exit"] if recap else Exit.FAILED)
-    return found
+    error = Failed((recap or {}).get("msg") or default_message)
+    error.exit = _failure_exit_code(recap["exit"] if recap else Exit.FAILED)
+    return error
 
 
-def _failure(code: int) -> Exit:
+def _failure_exit_code(code: int) -> Exit:
     """Return the exit code of a failure: a host that says 0 without an answer has failed nevertheless."""
     return Exit.FAILED if code in (Exit.OK, Exit.CHANGES) else Exit(code)

@@ -13,26 +13,26 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from sparkwright import shell
-from sparkwright.units import gib
+from sparkwright.units import format_gib
 from sparkwright.visible import one_line
 
 
-def truth(value: Any) -> bool:
+def to_bool(value: Any) -> bool:
     """Return a value as a condition: the strings that YAML and Ansible accept for true are true, other strings are not."""
     return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
 
 
-def environment() -> Limited:
-    env = Limited(
+def create_environment() -> LimitedEnvironment:
+    env = LimitedEnvironment(
         undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
     env.filters.update(
         quote=shell.quote,
         one_line=one_line,  # for a comment: a recipe's text must not end it
-        bool=truth,
+        bool=to_bool,
         basename=posixpath.basename,
         dirname=posixpath.dirname,
-        GiB=lambda size_bytes: f"{gib(size_bytes)} GiB",
+        GiB=lambda size_bytes: f"{format_gib(size_bytes)} GiB",
     )
     env.tests.update(
         changed=lambda result: bool(result["changed"]),
@@ -53,18 +53,18 @@ def environment() -> Limited:
 _SIMPLE = (nodes.Const, nodes.Getattr, nodes.Getitem, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand)
 
 
-def value(parsed: nodes.Template, names: Mapping[str, Any]) -> Any:
+def fold_expression(template: nodes.Template, names: Mapping[str, Any]) -> Any:
     """Return the value of a template that is one simple expression.
 
     Raises nodes.Impossible for any other, and errors of evaluation.
     """
-    match parsed.body:
+    match template.body:
         case [nodes.Output(nodes=[nodes.Expr() as expression])]:
-            return _filled(expression, names).as_const(nodes.EvalContext(expression.environment))  # type: ignore[arg-type]
+            return _substitute_names(expression, names).as_const(nodes.EvalContext(expression.environment))  # type: ignore[arg-type]
     raise nodes.Impossible
 
 
-def _filled(node: nodes.Node, names: Mapping[str, Any]) -> Any:
+def _substitute_names(node: nodes.Node, names: Mapping[str, Any]) -> Any:
     """Return the expression with the names' values in their place."""
     if isinstance(node, nodes.Name):
         if node.name not in names:
@@ -72,13 +72,13 @@ def _filled(node: nodes.Node, names: Mapping[str, Any]) -> Any:
         return nodes.Const(names[node.name])
     if not isinstance(node, _SIMPLE):
         raise nodes.Impossible
-    return type(node)(*(_part(getattr(node, name), names) for name in node.fields))
+    return type(node)(*(_substitute_part(getattr(node, name), names) for name in node.fields))
 
 
-def _part(part: Any, names: Mapping[str, Any]) -> Any:
+def _substitute_part(part: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(part, list):
-        return [_part(item, names) for item in part]
-    return _filled(part, names) if isinstance(part, nodes.Expr | nodes.Operand) else part
+        return [_substitute_part(item, names) for item in part]
+    return _substitute_names(part, names) if isinstance(part, nodes.Expr | nodes.Operand) else part
 
 
 # Limits on a template: its steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
@@ -87,98 +87,98 @@ def _part(part: Any, names: Mapping[str, Any]) -> Any:
 # expressions.py bounds the total cost.
 
 #: items of loops, calls and operations of one rendering; the longest template here takes 500
-MOST_STEPS = 200_000
+MAX_STEPS = 200_000
 #: characters of a text, items of a list
-MOST_SIZE = 1_000_000
+MAX_SIZE = 1_000_000
 #: exponent of a power: 2**EXPONENT is larger than any size in bytes
-EXPONENT = 64
-TEMPLATE_CHARS = 256 * 1024
+MAX_EXPONENT = 64
+MAX_TEMPLATE_CHARS = 256 * 1024
 #: nesting of blocks and operators
-DEEPEST = 50
+MAX_DEPTH = 50
 
-_spent = threading.local()
+_usage = threading.local()
 
 
-class Limited(ImmutableSandboxedEnvironment):
+class LimitedEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox, with every loop, call and operation counted."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.filters |= {"_items": _items, "_joined": _joined}
+        self.filters |= {"_items": _count_items, "_joined": _join_counted}
         for name in ("center", "indent", "format"):
-            self.filters[name] = _checked(self.filters[name])
+            self.filters[name] = _with_width_check(self.filters[name])
         for name in ("join", "replace"):
-            self.filters[name] = _multiplied(self.filters[name])
+            self.filters[name] = _with_size_check(self.filters[name])
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
         """Join the output of a template or a macro."""
-        kept, size = [], 0
+        output, size = [], 0
         for piece in pieces:
             size += len(piece)
-            _fits(size)
-            kept.append(piece)
-        return "".join(kept)
+            _check_sizes(size)
+            output.append(piece)
+        return "".join(output)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        if len(source) > TEMPLATE_CHARS:
-            raise SecurityError(f"the template has more than {TEMPLATE_CHARS:,} characters")
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise SecurityError(f"the template has more than {MAX_TEMPLATE_CHARS:,} characters")
         try:
             parsed = super()._parse(source, name, filename)
-            if len(source) >= DEEPEST:  # a level takes a character
+            if len(source) >= MAX_DEPTH:  # a level takes a character
                 _refuse_depth(parsed)
-            tree: nodes.Template = _Counted().visit(parsed) if "for" in source or "~" in source else parsed
+            tree: nodes.Template = _CountingTransformer().visit(parsed) if "for" in source or "~" in source else parsed
         except RecursionError:
             raise SecurityError("nested too deeply") from None
         return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        step()
+        count_steps()
         if operator == "*":
-            _fits(
-                _size(left) * right if isinstance(right, int) else 0,
-                _size(right) * left if isinstance(left, int) else 0,
+            _check_sizes(
+                _size_of(left) * right if isinstance(right, int) else 0,
+                _size_of(right) * left if isinstance(left, int) else 0,
             )
         elif operator == "+":
-            _fits(_size(left) + _size(right))
-        elif operator == "**" and not (_small(right, EXPONENT) and _small(left, 2**EXPONENT)):
+            _check_sizes(_size_of(left) + _size_of(right))
+        elif operator == "**" and not (_is_small(right, MAX_EXPONENT) and _is_small(left, 2**MAX_EXPONENT)):
             raise SecurityError("a power is too large")
         elif operator == "%" and isinstance(left, str):
-            _widths(left)
+            _check_widths(left)
         return super().call_binop(context, operator, left, right)
 
-    def call(self, context: Any, of: Any, *args: Any, **kwargs: Any) -> Any:
-        step()
-        method = getattr(of, "__wrapped__", of)  # the sandbox's own `format` wraps the text's
+    def call(self, context: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        count_steps()
+        method = getattr(target, "__wrapped__", target)  # the sandbox's own `format` wraps the text's
         if isinstance(getattr(method, "__self__", None), str):
-            _method(method, args)
-        return super().call(context, of, *args, **kwargs)
+            _check_text_method(method, args)
+        return super().call(context, target, *args, **kwargs)
 
 
-def _refuse_depth(parsed: nodes.Template) -> None:
+def _refuse_depth(template: nodes.Template) -> None:
     """Refuse an expression that is nested too deeply: compiling it would take minutes."""
-    level: list[nodes.Node] = [parsed]
-    for _ in range(DEEPEST):
+    level: list[nodes.Node] = [template]
+    for _ in range(MAX_DEPTH):
         level = [child for node in level for child in node.iter_child_nodes()]
     if level:
         raise SecurityError("nested too deeply")
 
 
-def begin() -> None:
+def reset_steps() -> None:
     """Reset the counts for another rendering in this thread."""
-    _spent.steps = 0
+    _usage.steps = 0
 
 
-def step(count: int = 1) -> None:
+def count_steps(count: int = 1) -> None:
     """Count a step. Raises SecurityError if a rendering exceeds the limit."""
-    _spent.steps = getattr(_spent, "steps", 0) + count
-    if _spent.steps > MOST_STEPS:
-        raise SecurityError(f"the template takes more than {MOST_STEPS:,} steps")
+    _usage.steps = getattr(_usage, "steps", 0) + count
+    if _usage.steps > MAX_STEPS:
+        raise SecurityError(f"the template takes more than {MAX_STEPS:,} steps")
 
 
-class _Counted(NodeTransformer):
+class _CountingTransformer(NodeTransformer):
     """Rewrites a template so that its loops, and the parts that `~` joins, are counted."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
@@ -192,85 +192,87 @@ class _Counted(NodeTransformer):
         return nodes.Filter(parts, "_joined", [], [], None, None, lineno=node.lineno)
 
 
-def _items(items: Iterable[Any]) -> Iterable[Any]:
-    return items if isinstance(items, list | tuple | dict) and not items else _each(items)
+def _count_items(items: Iterable[Any]) -> Iterable[Any]:
+    return items if isinstance(items, list | tuple | dict) and not items else _iter_counted(items)
 
 
-def _each(items: Iterable[Any]) -> Iterator[Any]:
+def _iter_counted(items: Iterable[Any]) -> Iterator[Any]:
     for item in items:
-        step()
+        count_steps()
         yield item
 
 
-def _joined(parts: list[Any]) -> str:
-    step()
-    return Limited.concat(map(str, parts))
+def _join_counted(parts: list[Any]) -> str:
+    count_steps()
+    return LimitedEnvironment.concat(map(str, parts))
 
 
-def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_width_check(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that checks its numbers, which are widths of its output."""
 
-    def checked(text: Any, *args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        _fits(*(value for value in given if isinstance(value, int)))
+    def check_and_call(text: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = (*args, *kwargs.values())
+        _check_sizes(*(value for value in arguments if isinstance(value, int)))
         if isinstance(text, str):
-            _widths(text)
+            _check_widths(text)
         lines = text.count("\n") + 1 if isinstance(text, str) else 1
-        _fits(_size(text) + lines * sum(value if isinstance(value, int) else _size(value) for value in given))
+        _check_sizes(
+            _size_of(text) + lines * sum(value if isinstance(value, int) else _size_of(value) for value in arguments)
+        )
         return call(text, *args, **kwargs)
 
-    return checked
+    return check_and_call
 
 
-def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_size_check(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that checks the size of its output, which has many copies of a text.
 
     Its first argument is the context or the like, the second its value.
     """
 
-    def multiplied(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def check_and_call(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         pieces = list(value) if not isinstance(value, str) else [value]
-        longest = max((_size(kwarg) for kwarg in (*args, *kwargs.values())), default=0)
-        _fits(sum(_size(str(piece)) for piece in pieces) + longest * (len(pieces) + _size(value)))
+        longest = max((_size_of(kwarg) for kwarg in (*args, *kwargs.values())), default=0)
+        _check_sizes(sum(_size_of(str(piece)) for piece in pieces) + longest * (len(pieces) + _size_of(value)))
         return call(context, pieces if not isinstance(value, str) else value, *args, **kwargs)
 
-    multiplied.jinja_pass_arg = call.jinja_pass_arg  # type: ignore[attr-defined]
-    return multiplied
+    check_and_call.jinja_pass_arg = call.jinja_pass_arg  # type: ignore[attr-defined]
+    return check_and_call
 
 
-def _method(of: Any, args: tuple[Any, ...]) -> None:
+def _check_text_method(method: Any, args: tuple[Any, ...]) -> None:
     """Check a text's own methods that pad, or that insert one text into another many times."""
-    text, name = of.__self__, getattr(of, "__name__", "")
+    text, name = method.__self__, getattr(method, "__name__", "")
     if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
-        _fits(*(value * (len(text) if name == "expandtabs" else 1) for value in args if isinstance(value, int)))
+        _check_sizes(*(value * (len(text) if name == "expandtabs" else 1) for value in args if isinstance(value, int)))
     elif name in ("format", "format_map"):
-        _widths(text)
+        _check_widths(text)
     elif name in ("replace", "join"):
         pieces = list(args[0]) if name == "join" and args and not isinstance(args[0], str) else []
-        longest = max((_size(value) for value in args), default=0)
-        _fits((len(text) + 1) * (longest + 1), sum(_size(piece) for piece in pieces))
+        longest = max((_size_of(value) for value in args), default=0)
+        _check_sizes((len(text) + 1) * (longest + 1), sum(_size_of(piece) for piece in pieces))
 
 
-def _widths(text: str) -> None:
+def _check_widths(text: str) -> None:
     """Check a format: no width has more than six digits."""
     digits = 0
     for sign in text:
         digits = digits + 1 if sign.isdecimal() else 0
         if digits > 6 and ("%" in text or "{" in text):
             raise SecurityError("a width in a format is too large")
-    _fits(len(text))
+    _check_sizes(len(text))
 
 
-def _fits(*sizes: int) -> None:
-    if max(sizes, default=0) > MOST_SIZE:
-        raise SecurityError(f"a text or list is larger than {MOST_SIZE:,}")
+def _check_sizes(*sizes: int) -> None:
+    if max(sizes, default=0) > MAX_SIZE:
+        raise SecurityError(f"a text or list is larger than {MAX_SIZE:,}")
 
 
-def _size(value: Any) -> int:
+def _size_of(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return 0
     return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
 
 
-def _small(value: Any, most: int) -> bool:
-    return isinstance(value, int | float) and abs(value) <= most
+def _is_small(value: Any, limit: int) -> bool:
+    return isinstance(value, int | float) and abs(value) <= limit

@@ -19,15 +19,15 @@ from sparkwright.protocol.cluster import Cluster
 
 SCHEMA = 1
 #: the required fields of a task, a block or a plan
-NEEDED = ("id", "name", "module", "run_id", "host", "play")
+REQUIRED_FIELDS = ("id", "name", "module", "run_id", "host", "play")
 
 
-def new_run_id(what: str = "") -> str:
+def new_run_id(suffix: str = "") -> str:
     """Return an id for a run, sortable by time.
 
-    what: its ending, for a run that keeps no folder; otherwise the ending is unique.
+    suffix: its ending, for a run that keeps no folder; otherwise the ending is unique.
     """
-    return f"{time.strftime('%Y%m%dT%H%M%S')}-{what or os.urandom(4).hex()}"
+    return f"{time.strftime('%Y%m%dT%H%M%S')}-{suffix or os.urandom(4).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ class Plan:
         if self.cluster is not None:
             data["cluster"] = self.cluster.to_json()
         lists = {
-            "steps": [_data(step) for step in self.steps],
-            "handlers": [_data(handler) for handler in self.handlers],
+            "steps": [_step_to_json(step) for step in self.steps],
+            "handlers": [_step_to_json(handler) for handler in self.handlers],
         }
         return data | lists
 
@@ -137,12 +137,12 @@ class Plan:
         """Return the plan of plain JSON. Raises ValueError if it has another schema, or is not a plan."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
-        steps = [_step(step) for step in _items(data.get("steps"))]
-        handlers = [_task(task) for task in _items(data.get("handlers", []))]
+        steps = [_parse_step(step) for step in _require_list(data.get("steps"))]
+        handlers = [_parse_task(task) for task in _require_list(data.get("handlers", []))]
         parts: dict[str, Any] = {"steps": steps, "handlers": handlers}
         if data.get("cluster") is not None:
             parts["cluster"] = Cluster.from_json(data["cluster"])
-        plan = cls(**_typed(cls, {**data, **parts}))
+        plan = cls(**_parse_fields(cls, {**data, **parts}))
         if plan.cluster is not None and plan.cluster.members[plan.cluster.rank] != plan.host:
             raise ValueError("the plan is not of the host that has its rank in the cluster")
         return plan
@@ -150,81 +150,84 @@ class Plan:
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
     """Return every task in reading order: a block's tasks, then its rescue, then its always."""
-    found: list[Task] = []
+    tasks: list[Task] = []
     for step in steps:
-        found += [step] if isinstance(step, Task) else tasks_of((*step.tasks, *step.rescue, *step.always))
-    return found
+        tasks += [step] if isinstance(step, Task) else tasks_of((*step.tasks, *step.rescue, *step.always))
+    return tasks
 
 
-def _data(step: Step) -> dict[str, Any]:
+def _step_to_json(step: Step) -> dict[str, Any]:
     data = {field.name: getattr(step, field.name) for field in fields(step)}
     if isinstance(step, Block):
-        data |= {part: [_data(inner) for inner in data[part]] for part in ("tasks", "rescue", "always")}
+        data |= {part: [_step_to_json(inner) for inner in data[part]] for part in ("tasks", "rescue", "always")}
     return data
 
 
-def _step(data: Any) -> Step:
+def _parse_step(data: Any) -> Step:
     if not isinstance(data, dict):
         raise ValueError("a step is not an object")
     if "module" in data:
-        return _task(data)
-    parts = {part: [_step(step) for step in _items(data.get(part, []))] for part in ("tasks", "rescue", "always")}
-    return Block(**_typed(Block, {**data, **parts}))
+        return _parse_task(data)
+    parts = {
+        part: [_parse_step(step) for step in _require_list(data.get(part, []))]
+        for part in ("tasks", "rescue", "always")
+    }
+    return Block(**_parse_fields(Block, {**data, **parts}))
 
 
-def _task(data: Any) -> Task:
-    task = Task(**_typed(Task, data))
+def _parse_task(data: Any) -> Task:
+    task = Task(**_parse_fields(Task, data))
     if not set(task.open) <= task.args.keys():
         raise ValueError(f"`open` of {task.id} names an argument that is not there")
     return task
 
 
-def _items(value: Any) -> Sequence[Any]:
+def _require_list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError("steps are not a list")
     return value
 
 
-def _typed(kind: type[Any], data: Any) -> dict[str, Any]:
+def _parse_fields(plan_type: type[Any], data: Any) -> dict[str, Any]:
     """Return the values of a dataclass from JSON, each with its field's type; a list becomes a tuple. Raises ValueError."""
     if not isinstance(data, dict):
-        raise ValueError(f"a {kind.__name__.lower()} is not an object")
-    known = {field.name: str(field.type) for field in fields(kind)}
+        raise ValueError(f"a {plan_type.__name__.lower()} is not an object")
+    field_types = {field.name: str(field.type) for field in fields(plan_type)}
     for name, value in data.items():
-        if name not in known or not _IS[known[name]](value):
-            raise ValueError(f"{kind.__name__.lower()} has no `{name}` like this")
-    if missing := [name for name in NEEDED if name in known and name not in data]:
-        raise ValueError(f"{kind.__name__.lower()} has no {', '.join(missing)}")
+        if name not in field_types or not _TYPE_CHECKS[field_types[name]](value):
+            raise ValueError(f"{plan_type.__name__.lower()} has no `{name}` like this")
+    if missing := [name for name in REQUIRED_FIELDS if name in field_types and name not in data]:
+        raise ValueError(f"{plan_type.__name__.lower()} has no {', '.join(missing)}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
-def _of(*kinds: type[Any]) -> Callable[[Any], bool]:
+def _is_instance_of(*kinds: type[Any]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-def _amount(*kinds: type[Any]) -> Callable[[Any], bool]:
+def _is_amount_of(*kinds: type[Any]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and 0 <= value <= 10**9
 
 
-def _texts(value: Any) -> bool:
+def _is_text_list(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 #: checks by a field's declared type
-_IS: dict[str, Callable[[Any], bool]] = {
-    "str": _of(str),
-    "bool": _of(bool),
-    "bool | None": _of(bool, NoneType),
-    "int": _amount(int),
-    "float": _amount(int, float),
-    "dict[str, Any]": _of(dict),
-    "tuple[str, ...]": _texts,
-    "tuple[str, ...] | None": lambda value: value is None or _texts(value),
-    "Cluster | None": _of(Cluster, NoneType),
-    **dict.fromkeys(("tuple[Step, ...]", "tuple[Task, ...]"), _of(list, tuple)),
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "str": _is_instance_of(str),
+    "bool": _is_instance_of(bool),
+    "bool | None": _is_instance_of(bool, NoneType),
+    "int": _is_amount_of(int),
+    "float": _is_amount_of(int, float),
+    "dict[str, Any]": _is_instance_of(dict),
+    "tuple[str, ...]": _is_text_list,
+    "tuple[str, ...] | None": lambda value: value is None or _is_text_list(value),
+    "Cluster | None": _is_instance_of(Cluster, NoneType),
+    **dict.fromkeys(("tuple[Step, ...]", "tuple[Task, ...]"), _is_instance_of(list, tuple)),
 }
 
 
-def who() -> str:
+def user_at_host() -> str:
     """Return user@laptop, as the host's lock and history show it."""
     return f"{getpass.getuser()}@{platform.node()}"

@@ -51,21 +51,21 @@ class Result:
     def registered(self) -> dict[str, Any]:
         """Return the values of the registered variable in later tasks."""
         flags = {"changed": self.changed, "failed": self.failed, "skipped": self.skipped, "msg": self.msg}
-        ends = {"fix": self.fix, "exit": int(self.exit or Exit.FAILED) if self.failed else 0}
-        return {**self.data, **flags, **ends, "diff": [dataclasses.asdict(change) for change in self.diff]}
+        failure = {"fix": self.fix, "exit": int(self.exit or Exit.FAILED) if self.failed else 0}
+        return {**self.data, **flags, **failure, "diff": [dataclasses.asdict(change) for change in self.diff]}
 
 
-def sound(result: object, module: str) -> Result:
+def check_result(result: object, module: str) -> Result:
     """Return the result of a module if it is a Result that can be written as JSON. Raises Failed otherwise."""
     if not isinstance(result, Result) or not isinstance(result.data, dict):
         raise Failed(f"{module} returned no result.")
     texts = (result.msg, result.fix, *(change.field for change in result.diff if isinstance(change, Change)))
-    right = all(isinstance(text, str) for text in texts) and all(isinstance(change, Change) for change in result.diff)
+    valid = all(isinstance(text, str) for text in texts) and all(isinstance(change, Change) for change in result.diff)
     try:
         json.dumps([result.data, [[change.before, change.after, change.why] for change in result.diff]], default=str)
     except Exception as error:
-        right = False
+        valid = False
         print(f"{module}: {type(error).__name__}: {error}", flush=True)
-    if not right:
+    if not valid:
         raise Failed(f"{module} returned a result that can't be written as JSON.")
     return result

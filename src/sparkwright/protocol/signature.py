@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from sparkwright.errors import Refused
-from sparkwright.trust.secret_names import names_a_secret
+from sparkwright.trust.secret_names import is_secret_name
 
 #: a type as JSON: ["text"], ["list", of], ["mapping", of], ["one of", words], ["or", types]
-Wanted = list[Any]
+ArgumentType = list[Any]
 
-SCALARS: dict[Any, str] = {
+SCALAR_TYPES: dict[Any, str] = {
     str: "text",
     int: "whole number",
     float: "number",
@@ -34,7 +34,7 @@ class Argument:
 
     #: its name in Python
     field: str
-    wanted: Wanted
+    wanted: ArgumentType
     required: bool
     #: its description, one sentence
     doc: str = ""
@@ -44,13 +44,13 @@ class Argument:
 Signature = Mapping[str, Argument]
 
 
-def of(args_type: type[Any]) -> Signature:
+def from_args_type(args_type: type[Any]) -> Signature:
     """Return the signature of a module's Args. Raises TypeError for a type that JSON does not have."""
     hints = typing.get_type_hints(args_type)
     return {
-        spelled(field.name): Argument(
+        playbook_name(field.name): Argument(
             field=field.name,
-            wanted=_wanted(hints[field.name]),
+            wanted=_argument_type(hints[field.name]),
             required=field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
             doc=field.metadata.get("doc", ""),
         )
@@ -68,23 +68,23 @@ def from_json(data: Mapping[str, Any]) -> Signature:
     return {name: Argument(*row) for name, row in data.items()}
 
 
-def spelled(field: str) -> str:
+def playbook_name(field: str) -> str:
     """Return an argument's name in a playbook: `from` can't be the name of a field in Python, `from_` can."""
     return field.removesuffix("_")
 
 
-def _wanted(hint: Any) -> Wanted:
+def _argument_type(hint: Any) -> ArgumentType:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if hint in SCALARS:
-        return [SCALARS[hint]]
+    if hint in SCALAR_TYPES:
+        return [SCALAR_TYPES[hint]]
     if origin in (Union, types.UnionType):
-        return ["or", [_wanted(part) for part in parts]]
+        return ["or", [_argument_type(part) for part in parts]]
     if origin is typing.Literal:
         return ["one of", list(parts)]
     if origin is list:
-        return ["list", _wanted(parts[0])]
+        return ["list", _argument_type(parts[0])]
     if origin is dict:
-        return ["mapping", _wanted(parts[1])]
+        return ["mapping", _argument_type(parts[1])]
     raise TypeError(f"an argument can't be {hint}")
 
 
@@ -96,14 +96,14 @@ def _wanted(hint: Any) -> Wanted:
 _SIGNATURES: dict[type[Any], Signature] = {}
 
 
-def build(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> Any:
+def build_args(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> Any:
     """Build the Args object. Raises Refused for an unknown, missing or mistyped argument, with the nearest right name."""
-    takes = _SIGNATURES.get(args_type) or _SIGNATURES.setdefault(args_type, of(args_type))
-    return args_type(**check_arguments(takes, values, module=module))
+    arguments = _SIGNATURES.get(args_type) or _SIGNATURES.setdefault(args_type, from_args_type(args_type))
+    return args_type(**check_arguments(arguments, values, module=module))
 
 
 def check_arguments(
-    takes: Signature, values: Mapping[str, Any], *, module: str, open_names: frozenset[str] = frozenset()
+    arguments: Signature, values: Mapping[str, Any], *, module: str, open_names: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Return the validated values by field.
 
@@ -114,90 +114,92 @@ def check_arguments(
         Refused: as `build` does.
     """
     for name in values:
-        if name not in takes:
-            raise Refused(f"{module} has no argument `{name}`.", fix=_hint(name, takes))
-    for name, argument in takes.items():
+        if name not in arguments:
+            raise Refused(f"{module} has no argument `{name}`.", fix=_suggest_name(name, arguments))
+    for name, argument in arguments.items():
         if argument.required and name not in values:
             raise Refused(f"{module} needs the argument `{name}` ({argument.doc}).")
     return {
-        takes[name].field: _fit(value, takes[name].wanted, f"{module}.{name}")
+        arguments[name].field: _convert(value, arguments[name].wanted, f"{module}.{name}")
         for name, value in values.items()
         if name not in open_names
     }
 
 
-def _hint(name: str, takes: Mapping[str, Argument]) -> str:
+def _suggest_name(name: str, arguments: Mapping[str, Argument]) -> str:
     import difflib
 
-    near = difflib.get_close_matches(name, takes, n=1)
-    return f"Did you mean `{near[0]}`?" if near else f"It takes: {', '.join(takes) or 'none'}."
+    near = difflib.get_close_matches(name, arguments, n=1)
+    return f"Did you mean `{near[0]}`?" if near else f"It takes: {', '.join(arguments) or 'none'}."
 
 
-def _fit(value: Any, wanted: Wanted, where: str) -> Any:
+def _convert(value: Any, argument_type: ArgumentType, where: str) -> Any:
     """Return a value of the wanted type, or raise Refused. "5" is accepted for a number, 5 for a text; nothing else is
     converted."""
-    kind, *of = wanted
+    kind, *inner = argument_type
     if kind == "anything":
         return value
     if kind == "or":
-        return _fit_any(value, of[0], where)
+        return _convert_to_any(value, inner[0], where)
     if kind == "one of":
-        if value in of[0]:
+        if value in inner[0]:
             return value
-        raise Refused(f"{where} is one of {', '.join(map(str, of[0]))}, not {_shown(value, where)}.")
+        raise Refused(f"{where} is one of {', '.join(map(str, inner[0]))}, not {_quote_value(value, where)}.")
     if kind == "list" and isinstance(value, list | tuple):
-        return [_fit(item, of[0], f"{where}[{n}]") for n, item in enumerate(value)]
+        return [_convert(item, inner[0], f"{where}[{n}]") for n, item in enumerate(value)]
     if kind == "mapping" and isinstance(value, Mapping):
-        return {str(key): _fit(item, of[0], f"{where}.{key}") for key, item in value.items()}
-    if kind in EXACT:
-        return _fit_scalar(value, kind, where)
-    raise Refused(f"{where} is {_name(wanted)}, not {_shown(value, where)}.")
+        return {str(key): _convert(item, inner[0], f"{where}.{key}") for key, item in value.items()}
+    if kind in PYTHON_TYPES:
+        return _convert_scalar(value, kind, where)
+    raise Refused(f"{where} is {_describe_type(argument_type)}, not {_quote_value(value, where)}.")
 
 
-def _fit_any(value: Any, choices: list[Wanted], where: str) -> Any:
+def _convert_to_any(value: Any, choices: list[ArgumentType], where: str) -> Any:
     if value is None and ["null"] in choices:
         return None
     choices = [choice for choice in choices if choice != ["null"]]
-    exact = [choice for choice in choices if type(value) is EXACT.get(choice[0])]
+    exact = [choice for choice in choices if type(value) is PYTHON_TYPES.get(choice[0])]
     for item in exact + choices:
         try:
-            return _fit(value, item, where)
+            return _convert(value, item, where)
         except Refused:
             continue
-    raise Refused(f"{where} is {' or '.join(map(_name, choices))}, not {_shown(value, where)}.")
+    raise Refused(f"{where} is {' or '.join(map(_describe_type, choices))}, not {_quote_value(value, where)}.")
 
 
-EXACT: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
-READ: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
+PYTHON_TYPES: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
+NUMBER_PARSERS: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
 
 
-def _fit_scalar(value: Any, kind: str, where: str) -> Any:
-    fitted = _bent(value, kind)
-    if fitted is None:
-        raise Refused(f"{where} is {_name([kind])}, not {_shown(value, where)}.")
-    if kind in READ and not 0 <= fitted < math.inf:  # nor is a NaN; they are counts, sizes, times and shares
-        raise Refused(f"{where} must be at least 0, got {_shown(value, where)}.")
-    return fitted
+def _convert_scalar(value: Any, kind: str, where: str) -> Any:
+    converted = _coerce_scalar(value, kind)
+    if converted is None:
+        raise Refused(f"{where} is {_describe_type([kind])}, not {_quote_value(value, where)}.")
+    if (
+        kind in NUMBER_PARSERS and not 0 <= converted < math.inf
+    ):  # nor is a NaN; they are counts, sizes, times and shares
+        raise Refused(f"{where} must be at least 0, got {_quote_value(value, where)}.")
+    return converted
 
 
-def _bent(value: Any, kind: str) -> Any:
+def _coerce_scalar(value: Any, kind: str) -> Any:
     """Convert a value to its kind; None if that is not possible."""
-    if type(value) is EXACT[kind]:
+    if type(value) is PYTHON_TYPES[kind]:
         return value
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "number" and number:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "number" and is_number:
         return float(value)
-    if kind in READ and isinstance(value, str):
+    if kind in NUMBER_PARSERS and isinstance(value, str):
         with contextlib.suppress(ValueError):
-            return READ[kind](value)
-    return str(value) if kind == "text" and number else None
+            return NUMBER_PARSERS[kind](value)
+    return str(value) if kind == "text" and is_number else None
 
 
-def _shown(value: Any, where: str) -> str:
+def _quote_value(value: Any, where: str) -> str:
     """Return a value as a message quotes it, unless it has the name of a secret."""
-    return "what is written there" if any(map(names_a_secret, re.split(r"[.\[]", where))) else repr(value)
+    return "what is written there" if any(map(is_secret_name, re.split(r"[.\[]", where))) else repr(value)
 
 
-def _name(wanted: Wanted) -> str:
-    kind = str(wanted[0])
+def _describe_type(argument_type: ArgumentType) -> str:
+    kind = str(argument_type[0])
     return kind if kind in ("true or false", "one of") else f"a {kind}"

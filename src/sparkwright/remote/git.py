@@ -24,36 +24,36 @@ from pathlib import Path
 
 from sparkwright.errors import Failed, Refused, Unreachable
 from sparkwright.host import output
-from sparkwright.host_side import cache
+from sparkwright.host_side import cache_folder
 from sparkwright.trust import private
 from sparkwright.units import MIB
 from sparkwright.visible import one_line
 
-FETCH_S, READ_S = 180.0, 30.0
+FETCH_TIMEOUT_S, READ_TIMEOUT_S = 180.0, 30.0
 #: size limit of a file that git writes; a pack of all known recipes has 30 MB
-MOST_PACK_BYTES = 512 * MIB
+MAX_PACK_BYTES = 512 * MIB
 #: number of fetches after which the repository is recreated; a pinned commit can be fetched again
-MOST_PACKS = 8
+MAX_PACKS = 8
 #: address space limit of each git process, which only Linux enforces
-MOST_MEMORY_BYTES = 1024 * MIB
+MAX_MEMORY_BYTES = 1024 * MIB
 #: size limit of an object in git's memory; larger files are streamed and never read
-MOST_OBJECT_BYTES = 64 * MIB
-MOST_FILE_BYTES = MIB
-MOST_FILES = 100_000
+MAX_OBJECT_BYTES = 64 * MIB
+MAX_FILE_BYTES = MIB
+MAX_FILES = 100_000
 #: size limit of the list of a commit's files; the Linux kernel's has 9 MB
-MOST_LIST_BYTES = 16 * MIB
+MAX_LIST_BYTES = 16 * MIB
 #: limit on the total size of the files that a command reads; the 173 recipes of vllm-project have 2 MB
-MOST_TEXT_BYTES = 32 * MIB
+MAX_TEXT_BYTES = 32 * MIB
 #: limit on the total size of the files that git prints at once
-BATCH_BYTES = 4 * MIB
+MAX_BATCH_BYTES = 4 * MIB
 #: the folder that holds the old repository while a new one is fetched; the files that git leaves when it is killed, where a
 #: lock would block every later fetch; and the age at which such files can't belong to a running command
-ASIDE = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
-UNFINISHED = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
-LEFTOVER_S = 3600.0
-REGULAR = ("100644", "100755")
-KEPT = "refs/sparkwright/fetched"
-SAFE = (
+OLD_REPOSITORY = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
+UNFINISHED_FILES = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
+MIN_LEFTOVER_AGE_S = 3600.0
+REGULAR_MODES = ("100644", "100755")
+FETCHED_REF = "refs/sparkwright/fetched"
+SAFE_OPTIONS = (
     "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
     "-c", "fetch.fsckObjects=true", "-c", "core.symlinks=false", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0",
     "-c", "maintenance.auto=false",
@@ -61,7 +61,7 @@ SAFE = (
     "-c", "fetch.unpackLimit=1", "-c", "transfer.unpackLimit=1", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=4m",
     "-c", "core.deltaBaseCacheLimit=16m", "-c", "core.packedGitWindowSize=16m", "-c", "core.packedGitLimit=128m",
 )  # fmt: skip
-SMALLER = "Name the folder of its recipes with `recipes:` in registries.yml, or remove the registry there."
+NARROW_FIX = "Name the folder of its recipes with `recipes:` in registries.yml, or remove the registry there."
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class Repository:
     @property
     def folder(self) -> Path:
         """The cached copy on this laptop, which can be fetched again."""
-        return cache() / "registries" / f"{hashlib.sha256(self.url.encode()).hexdigest()[:20]}.git"
+        return cache_folder() / "registries" / f"{hashlib.sha256(self.url.encode()).hexdigest()[:20]}.git"
 
-    def has(self, commit: str) -> bool:
+    def has_commit(self, commit: str) -> bool:
         """Return True if a commit is in the cached copy."""
-        return self.folder.is_dir() and self._run(["cat-file", "-e", f"{commit}^{{commit}}"], READ_S)[0] == 0
+        return self.folder.is_dir() and self._run(["cat-file", "-e", f"{commit}^{{commit}}"], READ_TIMEOUT_S)[0] == 0
 
-    def fetch(self, wanted: str) -> str:
+    def fetch(self, ref: str) -> str:
         """Fetch the state of a branch, a tag, HEAD or a commit, without its history.
 
         Returns:
@@ -103,14 +103,14 @@ class Repository:
                 Refused: the repository is larger than allowed.
             Failed: git is not installed.
         """
-        private.folder(self.folder.parent)
+        private.create_folder(self.folder.parent)
         remove_leftovers(self.folder)
         if not self._is_full():
-            return self._fetched(wanted)
+            return self._fetch_into(ref)
         old = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)) / "old"
         self.folder.rename(old)
         try:
-            return self._fetched(wanted)
+            return self._fetch_into(ref)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             old.rename(self.folder)
@@ -122,15 +122,15 @@ class Repository:
         """Return True if earlier fetches have filled the cache: each one adds a pack, and they are never garbage-collected."""
         packs = self.folder / "objects/pack"
         sizes = [path.stat().st_size for path in packs.glob("*.pack")] if packs.is_dir() else []
-        return len(sizes) >= MOST_PACKS or sum(sizes) > MOST_PACK_BYTES
+        return len(sizes) >= MAX_PACKS or sum(sizes) > MAX_PACK_BYTES
 
-    def _fetched(self, wanted: str) -> str:
+    def _fetch_into(self, ref: str) -> str:
         """Fetch into the existing repository; see `fetch`."""
         if not (self.folder / "HEAD").is_file():
-            self._git(["init", "--quiet", "--bare", str(self.folder)], READ_S, inside=False)
+            self._git(["init", "--quiet", "--bare", str(self.folder)], READ_TIMEOUT_S, inside=False)
         argv = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
-        self._git([*argv, f"{wanted}:{KEPT}"], FETCH_S)
-        return self._git(["rev-parse", f"{KEPT}^{{commit}}"], READ_S).decode().strip()
+        self._git([*argv, f"{ref}:{FETCHED_REF}"], FETCH_TIMEOUT_S)
+        return self._git(["rev-parse", f"{FETCHED_REF}^{{commit}}"], READ_TIMEOUT_S).decode().strip()
 
     def files(self, commit: str, below: str) -> list[File]:
         """List the regular files of a folder at a commit, except those larger than MOST_FILE_BYTES.
@@ -139,41 +139,41 @@ class Repository:
             Refused: there are more than MOST_FILES files, or the list exceeds MOST_LIST_BYTES.
         """
         argv = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
-        found = []
-        rows = self._git(argv, READ_S, most_bytes=MOST_LIST_BYTES).split(b"\0")
-        if len(rows) > MOST_FILES:
-            raise Refused(f"it has more than {MOST_FILES:,} files.", where=self._where, fix=SMALLER)
+        regular = []
+        rows = self._git(argv, READ_TIMEOUT_S, most_bytes=MAX_LIST_BYTES).split(b"\0")
+        if len(rows) > MAX_FILES:
+            raise Refused(f"it has more than {MAX_FILES:,} files.", where=self._where, fix=NARROW_FIX)
         for row in rows:
-            about, _, path = row.partition(b"\t")
-            parts = about.decode("ascii", "replace").split()
-            if len(parts) == 4 and parts[0] in REGULAR and parts[3].isdigit() and int(parts[3]) <= MOST_FILE_BYTES:
-                found.append(File(path.decode("utf-8", "replace"), parts[2], int(parts[3])))
-        return found
+            metadata, _, path = row.partition(b"\t")
+            parts = metadata.decode("ascii", "replace").split()
+            if len(parts) == 4 and parts[0] in REGULAR_MODES and parts[3].isdigit() and int(parts[3]) <= MAX_FILE_BYTES:
+                regular.append(File(path.decode("utf-8", "replace"), parts[2], int(parts[3])))
+        return regular
 
-    def texts(self, files: Sequence[File]) -> Iterator[tuple[File, str]]:
+    def read_texts(self, files: Sequence[File]) -> Iterator[tuple[File, str]]:
         """Yield files with their texts, leaving out those that git does not return.
 
         Raises:
             Refused: together they exceed MOST_TEXT_BYTES; nothing is read then.
         """
-        if sum(file.size_bytes for file in files) > MOST_TEXT_BYTES:
-            message = f"its {len(files):,} recipes have more than {MOST_TEXT_BYTES // MIB} MiB together."
-            raise Refused(message, where=self._where, fix=SMALLER)
+        if sum(file.size_bytes for file in files) > MAX_TEXT_BYTES:
+            message = f"its {len(files):,} recipes have more than {MAX_TEXT_BYTES // MIB} MiB together."
+            raise Refused(message, where=self._where, fix=NARROW_FIX)
         for batch in _batches(files):
-            given = "".join(f"{file.object_id}\n" for file in batch).encode()
-            rest = memoryview(self._git(["cat-file", "--batch"], READ_S, given=given))
+            object_ids = "".join(f"{file.object_id}\n" for file in batch).encode()
+            remaining = memoryview(self._git(["cat-file", "--batch"], READ_TIMEOUT_S, given=object_ids))
             for file in batch:
-                end = bytes(rest[:200]).find(b"\n") + 1
-                parts = bytes(rest[:end]).split()
-                rest = rest[end:]
+                end = bytes(remaining[:200]).find(b"\n") + 1
+                parts = bytes(remaining[:end]).split()
+                remaining = remaining[end:]
                 if len(parts) == 3 and parts[1] == b"blob" and parts[2].isdigit():
                     size = int(parts[2])
-                    yield file, str(rest[:size], "utf-8", "replace")
-                    rest = rest[size + 1 :]
+                    yield file, str(remaining[:size], "utf-8", "replace")
+                    remaining = remaining[size + 1 :]
 
     def text(self, file: File) -> str:
         """Return the text of a file, or an empty text if git does not return it."""
-        return next((text for _, text in self.texts([file])), "")
+        return next((text for _, text in self.read_texts([file])), "")
 
     @property
     def _where(self) -> str:
@@ -186,11 +186,11 @@ class Repository:
         *,
         inside: bool = True,
         given: bytes = b"",
-        most_bytes: int = output.MOST_BYTES,
+        most_bytes: int = output.MAX_BYTES,
     ) -> bytes:
         code, out, err = self._run(argv, timeout_s, inside=inside, given=given, most_bytes=most_bytes)
         if code:
-            message = f"git says: {one_line(_reason(err), at_most=200)}."
+            message = f"git says: {one_line(_error_line(err), max_chars=200)}."
             raise Unreachable(message, where=self._where, fix="Check the url in registries.yml.")
         return out
 
@@ -201,28 +201,28 @@ class Repository:
         *,
         inside: bool = True,
         given: bytes = b"",
-        most_bytes: int = output.MOST_BYTES,
+        most_bytes: int = output.MAX_BYTES,
     ) -> tuple[int, bytes, bytes]:
         """Run git without prompts and in the C locale. Local repositories are allowed only if the user's URL is local."""
         at = ["--git-dir", str(self.folder)] if inside else []
-        limits = partial(_limit, int(timeout_s) + 1)
+        limits = partial(_limit_resources, int(timeout_s) + 1)
         try:
             return output.run(
-                ["git", *SAFE, *at, *argv],
+                ["git", *SAFE_OPTIONS, *at, *argv],
                 stdin=given,
                 timeout_s=timeout_s,
-                env=_environment(local=self.url.startswith("file://")),
-                most_bytes=most_bytes,
+                env=_git_environment(local=self.url.startswith("file://")),
+                max_bytes=most_bytes,
                 limits=limits,
             )
         except FileNotFoundError:
             raise Failed("git is not installed.", fix="Install git on this laptop.") from None
-        except output.TookTooLong:
+        except output.ProgramTimeout:
             message = f"git did not finish within {timeout_s:.0f} s."
             raise Unreachable(message, where=self._where, fix="Check the network and the url.") from None
         except output.TooMuchOutput:
             message = f"git prints more than {most_bytes // MIB} MiB about it: it has more files than a registry needs."
-            raise Refused(message, where=self._where, fix=SMALLER) from None
+            raise Refused(message, where=self._where, fix=NARROW_FIX) from None
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -233,20 +233,20 @@ def remove_leftovers(folder: Path) -> None:
     Args:
         folder: the repository of a registry.
     """
-    aside = (path for path in folder.parent.iterdir() if ASIDE.fullmatch(path.name))
-    unfinished = (path for pattern in UNFINISHED for path in folder.glob(pattern))
-    for path in [*aside, *unfinished]:
+    old_repositories = (path for path in folder.parent.iterdir() if OLD_REPOSITORY.fullmatch(path.name))
+    unfinished = (path for pattern in UNFINISHED_FILES for path in folder.glob(pattern))
+    for path in [*old_repositories, *unfinished]:
         with contextlib.suppress(OSError):  # another command removed it first
-            found = path.lstat()
-            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < LEFTOVER_S:
+            status = path.lstat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < MIN_LEFTOVER_AGE_S:
                 continue
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 shutil.rmtree(path)
-            elif stat.S_ISREG(found.st_mode):
+            elif stat.S_ISREG(status.st_mode):
                 path.unlink()
 
 
-def _reason(errors: bytes) -> str:
+def _error_line(errors: bytes) -> str:
     """Return the line with the reason from git's error output, without its full stop, as advice may follow it."""
     lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
     return next((line for line in lines if line.startswith("fatal: ")), lines[-1]).rstrip(".")
@@ -257,7 +257,7 @@ def _batches(files: Sequence[File]) -> Iterator[list[File]]:
     batch: list[File] = []
     size = 0
     for file in files:
-        if batch and size + file.size_bytes > BATCH_BYTES:
+        if batch and size + file.size_bytes > MAX_BATCH_BYTES:
             yield batch
             batch, size = [], 0
         batch.append(file)
@@ -266,7 +266,7 @@ def _batches(files: Sequence[File]) -> Iterator[list[File]]:
         yield batch
 
 
-def _environment(*, local: bool) -> dict[str, str]:
+def _git_environment(*, local: bool) -> dict[str, str]:
     env = {
         **os.environ,
         "GIT_ALLOW_PROTOCOL": "https:ssh:file" if local else "https:ssh",
@@ -276,7 +276,7 @@ def _environment(*, local: bool) -> dict[str, str]:
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_LFS_SKIP_SMUDGE": "1",
-        "GIT_ALLOC_LIMIT": str(MOST_OBJECT_BYTES),
+        "GIT_ALLOC_LIMIT": str(MAX_OBJECT_BYTES),
         "LC_ALL": "C",
     }
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_EXTERNAL_DIFF"):
@@ -284,15 +284,15 @@ def _environment(*, local: bool) -> dict[str, str]:
     return env
 
 
-def _limit(cpu_s: int) -> None:
+def _limit_resources(cpu_s: int) -> None:
     """Limit this process and its children. On macOS, which can't limit the address space, only the object limit applies."""
-    _lower(resource.RLIMIT_FSIZE, MOST_PACK_BYTES)
-    _lower(resource.RLIMIT_CPU, cpu_s)
+    _lower_limit(resource.RLIMIT_FSIZE, MAX_PACK_BYTES)
+    _lower_limit(resource.RLIMIT_CPU, cpu_s)
     if sys.platform == "linux":
-        _lower(resource.RLIMIT_AS, MOST_MEMORY_BYTES)
+        _lower_limit(resource.RLIMIT_AS, MAX_MEMORY_BYTES)
 
 
-def _lower(kind: int, most: int) -> None:
+def _lower_limit(kind: int, maximum: int) -> None:
     hard = resource.getrlimit(kind)[1]
-    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    limit = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
     resource.setrlimit(kind, (limit, limit))

@@ -16,10 +16,10 @@ from sparkwright.secret import Secret
 
 #: kind of requests that a command sends: short questions, plans, or plans whose tasks use the Docker Engine. It only determines
 #: what the host's runner imports while the laptop is still planning.
-Need = Literal["light", "plan", "engine"]
+RequestKind = Literal["light", "plan", "engine"]
 #: how long the planning thread may hold the GIL while a connecting thread waits for it: with Python's default of 5 ms, every
 #: one of the handshake's many short steps would wait that long
-SWITCH_S = 0.0005
+SWITCH_INTERVAL_S = 0.0005
 
 
 class Link(Protocol):
@@ -35,7 +35,7 @@ class Link(Protocol):
         """Close the connection. Runs on the host continue."""
 
 
-def open_link(host: Host, need: Need = "engine") -> Link:
+def open_link(host: Host, need: RequestKind = "engine") -> Link:
     """Return the link for a host's `connection`, which starts connecting in the background.
 
     Args:
@@ -44,9 +44,9 @@ def open_link(host: Host, need: Need = "engine") -> Link:
     if host.connection == "ssh":
         from sparkwright.remote.ssh import ssh_config
 
-        sys.setswitchinterval(SWITCH_S)
-        ssh_config.begin(host)  # a separate process, while this one imports
-        with paramiko_by_folder():
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        ssh_config.start_resolving(host)  # a separate process, while this one imports
+        with fast_paramiko_import():
             from sparkwright.remote.ssh.ssh_link import SshLink
 
         return SshLink(host, need)
@@ -60,35 +60,35 @@ def open_link(host: Host, need: Need = "engine") -> Link:
 # On import, Paramiko asks importlib.metadata for its own version. That imports the mail, zip and CSV modules and reads a
 # 10 KB file, although the name of the dist-info folder next to the package already holds the version.
 
-NAME = "importlib.metadata"
+METADATA_MODULE = "importlib.metadata"
 
 
 @contextmanager
-def paramiko_by_folder() -> Iterator[None]:
+def fast_paramiko_import() -> Iterator[None]:
     """Look up Paramiko's version by the name of its folder, for the duration of the block that imports it."""
-    if NAME in sys.modules:
+    if METADATA_MODULE in sys.modules:
         yield
         return
-    stand_in = ModuleType(NAME)
+    stand_in = ModuleType(METADATA_MODULE)
 
-    def real(name: str) -> Any:
-        if sys.modules.get(NAME) is stand_in:
-            del sys.modules[NAME]
-        return getattr(importlib.import_module(NAME), name)
+    def load_real(name: str) -> Any:
+        if sys.modules.get(METADATA_MODULE) is stand_in:
+            del sys.modules[METADATA_MODULE]
+        return getattr(importlib.import_module(METADATA_MODULE), name)
 
-    stand_in.version = lambda name: version_of_folder(name) or real("version")(name)  # type: ignore[attr-defined]
-    stand_in.__getattr__ = real  # type: ignore[method-assign]
-    sys.modules[NAME] = stand_in
+    stand_in.version = lambda name: version_from_folder(name) or load_real("version")(name)  # type: ignore[attr-defined]
+    stand_in.__getattr__ = load_real  # type: ignore[method-assign]
+    sys.modules[METADATA_MODULE] = stand_in
     try:
         yield
     finally:
-        if sys.modules.get(NAME) is stand_in:
-            del sys.modules[NAME]
+        if sys.modules.get(METADATA_MODULE) is stand_in:
+            del sys.modules[METADATA_MODULE]
 
 
-def version_of_folder(name: str) -> str:
+def version_from_folder(name: str) -> str:
     """Return the version of a package from its NAME-VERSION.dist-info folder; empty unless there is exactly one."""
     package = sys.modules.get(name)
     siblings = [Path(path).parent for path in package.__path__] if package is not None else []
-    found = [path.name for folder in siblings for path in folder.glob(f"{name}-*.dist-info")]
-    return found[0].removesuffix(".dist-info").removeprefix(f"{name}-") if len(found) == 1 else ""
+    dist_infos = [path.name for folder in siblings for path in folder.glob(f"{name}-*.dist-info")]
+    return dist_infos[0].removesuffix(".dist-info").removeprefix(f"{name}-") if len(dist_infos) == 1 else ""

@@ -14,14 +14,14 @@ from typing import IO, Any
 
 from sparkwright.errors import Unreachable
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.event_reader import Received
+from sparkwright.protocol.event_reader import EventReader
 from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
 CHUNK_BYTES = 64 * 1024
 #: number of chunks kept from the end of a runner's standard error
-KEPT_CHUNKS = 2
-LAST_WORDS_S = 2.0
+MAX_ERROR_CHUNKS = 2
+ERROR_OUTPUT_TIMEOUT_S = 2.0
 
 
 class LocalLink:
@@ -44,23 +44,23 @@ class LocalLink:
         self._processes.append(process)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
-        last_words: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
-        errors = threading.Thread(target=_drain, args=(process.stderr, last_words), daemon=True)
-        errors.start()
+        error_chunks: deque[bytes] = deque(maxlen=MAX_ERROR_CHUNKS)
+        error_reader = threading.Thread(target=_read_errors, args=(process.stderr, error_chunks), daemon=True)
+        error_reader.start()
         with (
             contextlib.suppress(BrokenPipeError),
-            process.stdin as given,
+            process.stdin as stdin,
         ):  # a runner that exits at once reports the reason
-            given.write(json.dumps(request, default=str).encode() + b"\n")
-        received = Received()
+            stdin.write(json.dumps(request, default=str).encode() + b"\n")
+        received = EventReader()
         while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
             yield from received.feed(data)
         yield from received.end()
         if process.wait() != 0:
-            errors.join(LAST_WORDS_S)
-            answer = b"".join(last_words).decode(errors="replace").strip().splitlines()
-            why = answer[-1] if answer else "no reason given"
-            raise Unreachable(f"the runner exited with {process.returncode}: {why}.")
+            error_reader.join(ERROR_OUTPUT_TIMEOUT_S)
+            error_lines = b"".join(error_chunks).decode(errors="replace").strip().splitlines()
+            reason = error_lines[-1] if error_lines else "no reason given"
+            raise Unreachable(f"the runner exited with {process.returncode}: {reason}.")
 
     def ready(self) -> None:
         """Return immediately, as this machine is always connected. See `Link.ready`."""
@@ -82,17 +82,17 @@ class LocalLink:
         from sparkwright.sandbox import control
 
         folder = control.folder_of(self._host.machine)
-        found = control.up(folder)
-        if control.lost(folder):
+        environment = control.up(folder)
+        if control.is_lost(folder):
             fix = "`invoke sandbox.fault none` reboots it."
             raise Unreachable(f"{self._host.machine} does not answer: it ran out of memory.", fix=fix)
         if self._host.serve_port:
             (folder / "serve_port").write_text(str(self._host.serve_port))
-        return found
+        return environment
 
 
-def _drain(pipe: IO[bytes], kept: deque[bytes]) -> None:
+def _read_errors(pipe: IO[bytes], chunks: deque[bytes]) -> None:
     """Read the output as it is written, because a runner would block forever on a full pipe."""
     with pipe:
         while data := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
-            kept.append(data)
+            chunks.append(data)

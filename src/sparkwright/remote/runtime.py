@@ -23,7 +23,7 @@ from sparkwright import host_side, visible
 from sparkwright.errors import Failed, Refused
 from sparkwright.protocol.events import Event, event
 from sparkwright.shell import join
-from sparkwright.trust.names import MACHINE, PYTHON_PATH, PYTHON_VERSION, inside, matched
+from sparkwright.trust.names import MACHINE, PYTHON_PATH, PYTHON_VERSION, require_match, resolve_inside
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 #: processors for which the runtime's wheels exist, as uname prints them
 MACHINES = ("aarch64", "x86_64")
 #: files in a wheel's .data folder that are installed with its packages (PEP 427); scripts, headers and data are left out
-_BESIDE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
+_DATA_FOLDER_FILE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
 #: folders of wheels that a host never imports
-_LEFT_OUT = {"tests", "test", "bin", "__pycache__"}
+_EXCLUDED_FOLDERS = {"tests", "test", "bin", "__pycache__"}
 
 
 @functools.lru_cache(maxsize=1)
@@ -46,7 +46,7 @@ def content_hash() -> str:
     return hashlib.sha256(REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
-def archive(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
+def ensure_archive(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
     """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz in the laptop's cache.
 
     It is built if it is missing or damaged. Raises Failed if a wheel is not available, or if a name that came from a host is
@@ -55,63 +55,63 @@ def archive(python: str, machine: str, progress: Progress = lambda done, total, 
     Args:
         progress: see `fetched`.
     """
-    made_for = f"{matched(PYTHON_VERSION, python, 'the Python')}-{matched(MACHINE, machine, 'the processor')}"
-    path = inside(host_side.cache() / "runtime", f"{content_hash()}-{made_for}.tar.gz")
-    if not _as_built(path):
-        parts = fetched(python, machine, progress)
+    target = f"{require_match(PYTHON_VERSION, python, 'the Python')}-{require_match(MACHINE, machine, 'the processor')}"
+    path = resolve_inside(host_side.cache_folder() / "runtime", f"{content_hash()}-{target}.tar.gz")
+    if not _is_intact(path):
+        wheels = fetch_wheels(python, machine, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
-            _pack(parts, f"{made_for}\n", temporary)
-        _seal(path).write_text(hashlib.sha256(Path(temporary.name).read_bytes()).hexdigest())
+            _pack(wheels, f"{target}\n", temporary)
+        _checksum_path(path).write_text(hashlib.sha256(Path(temporary.name).read_bytes()).hexdigest())
         Path(temporary.name).replace(path)
     return path
 
 
-def _as_built(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == _seal(path).read_text()
+        return hashlib.sha256(path.read_bytes()).hexdigest() == _checksum_path(path).read_text()
     except OSError:
         return False
 
 
-def _seal(path: Path) -> Path:
+def _checksum_path(path: Path) -> Path:
     """Return the path of the file that holds the archive's sha256."""
     return path.with_name(f"{path.name}.sha256")
 
 
-def _pack(parts: list[Path], tag: str, out: Any) -> None:
+def _pack(wheels: list[Path], tag: str, out: Any) -> None:
     """Pack everything into a reproducible archive, starting with the manifest of sizes and SHA-256 hashes."""
     import gzip
     import tarfile
 
-    files = {f"lib/{name}": data for wheel in parts for name, data in _files(wheel)}
-    files |= {f"lib/sparkwright/{name}": data for name, data in host_side.sources()}
+    files = {f"lib/{name}": data for wheel in wheels for name, data in _wheel_files(wheel)}
+    files |= {f"lib/sparkwright/{name}": data for name, data in host_side.iter_sources()}
     files["tag"] = tag.encode()
     manifest = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in files.items()}
     with (
         gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w") as tar,
     ):
-        _add(tar, "manifest.json", json.dumps(manifest).encode())
+        _add_file(tar, "manifest.json", json.dumps(manifest).encode())
         for name, data in files.items():
-            _add(tar, name, data)
+            _add_file(tar, name, data)
 
 
-def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
+def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of the files that a wheel installs."""
     import zipfile
 
     with zipfile.ZipFile(wheel) as packed:
         for name in sorted(packed.namelist()):
-            inside = _BESIDE.fullmatch(name)
-            target = inside[1] if inside else name
+            match = _DATA_FOLDER_FILE.fullmatch(name)
+            target = match[1] if match else name
             folders = target.split("/")[:-1]
-            if name.endswith("/") or _LEFT_OUT & set(folders) or (folders and folders[0].endswith(".data")):
+            if name.endswith("/") or _EXCLUDED_FOLDERS & set(folders) or (folders and folders[0].endswith(".data")):
                 continue
             yield target, packed.read(name)
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add_file(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     import tarfile
 
     info = tarfile.TarInfo(name)
@@ -125,7 +125,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: manylinux tags that the wheels of the requirements may have
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 #: messages of pip and its libraries when no index answers
-_NOBODY = re.compile(
+_NO_INDEX = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
 )
 
@@ -139,7 +139,7 @@ class Pin(NamedTuple):
     hashes: frozenset[str]
 
 
-def fetched(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
+def fetch_wheels(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
     """Return all wheels for a Python ("3.12") and processor ("aarch64") from the laptop's cache, verified by their hashes.
 
     Missing or damaged wheels are downloaded. Raises Failed if a wheel is not available, or if the index offers a different one.
@@ -148,30 +148,32 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
         progress: called with the number done, the total, and the next name.
     """
     if python not in PYTHONS or machine not in MACHINES:
-        known = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
-        raise Failed(f"there is no runtime for {visible.name(machine)}, Python {visible.name(python)}: {known}.")
-    folder = _folder(python, machine)
-    found = _complete(folder)
-    missing = {name: pin for name, pin in locked().items() if name not in found}
+        supported = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
+        raise Failed(
+            f"there is no runtime for {visible.display_name(machine)}, Python {visible.display_name(python)}: {supported}."
+        )
+    folder = _wheels_folder(python, machine)
+    wheels = _complete_wheels(folder)
+    missing = {name: pin for name, pin in pinned_requirements().items() if name not in wheels}
     if missing:
         try:
             _download(missing, folder, python, machine, progress)
         except OSError as error:
             raise Failed(f"the runtime's wheels can't be kept: {error.strerror}.", where=str(folder)) from None
-        found = _complete(folder)
-    lost = sorted(set(locked()) - set(found))
-    if lost:
-        raise Failed(f"pip fetched no wheel for {', '.join(lost)}.", where=str(folder))
-    return [found[name] for name in sorted(found)]
+        wheels = _complete_wheels(folder)
+    absent = sorted(set(pinned_requirements()) - set(wheels))
+    if absent:
+        raise Failed(f"pip fetched no wheel for {', '.join(absent)}.", where=str(folder))
+    return [wheels[name] for name in sorted(wheels)]
 
 
-def here(python: str, machine: str) -> bool:
+def is_cached(python: str, machine: str) -> bool:
     """Return True if all wheels are in the laptop's cache and complete."""
-    return set(_complete(_folder(python, machine))) == set(locked())
+    return set(_complete_wheels(_wheels_folder(python, machine))) == set(pinned_requirements())
 
 
 @functools.lru_cache(maxsize=4)
-def locked(text: str = "") -> dict[str, Pin]:
+def pinned_requirements(text: str = "") -> dict[str, Pin]:
     """Return the pinned requirements by package name."""
     text = text or REQUIREMENTS.read_text()
     pins = {}
@@ -183,88 +185,90 @@ def locked(text: str = "") -> dict[str, Pin]:
     return pins
 
 
-def written(name: str, version: str, hashes: Iterable[str]) -> str:
+def format_pin(name: str, version: str, hashes: Iterable[str]) -> str:
     """Return a line of the requirements file in pip's format."""
     return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{item}" for item in sorted(hashes))]) + "\n"
 
 
-def platform_words(machine: str, python: str) -> list[str]:
+def platform_options(machine: str, python: str) -> list[str]:
     """Return pip's options for another platform than this machine's."""
     tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     return [*options, *(f"--platform={tag}" for tag in tags)]
 
 
-def _folder(python: str, machine: str) -> Path:
-    return host_side.cache() / "runtime" / "wheels" / f"{python}-{machine}"
+def _wheels_folder(python: str, machine: str) -> Path:
+    return host_side.cache_folder() / "runtime" / "wheels" / f"{python}-{machine}"
 
 
-def _complete(folder: Path) -> dict[str, Path]:
+def _complete_wheels(folder: Path) -> dict[str, Path]:
     """Return the wheels in a folder that match the requirements, by package name."""
-    by_hash = {digest: name for name, pin in locked().items() for digest in pin.hashes}
-    found = {}
+    by_hash = {digest: name for name, pin in pinned_requirements().items() for digest in pin.hashes}
+    wheels = {}
     for path in sorted(folder.glob("*.whl")):
         name = by_hash.get(hashlib.sha256(path.read_bytes()).hexdigest())
         if name:
-            found[name] = path
-    return found
+            wheels[name] = path
+    return wheels
 
 
 def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
     """Download with pip to a temporary folder and move complete files over, so that an interruption leaves no partial file."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        lines = Path(temporary) / "requirements.txt"
-        lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
+        requirements = Path(temporary) / "requirements.txt"
+        requirements.write_text("".join(format_pin(name, *pin) for name, pin in missing.items()))
         # -P: the current folder may hold an untrusted project
         argv = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
         argv += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
-        argv += ["--dest", temporary, "--requirement", str(lines)]
-        answer = _reported([*argv, *platform_words(machine, python)], len(missing), progress)
-        if answer:
-            raise _refusal(answer, python, machine)
+        argv += ["--dest", temporary, "--requirement", str(requirements)]
+        errors = _run_pip([*argv, *platform_options(machine, python)], len(missing), progress)
+        if errors:
+            raise _download_error(errors, python, machine)
         for path in Path(temporary).glob("*.whl"):
             path.replace(folder / path.name)
 
 
-def _reported(argv: list[str], total: int, progress: Progress) -> str:
+def _run_pip(argv: list[str], total: int, progress: Progress) -> str:
     """Run pip and report its progress. Return its output if it failed, otherwise an empty text."""
-    lines, done = [], 0
+    output, done = [], 0
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
         for line in pip.stdout or ():
-            lines.append(line)
+            output.append(line)
             if line.startswith(("Collecting ", "Processing ")):  # from an index or from a folder
                 progress(done, total, line.split()[1].rpartition("/")[2])
                 done += 1
     if pip.returncode == 0:
         progress(total, total, "")
         return ""
-    return "".join(lines) or "pip said nothing"
+    return "".join(output) or "pip said nothing"
 
 
-def _refusal(message: str, python: str, machine: str) -> Failed:
-    what = f"the runtime for {machine}, Python {python}"
+def _download_error(message: str, python: str, machine: str) -> Failed:
+    subject = f"the runtime for {machine}, Python {python}"
     command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
     if "DO NOT MATCH THE HASHES" in message:
         fix = f"The connection may be intercepted, or the index is broken: inspect it with `{command} --debug`."
-        return Failed(f"{what} was not fetched: the package index offers a wheel that is not the pinned one.", fix=fix)
-    if _NOBODY.search(message):
-        message = f"{what} is not in this laptop's cache, and no package index can be reached."
+        return Failed(
+            f"{subject} was not fetched: the package index offers a wheel that is not the pinned one.", fix=fix
+        )
+    if _NO_INDEX.search(message):
+        message = f"{subject} is not in this laptop's cache, and no package index can be reached."
         return Failed(message, fix=f"Run `{command}` once where there is internet.")
     lines = message.strip().splitlines()
     last = next((line for line in reversed(lines) if line.startswith("ERROR:")), "".join(lines[-1:]))
-    return Failed(f"{what} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), at_most=300)}.")
+    return Failed(f"{subject} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), max_chars=300)}.")
 
 
-UNPACK_S = 120.0
+UNPACK_TIMEOUT_S = 120.0
 CHUNK_BYTES = 64 * 1024
-TEXT_CHARACTERS = 300
+MAX_TEXT_CHARS = 300
 
 
-def ship(
+def upload_runtime(
     run: Callable[[str], Channel],
     events: Callable[[Channel], Iterator[Event]],
-    found: Interpreter,
+    interpreter: Interpreter,
     where: str,
 ) -> Iterator[Event]:
     """Upload the host's runtime, unpack it there, and yield the progress.
@@ -272,25 +276,25 @@ def ship(
     Args:
         run: starts a command on the host.
         events: yields the events that a command prints.
-        found: the host's Python and processor.
+        interpreter: the host's Python and processor.
         where: the host's name.
 
     Raises:
         Refused: the host can't take it.
         TimeoutError: the host no longer reads.
     """
-    yield event("note", task="", text=f"shipping the runtime for {found.machine}, Python {found.version}")
-    data = archive(found.version, found.machine).read_bytes()
-    channel = run(unpack(content_hash(), found.path))
+    yield event("note", task="", text=f"shipping the runtime for {interpreter.machine}, Python {interpreter.version}")
+    data = ensure_archive(interpreter.version, interpreter.machine).read_bytes()
+    channel = run(unpack_command(content_hash(), interpreter.path))
     try:
-        channel.settimeout(UNPACK_S)  # other writers to the disk may slow it down
-        yield from _sent(channel, data)
-        reply = list(events(channel))
-        answer = next((row for row in reversed(reply) if row["event"] in ("shipped", "not_shipped")), None)
-        if answer is None or answer["event"] != "shipped":
-            why = answer["why"] if answer else last_words(channel, str(reply[-1].get("text", "")) if reply else "")
+        channel.settimeout(UNPACK_TIMEOUT_S)  # other writers to the disk may slow it down
+        yield from _send_archive(channel, data)
+        rows = list(events(channel))
+        outcome = next((row for row in reversed(rows) if row["event"] in ("shipped", "not_shipped")), None)
+        if outcome is None or outcome["event"] != "shipped":
+            reason = outcome["why"] if outcome else last_output(channel, str(rows[-1].get("text", "")) if rows else "")
             raise Refused(
-                f"the runtime can't be put on the host: {one_line(why, at_most=TEXT_CHARACTERS)}.",
+                f"the runtime can't be put on the host: {one_line(reason, max_chars=MAX_TEXT_CHARS)}.",
                 where=where,
                 fix="It needs some 80 MB in a home folder that can be written to; on the host: `df -h ~`.",
             )
@@ -298,40 +302,40 @@ def ship(
         channel.close()
 
 
-def no_start(channel: Channel) -> str:
+def failed_start_output(channel: Channel) -> str:
     """Return the last output of a runtime that exists but did not start; empty if there is none.
 
     The command has to have exited.
     """
-    lines = _errors(channel).splitlines()
-    if NO_START not in lines:
+    lines = _read_errors(channel).splitlines()
+    if NO_START_MARK not in lines:
         return ""
-    answer = [line for line in lines[: lines.index(NO_START)] if line.strip()]
-    return one_line(answer[-1], at_most=TEXT_CHARACTERS) if answer else "no output"
+    nonempty = [line for line in lines[: lines.index(NO_START_MARK)] if line.strip()]
+    return one_line(nonempty[-1], max_chars=MAX_TEXT_CHARS) if nonempty else "no output"
 
 
-def last_words(channel: Channel, message: str) -> str:
+def last_output(channel: Channel, message: str) -> str:
     """Return the end of a command's output, preferring its errors."""
-    text = _errors(channel).strip() or message.strip()
+    text = _read_errors(channel).strip() or message.strip()
     return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "no output"
 
 
-def _errors(channel: Channel) -> str:
+def _read_errors(channel: Channel) -> str:
     return channel.recv_stderr(CHUNK_BYTES).decode(errors="replace") if channel.recv_stderr_ready() else ""
 
 
-def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
+def _send_archive(channel: Channel, data: bytes) -> Iterator[Event]:
     """Send the archive and yield the progress. Raises TimeoutError.
 
     A host that closes its input has given up, and reports the reason in its answer.
     """
     try:
-        channel.sendall(unpacker())
+        channel.sendall(unpacker_source())
         for start in range(0, len(data), CHUNK_BYTES):
             channel.sendall(data[start : start + CHUNK_BYTES])
             done = min(start + CHUNK_BYTES, len(data))
-            about = {"task": "runtime", "text": "shipping the runtime", "unit": "bytes"}
-            yield event("progress", done=done, total=len(data), **about)
+            label = {"task": "runtime", "text": "shipping the runtime", "unit": "bytes"}
+            yield event("progress", done=done, total=len(data), **label)
         channel.shutdown_write()
     except TimeoutError:
         raise
@@ -347,7 +351,7 @@ def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
 BOOTSTRAP_FOLDER = ".local/share/sparkwright/runtime"
 UNPACKER = Path(__file__).with_name("unpack.py")
 #: printed to standard error after the last output of an existing runtime that did not start
-NO_START = "sparkwright: the runtime did not start"
+NO_START_MARK = "sparkwright: the runtime did not start"
 
 #: Runs the runtime, or reports the host's Python. $1 is the runtime's hash, $2 the kind of requests ("light", "plan" or
 #: "engine"). Exit codes 76 and 77 mean that the runtime started (see boot.py) and reported any later error itself.
@@ -356,7 +360,7 @@ _START = (
     'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
     'if [ -x "$p" ]; then "$p" -IS "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; c=$?; '
     "[ $c -eq 76 ] && exit 0; [ $c -eq 77 ] && exit 1; fi; "
-    f'echo "{NO_START}" >&2; fi; '
+    f'echo "{NO_START_MARK}" >&2; fi; '
     "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
     '"$p" -IS -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('
     '"\\n{\\"event\\": \\"runtime_missing\\", \\"path\\": \\"%s\\", \\"python\\": \\"%d.%d\\", \\"machine\\": \\"%s\\"}" % '
@@ -377,20 +381,20 @@ class Interpreter:
     machine: str
 
 
-def interpreter(answer: Event, host: str) -> Interpreter:
+def parse_interpreter(answer: Event, host: str) -> Interpreter:
     """Return the interpreter in a host's `runtime_missing` event, with each value validated for use in paths and commands.
 
     Raises Refused for a processor that sparkwright does not support, and Failed for an invalid value.
     """
     if answer["machine"] not in MACHINES:
-        wrong = one_line(answer["machine"], at_most=80)
+        wrong = one_line(answer["machine"], max_chars=80)
         raise Refused(f"its processor is '{wrong}'; sparkwright runs on {' and '.join(MACHINES)}.", where=host)
-    path = matched(PYTHON_PATH, answer["path"], f"the path of Python that {host} gives")
-    version = matched(PYTHON_VERSION, answer["python"], f"the Python that {host} gives")
+    path = require_match(PYTHON_PATH, answer["path"], f"the path of Python that {host} gives")
+    version = require_match(PYTHON_VERSION, answer["python"], f"the Python that {host} gives")
     return Interpreter(path, version, answer["machine"])
 
 
-def start(runtime: str, need: str) -> str:
+def start_command(runtime: str, need: str) -> str:
     """Return the command line that starts the runtime with this hash, which reads a request from standard input.
 
     Args:
@@ -399,15 +403,15 @@ def start(runtime: str, need: str) -> str:
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
 
 
-def unpack(runtime: str, python: str) -> str:
+def unpack_command(runtime: str, python: str) -> str:
     """Return the command line that unpacks a runtime with this hash on the host.
 
     Its standard input is `unpacker()` followed by the archive.
     """
-    length = len(unpacker())
+    length = len(unpacker_source())
     return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, BOOTSTRAP_FOLDER, runtime])
 
 
-def unpacker() -> bytes:
+def unpacker_source() -> bytes:
     """Return the source of the unpacker, which the host's Python runs."""
     return UNPACKER.read_bytes()

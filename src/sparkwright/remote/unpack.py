@@ -28,48 +28,48 @@ from pathlib import Path
 from typing import IO
 
 #: number of unused runtimes to keep, because the laptops of a lab may have different versions
-KEPT = 3
-BROKEN = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
+MAX_UNUSED = 3
+DAMAGE_ERRORS = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
 #: exit code of boot.py if the runtime started
-GOOD_START = 76
+STARTED_EXIT_CODE = 76
 
 
 def main(folder: str, name: str) -> int:
     """Read an archive from standard input and install it."""
     os.umask(0o077)
-    place = Path.home() / folder / name
+    target = Path.home() / folder / name
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _put(sys.stdin.buffer, place)
-    except BROKEN as error:
-        return _ended("not_shipped", why=f"the archive did not arrive complete ({type(error).__name__}: {error})")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _install(sys.stdin.buffer, target)
+    except DAMAGE_ERRORS as error:
+        return _report("not_shipped", why=f"the archive did not arrive complete ({type(error).__name__}: {error})")
     except OSError as error:
-        return _ended("not_shipped", why=_reason(error, place.parent))
-    return _ended("shipped")
+        return _report("not_shipped", why=_describe_error(error, target.parent))
+    return _report("shipped")
 
 
-def _put(archive: IO[bytes], place: Path) -> None:
-    with _turn(place.parent):
-        new = Path(tempfile.mkdtemp(prefix=".new.", dir=place.parent))
+def _install(archive: IO[bytes], target: Path) -> None:
+    with _hold_runtimes_lock(target.parent):
+        new = Path(tempfile.mkdtemp(prefix=".new.", dir=target.parent))
         lock = (new / "lock").open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         _unpack(archive, new)
         (new / "python").write_text(sys.executable)
-        compileall.compile_dir(new / "lib", quiet=2, stripdir=str(new), prependdir=str(place))
+        compileall.compile_dir(new / "lib", quiet=2, stripdir=str(new), prependdir=str(target))
         _sync(new)
-        with _turn(place.parent):
-            if not (_complete(place) and _starts(place)):
+        with _hold_runtimes_lock(target.parent):
+            if not (_is_complete(target) and _can_start(target)):
                 fcntl.flock(lock, fcntl.LOCK_SH)  # so that a process that starts it now does not have to wait
-                _replace(place, new)
-            _prune(place)
+                _replace(target, new)
+            _prune(target)
     finally:
         lock.close()
         shutil.rmtree(new, ignore_errors=True)
 
 
 @contextmanager
-def _turn(parent: Path) -> Iterator[None]:
+def _hold_runtimes_lock(parent: Path) -> Iterator[None]:
     """Hold the lock on the set of runtimes."""
     with (parent / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -83,9 +83,11 @@ def _unpack(archive: IO[bytes], new: Path) -> None:
         manifest = _read(tar, next(members, None))
         (new / "manifest.json").write_bytes(manifest)
         missing = {name: tuple(about) for name, about in json.loads(manifest).items()}
-        need, free = sum(size for size, _ in missing.values()), shutil.disk_usage(new).free
-        if free < need:
-            raise OSError(errno.ENOSPC, f"no room: it takes {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free")
+        needed_bytes, free_bytes = sum(size for size, _ in missing.values()), shutil.disk_usage(new).free
+        if free_bytes < needed_bytes:
+            raise OSError(
+                errno.ENOSPC, f"no room: it takes {needed_bytes / 1e6:.0f} MB, {free_bytes / 1e6:.0f} MB are free"
+            )
         for member in members:
             data = _read(tar, member)
             if missing.pop(member.name) != (len(data), hashlib.sha256(data).hexdigest()):
@@ -110,69 +112,69 @@ def _sync(folder: Path) -> None:
         os.sync()
 
 
-def _complete(place: Path) -> bool:
+def _is_complete(target: Path) -> bool:
     """Return True if another laptop has uploaded this runtime in the meantime and all its files are intact."""
     try:
-        manifest = json.loads((place / "manifest.json").read_bytes())
-        files = {name: (place / name).read_bytes() for name in manifest}
-        right = all([len(data), hashlib.sha256(data).hexdigest()] == manifest[name] for name, data in files.items())
-        return right and (place / "lock").exists()
-    except (OSError, *BROKEN):
+        manifest = json.loads((target / "manifest.json").read_bytes())
+        files = {name: (target / name).read_bytes() for name in manifest}
+        is_intact = all([len(data), hashlib.sha256(data).hexdigest()] == manifest[name] for name, data in files.items())
+        return is_intact and (target / "lock").exists()
+    except (OSError, *DAMAGE_ERRORS):
         return False
 
 
-def _starts(place: Path) -> bool:
+def _can_start(target: Path) -> bool:
     """Return True if the runtime starts. Its compiled files are not in the manifest and may be for another Python."""
-    argv = ["-IS", str(place / "lib/sparkwright/runner/boot.py"), str(place / "tag"), "engine"]
+    argv = ["-IS", str(target / "lib/sparkwright/runner/boot.py"), str(target / "tag"), "engine"]
     try:
-        python = (place / "python").read_text()
-        answer = subprocess.run([python, *argv], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        python = (target / "python").read_text()
+        completed = subprocess.run([python, *argv], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except (OSError, ValueError):
         return False
-    return answer.returncode == GOOD_START
+    return completed.returncode == STARTED_EXIT_CODE
 
 
-def _replace(place: Path, new: Path) -> None:
+def _replace(target: Path, new: Path) -> None:
     """Move the new runtime into place. Timers that start the runtime by this name keep working."""
-    if place.exists():
-        if (place / "in-use").exists():
+    if target.exists():
+        if (target / "in-use").exists():
             (new / "in-use").touch()
-        _remove(place)
-    new.rename(place)
-    parent = os.open(place.parent, os.O_RDONLY)
+        _remove(target)
+    new.rename(target)
+    parent = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(parent)
     finally:
         os.close(parent)
 
 
-def _prune(ours: Path) -> None:
-    folders = [path for path in ours.parent.iterdir() if path.is_dir() and path != ours]
-    left = [path for path in folders if path.name.startswith((".new.", ".old."))]
+def _prune(current: Path) -> None:
+    folders = [path for path in current.parent.iterdir() if path.is_dir() and path != current]
+    leftovers = [path for path in folders if path.name.startswith((".new.", ".old."))]
     others = [path for path in folders if not path.name.startswith(".")]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in [*left, *(other for other in others[KEPT:] if not (other / "in-use").exists())]:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as held:  # BlockingIOError if it is in use
+    for path in [*leftovers, *(other for other in others[MAX_UNUSED:] if not (other / "in-use").exists())]:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as locks:  # BlockingIOError if it is in use
             if (path / "lock").exists():
-                fcntl.flock(held.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(locks.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(path)
 
 
 def _remove(path: Path) -> None:
     """Remove a runtime after renaming it, so that a runner that starts at that moment does not find half of it."""
-    away = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
-    path.replace(away / path.name)
-    shutil.rmtree(away, ignore_errors=True)
+    trash = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
+    path.replace(trash / path.name)
+    shutil.rmtree(trash, ignore_errors=True)
 
 
-def _reason(error: OSError, folder: Path) -> str:
+def _describe_error(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        there = folder if folder.exists() else Path.home()
-        return f"{folder}: {error.strerror} ({shutil.disk_usage(there).free / 1e6:.0f} MB free)"
+        existing = folder if folder.exists() else Path.home()
+        return f"{folder}: {error.strerror} ({shutil.disk_usage(existing).free / 1e6:.0f} MB free)"
     return f"{error.filename or folder}: {error.strerror or error}"
 
 
-def _ended(event: str, **fields: str) -> int:
+def _report(event: str, **fields: str) -> int:
     print("\n" + json.dumps({"event": event, **fields}), flush=True)
     return 0 if event == "shipped" else 1
 

@@ -29,20 +29,25 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.result import Change, Result
-from sparkwright.ready import readable
+from sparkwright.ready import wait_for_readable
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
-PASSWORD = "BECOME_PASSWORD"
+PASSWORD_SECRET = "BECOME_PASSWORD"
 #: time limit for sudo in seconds; PAM waits for 2 s after a wrong password, a directory server longer
-ANSWER_S = 60.0
+SUDO_TIMEOUT_S = 60.0
 #: limit on the output of sudo and its modules, which contains the reason for a failure
-OUTPUT_BYTES = 64 * 2**10
+MAX_OUTPUT_BYTES = 64 * 2**10
 #: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
-_WRONG = ("incorrect password", "incorrect authentication", "sorry, try again", "no password was provided")
-_WANTED = ("a password is required", "interactive authentication is required")
+_WRONG_PASSWORD_MESSAGES = (
+    "incorrect password",
+    "incorrect authentication",
+    "sorry, try again",
+    "no password was provided",
+)
+_PASSWORD_REQUIRED_MESSAGES = ("a password is required", "interactive authentication is required")
 
-Root = subprocess.Popen[bytes]
+RootProcess = subprocess.Popen[bytes]
 
 
 class Sudo:
@@ -55,14 +60,14 @@ class Sudo:
     """
 
     def __init__(
-        self, host: str, password: Secret | None, *, path: str = ROOT_PATH, answer_s: float = ANSWER_S
+        self, host: str, password: Secret | None, *, path: str = ROOT_PATH, timeout_s: float = SUDO_TIMEOUT_S
     ) -> None:
         self._host = host
         self._password = password.reveal() if password else ""
         self._path = path
-        self._answer_s = answer_s
+        self._answer_s = timeout_s
 
-    def start(self, argv: Sequence[str], ready: bytes) -> Root:
+    def start(self, argv: Sequence[str], ready: bytes) -> RootProcess:
         """Start a program as root, with pipes, and return once it has written the line READY.
 
         If sudo did not need the password, the program first finds the password's line on standard input.
@@ -71,92 +76,94 @@ class Sudo:
             Refused: with sudo's message.
         """
         if os.geteuid() == 0:
-            return self._expect(self._open([], argv), ready)
+            return self._wait_until_ready(self._open([], argv), ready)
         program = shutil.which("sudo", path=self._path)
         if program is None:
             raise Refused(f"sudo is not installed on {self._host}.", fix="Log in as root, or install sudo.")
         try:
-            return self._expect(self._open([program, "-n"], argv), ready)
-        except _Refusal as refusal:
-            if not self._password or not refusal.has(_WANTED):
+            return self._wait_until_ready(self._open([program, "-n"], argv), ready)
+        except _SudoRefusal as refusal:
+            if not self._password or not refusal.has(_PASSWORD_REQUIRED_MESSAGES):
                 raise self._refused(refusal) from None
         if "\n" in self._password:
-            raise Refused(f"the secret {PASSWORD} has more than one line.")
-        asking = [program, "-S", "-p", ""]
+            raise Refused(f"the secret {PASSWORD_SECRET} has more than one line.")
+        sudo_command = [program, "-S", "-p", ""]
         try:
             # on a pipe that ends after the password, so that sudo can neither wait for another one nor read anything else as one
-            self._expect(self._open([*asking, "-v"], [], f"{self._password}\n"), b"")
-            return self._expect(self._open(asking, argv, f"{self._password}\n"), ready)
-        except _Refusal as refusal:
+            self._wait_until_ready(self._open([*sudo_command, "-v"], [], f"{self._password}\n"), b"")
+            return self._wait_until_ready(self._open(sudo_command, argv, f"{self._password}\n"), ready)
+        except _SudoRefusal as refusal:
             raise self._refused(refusal) from None
 
-    def _open(self, sudo: Sequence[str], argv: Sequence[str], first: str = "") -> _Opened:
-        answer = tempfile.TemporaryFile()  # noqa: SIM115 - unlike a pipe that is not read, a file does not fill up
+    def _open(self, sudo: Sequence[str], argv: Sequence[str], stdin_text: str = "") -> _ProcessAndErrors:
+        error_output = tempfile.TemporaryFile()  # noqa: SIM115 - unlike a pipe that is not read, a file does not fill up
         env = {"PATH": self._path, "LC_ALL": "C", "LANG": "C"}
         process = subprocess.Popen(
-            [*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=answer, env=env
+            [*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=error_output, env=env
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(first.encode())
+            process.stdin.write(stdin_text.encode())
             process.stdin.flush()
             if not argv:
                 process.stdin.close()
-        return process, answer
+        return process, error_output
 
-    def _expect(self, opened: _Opened, ready: bytes) -> Root:
+    def _wait_until_ready(self, opened: _ProcessAndErrors, ready: bytes) -> RootProcess:
         """Wait for the line READY, or for the end if it is empty. Raises _Refusal for another exit, and Refused on silence."""
-        process, answer = opened
+        process, error_output = opened
         assert process.stdout is not None
-        seen, ends_s = b"", time.monotonic() + self._answer_s
-        while b"\n" not in seen:
-            left_s = ends_s - time.monotonic()
-            if left_s <= 0 or not readable([process.stdout], left_s):
-                _close(process)
+        received, deadline_s = b"", time.monotonic() + self._answer_s
+        while b"\n" not in received:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not wait_for_readable([process.stdout], left_s):
+                _close_process(process)
                 raise Refused(f"sudo on {self._host} did not answer within {self._answer_s:g} s.")
             data = os.read(process.stdout.fileno(), 1)  # byte by byte, because the rest is for the caller
             if not data:
                 break
-            seen += data
-        if ready and seen.strip() == ready:
-            answer.close()
+            received += data
+        if ready and received.strip() == ready:
+            error_output.close()
             return process
-        _close(process)
-        with answer:
-            answer.seek(0)
-            words = answer.read(OUTPUT_BYTES).decode(errors="replace")
+        _close_process(process)
+        with error_output:
+            error_output.seek(0)
+            message = error_output.read(MAX_OUTPUT_BYTES).decode(errors="replace")
         if process.poll() == 0 and not ready:
             return process
-        raise _Refusal(words)
+        raise _SudoRefusal(message)
 
-    def _refused(self, refusal: _Refusal) -> Refused:
+    def _refused(self, refusal: _SudoRefusal) -> Refused:
         user = getpass.getuser()
-        if self._password and refusal.has(_WRONG):
-            fix = f"Correct the secret {PASSWORD} (hosts/groups.yml, `secrets`)."
+        if self._password and refusal.has(_WRONG_PASSWORD_MESSAGES):
+            fix = f"Correct the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
             return Refused(f"sudo rejected the password for {user} on {self._host}.", fix=fix)
-        fix = f"Give {user} a NOPASSWD rule, or the password as a secret {PASSWORD} (hosts/groups.yml, `secrets`)."
-        if refusal.has(_WANTED):
+        fix = (
+            f"Give {user} a NOPASSWD rule, or the password as a secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+        )
+        if refusal.has(_PASSWORD_REQUIRED_MESSAGES):
             return Refused(f"sudo on {self._host} needs a password for {user}.", fix=fix)
         return Refused(f"sudo on {self._host} denied {user}: {refusal.last}.", fix=fix)
 
 
-class _Refusal(Exception):
+class _SudoRefusal(Exception):
     """Raised if sudo exited early, with its error output."""
 
-    def has(self, words: Sequence[str]) -> bool:
+    def has(self, messages: Sequence[str]) -> bool:
         text = str(self).lower()
-        return any(word in text for word in words)
+        return any(word in text for word in messages)
 
     @property
     def last(self) -> str:
         lines = str(self).strip().splitlines()
-        return one_line(lines[-1].removeprefix("sudo: ").rstrip("."), at_most=200) if lines else "no reason given"
+        return one_line(lines[-1].removeprefix("sudo: ").rstrip("."), max_chars=200) if lines else "no reason given"
 
 
-_Opened = tuple[Root, IO[bytes]]
+_ProcessAndErrors = tuple[RootProcess, IO[bytes]]
 
 
-def _close(process: Root) -> None:
+def _close_process(process: RootProcess) -> None:
     """Close the pipes, upon which the process exits, because a user may not kill root's processes."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
@@ -169,15 +176,15 @@ def _close(process: Root) -> None:
         process.wait(timeout=5)
 
 
-READY = "sparkwright-root-ready"
+READY_LINE = "sparkwright-root-ready"
 #: variables of the user's environment that are passed to root's side, for folders and the network
-PASSED_ON = (
+PASSED_VARIABLES = (
     *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
 #: program of root's side, which imports from the folder of this package or of root's own runtime, and from Python's own folders,
 #: but never from a folder of the user's choice
-SERVE = (
+SERVER_PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
 )
 
@@ -193,7 +200,7 @@ class Become:
     emit: Callable[[Event], None]
     #: name of the host for messages
     host: str = "the host"
-    _process: Root | None = None
+    _process: RootProcess | None = None
 
     def __enter__(self) -> Become:
         return self
@@ -209,8 +216,8 @@ class Become:
         """Run a module as root, with its progress and notes as events of this run."""
         process = self._process = self._process or self._launch()
         assert process.stdout is not None
-        about = {"check": context.check, "facts": context.facts, "task": context.task}
-        _send(process, {"module": module, "args": values, **about})
+        settings = {"check": context.check, "facts": context.facts, "task": context.task}
+        _send(process, {"module": module, "args": values, **settings})
         while line := process.stdout.readline():
             answer = json.loads(line)
             if "event" in answer:
@@ -221,14 +228,14 @@ class Become:
             return Result(**answer)
         raise Failed("the root process exited without a response.")
 
-    def _launch(self) -> Root:
+    def _launch(self) -> RootProcess:
         machine = self.machine
         path = machine.env.get("PATH", ROOT_PATH) if machine.sandbox else ROOT_PATH
-        sudo = Sudo(self.host, self.secrets.get(PASSWORD), path=path)
-        library = root_runtime.library() if not machine.sandbox else Path(sparkwright.__file__).parents[1]
-        process = sudo.start([sys.executable, "-I", "-B", "-c", SERVE, str(library)], READY.encode())
-        secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != PASSWORD}
-        env = {name: machine.env[name] for name in PASSED_ON if name in machine.env}
+        sudo = Sudo(self.host, self.secrets.get(PASSWORD_SECRET), path=path)
+        library = root_runtime.resolve_library() if not machine.sandbox else Path(sparkwright.__file__).parents[1]
+        process = sudo.start([sys.executable, "-I", "-B", "-c", SERVER_PROGRAM, str(library)], READY_LINE.encode())
+        secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != PASSWORD_SECRET}
+        env = {name: machine.env[name] for name in PASSED_VARIABLES if name in machine.env}
         _send(
             process,
             {
@@ -242,7 +249,7 @@ class Become:
         return process
 
 
-def _send(process: Root, message: Mapping[str, Any]) -> None:
+def _send(process: RootProcess, message: Mapping[str, Any]) -> None:
     assert process.stdin is not None
     try:
         process.stdin.write(json.dumps(message, default=str).encode() + b"\n")

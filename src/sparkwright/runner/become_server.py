@@ -18,23 +18,23 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.protocol import signature
-from sparkwright.protocol.result import Result, sound
+from sparkwright.protocol.result import Result, check_result
 from sparkwright.runner import become
 from sparkwright.secret import Secret
 
 
 def serve() -> None:
     """Answer requests until standard input ends."""
-    requests, answers = _pipes()
+    requests, answers = _open_streams()
 
     def write(line: str) -> None:
         answers.write(line + "\n")
         answers.flush()
 
     os.umask(os.umask(0o022) | 0o022)  # no other user may write to root's files
-    write(become.READY)
-    start = _begin(requests)
-    owner = _caller()
+    write(become.READY_LINE)
+    start = _read_first_message(requests)
+    owner = _sudo_caller()
     os.environ.clear()
     os.environ.update({**start["env"], "LC_ALL": "C"})
     machine = Machine.here()
@@ -52,13 +52,13 @@ def serve() -> None:
             secrets=secrets,
             task=request["task"],
         )
-        result = _run(request, context)
+        result = _run_module(request, context)
         if owner is not None:
-            give_back(state.path, *owner)
+            restore_owner(state.path, *owner)
         write(json.dumps(dataclasses.asdict(result), default=str))
 
 
-def _pipes() -> tuple[IO[bytes], IO[str]]:
+def _open_streams() -> tuple[IO[bytes], IO[str]]:
     """Return the streams of requests and answers, with descriptors that the modules' programs don't inherit."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
@@ -67,7 +67,7 @@ def _pipes() -> tuple[IO[bytes], IO[str]]:
     return requests, answers
 
 
-def _caller() -> tuple[int, int] | None:
+def _sudo_caller() -> tuple[int, int] | None:
     """Return the ids of the user who called sudo, or None if root logged in."""
     try:
         return int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
@@ -75,7 +75,7 @@ def _caller() -> tuple[int, int] | None:
         return None
 
 
-def _begin(requests: IO[bytes]) -> dict[str, Any]:
+def _read_first_message(requests: IO[bytes]) -> dict[str, Any]:
     """Return the first message. It may be preceded by the password's line if sudo did not need it."""
     for line in requests:
         try:
@@ -87,11 +87,11 @@ def _begin(requests: IO[bytes]) -> dict[str, Any]:
     sys.exit(0)
 
 
-def _run(request: dict[str, Any], context: RunContext) -> Result:
+def _run_module(request: dict[str, Any], context: RunContext) -> Result:
     try:
         kind = registry.load(request["module"])
-        args = signature.build(kind.Args, request["args"], module=request["module"])
-        return sound(kind().run(args, context), request["module"])
+        args = signature.build_args(kind.Args, request["args"], module=request["module"])
+        return check_result(kind().run(args, context), request["module"])
     except SparkwrightError as error:
         code = None if error.exit is Exit.FAILED else error.exit
         return Result(failed=True, msg=error.message, fix=error.fix, exit=code)
@@ -104,42 +104,42 @@ def _run(request: dict[str, Any], context: RunContext) -> Result:
 # The user may rename, link and replace files there at any moment, so nothing is decided by a path: folders are opened without
 # following links, and the owner is changed through an open file, never by name.
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ENTRY_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def give_back(folder: Path, uid: int, gid: int) -> None:
+def restore_owner(folder: Path, uid: int, gid: int) -> None:
     """Change the owner of root's files and folders below a user's folder to that user.
 
     Links and their targets, files with a second name, which may be the system's, files of other owners than root, and other file
     systems are left unchanged, and so is everything if the folder does not belong to the user.
     """
-    with contextlib.suppress(OSError), _opened(folder) as top:
-        found = os.fstat(top)
-        if found.st_uid == uid != 0:
-            _give_back(top, found.st_dev, uid, gid)
+    with contextlib.suppress(OSError), _open_descriptor(folder) as top:
+        status = os.fstat(top)
+        if status.st_uid == uid != 0:
+            _restore_owner_below(top, status.st_dev, uid, gid)
 
 
-def _give_back(folder: int, device: int, uid: int, gid: int) -> None:
+def _restore_owner_below(folder: int, device: int, uid: int, gid: int) -> None:
     for name in os.listdir(folder):
         with (
             contextlib.suppress(OSError),
-            _opened(name, _THING, folder) as thing,
+            _open_descriptor(name, _ENTRY_FLAGS, folder) as entry,
         ):  # it may be gone or replaced by now
-            found = os.fstat(thing)
-            if found.st_dev != device:
+            status = os.fstat(entry)
+            if status.st_dev != device:
                 continue
-            if found.st_uid == 0 and (
-                stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1)
+            if status.st_uid == 0 and (
+                stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
             ):
-                os.chown(f"/proc/self/fd/{thing}", uid, gid)
-            if stat.S_ISDIR(found.st_mode):
-                with _opened(f"/proc/self/fd/{thing}", _FOLDER & ~os.O_NOFOLLOW) as inner:
-                    _give_back(inner, device, uid, gid)
+                os.chown(f"/proc/self/fd/{entry}", uid, gid)
+            if stat.S_ISDIR(status.st_mode):
+                with _open_descriptor(f"/proc/self/fd/{entry}", _FOLDER_FLAGS & ~os.O_NOFOLLOW) as inner:
+                    _restore_owner_below(inner, device, uid, gid)
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str, flags: int = _FOLDER, folder: int | None = None) -> Iterator[int]:
+def _open_descriptor(path: Path | str, flags: int = _FOLDER_FLAGS, folder: int | None = None) -> Iterator[int]:
     handle = os.open(path, flags, dir_fd=folder)
     try:
         yield handle

@@ -16,29 +16,29 @@ from pathlib import Path
 
 gc.set_threshold(100_000)  # imports create no garbage
 #: exit code of a runtime that has started, regardless of what followed; an empty file would exit with 0
-GOOD_START = 76
+STARTED_EXIT_CODE = 76
 #: modules that a deploy without changes uses
-MODULES = (
+DEPLOY_MODULES = (
     *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
     *("model.hf_model", "proof.liveness", "server.records"),
 )
-RUN = ("sparkwright.runner.run", "sparkwright.runner.play")
-AHEAD = {
+RUN_MODULES = ("sparkwright.runner.run", "sparkwright.runner.play")
+PRELOADED_MODULES = {
     "light": ("sparkwright.runner.status",),
-    "plan": RUN,
-    "engine": (*RUN, *(f"sparkwright.modules.{name}" for name in MODULES)),
+    "plan": RUN_MODULES,
+    "engine": (*RUN_MODULES, *(f"sparkwright.modules.{name}" for name in DEPLOY_MODULES)),
 }
 
 folder = str(Path(sys.argv[1]).resolve().parent)
 sys.path.insert(0, f"{folder}/lib")
 from sparkwright.host.runs import runtime_folder
 
-if reason := runtime_folder.unusable(folder):
+if reason := runtime_folder.hold_usable(folder):
     sys.exit(f"cannot use the runtime {folder}: {reason}")
 
 from sparkwright.runner.main import main
 
-for name in AHEAD[sys.argv[2]]:
+for name in PRELOADED_MODULES[sys.argv[2]]:
     importlib.import_module(name)
 sys.stdout.write('\n{"event": "ready"}\n')  # on its own line, whatever the login shell has printed before
 sys.stdout.flush()
@@ -50,5 +50,5 @@ except BaseException:
     import traceback
 
     traceback.print_exc()
-    os._exit(GOOD_START + 1)
-os._exit(GOOD_START)  # the answer was sent, and the interpreter's shutdown would take a quarter of the time
+    os._exit(STARTED_EXIT_CODE + 1)
+os._exit(STARTED_EXIT_CODE)  # the answer was sent, and the interpreter's shutdown would take a quarter of the time

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.errors import Exit, Inconclusive
-from sparkwright.health.check import DOCKER_S, Check
-from sparkwright.health.judging.judge import EXITS
+from sparkwright.health.check import DOCKER_TIMEOUT_S, HealthCheck
+from sparkwright.health.judging.judge import EXIT_CODES
 from sparkwright.health.judging.observation import Observation
 from sparkwright.health.record import Record, Speed
 from sparkwright.health.settings import Settings
@@ -17,41 +17,41 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.host.runs import journal
-from sparkwright.host.runs.context import Engine, RunContext
+from sparkwright.host.runs.context import DockerEngine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan, new_run_id
-from sparkwright.runner.questions import streamed
-from sparkwright.runner.run import play
+from sparkwright.runner.questions import stream_events
+from sparkwright.runner.run import execute_plan
 from sparkwright.secret import Secret
 
 
-def composed(context: Context, settings: Settings, **given: Any) -> Check:
+def build_check(context: Context, settings: Settings, **arguments: Any) -> HealthCheck:
     """Return the check of this host. given: arguments of `Check`."""
     if settings.host and context.state.server:  # notifications name the server if there are several
         settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")
-    return Check(context, settings, measure_speed, run_plan, **given)
+    return HealthCheck(context, settings, measure_speed, run_plan, **arguments)
 
 
 def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Event:
     """Run a plan in this process, as a recorded run, and return its recap."""
-    hidden = tuple(secret.reveal() for secret in secrets.values())
-    book = journal.Journal.begin(context.state, plan.run_id, plan.to_json(), hidden)
-    play(plan, context.machine, context.state, secrets, book)
-    return journal.recap_of(book.folder) or {"failed": 1, "msg": "the run was cut off"}
+    secret_values = tuple(secret.reveal() for secret in secrets.values())
+    run_journal = journal.Journal.begin(context.state, plan.run_id, plan.to_json(), secret_values)
+    execute_plan(plan, context.machine, context.state, secrets, run_journal)
+    return journal.read_recap(run_journal.folder) or {"failed": 1, "msg": "the run was cut off"}
 
 
 def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
     """Run a `smoke_test` against the baseline of the last good state, without ever creating a baseline."""
     from sparkwright.host.containers import container_labels
-    from sparkwright.host.records.baselines import Baselines, key_of
+    from sparkwright.host.records.baselines import Baselines, build_key
     from sparkwright.modules.proof.smoke_test import SmokeTest
 
-    good = good_states.last(context.state)
+    good = good_states.load_last(context.state)
     serve = good.get("serve") or {}
     key = serve.get("baseline_key") or {}
     http = container_labels.engine_of_spec(good.get("spec")).http
-    if Baselines(context.state).read(key_of(key, context.machine, http)) is None:
+    if Baselines(context.state).read(build_key(key, context.machine, http)) is None:
         return Speed(verdict="it has no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(
         base_url=observed.server.url,
@@ -72,7 +72,7 @@ def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed
 
 
 TASK = "health"
-CURES = {
+FIXES = {
     "restart": "Run `invoke restart`.",
     "power": "Cut its AC power for 60 s; nothing else helps.",
     "deploy": "`invoke plan` shows the differences, `invoke deploy` applies the recipe.",
@@ -94,24 +94,24 @@ def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     started_s, records = time.monotonic(), list[Record]()
 
     def work(emit: Callable[[Event], None]) -> None:
-        engine = Engine(machine, timeout_s=DOCKER_S)
+        engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
         context = RunContext(machine, state, new_run_id("check"), emit, secrets=secrets, task=TASK, engine=engine)
-        records.append(composed(context, settings, smoke=request["smoke"]).run())
+        records.append(build_check(context, settings, smoke=request["smoke"]).run())
 
-    yield from streamed(work)
-    if interrupted := journal.interrupted(state):
+    yield from stream_events(work)
+    if interrupted := journal.interruption_notice(state):
         yield event("note", task=TASK, text=interrupted)
-    yield from _reported(records[0], time.monotonic() - started_s)
+    yield from _result_events(records[0], time.monotonic() - started_s)
 
 
-def sentence(record: Record) -> str:
+def describe_record(record: Record) -> str:
     """Return this check's finding in one line, with the state of the scheduled checks if it differs."""
-    so_far = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
-    return f"{record.seen}: {record.why}{so_far}"
+    scheduled = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
+    return f"{record.seen}: {record.why}{scheduled}"
 
 
-def _reported(record: Record, seconds: float) -> Iterator[Event]:
-    code = EXITS[record.seen]
+def _result_events(record: Record, seconds: float) -> Iterator[Event]:
+    code = EXIT_CODES[record.seen]
     failed = code is not Exit.OK
     rows = [
         f"{evidence.level}: {evidence.check}: {evidence.message}"
@@ -119,11 +119,11 @@ def _reported(record: Record, seconds: float) -> Iterator[Event]:
         if evidence.level != "ok"
     ]
     data = {"evidence": rows, "record": record.to_json()}
-    about: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
-    fix = CURES.get(record.cure, "") if failed else ""
-    about |= {"msg": sentence(record), "fix": fix, "diff": [], "data": data, "register": "", "registered": {}}
+    fields: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
+    fix = FIXES.get(record.cure, "") if failed else ""
+    fields |= {"msg": describe_record(record), "fix": fix, "diff": [], "data": data, "register": "", "registered": {}}
     status = "failed" if failed else "ok"
-    yield event("task_finished", **about, status=status, exit=int(code), seconds=round(seconds, 3))
+    yield event("task_finished", **fields, status=status, exit=int(code), seconds=round(seconds, 3))
     counts = {"ok": int(not failed), "changed": 0, "failed": int(failed), "skipped": 0, "unreachable": 0}
-    msg = f"{sentence(record)} {fix}".strip() if failed else ""
+    msg = f"{describe_record(record)} {fix}".strip() if failed else ""
     yield event("recap", host="", **counts, exit=int(code), seconds=round(seconds, 3), msg=msg)

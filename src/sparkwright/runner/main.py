@@ -16,7 +16,7 @@ from typing import Any
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.events import Event, lines, recap_of_error
+from sparkwright.protocol.events import Event, build_error_recap, encode_lines
 from sparkwright.runner import request as requests
 from sparkwright.trust import private
 from sparkwright.trust.redact import Redactor
@@ -27,57 +27,57 @@ def main() -> int:
     try:
         request = requests.read(sys.stdin.buffer)
     except Refused as refusal:
-        _refuse({"secrets": {}}, refusal)
+        _write_refusal({"secrets": {}}, refusal)
         return 0
     try:
-        _say(_answer(request), request)
+        _write_events(_dispatch(request), request)
     except SparkwrightError as error:
-        _refuse(request, error)
+        _write_refusal(request, error)
     except OSError as error:
         message = f"run not started: {StateFolder.of(Machine.here().home).path}: {error.strerror}."
-        _refuse(request, SparkwrightError(message, fix="On the host: `df -h ~`."))
+        _write_refusal(request, SparkwrightError(message, fix="On the host: `df -h ~`."))
     except Exception as error:
         traceback.print_exc()
         message = f"internal error on the host: {type(error).__name__}: {error}."
-        _refuse(request, SparkwrightError(message, fix="Please report it."))
+        _write_refusal(request, SparkwrightError(message, fix="Please report it."))
     return 0
 
 
-def _answer(request: dict[str, Any]) -> Iterator[Event]:
+def _dispatch(request: dict[str, Any]) -> Iterator[Event]:
     """Return the events that answer a request."""
     os.umask(os.umask(0o022) | 0o022)  # no other user may write to a run's files
     os.environ.update(request["env"])
     if request["secrets"]:
-        from sparkwright.trust.secret_names import PROXIES
+        from sparkwright.trust.secret_names import PROXY_VARIABLES
 
-        os.environ.update({name: value for name, value in request["secrets"].items() if name in PROXIES})
+        os.environ.update({name: value for name, value in request["secrets"].items() if name in PROXY_VARIABLES})
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
     state = StateFolder.of(machine.home)
     state.tighten()
     state.refuse_newer()
-    private.close(machine.home / ".local/share/sparkwright")  # the runtime of this process
-    module, _, name = requests.KINDS[request["verb"]].function.rpartition(".")
+    private.restrict(machine.home / ".local/share/sparkwright")  # the runtime of this process
+    module, _, name = requests.REQUEST_KINDS[request["verb"]].function.rpartition(".")
     answer: Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
     answer = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
-    return answer(request, machine, state.of_server(request["server"]))
+    return answer(request, machine, state.for_server(request["server"]))
 
 
-def _say(events: Iterable[Event], request: dict[str, Any]) -> None:
+def _write_events(events: Iterable[Event], request: dict[str, Any]) -> None:
     """Write events to the laptop, with secrets as dots. The run continues if the laptop is gone."""
-    out, hidden = sys.stdout.buffer, Redactor(request["secrets"].values())
+    output, redactor = sys.stdout.buffer, Redactor(request["secrets"].values())
     try:
         for row in events:
-            out.writelines(lines(row, hidden))
-            out.flush()
+            output.writelines(encode_lines(row, redactor))
+            output.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
-def _refuse(request: dict[str, Any], error: SparkwrightError) -> None:
+def _write_refusal(request: dict[str, Any], error: SparkwrightError) -> None:
     """Answer with a recap for a request that was not carried out."""
     host = str(request.get("plan", {}).get("host", ""))
-    _say([recap_of_error(host, error, msg=f"{error.message} {error.fix}".strip())], request)
+    _write_events([build_error_recap(host, error, msg=f"{error.message} {error.fix}".strip())], request)
 
 
 if __name__ == "__main__":

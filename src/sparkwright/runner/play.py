@@ -13,13 +13,13 @@ from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory.start_guard import Guards
 from sparkwright.host.module import Module
-from sparkwright.host.runs.context import RunContext, engine_went_away
+from sparkwright.host.runs.context import RunContext, is_engine_disconnect
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.protocol import events, expressions, signature
 from sparkwright.protocol.events import KNOWN_AFTER, Event, event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
-from sparkwright.protocol.result import Result, sound
+from sparkwright.protocol.result import Result, check_result
 from sparkwright.runner.become import Become
 from sparkwright.secret import Secret
 
@@ -47,7 +47,7 @@ class PlayRun:
         plan, emit = self.plan, self.emit
         self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
-        self.counts = dict.fromkeys((*events.COUNTS, *events.RARE), 0)
+        self.counts = dict.fromkeys((*events.COUNTS, *events.RARE_COUNTS), 0)
         self.touched_by = ""
         self.failed_as = ("", "")
         self.stopped: Result | None = None
@@ -62,8 +62,8 @@ class PlayRun:
     @property
     def facts(self) -> dict[str, Any]:
         """The result of the `facts` module in this play or an earlier one."""
-        found: dict[str, Any] = self.registered.setdefault("facts", {})
-        return found
+        gathered: dict[str, Any] = self.registered.setdefault("facts", {})
+        return gathered
 
     def run(self) -> Event:
         """Run all steps and then the notified handlers. Never raises."""
@@ -77,8 +77,8 @@ class PlayRun:
             self.context.guards.end()
             self._discard_created()
         failure = failure or self.stopped
-        self._tell_members(failure)
-        answer = failure or self.unproved or self.ended
+        self._notify_members(failure)
+        outcome = failure or self.unproved or self.ended
         return event(
             "recap",
             run=self.plan.run_id,
@@ -86,7 +86,7 @@ class PlayRun:
             **self.counts,
             exit=int(self._exit(failure)),
             seconds=round(time.monotonic() - started_s, 3),
-            msg=f"{answer.msg} {answer.fix}".strip() if answer else "",
+            msg=f"{outcome.msg} {outcome.fix}".strip() if outcome else "",
         )
 
     def _discard_created(self) -> None:
@@ -99,8 +99,8 @@ class PlayRun:
     def _exit(self, failure: Result | None) -> Exit:
         """Return the exit code of this run. It is "refused" only if nothing was touched."""
         if failure is None:
-            done = (self.unproved and self.unproved.exit) or Exit.OK
-            return Exit.CHANGES if self.plan.check and self.counts["changed"] else done
+            code = (self.unproved and self.unproved.exit) or Exit.OK
+            return Exit.CHANGES if self.plan.check and self.counts["changed"] else code
         if failure.exit is None or (failure.exit is Exit.REFUSED and self.touched_by):
             return Exit.FAILED
         return failure.exit
@@ -129,14 +129,14 @@ class PlayRun:
         try:
             applies, failure = self._holds(block.when), None
         except Exception as error:
-            stands_for_it = Task(id=block.id, name=block.name, module="block", where=block.where)
-            result = self._went_wrong(error, "block")
-            applies, failure = result.failed, self._reported(stands_for_it, result) if result.failed else None
+            placeholder = Task(id=block.id, name=block.name, module="block", where=block.where)
+            result = self._result_of_error(error, "block")
+            applies, failure = result.failed, self._reported(placeholder, result) if result.failed else None
         if not applies:
             self._skip_all(block.tasks)
             return None
         failure = failure or self._steps(block.tasks, stoppable=stoppable)
-        self._tell_members(failure)
+        self._notify_members(failure)
         if failure is not None:
             self.registered["failed_result"] = failure.registered()
         if failure is not None and block.rescue:
@@ -147,12 +147,12 @@ class PlayRun:
         self.registered["failed_result"] = outer  # an outer rescue still has its own failure
         return failure
 
-    def _tell_members(self, failure: Result | None) -> None:
+    def _notify_members(self, failure: Result | None) -> None:
         """Report a failure to the cluster once: a run that fails or begins a rescue fails for all members."""
         if failure is not None and failure is not self.known_to_members and self.cluster is not None:
             self.known_to_members = failure
-            at, msg = ("", failure.msg) if failure is self.stopped else self.failed_as
-            self.cluster.fail(at, msg, refused=self._exit(failure) is Exit.REFUSED)
+            task_name, msg = ("", failure.msg) if failure is self.stopped else self.failed_as
+            self.cluster.fail(task_name, msg, refused=self._exit(failure) is Exit.REFUSED)
 
     def _skip_all(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
@@ -163,7 +163,7 @@ class PlayRun:
 
     def _reported(self, task: Task, result: Result) -> Result | None:
         """Report a step that never started, as a task that starts and ends immediately."""
-        self.emit(event("task_started", **_about(task)))
+        self.emit(event("task_started", **_task_fields(task)))
         return self._finish(task, result, 0.0)
 
     def _handlers(self) -> Result | None:
@@ -174,13 +174,15 @@ class PlayRun:
 
     def _task(self, task: Task) -> Result | None:
         started_s = time.monotonic()
-        self.emit(event("task_started", **_about(task)))
+        self.emit(event("task_started", **_task_fields(task)))
         self.context.task = task.id
         self.context.check = self.plan.check if task.check_mode is None else task.check_mode
         try:
-            result = self._attempts(task) if self._holds(task.when) else Result(skipped=True, msg="condition is false")
+            result = (
+                self._run_attempts(task) if self._holds(task.when) else Result(skipped=True, msg="condition is false")
+            )
         except Exception as error:
-            result = self._went_wrong(error, task.module)
+            result = self._result_of_error(error, task.module)
         result = self._guarded(result)
         if task.register:
             self.registered[task.register] = result.registered()
@@ -196,14 +198,14 @@ class PlayRun:
         guards.heard(result.data)
         return guards.outcome(result)
 
-    def _attempts(self, task: Task) -> Result:
+    def _run_attempts(self, task: Task) -> Result:
         """Run a task once, or until its condition holds: `retries` more times, as Ansible counts them."""
         tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
         for attempt in range(1, tries + 1):
             result = self._once(task)
             result.data["attempts"] = attempt
             try:
-                self._judge(task, result)
+                self._apply_conditions(task, result)
                 done = self._holds(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
                 done = not result.failed  # after a failed attempt the conditions may use names that were never set
@@ -227,13 +229,13 @@ class PlayRun:
                 return Result(skipped=True, msg=KNOWN_AFTER + self.touched_by)
             names = self._names(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
-            return self._call(task, kind, values)
+            return self._call_module(task, kind, values)
         except expressions.ExpressionError:
             raise
         except BaseException as error:  # a library that calls sys.exit must not end a swap halfway
-            return self._went_wrong(error, task.module)
+            return self._result_of_error(error, task.module)
 
-    def _went_wrong(self, error: BaseException, module: str) -> Result:
+    def _result_of_error(self, error: BaseException, module: str) -> Result:
         """Return the result of a task that raised an error, which in check mode is "known after" if nothing else is wrong."""
         if isinstance(error, expressions.ExpressionError):
             known_after = self._known_after(error)
@@ -243,28 +245,28 @@ class PlayRun:
             data = dict(getattr(error, "data", {}))
             return Result(failed=True, msg=error.message, fix=error.fix, exit=code, data=data)
         print("".join(traceback.format_exception(error)), flush=True)
-        if isinstance(error, Exception) and engine_went_away(error):
+        if isinstance(error, Exception) and is_engine_disconnect(error):
             fix = "On the host: `systemctl status docker` shows why."
             return Result(failed=True, msg="lost the connection to the Docker Engine.", fix=fix)
         sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
         return Result(failed=True, msg=f"{module}: {type(error).__name__}: {sentence}")
 
-    def _call(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
-        args = signature.build(kind.Args, values, module=task.module)
+    def _call_module(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
+        args = signature.build_args(kind.Args, values, module=task.module)
         if task.become and not kind.never_as_root:
-            return sound(self.root.run(task.module, values, self.context), task.module)
-        return sound(kind().run(args, self._context_of(task)), task.module)
+            return check_result(self.root.run(task.module, values, self.context), task.module)
+        return check_result(kind().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
         """Return the run's context, with the other server's state for a task about another server on this host."""
         if not task.server:
             return self.context
         names = self._names(expressions.names_in_value(task.server))
-        server = expressions.render(task.server, names) if expressions.is_open(task.server) else task.server
+        server = expressions.render(task.server, names) if expressions.has_expression(task.server) else task.server
         self.context.docker()  # so that both use the same client
-        return dataclasses.replace(self.context, state=self.state.of_server(str(server)))
+        return dataclasses.replace(self.context, state=self.state.for_server(str(server)))
 
-    def _judge(self, task: Task, result: Result) -> None:
+    def _apply_conditions(self, task: Task, result: Result) -> None:
         """Apply `changed_when` and `failed_when`, which override the module's own result."""
         if task.changed_when is not None and not result.failed:
             result.changed = self._holds(task.changed_when, task, result)
@@ -285,51 +287,53 @@ class PlayRun:
         if result.changed and not result.failed:
             self.counts["changed"] += 1
             self.notified.update(task.notify)
-        shown = Result(msg="hidden by no_log") if task.no_log else result
+        reported = Result(msg="hidden by no_log") if task.no_log else result
         message = {
             "status": "ignored" if ignored else result.status,
-            "msg": shown.msg,
-            "proof": task.module in registry.PROVES and not (result.skipped or result.failed),
-            "fix": shown.fix,
-            "data": shown.data,
-            "diff": [dataclasses.asdict(change) for change in shown.diff],
+            "msg": reported.msg,
+            "proof": task.module in registry.PROVING_MODULES and not (result.skipped or result.failed),
+            "fix": reported.fix,
+            "data": reported.data,
+            "diff": [dataclasses.asdict(change) for change in reported.diff],
             "register": task.register,
-            "registered": shown.registered() if task.register else {},
+            "registered": reported.registered() if task.register else {},
             "exit": int(result.exit or Exit.FAILED) if result.failed else 0,
         }
-        self.emit(event("task_finished", **_about(task), **message, seconds=round(seconds, 3)))
+        self.emit(event("task_finished", **_task_fields(task), **message, seconds=round(seconds, 3)))
         failed = result.failed and not ignored
-        self.failed_as = (task.name, shown.msg) if failed else self.failed_as
+        self.failed_as = (task.name, reported.msg) if failed else self.failed_as
         return result if failed else None
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     def _holds(self, conditions: tuple[str, ...], task: Task | None = None, result: Result | None = None) -> bool:
-        wanted = frozenset().union(*(expressions.names_in_condition(condition) for condition in conditions))
-        names = self._names(wanted)
+        used_names = frozenset().union(*(expressions.names_in_condition(condition) for condition in conditions))
+        names = self._names(used_names)
         if task is not None and result is not None and task.register:
             names[task.register] = result.registered()
-        return expressions.holds(conditions, names)
+        return expressions.all_true(conditions, names)
 
-    def _names(self, wanted: frozenset[str]) -> dict[str, Any]:
+    def _names(self, used_names: frozenset[str]) -> dict[str, Any]:
         """Return the names for expressions: variables, facts and results. An open variable is rendered on first use."""
-        return self._scope(wanted, {}, ())
+        return self._build_scope(used_names, {}, ())
 
-    def _scope(self, wanted: frozenset[str], opened: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+    def _build_scope(
+        self, used_names: frozenset[str], rendered: dict[str, Any], rendering: tuple[str, ...]
+    ) -> dict[str, Any]:
         """Return the names for expressions.
 
         Args:
-            opened: the open variables that have been rendered.
-            inside: the variables that are currently being rendered, outermost first.
+            rendered: the open variables that have been rendered.
+            rendering: the variables that are currently being rendered, outermost first.
         """
-        for name in sorted(wanted & self.plan.open_vars.keys() - opened.keys()):
-            if name in inside:
-                raise expressions.ExpressionError(f"variables refer to each other: {' -> '.join((*inside, name))}")
+        for name in sorted(used_names & self.plan.open_vars.keys() - rendered.keys()):
+            if name in rendering:
+                raise expressions.ExpressionError(f"variables refer to each other: {' -> '.join((*rendering, name))}")
             value = self.plan.open_vars[name]
-            names = self._scope(expressions.names_in_value(value) - {name}, opened, (*inside, name))
-            opened[name] = expressions.render(value, names)
-        opened_vars = {name: opened[name] for name in wanted & opened.keys()}
-        return {**self.plan.vars, **self.registered, **opened_vars}
+            names = self._build_scope(expressions.names_in_value(value) - {name}, rendered, (*rendering, name))
+            rendered[name] = expressions.render(value, names)
+        rendered_vars = {name: rendered[name] for name in used_names & rendered.keys()}
+        return {**self.plan.vars, **self.registered, **rendered_vars}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """Return the message for a result that is only known after an earlier change in check mode; empty for an error."""
@@ -337,6 +341,6 @@ class PlayRun:
         return KNOWN_AFTER + self.touched_by if expected else ""
 
 
-def _about(task: Task) -> dict[str, str]:
+def _task_fields(task: Task) -> dict[str, str]:
     """Return the fields that all events of a task share."""
     return {"task": task.id, "name": task.name, "module": task.module, "where": task.where, "stage": task.stage}

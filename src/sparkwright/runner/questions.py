@@ -29,15 +29,15 @@ def ask(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterat
     task = Task(request["module"], request["module"].replace("_", " "), request["module"], request["args"])
     plan = Plan(new_run_id(f"ask-{os.getpid()}"), "", task.name, (task,), check=True, exclusive=False)
     secrets = {name: Secret(value) for name, value in request["secrets"].items()}
-    hidden = Redactor(server_keys.kept(state))
-    about = {"host": "", "play": plan.play, "playbook": "", "check": False, "who": "", "schema": SCHEMA}
-    yield event("run_started", run=plan.run_id, **about, sandbox=machine.sandbox)
+    redactor = Redactor(server_keys.list_keys(state))
+    fields = {"host": "", "play": plan.play, "playbook": "", "check": False, "who": "", "schema": SCHEMA}
+    yield event("run_started", run=plan.run_id, **fields, sandbox=machine.sandbox)
     with contextlib.redirect_stdout(sys.stderr):  # standard output carries the answer
-        for row in streamed(lambda emit: emit(PlayRun(plan, machine, state, secrets, emit).run())):
-            yield hidden.event(row)
+        for row in stream_events(lambda emit: emit(PlayRun(plan, machine, state, secrets, emit).run())):
+            yield redactor.event(row)
 
 
-def streamed(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
+def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:
     """Yield the events that a function emits in a thread as they arrive, and `alive` after every 2 s of silence."""
     events: SimpleQueue[Event | BaseException | None] = SimpleQueue()
 
@@ -51,11 +51,11 @@ def streamed(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]
     threading.Thread(target=run, daemon=True).start()
     while True:
         try:
-            found = events.get(timeout=ALIVE_EVERY_S)
+            item = events.get(timeout=ALIVE_EVERY_S)
         except Empty:
-            found = event("alive")
-        if found is None:
+            item = event("alive")
+        if item is None:
             return
-        if isinstance(found, BaseException):
-            raise found
-        yield found
+        if isinstance(item, BaseException):
+            raise item
+        yield item

@@ -30,21 +30,23 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     """Yield a `file` event for each file of the newest or the requested bundle."""
     from sparkwright.host.records import incidents
 
-    kept = incidents.of_server(state)
-    folder = next((path for path in kept if request["run"] in ("", path.name)), None)
+    folders = incidents.list_server_bundles(state)
+    folder = next((path for path in folders if request["run"] in ("", path.name)), None)
     if folder is None:
-        wanted, where = request["run"], f"of {state.server}" if state.server else "on this host"
-        what = f"no incident {wanted} {where}" if wanted else f"no incidents {where}"
-        raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(path.name for path in kept)}." if kept else "")
-    for name, written in incidents.files(folder, state.path / "runs" / folder.name):
-        yield event("file", incident=folder.name, name=name, text=written)
+        run_id, where = request["run"], f"of {state.server}" if state.server else "on this host"
+        problem = f"no incident {run_id} {where}" if run_id else f"no incidents {where}"
+        raise SparkwrightError(
+            f"{problem}.", fix=f"Available: {', '.join(path.name for path in folders)}." if folders else ""
+        )
+    for name, text in incidents.iter_files(folder, state.path / "runs" / folder.name):
+        yield event("file", incident=folder.name, name=name, text=text)
 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield a `lock` event with the owner (null for none), whether it is alive, and the history of an interrupted one."""
     owner, alive = lock.inspect(state)
-    reported = journal.story(state, owner) if owner is not None and not alive else ""
-    yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else reported)
+    story = journal.describe_interruption(state, owner) if owner is not None and not alive else ""
+    yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else story)
 
 
 def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -56,13 +58,15 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
     if owner is None:
         yield event("note", task="", text="the lock is free")
     elif not alive:
-        lock.forget(state)
+        lock.clear_owner(state)
         yield event("note", task="", text=f"lock cleared: {owner}")
     elif request["how"] == "stop":
-        private.touch(state.path / "runs" / names.matched(names.STEP, owner.run, "the lock's run") / "stop")
+        private.touch(
+            state.path / "runs" / names.require_match(names.PATH_COMPONENT, owner.run, "the lock's run") / "stop"
+        )
         yield event("note", task="", text=f"run {owner.run} will stop at the next safe point and release the lock")
     elif request["how"] == "kill" and owner.run == request["run"] and owner.pid > 1:
-        if journal.lives(state.path / "runs" / owner.run):
+        if journal.is_running(state.path / "runs" / owner.run):
             os.kill(owner.pid, signal.SIGKILL)
         yield event("note", task="", text=f"run {owner.run} killed; the next deploy resumes")
     else:
@@ -70,7 +74,7 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
 
 
 #: how long the process of the previous step may take to exit after sending its recap, in seconds
-END_S = 5.0
+PROCESS_EXIT_TIMEOUT_S = 5.0
 
 
 def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -81,18 +85,18 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     """
     started_s, host = time.monotonic(), request["name"]
     context = RunContext(machine, state, run_id="", emit=lambda value: None)
-    owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
-    with lock.held(state, owner, host=host):
-        _wait_alone(state, host)
-        kept = [*own_folders.files_in_use(context), *compile_caches.mounted_folders(context)]
-        own_folders.remove(machine.home, kept)
+    owner = lock.LockOwner("host.clean", "host.clean", "", 0, time.time())
+    with lock.acquire(state, owner, host=host):
+        _wait_for_other_runs(state, host)
+        remaining = [*own_folders.files_in_use(context), *compile_caches.folders_in_use(context)]
+        own_folders.remove_all(machine.home, remaining)
     counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
 
 
-def _wait_alone(state: StateFolder, host: str) -> None:
-    deadline_s = time.monotonic() + END_S
-    while living := journal.living(state):
+def _wait_for_other_runs(state: StateFolder, host: str) -> None:
+    deadline_s = time.monotonic() + PROCESS_EXIT_TIMEOUT_S
+    while living := journal.list_running(state):
         if time.monotonic() > deadline_s:
             message = f"{host} is in use by run {living[0].name}."
             raise Refused(message, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")

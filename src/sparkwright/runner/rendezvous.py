@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host.runs.journal import Journal
-from sparkwright.protocol.cluster import TOKEN, Cluster, clocks_apart
+from sparkwright.protocol.cluster import TOKEN_SECRET, Cluster, describe_clock_offset
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparkwright.host.cluster.channel import Channel
 
 T = TypeVar("T")
-_TOKEN = re.compile(r"[0-9a-f]{64}")
+_TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class Rendezvous:
         return min(self.plan.wait_s, self.cluster.join_s) if self.cluster is not None else self.plan.wait_s
 
     @contextlib.contextmanager
-    def having(self, held: AbstractContextManager[T]) -> Iterator[T]:
+    def hold_or_report(self, manager: AbstractContextManager[T]) -> Iterator[T]:
         """Hold a context manager, such as the host's lock. If it is refused, the other members get the reason immediately."""
         with contextlib.ExitStack() as stack:
             try:
-                got = stack.enter_context(held)
+                value = stack.enter_context(manager)
             except SparkwrightError as error:
                 if self.cluster is not None:
                     with contextlib.suppress(SparkwrightError):
                         self._tell(self.cluster, error.message)
                 raise
-            yield got
+            yield value
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel | None]:
@@ -67,25 +67,25 @@ class Rendezvous:
         if self.cluster is None:
             yield None
             return
-        from sparkwright.host.cluster.channel import COME_S
+        from sparkwright.host.cluster.channel import DECLINE_TIMEOUT_S
         from sparkwright.host.cluster.coordinator import Coordinator
 
-        with contextlib.ExitStack() as ends:
+        with contextlib.ExitStack() as cleanup:
             channel = self._opened(self.cluster)
             if self.cluster.rank == 0:
                 coordinator = Coordinator(self.cluster, self._token, self.note)
-                ends.callback(coordinator.close)
-            ends.callback(channel.close)
+                cleanup.callback(coordinator.close)
+            cleanup.callback(channel.close)
             try:
                 channel.join()
             except SparkwrightError as error:
                 channel.fail("", error.message, refused=isinstance(error, Refused))
                 if self.cluster.rank == 0:
-                    coordinator.wait_for_others(min(self.cluster.join_s, COME_S))
+                    coordinator.wait_for_others(min(self.cluster.join_s, DECLINE_TIMEOUT_S))
                 raise
-            if apart := clocks_apart(channel.ahead_s, self.cluster.named(0)):
+            if offset := describe_clock_offset(channel.ahead_s, self.cluster.named(0)):
                 self.note(
-                    f"the clock is {apart}. Members should have the same time: their logs and histories do not match."
+                    f"the clock is {offset}. Members should have the same time: their logs and histories do not match."
                 )
             try:
                 yield channel
@@ -93,30 +93,32 @@ class Rendezvous:
                 channel.fail("", f"internal error in the runner: {type(error).__name__}")
                 raise
 
-    def _tell(self, cluster: Cluster, why: str) -> None:
-        from sparkwright.host.cluster.channel import COME_S
+    def _tell(self, cluster: Cluster, reason: str) -> None:
+        from sparkwright.host.cluster.channel import DECLINE_TIMEOUT_S
         from sparkwright.host.cluster.coordinator import Coordinator
 
-        with contextlib.ExitStack() as ends:
+        with contextlib.ExitStack() as cleanup:
             channel = self._opened(cluster)
-            ends.callback(channel.close)
+            cleanup.callback(channel.close)
             if cluster.rank == 0:
                 coordinator = Coordinator(cluster, self._token, self.note)
-                ends.callback(coordinator.close)
-            channel.cannot_come(why)
+                cleanup.callback(coordinator.close)
+            channel.decline_to_join(reason)
             if cluster.rank == 0:
-                coordinator.wait_for_others(min(cluster.join_s, COME_S))
+                coordinator.wait_for_others(min(cluster.join_s, DECLINE_TIMEOUT_S))
 
     def _opened(self, cluster: Cluster) -> Channel:
         from sparkwright.host.cluster.channel import Channel
 
         stopped = self.book.stop_requested
-        return Channel(cluster, self._token, note=self.note, hidden=self.book.hidden, stopped=stopped)
+        return Channel(cluster, self._token, note=self.note, redactor=self.book.hidden, stop_requested=stopped)
 
     @property
     def _token(self) -> Secret:
         """Return the deploy's token. Raises Refused if it is invalid."""
-        token = self.secrets.get(TOKEN, Secret(""))
-        if not _TOKEN.fullmatch(token.reveal()):
-            raise Refused(f"invalid request: the secret {TOKEN} of a cluster's plan is not 64 hexadecimal digits.")
+        token = self.secrets.get(TOKEN_SECRET, Secret(""))
+        if not _TOKEN_PATTERN.fullmatch(token.reveal()):
+            raise Refused(
+                f"invalid request: the secret {TOKEN_SECRET} of a cluster's plan is not 64 hexadecimal digits."
+            )
         return token

@@ -18,22 +18,22 @@ from sparkwright.host.records import good_states, restart_plans, turns
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.events import SCHEMA, Event, event, recap_of_error
+from sparkwright.protocol.events import SCHEMA, Event, build_error_recap, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds, private
-from sparkwright.trust.names import STEP
+from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
 
-def play(
+def execute_plan(
     plan: Plan,
     machine: Machine,
     state: StateFolder,
     secrets: Mapping[str, Secret],
-    book: Journal,
+    run_journal: Journal,
     restart: dict[str, Any] | None = None,
 ) -> None:
     """Run a plan in this process, writing its events to the journal, recap last. Never raises.
@@ -46,68 +46,75 @@ def play(
     from sparkwright.runner.play import PlayRun
 
     def note(text: str) -> None:
-        book.write(event("note", task="", text=text))
+        run_journal.write(event("note", task="", text=text))
 
-    def run(met: Rendezvous) -> Event:
-        with met.channel() as channel:
-            return PlayRun(plan, machine, own, secrets, book.write, book.stop_requested, channel).run()
+    def run(rendezvous: Rendezvous) -> Event:
+        with rendezvous.channel() as channel:
+            return PlayRun(
+                plan, machine, server_state, secrets, run_journal.write, run_journal.stop_requested, channel
+            ).run()
 
-    book.open()
-    about = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
-    book.write(event("run_started", run=plan.run_id, **about, schema=SCHEMA, sandbox=machine.sandbox))
+    run_journal.open()
+    fields = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
+    run_journal.write(event("run_started", run=plan.run_id, **fields, schema=SCHEMA, sandbox=machine.sandbox))
     started_s = time.monotonic()
     try:
-        own = state.of_server(plan.server)
-        met = Rendezvous(plan, secrets, note, book)
+        server_state = state.for_server(plan.server)
+        rendezvous = Rendezvous(plan, secrets, note, run_journal)
         if plan.exclusive and not plan.check:
-            owner = lock.Owner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
-            held = lock.held(state, owner, host=plan.host, wait_s=met.lock_wait_s, note=note)
-            with met.having(held) as before:
-                if before is not None and journal.unfinished(state, before):
-                    note(journal.story(state, before, plan.server))
-                host_lost.settle(RunContext(machine, state, plan.run_id, book.write))
-                own = good_states.settle_records(state, plan.server, _alone(plan))
+            owner = lock.LockOwner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
+            host_lock = lock.acquire(state, owner, host=plan.host, wait_s=rendezvous.lock_wait_s, note=note)
+            with rendezvous.hold_or_report(host_lock) as previous_owner:
+                if previous_owner is not None and journal.is_unfinished(state, previous_owner):
+                    note(journal.describe_interruption(state, previous_owner, plan.server))
+                host_lost.record_losses(RunContext(machine, state, plan.run_id, run_journal.write))
+                server_state = good_states.resolve_records(state, plan.server, _sole_container_name(plan))
                 if plan.server and not plan.by_turns:
-                    turns.forget(own, plan.server)
-                recap = run(met)
+                    turns.remove_server(server_state, plan.server)
+                recap = run(rendezvous)
         else:
-            before, alive = lock.inspect(state) if plan.exclusive else (None, False)
-            if before is not None and journal.unfinished(state, before):
-                note(f"in progress there: {before}" if alive else journal.story(state, before, plan.server))
-            with met.having(_undisturbing(plan, state, note)):
-                recap = _beside(run(met), plan, state)
+            previous_owner, alive = lock.inspect(state) if plan.exclusive else (None, False)
+            if previous_owner is not None and journal.is_unfinished(state, previous_owner):
+                note(
+                    f"in progress there: {previous_owner}"
+                    if alive
+                    else journal.describe_interruption(state, previous_owner, plan.server)
+                )
+            with rendezvous.hold_or_report(_exclude_other_runs(plan, state, note)):
+                recap = _mark_inconclusive(run(rendezvous), plan, state)
         if restart is not None and not plan.check and not recap["failed"]:
-            keep_restart_plan(restart, own, book.hidden, note)
+            save_restart_plan(restart, server_state, run_journal.hidden, note)
     except SparkwrightError as error:
-        recap = recap_of(plan.host, error, time.monotonic() - started_s)
+        recap = build_recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
         traceback.print_exc()
-        system = bounds.sentence(error)
+        system_error = bounds.describe_os_error(error)
         sentence = (
-            system or f"internal error in the runner: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
+            system_error
+            or f"internal error in the runner: {type(error).__name__}: {error} (see {run_journal.folder}/runner.log)"
         )
-        recap = recap_of(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
-    book.write(recap)
+        recap = build_recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
+    run_journal.write(recap)
 
 
-def _alone(plan: Plan) -> str:
+def _sole_container_name(plan: Plan) -> str:
     """Return the container's name in the plan of a host's only server; empty if there is none."""
-    name = (restart_plans.restarted_by(plan).get("spec") or {}).get("name")
-    return name if isinstance(name, str) and STEP.fullmatch(name) else ""
+    name = (restart_plans.restarted_state(plan).get("spec") or {}).get("name")
+    return name if isinstance(name, str) and PATH_COMPONENT.fullmatch(name) else ""
 
 
 @contextlib.contextmanager
-def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
+def _exclude_other_runs(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
     """For a plan that measures, wait until no run is in progress on the host, and keep other runs from measuring."""
     if not plan.measures:
         yield
         return
-    lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
-    with lock.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
+    lock.wait_for_release(state, host=plan.host, wait_s=plan.wait_s, note=note)
+    with lock.acquire_measurement(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
         yield
 
 
-def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
+def _mark_inconclusive(recap: Event, plan: Plan, state: StateFolder) -> Event:
     """Return the recap of a measuring run, whose failure is inconclusive if another run has started on the host since."""
     owner, alive = lock.inspect(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
     if not alive:
@@ -116,20 +123,22 @@ def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
     return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{message} ({recap['msg']})"}
 
 
-def recap_of(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
+def build_recap(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
     """Return the recap for a run that ended with an error."""
-    return recap_of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
+    return build_error_recap(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
 
 
-def keep_restart_plan(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Callable[[str], None]) -> None:
+def save_restart_plan(
+    restart_plan: dict[str, Any], state: StateFolder, redactor: Redactor, note: Callable[[str], None]
+) -> None:
     """Save the restart plan. Errors, and reasons why an installed check can't use it, are noted and never fail the run."""
     try:
-        if given:
-            restart_plans.keep(state, given, hidden)
-        if _heals(state) and good_states.last(state):
-            restart_plans.usable(state, _runtime_of_checks())
-        if restart_plans.wake(state).get("on_request") and not turns.running(state):
-            note(f"no request wakes {state.server} yet: {turns.STARTS}")
+        if restart_plan:
+            restart_plans.save(state, restart_plan, redactor)
+        if _is_healing_installed(state) and good_states.load_last(state):
+            restart_plans.load_usable(state, _runtime_of_checks())
+        if restart_plans.read_wake(state).get("on_request") and not turns.is_service_running(state):
+            note(f"no request wakes {state.server} yet: {turns.START_FIX}")
     except Refused as error:
         note(f"the health check will not restart this server: {error}")
     except OSError as error:
@@ -141,11 +150,11 @@ def _runtime_of_checks() -> str:
     from sparkwright import host_side
     from sparkwright.health import schedule
 
-    here = schedule.runtime()
-    return host_side.content_hash() if here is None or (here / schedule.MARK).exists() else ""
+    runtime = schedule.find_runtime()
+    return host_side.content_hash() if runtime is None or (runtime / schedule.IN_USE_MARK).exists() else ""
 
 
-def _heals(state: StateFolder) -> bool:
+def _is_healing_installed(state: StateFolder) -> bool:
     """Return True if a check that restarts is installed, without importing `Settings`, which would take 10 ms."""
     return (state.read("health-settings") or {}).get("heal") == "restart"
 
@@ -162,42 +171,42 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     try:
         plan = Plan.from_json(request["plan"])
     except (ValueError, TypeError, RecursionError) as error:
-        raise Refused(f"invalid plan: {one_line(str(error), at_most=200)}.") from None
-    state.note_format()
+        raise Refused(f"invalid plan: {one_line(str(error), max_chars=200)}.") from None
+    state.write_format()
     secrets = {name: Secret(value) for name, value in request["secrets"].items()}
-    book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
-    bell, book.bell = os.pipe()
-    os.set_blocking(book.bell, False)
+    run_journal = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
+    bell, run_journal.bell = os.pipe()
+    os.set_blocking(run_journal.bell, False)
     if os.fork() == 0:
         os.close(bell)
-        _detach(book)
+        _detach(run_journal)
         try:
-            play(plan, machine, state, secrets, book, request.get("restart"))
+            execute_plan(plan, machine, state, secrets, run_journal, request.get("restart"))
         finally:
             os._exit(0)
-    os.close(book.bell)
-    book.leave()
-    return journal.follow(book.folder, bell)
+    os.close(run_journal.bell)
+    run_journal.leave()
+    return journal.follow(run_journal.folder, bell)
 
 
-def _detach(book: Journal) -> None:
+def _detach(run_journal: Journal) -> None:
     """Start a new session without the laptop's pipes, so that the run outlives the connection."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(book.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
+    log = os.open(run_journal.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE_MODE)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    sys.stdout = sys.stderr = _Log(book.hidden)
+    sys.stdout = sys.stderr = _RedactedLog(run_journal.hidden)
 
 
-class _Log(io.TextIOBase):
+class _RedactedLog(io.TextIOBase):
     """The standard output of a run, which is written to runner.log with secrets as dots.
 
     If the disk is full, output is lost and the run continues.
     """
 
-    def __init__(self, hidden: Redactor) -> None:
-        self._hidden = hidden
+    def __init__(self, redactor: Redactor) -> None:
+        self._hidden = redactor
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -207,47 +216,54 @@ class _Log(io.TextIOBase):
 
 def attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Return the events of the newest or the requested run, from the first one on."""
-    return journal.follow(_find(state, request["run"]))
+    return journal.follow(_find_run(state, request["run"]))
 
 
 def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Ask the current run, or the requested one, to stop at a safe point."""
-    folder = _find(state, request["run"]) if request["run"] else _at_work(state)
-    if journal.lives(folder):
+    folder = _find_run(state, request["run"]) if request["run"] else _find_run_in_progress(state)
+    if journal.is_running(folder):
         private.touch(folder / "stop")
         yield event("note", task="", text=f"run {folder.name} will stop at the next safe point")
     else:
         yield event("note", task="", text=f"run {folder.name} has already ended")
 
 
-def _at_work(state: StateFolder) -> Path:
+def _find_run_in_progress(state: StateFolder) -> Path:
     """Return the run to stop if no id is given: the one that holds the lock, or the only one in progress."""
     owner, alive = lock.inspect(state)
-    living = journal.living(state)
+    living = journal.list_running(state)
     holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
     if holding or len(living) == 1:
         return (holding or living)[0]
     if living:
         names = ", ".join(folder.name for folder in living)
         raise Refused(f"several runs in progress: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
-    return _find(state, "")
+    return _find_run(state, "")
 
 
-def kept(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+def list_runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield a `run` event for each recorded run that may change something, or for all of them, newest first."""
     for folder in state.runs():
-        plan, recap = journal.plan_of(folder), journal.recap_of(folder)
-        if journal.reads(plan) and not request["all"]:
+        plan, recap = journal.read_plan(folder), journal.read_recap(folder)
+        if journal.is_read_only(plan) and not request["all"]:
             continue
-        ended = "running" if journal.lives(folder) else "cut off" if recap is None else f"exit {recap.get('exit')}"
+        state_text = (
+            "running" if journal.is_running(folder) else "cut off" if recap is None else f"exit {recap.get('exit')}"
+        )
         yield event(
-            "run", run=folder.name, play=plan.get("play"), who=plan.get("who"), check=plan.get("check"), state=ended
+            "run",
+            run=folder.name,
+            play=plan.get("play"),
+            who=plan.get("who"),
+            check=plan.get("check"),
+            state=state_text,
         )
 
 
-def _find(state: StateFolder, run_id: str) -> Path:
-    for folder in sorted(state.runs(), key=journal.lives, reverse=True):
+def _find_run(state: StateFolder, run_id: str) -> Path:
+    for folder in sorted(state.runs(), key=journal.is_running, reverse=True):
         if run_id in ("", folder.name):
             return folder
-    what = f"no run {run_id} on this host" if run_id else "no runs on this host yet"
-    raise Refused(f"{what}.", fix="`invoke runs --host HOST` lists them.")
+    problem = f"no run {run_id} on this host" if run_id else "no runs on this host yet"
+    raise Refused(f"{problem}.", fix="`invoke runs --host HOST` lists them.")

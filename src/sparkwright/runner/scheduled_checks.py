@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Check every server once, or run the service until SIGTERM.
 
     Returns:
@@ -26,28 +26,28 @@ def main(words: list[str]) -> int:
     try:
         from sparkwright.host.runs import runtime_folder
 
-        wakes = words[:1] == ["wake"]
-        runtime = "".join(str(Path(word).parent) for word in words[wakes:])
-        if runtime and (reason := runtime_folder.unusable(runtime)):
+        is_wake_service = arguments[:1] == ["wake"]
+        runtime = "".join(str(Path(word).parent) for word in arguments[is_wake_service:])
+        if runtime and (reason := runtime_folder.hold_usable(runtime)):
             print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
             return 75
-        return _wake() if wakes else _check()
+        return _run_wake_service() if is_wake_service else _check_servers()
     except (ImportError, SyntaxError) as error:
         print(f"the runtime is damaged: {error}: run `sparkwright health.install` again", flush=True)
         return 75
 
 
-def _check() -> int:
+def _check_servers() -> int:
     from sparkwright.errors import Refused, SparkwrightError
     from sparkwright.health import model_hashes
-    from sparkwright.health.check import DOCKER_S
+    from sparkwright.health.check import DOCKER_TIMEOUT_S
     from sparkwright.health.settings import Settings
     from sparkwright.host.machine import Machine
-    from sparkwright.host.runs.context import Engine, RunContext
+    from sparkwright.host.runs.context import DockerEngine, RunContext
     from sparkwright.host.state import StateFolder
     from sparkwright.protocol.events import Event
     from sparkwright.protocol.plan import new_run_id
-    from sparkwright.runner.health_check import composed, sentence
+    from sparkwright.runner.health_check import build_check, describe_record
 
     machine = Machine.here()
     try:
@@ -57,36 +57,36 @@ def _check() -> int:
         return 75
     failed, checked = 0, []
     for state in StateFolder.of(machine.home).servers():
-        of = f"{state.server}: " if state.server else ""
-        engine = Engine(machine, timeout_s=DOCKER_S)
+        prefix = f"{state.server}: " if state.server else ""
+        engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
 
-        def emit(event: Event, of: str = of) -> None:
-            print(f"{of}{event.get('text', '')}", flush=True)
+        def emit(event: Event, prefix: str = prefix) -> None:
+            print(f"{prefix}{event.get('text', '')}", flush=True)
 
         context = RunContext(machine, state, new_run_id("check"), emit, engine=engine)
         try:
-            record = composed(context, Settings.of(state), scheduled=True).run()
-            checked.append((of, context, state))
+            record = build_check(context, Settings.of(state), scheduled=True).run()
+            checked.append((prefix, context, state))
         except SparkwrightError as error:
-            print(f"{of}{error}", flush=True)
+            print(f"{prefix}{error}", flush=True)
             failed = 1
             continue
-        print(f"{of}{sentence(record)}", flush=True)
+        print(f"{prefix}{describe_record(record)}", flush=True)
         if record.healed:
-            print(f"{of}{record.healed}", flush=True)
-    for of, context, state in checked:  # last, because it permanently lowers the priority of this process
-        if hashed := model_hashes.go_on(context, Settings.of(state)):
-            print(f"{of}{hashed}", flush=True)
+            print(f"{prefix}{record.healed}", flush=True)
+    for prefix, context, state in checked:  # last, because it permanently lowers the priority of this process
+        if message := model_hashes.hash_more_files(context, Settings.of(state)):
+            print(f"{prefix}{message}", flush=True)
     return failed
 
 
-def _wake() -> int:
+def _run_wake_service() -> int:
     from sparkwright.errors import SparkwrightError
-    from sparkwright.health.check import DOCKER_S
-    from sparkwright.health.wake import IDLE_S, POLL_S, Waker
+    from sparkwright.health.check import DOCKER_TIMEOUT_S
+    from sparkwright.health.wake import IDLE_INTERVAL_S, POLL_INTERVAL_S, Waker
     from sparkwright.host.machine import Machine
     from sparkwright.host.records import turns
-    from sparkwright.host.runs.context import Engine, RunContext
+    from sparkwright.host.runs.context import DockerEngine, RunContext
     from sparkwright.host.state import StateFolder
     from sparkwright.protocol.events import Event
     from sparkwright.protocol.plan import new_run_id
@@ -96,10 +96,10 @@ def _wake() -> int:
     def emit(event: Event) -> None:
         print(event.get("text", ""), flush=True)
 
-    machine, ended = Machine.here(), threading.Event()
+    machine, stop_requested = Machine.here(), threading.Event()
     state = StateFolder.of(machine.home)
     state.folder()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
     with open(state.path / turns.LOCK, "ab", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,16 +109,19 @@ def _wake() -> int:
         file.write(str(os.getpid()).encode())
         file.flush()
         waker = Waker(
-            RunContext(machine, state, new_run_id("wake"), emit, engine=Engine(machine, timeout_s=DOCKER_S)), run_plan
+            RunContext(
+                machine, state, new_run_id("wake"), emit, engine=DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
+            ),
+            run_plan,
         )
         pause_s = 0.0
-        while not ended.wait(pause_s):
+        while not stop_requested.wait(pause_s):
             try:
                 state.refuse_newer()  # a laptop with a newer version may have written to it in the meantime
-                pause_s = POLL_S if waker.poll() else IDLE_S
+                pause_s = POLL_INTERVAL_S if waker.poll() else IDLE_INTERVAL_S
             except (SparkwrightError, OSError) as error:
                 print(error, flush=True)
-                pause_s = IDLE_S
+                pause_s = IDLE_INTERVAL_S
     return 0
 
 

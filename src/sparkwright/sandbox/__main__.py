@@ -12,19 +12,19 @@ import sys
 from pathlib import Path
 
 #: name of the process that occupies ports
-SQUATTER = "port-squatter"
+SQUATTER_NAME = "port-squatter"
 
 
-def occupy(ports: list[str]) -> None:
+def occupy_ports(ports: list[str]) -> None:
     """Listen on the ports that are free until the standard input ends: the sandbox is gone or its fault is cleared."""
     with contextlib.suppress(OSError):  # only on Linux can a process set its name like this
-        Path("/proc/self/comm").write_text(SQUATTER)
-    held = [listener for port in ports if (listener := _listening(int(port))) is not None]
-    print(len(held), flush=True)
+        Path("/proc/self/comm").write_text(SQUATTER_NAME)
+    listeners = [listener for port in ports if (listener := _listen(int(port))) is not None]
+    print(len(listeners), flush=True)
     sys.stdin.read()
 
 
-def _listening(port: int) -> socket.socket | None:
+def _listen(port: int) -> socket.socket | None:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -38,7 +38,7 @@ def _listening(port: int) -> socket.socket | None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "occupy":
-        occupy(sys.argv[2:])
+        occupy_ports(sys.argv[2:])
     else:
         from sparkwright.sandbox.daemon import Spark
 

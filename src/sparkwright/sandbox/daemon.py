@@ -13,18 +13,18 @@ from pathlib import Path
 
 from sparkwright.host.state import write_atomically
 from sparkwright.sandbox import cluster, control, system
-from sparkwright.sandbox.docker.container import World
+from sparkwright.sandbox.docker.container import SharedState
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
-from sparkwright.sandbox.faults import AT_START
+from sparkwright.sandbox.faults import START_FAULTS
 from sparkwright.sandbox.hub import Hub, HubApi
-from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Model, Ollama, OllamaApi
 from sparkwright.sandbox.system import Gpu
-from sparkwright.sandbox.web import Refused, Server, UnixServer
+from sparkwright.sandbox.web import HttpError, Server, UnixServer
 
-ALIVE, LOST = "alive", "lost"
+ALIVE_FILE, LOST_FILE = "alive", "lost"
 DEFAULT_PORT = 18471  # of hosts/sandbox.yml
 
 NVIDIA_SMI = """#!/bin/sh
@@ -52,7 +52,7 @@ GPU_FAULTS: dict[str, dict[str, str]] = {
 }
 
 
-def order(folder: Path) -> str:
+def read_fault_order(folder: Path) -> str:
     """Return the requested fault with its time, or an empty string.
 
     The time makes a repeated fault differ, so that it breaks again what was cured meanwhile.
@@ -74,12 +74,12 @@ class Spark:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._fault_file = folder / "fault"
-        self._lay_files()
+        self._write_files()
         instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
-        self.pool = Pool(folder / "root/proc/meminfo", self._lose)
+        self.pool = MemoryPool(folder / "root/proc/meminfo", self._go_down)
         self.images = Images(self.fault, instant=instant)
         gpu = Gpu(folder / "bin/nvidia-smi.processes")
-        world = World(self.pool, gpu, self.lasting, self.fault_since_s, folder / "home")
+        world = SharedState(self.pool, gpu, self.lasting_fault, self.fault_since_s, folder / "home")
         self.containers = Containers(self.images, world, folder / "containers.json")
         busy, returns = (lambda: self.fault() == "ollama-busy"), (lambda: self.fault() == "ollama-returns")
         self.ollama = Ollama(self.pool, busy, returns, loaded=not (folder / "used").exists())
@@ -88,9 +88,9 @@ class Spark:
 
     def fault(self) -> str:
         """Return the name of the active fault."""
-        return order(self.folder).partition(" ")[0]
+        return read_fault_order(self.folder).partition(" ")[0]
 
-    def lasting(self) -> str:
+    def lasting_fault(self) -> str:
         """Return the active fault, unless it is a one-time event."""
         return "" if self.fault() in cluster.EVENTS else self.fault()
 
@@ -103,7 +103,7 @@ class Spark:
 
     def serve(self) -> None:
         """Start everything, report the addresses, and serve until the folder is removed."""
-        alive = (self.folder / ALIVE).open("w")
+        alive = (self.folder / ALIVE_FILE).open("w")
         fcntl.flock(alive, fcntl.LOCK_EX)  # held while this process runs: unlike a pid, a lock is never reused
         docker = UnixServer(self.folder / "docker.sock", DockerApi, DockerEngine(self.images, self.containers))
         ollama = Server(0, OllamaApi, self.ollama)
@@ -122,31 +122,31 @@ class Spark:
         }
         state = self.folder / "state.json"
         write_atomically(state, json.dumps({"pid": os.getpid(), "env": env}).encode())
-        applied, last = self.folder / "applied", ""
-        known = applied.read_text() if applied.exists() else ""
+        applied, last_order = self.folder / "applied", ""
+        previously_applied = applied.read_text() if applied.exists() else ""
         applied.unlink(missing_ok=True)
         while state.exists():
-            now = order(self.folder)
-            if now != last:
-                self._apply(self.fault(), again=now == known)
-                last, known = now, ""
-                applied.write_text(now)
+            current_order = read_fault_order(self.folder)
+            if current_order != last_order:
+                self._apply(self.fault(), again=current_order == previously_applied)
+                last_order, previously_applied = current_order, ""
+                applied.write_text(current_order)
             time.sleep(0.05)
         for container in list(self.containers.all.values()):
             if container.running:
                 threading.Thread(target=container.stop, daemon=True).start()
 
-    def _lose(self) -> None:
+    def _go_down(self) -> None:
         """Handle exhausted memory: nothing on the host answers until it is rebooted, by setting another fault or clearing it."""
-        (self.folder / LOST).touch()
+        (self.folder / LOST_FILE).touch()
         cluster.power_off(self.containers, self.folder)
 
     def _reboot(self) -> None:
         """Boot a lost host again."""
         system.new_boot(self.folder / "root")
-        (self.folder / LOST).unlink()
+        (self.folder / LOST_FILE).unlink()
         for container in self.containers.all.values():
-            self.containers.come_back(container)
+            self.containers.restart_by_policy(container)
 
     def _apply(self, fault: str, *, again: bool) -> None:
         """Apply a fault to the running containers; the rest of it shows at the next start or request.
@@ -155,65 +155,65 @@ class Spark:
             fault: name of the fault.
             again: the fault was set under an earlier daemon; what has been cured since stays cured.
         """
-        if (self.folder / LOST).exists() and not (again and fault):
+        if (self.folder / LOST_FILE).exists() and not (again and fault):
             self._reboot()
         for container in () if again else self.containers.all.values():
-            container.sick = container.running or fault in AT_START
+            container.sick = container.running or fault in START_FAULTS
             if fault in ("crash-loop", "slow-start") and container.running and container.engine is not None:
                 container.engine.crash()
         if not again:
-            cluster.happen(fault, self.containers, self.folder)
-        self._squat(fault == "port-taken")
-        self._lay_gpu(fault)
-        self._lay_link(fault)
-        room = self.folder / "root/sandbox/disk_free"
+            cluster.apply_event(fault, self.containers, self.folder)
+        self._occupy_ports(fault == "port-taken")
+        self._write_nvidia_smi(fault)
+        self._write_link_files(fault)
+        disk_free = self.folder / "root/sandbox/disk_free"
         if fault == "no-space":
-            room.parent.mkdir(parents=True, exist_ok=True)
-            room.write_text("1048576")
+            disk_free.parent.mkdir(parents=True, exist_ok=True)
+            disk_free.write_text("1048576")
         else:
-            room.unlink(missing_ok=True)
+            disk_free.unlink(missing_ok=True)
         if fault == "half-model":
             for path in sorted((self.folder / "home").rglob("model-00007-*.safetensors"))[:1]:
                 path.write_bytes(path.read_bytes()[:-1000] + bytes(1000))
         if fault == "ollama-busy":
-            self._client_of_ollama(LARGE, slowly=False)
+            self._load_ollama_model(LARGE, slowly=False)
         if fault == "ollama-loads":
-            words = {"model": MODELS["gpt-oss:20b"], "slowly": True}
-            threading.Thread(target=self._client_of_ollama, kwargs=words, daemon=True).start()
+            arguments = {"model": MODELS["gpt-oss:20b"], "slowly": True}
+            threading.Thread(target=self._load_ollama_model, kwargs=arguments, daemon=True).start()
 
-    def _client_of_ollama(self, model: Model, *, slowly: bool) -> None:
+    def _load_ollama_model(self, model: Model, *, slowly: bool) -> None:
         """Request a model from Ollama as a client would. It is refused if a server holds the memory, as by the real one."""
         try:
             self.ollama.load(model, slowly=slowly)
-        except Refused as refused:
+        except HttpError as refused:
             print(f"Ollama does not load {model.name}: {refused}", flush=True)
 
-    def _squat(self, on: bool) -> None:
+    def _occupy_ports(self, is_active: bool) -> None:
         """Occupy the server's port, if it is free, and the next one, as another program would."""
         if self._squatter is not None:
             self._squatter.communicate()  # closes its standard input
             self._squatter = None
-        if not on:
+        if not is_active:
             return
         file = self.folder / "serve_port"
         port = int(file.read_text()) if file.exists() else DEFAULT_PORT
-        words = [sys.executable, "-P", "-m", "sparkwright.sandbox", "occupy", str(port), str(port + 1)]
-        self._squatter = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, "-P", "-m", "sparkwright.sandbox", "occupy", str(port), str(port + 1)]
+        self._squatter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._squatter.stdout is not None
         self._squatter.stdout.readline()  # it listens
 
-    def _lay_files(self) -> None:
-        self._lay_gpu("")
-        system.lay(self.folder / "root")
-        self._lay_link("")
+    def _write_files(self) -> None:
+        self._write_nvidia_smi("")
+        system.write_files(self.folder / "root")
+        self._write_link_files("")
         (self.folder / "home").mkdir(exist_ok=True)
 
-    def _lay_link(self, fault: str) -> None:
+    def _write_link_files(self, fault: str) -> None:
         """Write the files of the fabric link, if the host has one."""
-        if place := control.link_number_of(self.folder):
-            cluster.lay_fabric(self.folder / "root", place, degraded=fault == "link-degraded")
+        if number := control.link_number_of(self.folder):
+            cluster.write_fabric_files(self.folder / "root", number, degraded=fault == "link-degraded")
 
-    def _lay_gpu(self, fault: str) -> None:
+    def _write_nvidia_smi(self, fault: str) -> None:
         """Write the simulated nvidia-smi."""
         text = NVIDIA_SMI
         for before, after in GPU_FAULTS.get(fault, {}).items():

@@ -40,7 +40,7 @@ FAULTS: dict[str, str] = {
 }
 
 #: faults of a cluster member: sandbox1 and sandbox2
-OF_MEMBERS: dict[str, str] = {
+MEMBER_FAULTS: dict[str, str] = {
     "rank-killed": "the member's rank is killed: idle, the head learns it from the next request; a stream ends with an error",
     "worker-never-joins": "a worker that is started never reaches the head, and says nothing more",
     "sockets": "NCCL finds no adapter at the next start and falls back to sockets",
@@ -51,7 +51,7 @@ OF_MEMBERS: dict[str, str] = {
 }
 
 #: faults of a start: a running server is affected only when it is started again
-AT_START = frozenset(
+START_FAULTS = frozenset(
     {
         "oom",
         "cpu-only",

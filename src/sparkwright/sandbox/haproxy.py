@@ -10,30 +10,30 @@ import threading
 from collections.abc import Sequence
 
 from sparkwright.errors import Refused
-from sparkwright.sandbox.serving.process import KILLED, Process
+from sparkwright.sandbox.serving.process import SIGKILL_EXIT_CODE, Process
 from sparkwright.sandbox.web import Handler
 
 #: the folder of its files in a container
-FOLDER = "/etc/gateway/files"
+CONFIG_FOLDER = "/etc/gateway/files"
 #: folders of daemons, which are not in every user's PATH
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 #: ends HAProxy together with the sandbox's daemon, however that ends: the pipe to its standard input is closed then
 WATCHER = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
 
 
-def program() -> str:
+def find_executable() -> str:
     """Return the path of HAProxy, or an empty string if it is not installed."""
     folders = (os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS)
     return shutil.which("haproxy", path=os.pathsep.join(folders)) or ""
 
 
-def refuse_without(where: str) -> None:
+def require_installed(where: str) -> None:
     """Raise Refused if HAProxy is not installed.
 
     Args:
         where: file and line of the gateway.
     """
-    if not program():
+    if not find_executable():
         fix = "Install it: `apt-get install haproxy` (Debian, Ubuntu) or `brew install haproxy` (macOS)."
         raise Refused("a gateway on the sandbox needs `haproxy` on this machine.", where=where, fix=fix)
 
@@ -51,14 +51,18 @@ class Haproxy(Process):
     usual_holder = "haproxy"
 
     def serve(self) -> int:
-        folder = self._folder_of(FOLDER)
+        folder = self._folder_of(CONFIG_FOLDER)
         if not folder.is_dir():
-            return self.last_words(
-                [f"[ALERT] Cannot open configuration files in {FOLDER}: No such file or directory"], 1
+            return self.write_last_lines(
+                [f"[ALERT] Cannot open configuration files in {CONFIG_FOLDER}: No such file or directory"], 1
             )
         with (
             subprocess.Popen(
-                [program(), *self._argv], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                [find_executable(), *self._argv],
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             ) as running,
             subprocess.Popen([*WATCHER, str(running.pid)], stdin=subprocess.PIPE) as watcher,
         ):
@@ -67,15 +71,15 @@ class Haproxy(Process):
                 self.log(line.rstrip())
             watcher.kill()
         self.stopped.set()
-        return KILLED if self._code == KILLED else max(0, running.returncode)
+        return SIGKILL_EXIT_CODE if self._code == SIGKILL_EXIT_CODE else max(0, running.returncode)
 
-    def stopping(self) -> Sequence[str]:
+    def stop_log(self) -> Sequence[str]:
         return []
 
-    def dying(self) -> Sequence[str]:
+    def exit_log(self) -> Sequence[str]:
         return []
 
-    def crashing(self) -> Sequence[str]:
+    def crash_log(self) -> Sequence[str]:
         return ["[ALERT] (1) : Current worker was terminated by signal 11"]
 
     def _end(self, running: subprocess.Popen[str]) -> None:

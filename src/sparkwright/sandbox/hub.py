@@ -61,7 +61,7 @@ NEXT_CONFIG = {
 }
 
 
-def _dense(architecture: str, model_type: str, positions: int) -> dict[str, Any]:
+def _dense_config(architecture: str, model_type: str, positions: int) -> dict[str, Any]:
     return {"architectures": [architecture], "model_type": model_type, "max_position_embeddings": positions}
 
 
@@ -69,11 +69,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3.5-35B-A3B-FP8": QWEN35_CONFIG,
     "Qwen/Qwen3-Coder-Next-FP8": NEXT_CONFIG,
     "Qwen/Qwen3.8-27B": QWEN38_CONFIG,
-    "zai-org/GLM-4.7-Flash": _dense("Glm4MoeLiteForCausalLM", "glm4_moe_lite", 202752),
-    "openai/gpt-oss-120b": _dense("GptOssForCausalLM", "gpt_oss", 131072),
-    "meta-llama/Llama-3.1-8B-Instruct": _dense("LlamaForCausalLM", "llama", 131072),
-    "Qwen/Qwen3-Embedding-0.6B": {**_dense("Qwen3ForCausalLM", "qwen3", 32768), "hidden_size": 1024},
-    "Qwen/Qwen3-1.7B": _dense("Qwen3ForCausalLM", "qwen3", 40960),
+    "zai-org/GLM-4.7-Flash": _dense_config("Glm4MoeLiteForCausalLM", "glm4_moe_lite", 202752),
+    "openai/gpt-oss-120b": _dense_config("GptOssForCausalLM", "gpt_oss", 131072),
+    "meta-llama/Llama-3.1-8B-Instruct": _dense_config("LlamaForCausalLM", "llama", 131072),
+    "Qwen/Qwen3-Embedding-0.6B": {**_dense_config("Qwen3ForCausalLM", "qwen3", 32768), "hidden_size": 1024},
+    "Qwen/Qwen3-1.7B": _dense_config("Qwen3ForCausalLM", "qwen3", 40960),
 }
 GATED = ("meta-llama/Llama-3.1-8B-Instruct",)
 
@@ -120,16 +120,16 @@ class Lora:
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
         """The shapes of its tensors: A is [rank, inputs], B is [outputs, rank]."""
-        found = {}
+        shapes = {}
         for layer in self.layers:
             for module, inputs, outputs in (
                 ("q_proj", self.hidden, self.outputs),
                 ("o_proj", self.outputs, self.hidden),
             ):
                 path = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-                found[f"{path}.lora_A.weight"] = (self.rank, inputs)
-                found[f"{path}.lora_B.weight"] = (outputs, self.rank)
-        return found
+                shapes[f"{path}.lora_A.weight"] = (self.rank, inputs)
+                shapes[f"{path}.lora_B.weight"] = (outputs, self.rank)
+        return shapes
 
 
 QWEN35_BASE = "Qwen/Qwen3.5-35B-A3B"
@@ -146,30 +146,30 @@ ADAPTERS: dict[str, Lora] = {
 GGUF_ADAPTERS = {"sandbox-org/gpt-oss-120b-sql-lora-GGUF": "gpt-oss", "sandbox-org/llama-8b-sql-lora-GGUF": "llama"}
 GGUF |= {name: (f"{name.rpartition('/')[2].removesuffix('-GGUF')}-f16.gguf",) for name in GGUF_ADAPTERS}
 
-STRANGER = "hf_stranger"  # token of a user without access to the gated models
+STRANGER_TOKEN = "hf_stranger"  # token of a user without access to the gated models
 #: files that the second commit changes; in the chat template it changes the default of thinking
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors", "tokenizer_config.json")
 
 
 #: chat template with thinking on unless a request turns it off
-TEMPLATE = (
+CHAT_TEMPLATE = (
     "{%- if tools %}{%- for tool in tools %}{{ tool | tojson }}{%- endfor %}{%- endif %}"
     "{%- for message in messages %}{{ message.role }}: {{ message.content }}{%- endfor %}"
     "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}<think></think>{%- endif %}"
 )
 #: chat template with thinking off unless a request turns it on
-TEMPLATE_OFF = TEMPLATE.replace(
+CHAT_TEMPLATE_WITHOUT_THINKING = CHAT_TEMPLATE.replace(
     "enable_thinking is defined and enable_thinking is false", "not (enable_thinking is defined and enable_thinking)"
 )
-GGUF_VALUES["tokenizer.chat_template"] = TEMPLATE_OFF
+GGUF_VALUES["tokenizer.chat_template"] = CHAT_TEMPLATE_WITHOUT_THINKING
 
 
 #: high bytes of bfloat16 numbers between 0.008 and 0.016, half of them negative
-SMALL = bytes(0xBC if byte & 1 else 0x3C for byte in range(256))
+SMALL_HIGH_BYTES = bytes(0xBC if byte & 1 else 0x3C for byte in range(256))
 
 
 @functools.lru_cache(maxsize=64)
-def content(model: str, path: str, *, moved: bool = False) -> bytes:
+def file_content(model: str, path: str, *, moved: bool = False) -> bytes:
     """Return the bytes of a file, always the same.
 
     Args:
@@ -184,13 +184,15 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
     if path == "config.json":
         return json.dumps(MODELS[model], indent=2).encode()
     if path == "model.safetensors.index.json":
-        weights = {f"layers.{n}.weight": _shard(n) for n in range(1, SHARDS + 1)}
+        weights = {f"layers.{n}.weight": _shard_name(n) for n in range(1, SHARDS + 1)}
         return json.dumps({"metadata": {"total_size": SHARDS * SHARD_BYTES}, "weight_map": weights}).encode()
     if path == "README.md":
-        about = f"{model} of the sparkwright sandbox: random bytes, a thousandth of the size.\n"
-        return (about + ("Second commit.\n" if moved else "")).encode()
+        text = f"{model} of the sparkwright sandbox: random bytes, a thousandth of the size.\n"
+        return (text + ("Second commit.\n" if moved else "")).encode()
     if path == "tokenizer_config.json":
-        return json.dumps({"sandbox": True, "chat_template": TEMPLATE_OFF if moved else TEMPLATE}).encode()
+        return json.dumps(
+            {"sandbox": True, "chat_template": CHAT_TEMPLATE_WITHOUT_THINKING if moved else CHAT_TEMPLATE}
+        ).encode()
     if path.startswith("tokenizer"):
         return json.dumps({"sandbox": True}).encode()
     if model in GGUF_ADAPTERS and path.endswith(".gguf"):
@@ -200,19 +202,19 @@ def content(model: str, path: str, *, moved: bool = False) -> bytes:
     if path.endswith(".gguf"):
         head = gguf_header(GGUF_VALUES)
         return head + hashlib.shake_128(f"{model}/{path}".encode()).digest(GGUF_BYTES - len(head))
-    second = " moved" if moved and path in MOVED_PATHS else ""
-    seed = hashlib.sha256(f"{model}/{path}{second}".encode()).digest()
+    suffix = " moved" if moved and path in MOVED_PATHS else ""
+    seed = hashlib.sha256(f"{model}/{path}{suffix}".encode()).digest()
     return hashlib.shake_128(seed).digest(SHARD_BYTES)
 
 
-def files(model: str) -> list[str]:
+def list_files(model: str) -> list[str]:
     """Return the files of a model."""
     if model in GGUF:
         return ["README.md", *GGUF[model]]
     if model in ADAPTERS:  # with what a training leaves beside them
         return ["README.md", "adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "tokenizer.json"]
     small = ["README.md", "config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"]
-    return small + [_shard(n) for n in range(1, SHARDS + 1)]
+    return small + [_shard_name(n) for n in range(1, SHARDS + 1)]
 
 
 def commit(model: str, *, moved: bool = False) -> str:
@@ -220,38 +222,38 @@ def commit(model: str, *, moved: bool = False) -> str:
     return hashlib.sha1(f"sandbox {model}{' moved' if moved else ''}".encode()).hexdigest()
 
 
-def sibling(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
+def sibling_entry(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
     """Return a file's entry in the hub's model info."""
-    data = content(model, path, moved=moved)
-    row: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": _blob(data)}
+    data = file_content(model, path, moved=moved)
+    row: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": _blob_id(data)}
     if path.endswith((".safetensors", ".gguf")):
         row["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 135}
     return row
 
 
-def branch(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
+def tree_entry(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
     """Return a file's entry in the tree."""
-    about = sibling(model, path, moved=moved)
-    row: dict[str, Any] = {"type": "file", "oid": about["blobId"], "size": about["size"], "path": path}
-    if "lfs" in about:
-        row["lfs"] = {"oid": about["lfs"]["sha256"], "size": about["size"], "pointerSize": 135}
+    entry = sibling_entry(model, path, moved=moved)
+    row: dict[str, Any] = {"type": "file", "oid": entry["blobId"], "size": entry["size"], "path": path}
+    if "lfs" in entry:
+        row["lfs"] = {"oid": entry["lfs"]["sha256"], "size": entry["size"], "pointerSize": 135}
     return row
 
 
 def gguf_header(values: Mapping[str, int | float | str | list[str]]) -> bytes:
     """Return the beginning of a GGUF file without tensors: magic, version 3, counts, pairs. Source: ggml/docs/gguf.md."""
 
-    def text(given: str) -> bytes:
-        return struct.pack("<Q", len(given)) + given.encode()
+    def encode_text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
 
-    def typed(value: int | float | str | list[str]) -> bytes:
+    def encode_value(value: int | float | str | list[str]) -> bytes:
         if isinstance(value, list):
-            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
+            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(encode_text, value))
         if isinstance(value, str):
-            return struct.pack("<I", 8) + text(value)
+            return struct.pack("<I", 8) + encode_text(value)
         return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
 
-    pairs = b"".join(text(key) + typed(value) for key, value in values.items())
+    pairs = b"".join(encode_text(key) + encode_value(value) for key, value in values.items())
     return b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + pairs
 
 
@@ -263,16 +265,16 @@ def safetensors(shapes: Mapping[str, tuple[int, int]], seed: str) -> bytes:
         begin, end = end, end + 2 * rows * columns
         header[name] = {"dtype": "BF16", "shape": [rows, columns], "data_offsets": [begin, end]}
     data = bytearray(hashlib.shake_128(seed.encode()).digest(end))
-    data[1::2] = data[1::2].translate(SMALL)
+    data[1::2] = data[1::2].translate(SMALL_HIGH_BYTES)
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(data)
 
 
-def _shard(n: int) -> str:
+def _shard_name(n: int) -> str:
     return f"model-{n:05d}-of-{SHARDS:05d}.safetensors"
 
 
-def _blob(data: bytes) -> str:
+def _blob_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
@@ -317,7 +319,7 @@ class HubApi(Handler):
         commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
         if model not in MODELS and model not in GGUF and model not in ADAPTERS:
             self._error(404 if token else 401, "RepoNotFound", "Repository not found")
-        elif model in GATED and token in ("", STRANGER):
+        elif model in GATED and token in ("", STRANGER_TOKEN):
             who = "you are not in the authorized list" if token else "You must have access to it and be authenticated"
             self._error(403 if token else 401, "GatedRepo", f"Access to model {model} is restricted: {who}.")
         elif revision not in commits or (revision == commit(model, moved=True) and not self.hub.moved()):
@@ -330,7 +332,7 @@ class HubApi(Handler):
         moved = self._known(model, revision)
         if moved is None:
             return
-        rows = [sibling(model, path, moved=moved) for path in files(model)]
+        rows = [sibling_entry(model, path, moved=moved) for path in list_files(model)]
         info = {
             "id": model,
             "sha": commit(model, moved=moved),
@@ -347,25 +349,25 @@ class HubApi(Handler):
         if folder:  # all of its files are in the top folder
             self._error(404, "EntryNotFound", "Entry not found")
             return
-        self.reply(200, [branch(model, path, moved=moved) for path in files(model)])
+        self.reply(200, [tree_entry(model, path, moved=moved) for path in list_files(model)])
 
     def _file(self, model: str, revision: str, path: str) -> None:
         moved = self._known(model, revision)
         if moved is None:
             return
-        if path not in files(model):
+        if path not in list_files(model):
             self._error(404, "EntryNotFound", "Entry not found")
             return
-        data = content(model, path, moved=moved)
-        headers = self._about(sibling(model, path, moved=moved), commit(model, moved=moved))
-        span = self._range(len(data))
-        if span is None:
+        data = file_content(model, path, moved=moved)
+        headers = self._about(sibling_entry(model, path, moved=moved), commit(model, moved=moved))
+        byte_range = self._range(len(data))
+        if byte_range is None:
             self.reply(416, b"", {"Content-Range": f"bytes */{len(data)}"})
             return
-        part = data[span[0] : span[1] + 1]
+        part = data[byte_range[0] : byte_range[1] + 1]
         headers["Content-Length"] = str(len(part))
         if "Range" in self.headers:
-            headers["Content-Range"] = f"bytes {span[0]}-{span[1]}/{len(data)}"
+            headers["Content-Range"] = f"bytes {byte_range[0]}-{byte_range[1]}/{len(data)}"
         if self.hub.cut() and self.command == "GET" and len(data) > 100_000:
             self.close_connection = True
             part = part[: len(part) // 2]
@@ -380,10 +382,10 @@ class HubApi(Handler):
 
     def _range(self, size: int) -> tuple[int, int] | None:
         """Return the first and last byte of the requested range, or None if the range is invalid."""
-        given = self.headers.get("Range", "")
-        if not given.startswith("bytes="):
+        header = self.headers.get("Range", "")
+        if not header.startswith("bytes="):
             return 0, size - 1
-        first, _, last = given[6:].partition("-")
+        first, _, last = header[6:].partition("-")
         if not first:
             return max(0, size - int(last)), size - 1
         return None if int(first) >= size else (int(first), min(int(last), size - 1) if last else size - 1)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from sparkwright.units import GIB
 
-TOTAL = int(119.7 * GIB)  # as a GB10 of 2025 reports it
-SYSTEM = int(6.2 * GIB)  # DGX OS, its desktop and the driver
-CMA = 32 * 2**20  # reserved for devices
+TOTAL_BYTES = int(119.7 * GIB)  # as a GB10 of 2025 reports it
+SYSTEM_BYTES = int(6.2 * GIB)  # DGX OS, its desktop and the driver
+CMA_BYTES = 32 * 2**20  # reserved for devices
 LINGER_S = 0.4  # a CUDA context slightly outlives its container
 #: growth of a holder without bounds, bytes per second: as measured on a GB10, and a leak; and its interval, seconds
-OVERSHOOT, LEAK, STEP_S = 3 * GIB, GIB // 2, 0.05
+OVERSHOOT_BYTES_PER_S, LEAK_BYTES_PER_S, STEP_S = 3 * GIB, GIB // 2, 0.05
 
 
-class Pool:
+class MemoryPool:
     """The unified memory of a simulated Spark.
 
     Args:
@@ -24,10 +24,10 @@ class Pool:
         lost: called once when the memory is exhausted.
     """
 
-    def __init__(self, meminfo: Path | None, lost: Callable[[], None] = lambda: None) -> None:
-        self._lost = lost
+    def __init__(self, meminfo: Path | None, on_exhausted: Callable[[], None] = lambda: None) -> None:
+        self._lost = on_exhausted
         self._meminfo = meminfo
-        self._held: dict[str, int] = {"system": SYSTEM}
+        self._held: dict[str, int] = {"system": SYSTEM_BYTES}
         self._mutex = threading.Lock()
         self._write()
 
@@ -35,12 +35,12 @@ class Pool:
     def available(self) -> int:
         """The available memory, bytes."""
         with self._mutex:
-            return TOTAL - sum(self._held.values())
+            return TOTAL_BYTES - sum(self._held.values())
 
     def claim(self, holder: str, size_bytes: int) -> bool:
         """Set a holder's memory. Return False if there is too little."""
         with self._mutex:
-            rest = TOTAL - sum(size for name, size in self._held.items() if name != holder)
+            rest = TOTAL_BYTES - sum(size for name, size in self._held.items() if name != holder)
             if size_bytes > rest:
                 return False
             self._held[holder] = size_bytes
@@ -56,7 +56,7 @@ class Pool:
     def add(self, holder: str, size_bytes: int) -> bool:
         """Take memory without a check. Return False if that exhausted it."""
         with self._mutex:
-            rest = TOTAL - sum(self._held.values())
+            rest = TOTAL_BYTES - sum(self._held.values())
             self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, rest))
         self._write()
         if size_bytes >= rest:
@@ -78,9 +78,16 @@ class Pool:
         if self._meminfo is None:
             return
         with self._mutex:
-            free = TOTAL - sum(self._held.values())
-            rows = {"MemTotal": TOTAL, "MemFree": max(0, free - GIB // 2), "MemAvailable": free, "Buffers": 0}
-            rows |= {"Cached": GIB // 2, "Shmem": 0, "SwapTotal": 0, "SwapFree": 0, "CmaTotal": CMA, "CmaFree": CMA}
+            free = TOTAL_BYTES - sum(self._held.values())
+            rows = {"MemTotal": TOTAL_BYTES, "MemFree": max(0, free - GIB // 2), "MemAvailable": free, "Buffers": 0}
+            rows |= {
+                "Cached": GIB // 2,
+                "Shmem": 0,
+                "SwapTotal": 0,
+                "SwapFree": 0,
+                "CmaTotal": CMA_BYTES,
+                "CmaFree": CMA_BYTES,
+            }
             text = "".join(f"{name + ':':<16}{size // 1024:>12} kB\n" for name, size in rows.items())
             self._meminfo.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._meminfo.with_suffix(".new")

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sparkwright.sandbox.memory import Pool
-from sparkwright.sandbox.web import Handler, Refused, Server
-from sparkwright.units import GIB, gib
+from sparkwright.sandbox.memory import MemoryPool
+from sparkwright.sandbox.web import Handler, HttpError, Server
+from sparkwright.units import GIB, format_gib
 
-CONTEXT = 262144  # Ollama's default with this much memory
+CONTEXT_TOKENS = 262144  # Ollama's default with this much memory
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,22 @@ class Model:
 
     def details(self) -> dict[str, Any]:
         """Return the details that tags, ps and show contain."""
-        about = {"parent_model": "", "format": "gguf", "family": self.family, "families": [self.family]}
-        return {**about, "parameter_size": self.parameters, "quantization_level": self.quantization}
+        family = {"parent_model": "", "format": "gguf", "family": self.family, "families": [self.family]}
+        return {**family, "parameter_size": self.parameters, "quantization_level": self.quantization}
 
     def tag(self) -> dict[str, Any]:
         """Return the model's row of /api/tags."""
-        about = {"name": self.name, "model": self.name, "modified_at": "2026-10-02T09:14:03.5+00:00", "size": self.size}
-        return {**about, "digest": self.digest, "details": self.details(), "capabilities": list(self.capabilities)}
+        identity = {
+            "name": self.name,
+            "model": self.name,
+            "modified_at": "2026-10-02T09:14:03.5+00:00",
+            "size": self.size,
+        }
+        return {**identity, "digest": self.digest, "details": self.details(), "capabilities": list(self.capabilities)}
 
-    def shown(self) -> dict[str, Any]:
+    def show_response(self) -> dict[str, Any]:
         """Return the body of /api/show."""
-        info = {"general.architecture": self.family, f"{self.family}.context_length": CONTEXT}
+        info = {"general.architecture": self.family, f"{self.family}.context_length": CONTEXT_TOKENS}
         answer = {"license": "", "modelfile": f"FROM {self.name}\n", "template": "{{ .Prompt }}", "model_info": info}
         tag = self.tag()
         return {**answer, **{name: tag[name] for name in ("details", "capabilities", "modified_at")}}
@@ -65,14 +70,14 @@ class Model:
     def row(self, until_s: float) -> dict[str, Any]:
         """Return the model's row of /api/ps."""
         expires = datetime.fromtimestamp(min(until_s, 2**33), UTC).isoformat()
-        about = {
+        identity = {
             "name": self.name,
             "model": self.name,
             "size": self.held,
             "digest": self.digest,
             "details": self.details(),
         }
-        return {**about, "expires_at": expires, "size_vram": self.held, "context_length": CONTEXT}
+        return {**identity, "expires_at": expires, "size_vram": self.held, "context_length": CONTEXT_TOKENS}
 
 
 LARGE = Model("qwen3:32b", "qwen3", "32.8B", "Q4_K_M", 20_201_253_588, 20 * GIB, ("completion", "tools", "thinking"))
@@ -87,18 +92,18 @@ MODELS = {
 
 
 VERSION = "0.32.15"
-KEEP_S = 300.0
+DEFAULT_KEEP_S = 300.0
 PROBE_S = 0.01  # pause between two probes for models to unload
 FOREVER_S = 1e9
 UNLOAD_S = 0.6  # time until the runner's process has ended
 UNLISTED_S = 0.3  # first part of a load: the model is not listed yet, and an unload has no effect
 LOAD_S = 2.0  # second part of a load: the runner's lock is held, ps and unload wait for it
-RETURNS_S = 0.3
-TOKEN_S = 0.02
-TOKENS = 20
-WORDS = ("One ", "two ", "three ", "four ")
+RELOAD_DELAY_S = 0.3
+SECONDS_PER_TOKEN = 0.02
+DEFAULT_TOKENS = 20
+ANSWER_WORDS = ("One ", "two ", "three ", "four ")
 DURATION = re.compile(r"(?<!\d)(-?\d{1,20}(?:\.\d{1,20})?)(ms|s|m|h)")
-UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass
@@ -127,7 +132,7 @@ class Ollama:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: MemoryPool,
         busy: Callable[[], bool] = lambda: False,
         returns: Callable[[], bool] = lambda: False,
         *,
@@ -147,16 +152,16 @@ class Ollama:
     def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
         """Load a model, or extend its time in memory. Raises Refused if there is too little memory."""
         with self._loading:
-            runner = self._keep(model, keep_s)
+            runner = self._extend(model, keep_s)
             if runner is not None:
                 return runner
             takes_time = not self._instant if slowly is None else slowly
             time.sleep(UNLISTED_S if takes_time else 0)
-            until_s = time.time() + (KEEP_S if keep_s is None else keep_s)
+            until_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
             runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", until_s)
             if not self._pool.claim(runner.holder, model.held):
-                sizes = f"({gib(model.held)} GiB) than is available ({gib(self._pool.available)} GiB)"
-                raise Refused(500, f"model requires more system memory {sizes}")
+                sizes = f"({format_gib(model.held)} GiB) than is available ({format_gib(self._pool.available)} GiB)"
+                raise HttpError(500, f"model requires more system memory {sizes}")
             with runner.lock:
                 with self._mutex:
                     self._runners[model.name] = runner
@@ -177,8 +182,8 @@ class Ollama:
             runner.uses += 1
         try:
             for n in range(tokens):
-                time.sleep(TOKEN_S)
-                yield WORDS[n % len(WORDS)]
+                time.sleep(SECONDS_PER_TOKEN)
+                yield ANSWER_WORDS[n % len(ANSWER_WORDS)]
         finally:
             with self._mutex:
                 runner.uses -= 1
@@ -189,18 +194,18 @@ class Ollama:
         """Return the models as /api/ps lists them, the longest remaining first. Waits for a model that is being loaded."""
         with self._mutex:
             runners = sorted(self._runners.values(), key=lambda value: -value.until_s)
-        found = []
+        rows = []
         for runner in runners:
             with runner.lock:
-                found.append(runner.model.row(runner.until_s))
-        return found
+                rows.append(runner.model.row(runner.until_s))
+        return rows
 
-    def _keep(self, model: Model, keep_s: float | None) -> Runner | None:
+    def _extend(self, model: Model, keep_s: float | None) -> Runner | None:
         """Return the runner of a loaded model, with its time in memory extended, or None."""
         with self._mutex:
             runner = self._runners.get(model.name)
             if runner is not None:
-                runner.until_s = time.time() + (KEEP_S if keep_s is None else keep_s)
+                runner.until_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
             return runner
 
     def _expire(self) -> None:
@@ -222,7 +227,7 @@ class Ollama:
                 self._runners.pop(runner.model.name, None)
             self._pool.release(runner.holder, after_s=0.2)
         if self._returns():
-            timer = threading.Timer(RETURNS_S, self.load, (runner.model,))
+            timer = threading.Timer(RELOAD_DELAY_S, self.load, (runner.model,))
             timer.daemon = True
             timer.start()
 
@@ -237,7 +242,7 @@ class OllamaApi(Handler):
     def route(self) -> None:
         try:
             self._route()
-        except Refused as refused:
+        except HttpError as refused:
             self.reply(refused.status, {"error": str(refused)})
 
     def _route(self) -> None:
@@ -251,26 +256,26 @@ class OllamaApi(Handler):
             case "GET", ["api", "tags"]:
                 self.reply(200, {"models": [model.tag() for model in MODELS.values()]})
             case "POST", ["api", "show"]:
-                self.reply(200, self._model(self._asked()).shown())
+                self.reply(200, self._model(self._request_body()).show_response())
             case "POST", ["api", "generate"]:
-                self._answer(self._asked(), "response", "prompt")
+                self._answer(self._request_body(), "response", "prompt")
             case "POST", ["api", "chat"]:
-                self._answer(self._asked(), "message", "messages")
+                self._answer(self._request_body(), "message", "messages")
             case _:
                 self.reply(404, b"404 page not found")
 
-    def _asked(self) -> dict[str, Any]:
+    def _request_body(self) -> dict[str, Any]:
         body = self.body()
         if not isinstance(body, dict):
-            raise Refused(400, "missing request body")
+            raise HttpError(400, "missing request body")
         return body
 
     def _model(self, body: dict[str, Any]) -> Model:
         name = str(body.get("model") or body.get("name") or "")
-        found = MODELS.get(name if ":" in name else f"{name}:latest")
-        if found is None:
-            raise Refused(404, f"model '{name}' not found")
-        return found
+        model = MODELS.get(name if ":" in name else f"{name}:latest")
+        if model is None:
+            raise HttpError(404, f"model '{name}' not found")
+        return model
 
     def _answer(self, body: dict[str, Any], message: str, key: str) -> None:
         """Answer a generate or chat request.
@@ -280,7 +285,7 @@ class OllamaApi(Handler):
             message: name of the field that holds the answer.
             key: name of the field that holds the question.
         """
-        model, keep_s = self._model(body), keep_alive(body.get("keep_alive"))
+        model, keep_s = self._model(body), parse_keep_alive(body.get("keep_alive"))
 
         def line(text: str, reason: str = "") -> dict[str, Any]:
             content: Any = text if message == "response" else {"role": "assistant", "content": text}
@@ -295,29 +300,29 @@ class OllamaApi(Handler):
             self.ollama.load(model, keep_s)
             self.reply(200, line("", "load"))
         else:
-            tokens = int((body.get("options") or {}).get("num_predict") or TOKENS)
-            words = self.ollama.generate(model, tokens, keep_s)
+            tokens = int((body.get("options") or {}).get("num_predict") or DEFAULT_TOKENS)
+            pieces = self.ollama.generate(model, tokens, keep_s)
             if body.get("stream", True) is False:
-                self.reply(200, line("".join(words), "stop"))
+                self.reply(200, line("".join(pieces), "stop"))
                 return
-            first = next(words)  # a refusal is an answer of its own, not part of a stream
-            rows = itertools.chain([line(first)], map(line, words), [line("", "stop")])
+            first = next(pieces)  # a refusal is an answer of its own, not part of a stream
+            rows = itertools.chain([line(first)], map(line, pieces), [line("", "stop")])
             self.stream((json.dumps(row).encode() + b"\n" for row in rows), "application/x-ndjson")
 
 
-def keep_alive(given: Any) -> float | None:
+def parse_keep_alive(value: Any) -> float | None:
     """Return the seconds of a number or a Go duration; negative is forever, None unspecified. Raises Refused."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float | str):
-        raise Refused(400, f"json: cannot unmarshal into duration: {given!r}")
-    if isinstance(given, str) and given != "0":
-        parts = DURATION.findall(given)
-        if not parts or "".join(number + unit for number, unit in parts) != given:
-            raise Refused(400, f'time: invalid duration "{given}"')
-        seconds = sum(float(number) * UNITS_S[unit] for number, unit in parts)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise HttpError(400, f"json: cannot unmarshal into duration: {value!r}")
+    if isinstance(value, str) and value != "0":
+        parts = DURATION.findall(value)
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            raise HttpError(400, f'time: invalid duration "{value}"')
+        seconds = sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
     else:
-        seconds = float(given)
+        seconds = float(value)
     return FOREVER_S if seconds < 0 else seconds
 
 
@@ -326,8 +331,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=11434)
     parser.add_argument("--empty", action="store_true", help="nothing loaded")
-    given = parser.parse_args()
-    Server(given.port, OllamaApi, Ollama(Pool(None), loaded=not given.empty)).run()
+    arguments = parser.parse_args()
+    Server(arguments.port, OllamaApi, Ollama(MemoryPool(None), loaded=not arguments.empty)).run()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from sparkwright.host.state import write_atomically
 
 BOOT_ID = "proc/sys/kernel/random/boot_id"
-DRIVER = "580.95.05"
+DRIVER_VERSION = "580.95.05"
 
 FILES: dict[str, str] = {
     "/etc/dgx-release": 'DGX_NAME="DGX Spark (sandbox)"\nDGX_SWBUILD_VERSION="7.3.1"\nDGX_OTA_VERSION="7.3.1"\n',
@@ -22,10 +22,10 @@ FILES: dict[str, str] = {
     "/proc/sys/kernel/hostname": "spark-sandbox\n",
     "/proc/sys/kernel/osrelease": "6.14.0-1013-nvidia\n",
     "/proc/driver/nvidia/version": (
-        f"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {DRIVER}  Release Build  (pretend)\n"
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {DRIVER_VERSION}  Release Build  (pretend)\n"
     ),
-    f"/lib/firmware/nvidia/{DRIVER}/gsp_ga10x.bin": "pretend\n",
-    "/etc/cdi/nvidia.yaml": f"kind: nvidia.com/gpu\n# libcuda.so.{DRIVER}\n",
+    f"/lib/firmware/nvidia/{DRIVER_VERSION}/gsp_ga10x.bin": "pretend\n",
+    "/etc/cdi/nvidia.yaml": f"kind: nvidia.com/gpu\n# libcuda.so.{DRIVER_VERSION}\n",
     **{f"/sys/class/infiniband/{name}/ports/1/state": "1: DOWN\n" for name in ("rocep1s0f0", "rocep1s0f1")},
     "/usr/bin/nvidia-container-runtime-hook": "",
     "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n",
@@ -43,12 +43,12 @@ PROGRAMS: dict[str, str] = {
 }
 
 
-def lay(root: Path) -> None:
+def write_files(root: Path) -> None:
     """Write all of it below root. Programs go to /usr/bin there, which is in no other program's PATH."""
     for name, text in FILES.items():
-        written(Path(f"{root}{name}"), text)
+        write_file(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():
-        written(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
+        write_file(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
 
     if not (root / BOOT_ID).exists():
         new_boot(root)
@@ -56,10 +56,10 @@ def lay(root: Path) -> None:
 
 def new_boot(root: Path) -> None:
     """Set a new boot id."""
-    written(root / BOOT_ID, f"{uuid.uuid4()}\n")
+    write_file(root / BOOT_ID, f"{uuid.uuid4()}\n")
 
 
-def written(path: Path, text: str) -> Path:
+def write_file(path: Path, text: str) -> Path:
     """Write a file, with its folder, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """A refusal of a service, with its HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:

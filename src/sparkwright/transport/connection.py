@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import ssl
 
-PIECE_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16
 #: limit on the addresses of a name that are tried
-ADDRESSES = 8
+MAX_ADDRESSES = 8
 #: the kernel's probes of a silent connection: after IDLE_S seconds without a byte, every PROBE_S seconds, PROBES times
-IDLE_S, PROBE_S, PROBES = 10, 5, 4
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
 
 
 class TransportError(Exception):
@@ -66,9 +66,9 @@ class InvalidAnswer(TransportError):
 class TooLarge(InvalidAnswer):
     """Raised if the answer has more bytes than the limit."""
 
-    def __init__(self, message: str, most_bytes: int = 0) -> None:
+    def __init__(self, message: str, max_bytes: int = 0) -> None:
         super().__init__(message)
-        self.most_bytes = most_bytes  #: the limit that was exceeded; 0 for the limit on headers
+        self.most_bytes = max_bytes  #: the limit that was exceeded; 0 for the limit on headers
 
 
 class InvalidRequest(TransportError):
@@ -82,10 +82,10 @@ class InvalidHeader(InvalidRequest):
 class Clock(Protocol):
     """The time limit of the waits."""
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the number of seconds for the next wait, which is more than 0. Raises TimedOut if there are none left."""
 
-    def waited(self, seconds: float, received: int) -> None:
+    def record_wait(self, seconds: float, received: int) -> None:
         """Record a wait with its duration and the number of received bytes."""
 
 
@@ -96,14 +96,14 @@ class Deadline:
         self.seconds = seconds
         self._end_s = time.monotonic() + seconds
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the number of seconds until the deadline. Raises TimedOut after it."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimedOut(f"does not answer within {self.seconds:g} s")
         return left_s
 
-    def waited(self, seconds: float, received: int) -> None:
+    def record_wait(self, seconds: float, received: int) -> None:
         """Do nothing, because the time passes by itself."""
 
 
@@ -115,7 +115,7 @@ class MinimumRate:
     seconds: float
 
 
-class Progress:
+class ProgressDeadline:
     """A deadline that advances with each part of a transfer.
 
     Only the time spent waiting for the other side counts, so the reader may take any amount of time.
@@ -126,13 +126,13 @@ class Progress:
         self._waited_s = 0.0
         self._received = 0
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the number of seconds until the next part is due. Raises TimedOut after that."""
         if self._waited_s >= self.rate.seconds:
             raise TimedOut(f"sends less than {self.rate.bytes} bytes in {self.rate.seconds:g} s")
         return self.rate.seconds - self._waited_s
 
-    def waited(self, seconds: float, received: int) -> None:
+    def record_wait(self, seconds: float, received: int) -> None:
         """Add a wait, and restart the deadline if enough bytes were received."""
         self._waited_s += seconds
         self._received += received
@@ -167,17 +167,17 @@ class Connection:
         Raises:
             TimedOut, ConnectFailed, or InvalidRequest for an invalid host name.
         """
-        addresses = _addresses(host, port, clock)[:ADDRESSES]
+        addresses = _resolve_addresses(host, port, clock)[:MAX_ADDRESSES]
         for n, (family, address) in enumerate(addresses):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.settimeout(
-                    clock.left_s() / (len(addresses) - n)
+                    clock.remaining_s() / (len(addresses) - n)
                 )  # leave time for the other addresses if one is silent
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if keep_alive:
-                    _keep_alive(sock)
+                    _enable_keepalive(sock)
                 return cls(sock, clock)
             except BaseException as error:
                 sock.close()
@@ -185,9 +185,9 @@ class Connection:
                     raise
                 failure = error
         if isinstance(failure, TimeoutError):
-            clock.left_s()
+            clock.remaining_s()
             raise TimedOut("does not answer") from None
-        raise ConnectFailed(_refusal(failure), failure) from None
+        raise ConnectFailed(_describe_error(failure), failure) from None
 
     @classmethod
     def unix(cls, path: str, clock: Clock) -> Connection:
@@ -198,7 +198,7 @@ class Connection:
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            full, part = divmod(clock.left_s(), 1)
+            full, part = divmod(clock.remaining_s(), 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(full), int(part * 1e6) + 1))
             sock.connect(path)
             return cls(sock, clock)
@@ -207,7 +207,7 @@ class Connection:
             raise TimedOut("does not answer") from None
         except OSError as error:
             sock.close()
-            raise ConnectFailed(_refusal(error), error) from None
+            raise ConnectFailed(_describe_error(error), error) from None
         except BaseException:
             sock.close()
             raise
@@ -221,12 +221,12 @@ class Connection:
         import ssl
 
         try:
-            self._socket.settimeout(self.clock.left_s())
-            secured = _context(tls).wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
+            self._socket.settimeout(self.clock.remaining_s())
+            secured = _tls_context(tls).wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
         except ssl.SSLCertVerificationError:
             raise Untrusted("shows a certificate that is not valid for it") from None
         except TimeoutError:
-            self.clock.left_s()
+            self.clock.remaining_s()
             raise TimedOut("does not answer") from None
         except (OSError, ValueError):
             raise Interrupted("broke off the TLS handshake") from None
@@ -243,15 +243,15 @@ class Connection:
         view = memoryview(data)
         try:
             while view:
-                self._socket.settimeout(self.clock.left_s())
-                view = view[self._socket.send(view[:PIECE_BYTES]) :]
+                self._socket.settimeout(self.clock.remaining_s())
+                view = view[self._socket.send(view[:CHUNK_BYTES]) :]
         except TimeoutError:
-            self.clock.left_s()
+            self.clock.remaining_s()
             raise TimedOut("does not take the request") from None
         except (OSError, ValueError):
             raise Interrupted("broke off the connection") from None
 
-    def receive(self, most_bytes: int = PIECE_BYTES) -> bytes:
+    def receive(self, max_bytes: int = CHUNK_BYTES) -> bytes:
         """Return the next bytes that arrive, or b"" at the end.
 
         Raises:
@@ -259,16 +259,16 @@ class Connection:
         """
         began_s, data = time.monotonic(), b""
         try:
-            self._socket.settimeout(self.clock.left_s())
-            data = self._socket.recv(most_bytes)
+            self._socket.settimeout(self.clock.remaining_s())
+            data = self._socket.recv(max_bytes)
             return data
         except TimeoutError:
             pass
         except OSError:
             raise Interrupted("broke off the connection") from None
         finally:
-            self.clock.waited(time.monotonic() - began_s, len(data))
-        self.clock.left_s()
+            self.clock.record_wait(time.monotonic() - began_s, len(data))
+        self.clock.remaining_s()
         raise TimedOut("stopped sending")
 
     def detach(self) -> socket.socket:
@@ -287,7 +287,7 @@ class Connection:
         self.close()
 
 
-def converse(path: str, data: bytes, *, timeout_s: float, most_bytes: int) -> bytes:
+def exchange(path: str, data: bytes, *, timeout_s: float, max_bytes: int) -> bytes:
     """Send data to a unix socket and return the whole answer.
 
     Raises:
@@ -295,12 +295,12 @@ def converse(path: str, data: bytes, *, timeout_s: float, most_bytes: int) -> by
     """
     with Connection.unix(path, Deadline(timeout_s)) as connection:
         connection.send(data)
-        found = bytearray()
+        received = bytearray()
         while piece := connection.receive():
-            found += piece
-            if len(found) > most_bytes:
-                raise TooLarge(f"sends more than {most_bytes} bytes")
-        return bytes(found)
+            received += piece
+            if len(received) > max_bytes:
+                raise TooLarge(f"sends more than {max_bytes} bytes")
+        return bytes(received)
 
 
 def dial(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -313,52 +313,52 @@ def dial(host: str, port: int, timeout_s: float) -> socket.socket:
         OSError: as in `socket.create_connection`, including gaierror and TimeoutError.
     """
     try:
-        opened = Connection.tcp(host, port, Deadline(timeout_s)).detach()
+        sock = Connection.tcp(host, port, Deadline(timeout_s)).detach()
     except TimedOut:
         raise TimeoutError("timed out") from None
     except ConnectFailed as error:
         raise (error.error or socket.gaierror(socket.EAI_NONAME, str(error))) from None
     except InvalidRequest as error:
         raise socket.gaierror(socket.EAI_NONAME, str(error)) from None
-    opened.settimeout(timeout_s)
-    return opened
+    sock.settimeout(timeout_s)
+    return sock
 
 
-def lookup(host: str, timeout_s: float) -> set[str]:
+def resolve_host(host: str, timeout_s: float) -> set[str]:
     """Return the addresses of a host name; none if there are none or the resolver does not answer within timeout_s."""
     try:
-        return {str(address[0]) for _, address in _addresses(host, 0, Deadline(timeout_s))}
+        return {str(address[0]) for _, address in _resolve_addresses(host, 0, Deadline(timeout_s))}
     except TransportError:
         return set()
 
 
-def _addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
+def _resolve_addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
     """Return the families and addresses of a host. The resolver has no deadline of its own, so a late one is abandoned."""
-    found: list[Any] = []
-    failure: list[Exception] = []
+    results: list[Any] = []
+    failures: list[Exception] = []
 
     def resolve(flags: int = 0) -> None:
         try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+            results.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
         except (OSError, ValueError, OverflowError) as error:  # UnicodeError is a ValueError
-            failure.append(error)
+            failures.append(error)
 
     resolve(socket.AI_NUMERICHOST)
-    if not found:
-        failure.clear()
+    if not results:
+        failures.clear()
         resolver = threading.Thread(target=resolve, daemon=True, name="resolver")
         resolver.start()
-        resolver.join(clock.left_s())
-        clock.left_s()
-    if failure and not isinstance(failure[0], OSError):
+        resolver.join(clock.remaining_s())
+        clock.remaining_s()
+    if failures and not isinstance(failures[0], OSError):
         raise InvalidRequest("is not the name of a host")
-    if not found:
-        error = failure[0] if failure else None
+    if not results:
+        error = failures[0] if failures else None
         raise ConnectFailed("has no address", error if isinstance(error, OSError) else None)
-    return [(family, address) for family, _, _, _, address in found]
+    return [(family, address) for family, _, _, _, address in results]
 
 
-def _refusal(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "refuses the connection"
     if isinstance(error, FileNotFoundError):
@@ -366,14 +366,18 @@ def _refusal(error: OSError) -> str:
     return f"cannot be reached ({os.strerror(error.errno).lower() if error.errno else type(error).__name__})"
 
 
-def _keep_alive(sock: socket.socket) -> None:
+def _enable_keepalive(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", IDLE_S), ("TCP_KEEPINTVL", PROBE_S), ("TCP_KEEPCNT", PROBES)):
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+    ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _context(tls: Tls) -> ssl.SSLContext:
+def _tls_context(tls: Tls) -> ssl.SSLContext:
     """Return a context that verifies certificates with the system's authorities, or not at all if the hash decides."""
     import ssl
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from sparkwright.transport.connection import (
-    PIECE_BYTES,
+    CHUNK_BYTES,
     Connection,
     Deadline,
     Interrupted,
@@ -26,7 +26,7 @@ from sparkwright.transport.connection import (
     InvalidHeader,
     InvalidRequest,
     MinimumRate,
-    Progress,
+    ProgressDeadline,
     Tls,
     TooLarge,
 )
@@ -34,13 +34,13 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
 #: limits for the status line and header fields, including those of interim responses, and for a line between two chunks
-HEAD_BYTES, LINE_BYTES = 64 * 1024, 4096
+MAX_HEAD_BYTES, MAX_LINE_BYTES = 64 * 1024, 4096
 #: size limit of a piece of a body, which is passed on as received
-BODY_BYTES = 1 << 20
-REDIRECTED = (301, 302, 303, 307, 308)
+MAX_PIECE_BYTES = 1 << 20
+REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 #: headers that are only sent to their own origin
-PRIVATE = ("authorization", "cookie", "proxy-authorization")
-PORTS = {"http": 80, "https": 443}
+CREDENTIAL_HEADERS = ("authorization", "cookie", "proxy-authorization")
+DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9][0-9])(?: .*)?")
@@ -75,8 +75,8 @@ class Response:
     def json(self) -> Any:
         """Return the body's JSON value. Raises InvalidAnswer if it is not JSON or is nested too deeply."""
         try:
-            return bounds.json_of(self.body, most_bytes=max(len(self.body), 1))
-        except bounds.TooMuch as error:
+            return bounds.parse_json(self.body, max_bytes=max(len(self.body), 1))
+        except bounds.LimitExceeded as error:
             raise InvalidAnswer(f"sends JSON that {error}") from None
         except ValueError:
             raise InvalidAnswer("sends what is not JSON") from None
@@ -110,8 +110,8 @@ def request(
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
-    most_bytes: int = bounds.ANSWER_BYTES,
-    most_error_bytes: int | None = None,
+    max_bytes: int = bounds.MAX_ANSWER_BYTES,
+    max_error_bytes: int | None = None,
     redirects: int = 0,
     route: Route = DIRECT,
 ) -> Response:
@@ -121,8 +121,8 @@ def request(
         url: an http:// or https:// URL without user and password.
         timeout_s: time limit for everything, including redirects.
         headers: headers other than Host, Content-Length and Connection.
-        most_bytes: size limit of the body; a larger one is refused, if possible by its Content-Length before it is read.
-        most_error_bytes: size limit of the body for a status other than 2xx, if it differs.
+        max_bytes: size limit of the body; a larger one is refused, if possible by its Content-Length before it is read.
+        max_error_bytes: size limit of the body for a status other than 2xx, if it differs.
         redirects: number of redirects to follow, for GET and HEAD; after that the redirect itself is returned. Redirects from
             https to http are not followed, and credentials are only sent to their own origin.
 
@@ -131,13 +131,13 @@ def request(
     """
     deadline = Deadline(timeout_s)
     for left in range(redirects, -1, -1):
-        with _sent(method, url, headers or {}, body, deadline, route) as stream:
-            further = _redirect(method, url, stream) if left else ""
-            if not further:
-                good = most_error_bytes is None or 200 <= stream.status < 300
-                found = stream.read(most_bytes if good else most_error_bytes or 0)
-                return Response(stream.status, stream.headers, found, url)
-        headers, url = _kept(headers or {}, url, further), further
+        with _send_request(method, url, headers or {}, body, deadline, route) as stream:
+            redirect_url = _find_redirect(method, url, stream) if left else ""
+            if not redirect_url:
+                succeeded = max_error_bytes is None or 200 <= stream.status < 300
+                content = stream.read(max_bytes if succeeded else max_error_bytes or 0)
+                return Response(stream.status, stream.headers, content, url)
+        headers, url = _headers_after_redirect(headers or {}, url, redirect_url), redirect_url
     raise AssertionError
 
 
@@ -162,17 +162,17 @@ def open_stream(
     """
     deadline = Deadline(timeout_s)
     for left in range(redirects, -1, -1):
-        stream = _sent(method, url, headers or {}, None, deadline, route)
+        stream = _send_request(method, url, headers or {}, None, deadline, route)
         try:
-            further = _redirect(method, url, stream) if left else ""
+            redirect_url = _find_redirect(method, url, stream) if left else ""
         except BaseException:
             stream.close()
             raise
-        if not further:
-            stream.connection.clock = Progress(rate)
+        if not redirect_url:
+            stream.connection.clock = ProgressDeadline(rate)
             return stream
         stream.close()
-        headers, url = _kept(headers or {}, url, further), further
+        headers, url = _headers_after_redirect(headers or {}, url, redirect_url), redirect_url
     raise AssertionError
 
 
@@ -182,7 +182,7 @@ class Stream:
     def __init__(self, connection: Connection, method: str) -> None:
         self.connection = connection
         self._buffer = bytearray()
-        self.status, self.headers = self._head()
+        self.status, self.headers = self._read_head()
         empty = method == "HEAD" or self.status in (204, 304)
         coding = self.headers.get("transfer-encoding", "").strip().lower()
         if coding not in ("", "chunked"):
@@ -190,7 +190,7 @@ class Stream:
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise InvalidAnswer("compresses its answer, which was not requested")
         #: size of the body in bytes; None if it ends with its chunks or the connection
-        self.size = 0 if empty else None if coding else _length(self.headers)
+        self.size = 0 if empty else None if coding else _parse_length(self.headers)
         self._chunked = bool(coding) and not empty
 
     def __iter__(self) -> Iterator[bytes]:
@@ -198,23 +198,23 @@ class Stream:
         if self._chunked:
             yield from self._chunks()
         elif self.size is not None:
-            yield from self._exactly(self.size)
+            yield from self._read_exactly(self.size)
         else:
             while self._buffer or self._more():
                 piece = bytes(self._buffer)
                 self._buffer.clear()
                 yield piece
 
-    def read(self, most_bytes: int) -> bytes:
+    def read(self, max_bytes: int) -> bytes:
         """Return the whole body. Raises TooLarge if it is longer."""
-        if (self.size or 0) > most_bytes:
-            raise TooLarge(f"sends more than {_shown(most_bytes)}", most_bytes)
-        found = bytearray()
+        if (self.size or 0) > max_bytes:
+            raise TooLarge(f"sends more than {_format_size(max_bytes)}", max_bytes)
+        body = bytearray()
         for piece in self:
-            found += piece
-            if len(found) > most_bytes:
-                raise TooLarge(f"sends more than {_shown(most_bytes)}", most_bytes)
-        return bytes(found)
+            body += piece
+            if len(body) > max_bytes:
+                raise TooLarge(f"sends more than {_format_size(max_bytes)}", max_bytes)
+        return bytes(body)
 
     def close(self) -> None:
         """Close the connection."""
@@ -230,16 +230,16 @@ class Stream:
 
     def _more(self) -> bool:
         """Receive more bytes, and return False at the end."""
-        piece = self.connection.receive(PIECE_BYTES)
+        piece = self.connection.receive(CHUNK_BYTES)
         self._buffer += piece
         return bool(piece)
 
-    def _line(self, most_bytes: int) -> bytes:
+    def _line(self, max_bytes: int) -> bytes:
         """Return the next line without its end. Raises TooLarge if it is longer."""
-        seen = 0
-        while (end := self._buffer.find(b"\n", seen, most_bytes + 1)) < 0:
-            seen = len(self._buffer)
-            if seen > most_bytes:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched, max_bytes + 1)) < 0:
+            searched = len(self._buffer)
+            if searched > max_bytes:
                 raise TooLarge("sends a header or a line that is too long")
             if not self._more():
                 raise Interrupted("ended its answer early")
@@ -247,60 +247,60 @@ class Stream:
         del self._buffer[: end + 1]
         return line
 
-    def _head(self) -> tuple[int, Headers]:
+    def _read_head(self) -> tuple[int, Headers]:
         """Return the status and header fields of the final response, skipping interim ones (100, 103)."""
-        left = HEAD_BYTES
+        left = MAX_HEAD_BYTES
         while True:
-            status, fields, size = self._one_head(left)
+            status, fields, size = self._read_one_head(left)
             left -= size
             if status == 101:
                 raise InvalidAnswer("changes to another protocol")
             if status >= 200:
                 return status, fields
 
-    def _one_head(self, most_bytes: int) -> tuple[int, Headers, int]:
+    def _read_one_head(self, max_bytes: int) -> tuple[int, Headers, int]:
         lines, size = list[str](), 0
         while True:
-            line = self._line(most_bytes - size)
+            line = self._line(max_bytes - size)
             size += len(line) + 1
             if not line and lines:
                 break
             lines.append(line.decode("latin-1"))
             if len(lines) == 1 and not _STATUS.fullmatch(lines[0]):
                 raise InvalidAnswer("does not speak HTTP")
-        found = _STATUS.fullmatch(lines[0])
-        assert found is not None
-        return int(found[1]), _fields(lines[1:]), size
+        match = _STATUS.fullmatch(lines[0])
+        assert match is not None
+        return int(match[1]), _parse_headers(lines[1:]), size
 
-    def _exactly(self, size: int) -> Iterator[bytes]:
+    def _read_exactly(self, size: int) -> Iterator[bytes]:
         left = size
         while left:
             if self._buffer:
                 piece = bytes(self._buffer[:left])
                 del self._buffer[:left]
-            elif not (piece := self.connection.receive(min(left, BODY_BYTES))):
+            elif not (piece := self.connection.receive(min(left, MAX_PIECE_BYTES))):
                 raise Interrupted("ended its answer early")
             left -= len(piece)
             yield piece
 
     def _chunks(self) -> Iterator[bytes]:
         while True:
-            found = _SIZE.fullmatch(self._line(LINE_BYTES))
-            if found is None:
+            match = _SIZE.fullmatch(self._line(MAX_LINE_BYTES))
+            if match is None:
                 raise InvalidAnswer("sends a chunk without its size")
-            size = int(found[1], 16)
+            size = int(match[1], 16)
             if not size:
                 return  # the rest is trailers, which are ignored
-            yield from self._exactly(size)
-            if self._line(LINE_BYTES):
+            yield from self._read_exactly(size)
+            if self._line(MAX_LINE_BYTES):
                 raise InvalidAnswer("sends a chunk of another size than it says")
 
 
-def _shown(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / MIB:g} MiB" if size >= MIB else f"{size} bytes"
 
 
-def _fields(lines: list[str]) -> Headers:
+def _parse_headers(lines: list[str]) -> Headers:
     fields: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -311,7 +311,7 @@ def _fields(lines: list[str]) -> Headers:
     return Headers(fields)
 
 
-def _length(headers: Headers) -> int | None:
+def _parse_length(headers: Headers) -> int | None:
     lengths = {length.strip() for length in headers.get("content-length", "").split(",")}
     if lengths == {""}:
         return None
@@ -324,17 +324,17 @@ def _length(headers: Headers) -> int | None:
 # -- sending ---------------------------------------------------------------------------------------------------------
 
 
-def _sent(
+def _send_request(
     method: str, url: str, headers: Mapping[str, str], body: bytes | None, deadline: Deadline, route: Route
 ) -> Stream:
     """Send a request and return the response when its head has arrived."""
-    where = split(url)
-    proxy = _proxy(where) if route.proxies and not route.unix else None
-    connection = _connected(where, proxy, deadline, route)
+    target = parse_url(url)
+    proxy = _find_proxy(target) if route.proxies and not route.unix else None
+    connection = _connect(target, proxy, deadline, route)
     try:
-        through = proxy is not None and where.scheme == "http"
-        fields = _proxy_headers(proxy) if through else {}
-        data = _request_bytes(method, where, {**headers, **fields}, body, absolute=through)
+        proxied = proxy is not None and target.scheme == "http"
+        fields = _proxy_headers(proxy) if proxied else {}
+        data = _encode_request(method, target, {**headers, **fields}, body, absolute=proxied)
         try:
             connection.send(data)
         except Interrupted:
@@ -345,53 +345,53 @@ def _sent(
         raise
 
 
-def split(url: str) -> SplitResult:
+def parse_url(url: str) -> SplitResult:
     """Return the parts of an http(s) URL.
 
     Raises:
         InvalidRequest: it is not one, or has a user, a password, spaces or control characters.
     """
     try:
-        where = urlsplit(url)
-        port, host = where.port, where.hostname or ""
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname or ""
     except ValueError:
         raise InvalidRequest("is not an http(s) URL") from None
-    if where.scheme not in PORTS or port == 0 or not re.fullmatch(r"[!-~]+", url):
+    if parts.scheme not in DEFAULT_PORTS or port == 0 or not re.fullmatch(r"[!-~]+", url):
         raise InvalidRequest("is not an http(s) URL")
-    if not _HOST.fullmatch(host) or "@" in where.netloc:
+    if not _HOST.fullmatch(host) or "@" in parts.netloc:
         raise InvalidRequest("is not an http(s) URL")
-    return where
+    return parts
 
 
 def origin(url: str) -> tuple[str, str, int]:
     """Return the scheme, host and port of a URL, which are the scope of its credentials. Raises InvalidRequest."""
-    where = split(url)
-    return where.scheme, where.hostname or "", where.port or PORTS[where.scheme]
+    parts = parse_url(url)
+    return parts.scheme, parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
 
 
-def _request_bytes(
-    method: str, where: SplitResult, headers: Mapping[str, str], body: bytes | None, *, absolute: bool
+def _encode_request(
+    method: str, address: SplitResult, headers: Mapping[str, str], body: bytes | None, *, absolute: bool
 ) -> bytes:
     """Return the request as bytes. absolute: use the whole URL as the target, which proxies require."""
-    path = (where.path or "/") + (f"?{where.query}" if where.query else "")
-    fields = {"Host": where.netloc, "Accept-Encoding": "identity", **headers, "Connection": "close"}
+    path = (address.path or "/") + (f"?{address.query}" if address.query else "")
+    fields = {"Host": address.netloc, "Accept-Encoding": "identity", **headers, "Connection": "close"}
     if body is not None or method == "POST":
         fields["Content-Length"] = str(len(body or b""))
     for name, value in fields.items():
         if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
             raise InvalidHeader("is given a header that holds characters which HTTP does not allow")
-    target = f"{where.scheme}://{where.netloc}{path}" if absolute else path
+    target = f"{address.scheme}://{address.netloc}{path}" if absolute else path
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + (body or b"")
 
 
-def _connected(where: SplitResult, proxy: SplitResult | None, deadline: Deadline, route: Route) -> Connection:
-    host, port = where.hostname or "", where.port or PORTS[where.scheme]
-    connection = _opened(proxy or where, deadline, route)
+def _connect(address: SplitResult, proxy: SplitResult | None, deadline: Deadline, route: Route) -> Connection:
+    host, port = address.hostname or "", address.port or DEFAULT_PORTS[address.scheme]
+    connection = _open_connection(proxy or address, deadline, route)
     try:
-        if where.scheme == "https":
+        if address.scheme == "https":
             if proxy is not None:
-                _tunnel(connection, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+                _open_tunnel(connection, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
             connection.secure(host, route.tls)
         return connection
     except BaseException:
@@ -399,44 +399,44 @@ def _connected(where: SplitResult, proxy: SplitResult | None, deadline: Deadline
         raise
 
 
-def _opened(end: SplitResult, deadline: Deadline, route: Route) -> Connection:
+def _open_connection(address: SplitResult, deadline: Deadline, route: Route) -> Connection:
     if route.unix:
         return Connection.unix(route.unix, deadline)
-    port = end.port or PORTS[end.scheme]
-    return Connection.tcp(end.hostname or "", port, deadline, keep_alive=route.keep_alive)
+    port = address.port or DEFAULT_PORTS[address.scheme]
+    return Connection.tcp(address.hostname or "", port, deadline, keep_alive=route.keep_alive)
 
 
 # -- redirects and proxies -------------------------------------------------------------------------------------------
 
 
-def _redirect(method: str, url: str, stream: Stream) -> str:
+def _find_redirect(method: str, url: str, stream: Stream) -> str:
     """Return the URL to which a response redirects; empty if it is not followed."""
     location = stream.headers.get("location", "")
-    if stream.status not in REDIRECTED or method not in ("GET", "HEAD") or not location:
+    if stream.status not in REDIRECT_STATUSES or method not in ("GET", "HEAD") or not location:
         return ""
     try:
-        further = urljoin(url, location)
-        where = split(further)
+        redirect_url = urljoin(url, location)
+        target = parse_url(redirect_url)
     except (ValueError, InvalidRequest):
         raise InvalidAnswer("redirects to what is not an http(s) URL") from None
-    if urlsplit(url).scheme == "https" and where.scheme != "https":
+    if urlsplit(url).scheme == "https" and target.scheme != "https":
         raise InvalidAnswer("redirects from https to http")
-    return further
+    return redirect_url
 
 
-def _kept(headers: Mapping[str, str], url: str, further: str) -> dict[str, str]:
+def _headers_after_redirect(headers: Mapping[str, str], url: str, redirect_url: str) -> dict[str, str]:
     """Return the headers that are kept on a redirect."""
-    same = origin(url) == origin(further)
-    return {name: value for name, value in headers.items() if same or name.lower() not in PRIVATE}
+    same_origin = origin(url) == origin(redirect_url)
+    return {name: value for name, value in headers.items() if same_origin or name.lower() not in CREDENTIAL_HEADERS}
 
 
-def _proxy(where: SplitResult) -> SplitResult | None:
+def _find_proxy(address: SplitResult) -> SplitResult | None:
     """Return the environment's proxy for a URL, or None. Raises InvalidRequest for a proxy that is not http://."""
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
-    found = getproxies_environment()
-    url = found.get(where.scheme) or found.get("all", "")
-    if not url or proxy_bypass_environment(where.netloc, found):
+    proxies = getproxies_environment()
+    url = proxies.get(address.scheme) or proxies.get("all", "")
+    if not url or proxy_bypass_environment(address.netloc, proxies):
         return None
     try:
         proxy = urlsplit(url if "://" in url else f"http://{url}")
@@ -455,7 +455,7 @@ def _proxy_headers(proxy: SplitResult | None) -> dict[str, str]:
     return {"Proxy-Authorization": "Basic " + base64.b64encode(login.encode()).decode()}
 
 
-def _tunnel(connection: Connection, proxy: SplitResult, target: str) -> None:
+def _open_tunnel(connection: Connection, proxy: SplitResult, target: str) -> None:
     """Open a tunnel to a host through a proxy. Raises Interrupted if the proxy refuses."""
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     lines += [f"{name}: {value}" for name, value in _proxy_headers(proxy).items()]

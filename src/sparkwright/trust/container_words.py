@@ -15,140 +15,147 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.visible import quoted
+from sparkwright.visible import quote_text
 
 #: a size as parsed by Docker (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
-LARGEST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 _GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
 _LIMIT = re.compile(r"-1|[0-9]{1,19}")
-IPC = ("", "host", "private", "shareable", "none")
+IPC_MODES = ("", "host", "private", "shareable", "none")
 #: limits that an engine supports (go-units), which do not include the address space (`as`)
-LIMITS = (
+LIMIT_NAMES = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
     "sigpending", "stack",
 )  # fmt: skip
 VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
 #: options of a mount, at most one per row; the last two rows are only for the host's folders and for named volumes
-MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
-PROPAGATION = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
-COPY = ("nocopy",)
-LARGEST_PORT = 65535
+MOUNT_MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
+PROPAGATION_MODES = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
+COPY_MODES = ("nocopy",)
+MAX_PORT = 65535
 PROTOCOLS = ("tcp", "udp", "sctp")
 
 
-def size(text: str) -> str:
+def check_size(text: str) -> str:
     """Return the reason why a text is not a size; an empty text is valid and means none."""
     if not text:
         return ""
     try:
-        return "" if size_bytes(text) <= LARGEST else f"{quoted(text)} is more than any machine has."
+        return "" if parse_size(text) <= MAX_INT64 else f"{quote_text(text)} is more than any machine has."
     except Refused as refused:
         return refused.message
 
 
-def size_bytes(text: str) -> int:
+def parse_size(text: str) -> int:
     """Parse a size in Docker's spelling, with binary units, to bytes. Raises Refused for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise Refused(f"{quoted(text)} is not a size: write 64gb, 512m or 1024.")
+        raise Refused(f"{quote_text(text)} is not a size: write 64gb, 512m or 1024.")
     return int(float(match[1]) * 2 ** (10 * " kmgtp".index((match[2] or " ").lower())))
 
 
-def port(text: str) -> str:
+def check_port(text: str) -> str:
     plain, _, protocol = text.partition("/")
-    *address, outside, inside = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))[-2:]
+    *address, host_port, container_port = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))[-2:]
     if "/" in text and protocol not in PROTOCOLS:
-        return f"{quoted(text)}: the protocol must be {', '.join(PROTOCOLS)}."
-    if plain.count(":") == 0 or outside in ("", "0"):
-        return f"{quoted(text)} leaves the host's port to chance: write HOST:CONTAINER, as 8000:8000."
-    if re.fullmatch(r"[0-9]+-[0-9]+", outside) or re.fullmatch(r"[0-9]+-[0-9]+", inside):
-        return f"{quoted(text)} is a range: write an entry for each port, HOST:CONTAINER."
-    if address and not is_address(address[0]):
-        message = f"{quoted(address[0])} is not an IP address"
-        return f"{quoted(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
-    for number in (outside, inside):
-        if not _NUMBER.fullmatch(number) or int(number) > LARGEST_PORT:
-            message = f"{quoted(number)} is not a port (1 to {LARGEST_PORT})"
-            return f"{quoted(text)} is not a published port: {message}; write HOST:CONTAINER, as 8000:8000."
+        return f"{quote_text(text)}: the protocol must be {', '.join(PROTOCOLS)}."
+    if plain.count(":") == 0 or host_port in ("", "0"):
+        return f"{quote_text(text)} leaves the host's port to chance: write HOST:CONTAINER, as 8000:8000."
+    if re.fullmatch(r"[0-9]+-[0-9]+", host_port) or re.fullmatch(r"[0-9]+-[0-9]+", container_port):
+        return f"{quote_text(text)} is a range: write an entry for each port, HOST:CONTAINER."
+    if address and not is_ip_address(address[0]):
+        message = f"{quote_text(address[0])} is not an IP address"
+        return f"{quote_text(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
+    for number in (host_port, container_port):
+        if not _NUMBER.fullmatch(number) or int(number) > MAX_PORT:
+            message = f"{quote_text(number)} is not a port (1 to {MAX_PORT})"
+            return f"{quote_text(text)} is not a published port: {message}; write HOST:CONTAINER, as 8000:8000."
     return ""
 
 
-def published_twice(ports: Sequence[str]) -> str:
+def find_port_conflict(ports: Sequence[str]) -> str:
     """Return the first published port that conflicts with an earlier one; empty if there is none."""
     seen: list[tuple[str, str, str]] = []
     for item in ports:
         plain, _, protocol = item.partition("/")
-        *address, outside, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
-        now = (address[0].strip("[]"), outside, protocol or "tcp")
-        every = ("", "0.0.0.0", "::")
-        if any(now[1:] == was[1:] and (now[0] == was[0] or now[0] in every or was[0] in every) for was in seen):
+        *address, host_port, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
+        binding = (address[0].strip("[]"), host_port, protocol or "tcp")
+        any_address = ("", "0.0.0.0", "::")
+        if any(
+            binding[1:] == was[1:] and (binding[0] == was[0] or binding[0] in any_address or was[0] in any_address)
+            for was in seen
+        ):
             return item
-        seen.append(now)
+        seen.append(binding)
     return ""
 
 
-def gpus(text: str) -> str:
-    message = f'{quoted(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
+def check_gpus(text: str) -> str:
+    message = f'{quote_text(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
     return "" if _GPUS.fullmatch(text) else message
 
 
-def ipc(text: str) -> str:
+def check_ipc_mode(text: str) -> str:
     """Return the reason why a text is not a valid IPC mode; empty if it is valid.
 
     `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
     """
-    message = f'{quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
-    return "" if text in IPC else message
+    message = f'{quote_text(text)} is not an IPC mode: write {", ".join(IPC_MODES[1:])}, or "" for the default.'
+    return "" if text in IPC_MODES else message
 
 
-def limit_name(name: str) -> str:
-    return "" if name in LIMITS else f"{quoted(name)} is not a limit that docker knows: {', '.join(LIMITS)}."
+def check_limit_name(name: str) -> str:
+    return (
+        "" if name in LIMIT_NAMES else f"{quote_text(name)} is not a limit that docker knows: {', '.join(LIMIT_NAMES)}."
+    )
 
 
-def ulimit(text: str) -> str:
+def check_ulimit(text: str) -> str:
     parts = text.split(":")
-    if len(parts) > 2 or not all(_LIMIT.fullmatch(part) and int(part) <= LARGEST for part in parts):
-        return f"{quoted(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
+    if len(parts) > 2 or not all(_LIMIT.fullmatch(part) and int(part) <= MAX_INT64 for part in parts):
+        return f"{quote_text(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
     soft, hard = (float("inf") if int(part) < 0 else int(part) for part in (parts[0], parts[-1]))
-    return "" if soft <= hard else f"{quoted(text)}: the soft limit is above the hard one."
+    return "" if soft <= hard else f"{quote_text(text)}: the soft limit is above the hard one."
 
 
-def volume(text: str) -> str:
+def check_volume(text: str) -> str:
     parts = text.split(":")
     if len(parts) not in (2, 3):
-        return f"{quoted(text)} is not a mount: write /host:/container or /host:/container:ro."
-    if reason := source(parts[0]) or target(parts[1]):
-        return f"{quoted(text)}: {reason}"
-    named = VOLUME_NAME.fullmatch(parts[0]) is not None
-    rows = (*MODES, COPY if named else PROPAGATION)
-    left = parts[2].split(",") if len(parts) == 3 else []
+        return f"{quote_text(text)} is not a mount: write /host:/container or /host:/container:ro."
+    if reason := check_volume_source(parts[0]) or check_mount_target(parts[1]):
+        return f"{quote_text(text)}: {reason}"
+    is_name = VOLUME_NAME.fullmatch(parts[0]) is not None
+    rows = (*MOUNT_MODES, COPY_MODES if is_name else PROPAGATION_MODES)
+    unknown = parts[2].split(",") if len(parts) == 3 else []
     for row in rows:
-        found = [mode for mode in left if mode in row]
-        left = [mode for mode in left if mode not in found[:1]] if len(found) == 1 else left
-    return f"{quoted(text)}: {quoted(','.join(left))} is not a mount's option: ro, rw, z, Z." if left else ""
+        matching = [mode for mode in unknown if mode in row]
+        unknown = [mode for mode in unknown if mode not in matching[:1]] if len(matching) == 1 else unknown
+    return (
+        f"{quote_text(text)}: {quote_text(','.join(unknown))} is not a mount's option: ro, rw, z, Z." if unknown else ""
+    )
 
 
-def source(text: str) -> str:
+def check_volume_source(text: str) -> str:
     """Return the reason why a text is neither a folder of the host nor a volume's name; empty if it is one."""
     if ":" in text:
-        return f"{quoted(text)} has a colon, which docker can't mount."
+        return f"{quote_text(text)} has a colon, which docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
         return "" if "\0" not in text else "a path can't hold a NUL."
-    return f"{quoted(text)} is not a folder of the host: begin with / or ~/."
+    return f"{quote_text(text)} is not a folder of the host: begin with / or ~/."
 
 
-def target(text: str) -> str:
+def check_mount_target(text: str) -> str:
     """Return the reason why a text is not a valid mount point; empty if it is valid."""
     if ":" in text or "\0" in text:
-        return f"{quoted(text)} has a colon, which docker can't mount."
+        return f"{quote_text(text)} has a colon, which docker can't mount."
     if not text.startswith("/"):
-        return f"{quoted(text)} is not a folder of the container: begin with /."
-    return "" if mount_point(text) != "/" else f"{quoted(text)} is the whole container."
+        return f"{quote_text(text)} is not a folder of the container: begin with /."
+    return "" if normalize_mount_point(text) != "/" else f"{quote_text(text)} is the whole container."
 
 
-def mount_point(text: str) -> str:
+def normalize_mount_point(text: str) -> str:
     """Return a mount point in its shortest form, in which Docker compares them."""
     steps: list[str] = []
     for step in PurePosixPath(text).parts[1:]:
@@ -156,7 +163,7 @@ def mount_point(text: str) -> str:
     return "/" + "/".join(steps)
 
 
-def lies_in(folder: str, outer: str) -> bool:
+def is_below(folder: str, outer: str) -> bool:
     """Return True if a folder of the host is below another, by their names. The home folder is below the root folder."""
     inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
     if above == "/":
@@ -164,20 +171,20 @@ def lies_in(folder: str, outer: str) -> bool:
     return inside.startswith(f"{above}/")
 
 
-def variable(name: str, value: str) -> str:
+def check_variable(name: str, value: str) -> str:
     """Return the reason why an environment variable is impossible; empty if it is possible."""
     if name and "=" not in name and "\0" not in name + value:
         return ""
-    return f"{quoted(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."
+    return f"{quote_text(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."
 
 
-def label(name: str) -> str:
+def check_label_name(name: str) -> str:
     if not name:
         return "a label needs a name."
-    return f"{quoted(name)} is not a label's name: no spaces and no =." if re.search(r"[\s=\0]", name) else ""
+    return f"{quote_text(name)} is not a label's name: no spaces and no =." if re.search(r"[\s=\0]", name) else ""
 
 
-def is_address(text: str) -> bool:
+def is_ip_address(text: str) -> bool:
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
         return "%" not in bare and bool(ipaddress.ip_address(bare))
@@ -188,7 +195,7 @@ def is_address(text: str) -> bool:
 # -- how the engine spells these values: in a request, and in one normal form that two of them are compared in ----------
 
 
-def gpu_request(gpus: str) -> list[dict[str, Any]]:
+def device_requests(gpus: str) -> list[dict[str, Any]]:
     """Convert "all" or "device=0,1" to the engine's device requests; "" means none."""
     if not gpus:
         return []
@@ -197,7 +204,7 @@ def gpu_request(gpus: str) -> list[dict[str, Any]]:
     return [{"Driver": "", "Count": count, "DeviceIDs": ids, "Capabilities": [["gpu"]], "Options": {}}]
 
 
-def gpus_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+def normalize_device_requests(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     return [
         {**row, "Driver": "", "Options": {}, "DeviceIDs": sorted(row.get("DeviceIDs") or ()) or None}
         for row in rows or ()
@@ -214,23 +221,23 @@ def port_bindings(ports: Iterable[str]) -> dict[str, list[dict[str, str]]]:
     return bindings
 
 
-def ports_alike(found: Mapping[str, Any] | None) -> dict[str, list[dict[str, str]]]:
+def normalize_port_bindings(bindings: Mapping[str, Any] | None) -> dict[str, list[dict[str, str]]]:
     rows = {
         k: [{"HostIp": b.get("HostIp") or "", "HostPort": b["HostPort"]} for b in v or []]
-        for k, v in (found or {}).items()
+        for k, v in (bindings or {}).items()
     }
     return {k: sorted(v, key=lambda b: (b["HostIp"], b["HostPort"])) for k, v in rows.items()}
 
 
-def volumes_alike(binds: list[str] | None) -> list[str]:
+def normalize_binds(binds: list[str] | None) -> list[str]:
     """Normalize mounts: without a trailing slash, and without `rw`, which is the default."""
-    found = []
+    normalized = []
     for bind in binds or ():
         parts = bind.split(":")
         folders = [part.rstrip("/") or "/" for part in parts[:2]]
         modes = sorted(mode for mode in ",".join(parts[2:]).split(",") if mode not in ("", "rw"))
-        found.append(":".join([*folders, *([",".join(modes)] if modes else [])]))
-    return sorted(found)
+        normalized.append(":".join([*folders, *([",".join(modes)] if modes else [])]))
+    return sorted(normalized)
 
 
 def ulimit_rows(limits: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -239,5 +246,5 @@ def ulimit_rows(limits: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
 
 
-def ulimits_alike(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+def normalize_ulimits(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     return sorted(rows or (), key=lambda row: str(row["Name"]))

@@ -9,7 +9,7 @@ from sparkwright.errors import Refused
 from sparkwright.trust.names import DIGEST
 from sparkwright.visible import one_line
 
-AT = "@"
+DIGEST_SEPARATOR = "@"
 DOCKER_HUB = "docker.io"
 
 #: an image's repository and tag as in distribution/reference: HOST[:PORT]/path/of/it, tag
@@ -18,26 +18,26 @@ _HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?"
 _PART = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
 REPOSITORY = re.compile(rf"(?<![A-Za-z0-9.-])(?:{_HOST}/)?{_PART}(?:/{_PART})*")
 TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
-REPOSITORY_BYTES = 255
+MAX_REPOSITORY_BYTES = 255
 
 
-def pinned(ref: str, digest: str) -> str:
+def with_digest(ref: str, digest: str) -> str:
     """Return a reference with a digest added; unchanged if the digest is empty."""
-    return f"{ref}{AT}{digest}" if digest else ref
+    return f"{ref}{DIGEST_SEPARATOR}{digest}" if digest else ref
 
 
-def tagged(ref: str) -> str:
+def without_digest(ref: str) -> str:
     """Return a reference without its digest."""
-    return ref.partition(AT)[0]
+    return ref.partition(DIGEST_SEPARATOR)[0]
 
 
 def digest_of(ref: str) -> str:
     """Return the digest of a reference; empty if it is not pinned."""
-    return ref.partition(AT)[2]
+    return ref.partition(DIGEST_SEPARATOR)[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class ImageReference:
     """The parts of an image reference."""
 
     #: repository as the user wrote it, including the registry
@@ -48,18 +48,18 @@ class Name:
     digest: str = ""
 
     @classmethod
-    def parse(cls, ref: str) -> Name:
+    def parse(cls, ref: str) -> ImageReference:
         """Parse repository[:tag][@digest]."""
-        name = tagged(ref)
+        name = without_digest(ref)
         head, _, tail = name.rpartition(":")
         return cls(head, tail, digest_of(ref)) if head and "/" not in tail else cls(name, "", digest_of(ref))
 
     @classmethod
-    def given(cls, ref: str) -> Name:
+    def given(cls, ref: str) -> ImageReference:
         """Parse the image reference of a user, a recipe or a lock. Raises Refused if it is not one."""
-        reason = why_not_an_image(ref)
+        reason = check_image(ref)
         if reason:
-            raise Refused(f"the image '{one_line(ref, at_most=80)}' {reason}.")
+            raise Refused(f"the image '{one_line(ref, max_chars=80)}' {reason}.")
         return cls.parse(ref)
 
     @property
@@ -77,7 +77,7 @@ class Name:
     @property
     def asked(self) -> str:
         """Return the reference for a registry or engine: by digest if there is one, in which case the tag is informational."""
-        return pinned(self.repository, self.digest) if self.digest else self.by_tag
+        return with_digest(self.repository, self.digest) if self.digest else self.by_tag
 
     @property
     def by_tag(self) -> str:
@@ -89,20 +89,20 @@ class Name:
         """The tag for an image that was verified to have this digest. The tag itself proves nothing."""
         return f"{self.repository}:{self.digest.replace(':', '-')}"
 
-    def at(self, mirror: str) -> Name:
+    def at(self, mirror: str) -> ImageReference:
         """Return the same image at a mirror, HOST[:PORT][/PREFIX]."""
-        return Name(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
+        return ImageReference(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
 
 
-def why_not_an_image(ref: str) -> str:
+def check_image(ref: str) -> str:
     """Return the reason why a text is not REPOSITORY[:TAG][@DIGEST]; empty if it is.
 
     A valid reference is safe in a URL's path and as a single argument.
     """
-    name, at, digest = ref.partition(AT)
+    name, at, digest = ref.partition(DIGEST_SEPARATOR)
     head, colon, tail = name.rpartition(":")
     repository, tag = (head, tail) if colon and "/" not in tail else (name, None)
-    if len(repository) > REPOSITORY_BYTES:
+    if len(repository) > MAX_REPOSITORY_BYTES:
         return "is too long"
     if not REPOSITORY.fullmatch(repository):
         return "is not REPOSITORY:TAG; a repository has small letters, digits and . _ - /"

@@ -11,87 +11,87 @@ from itertools import pairwise
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.trust.names import COMMIT, why_not_a_file
+from sparkwright.trust.names import COMMIT, check_file_name
 from sparkwright.visible import one_line
 
 #: a model's id on the hub: OWNER/NAME, or only NAME for the oldest
 _ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
 #: parts that git refuses in the names of branches and tags (git-check-ref-format)
-_NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$")
-REVISION_CHARACTERS = 255
+_INVALID_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$")
+MAX_REVISION_CHARS = 255
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 #: limits far above the largest repositories, which have less than 2,000 files and 2 TB
-FILES_AT_MOST, BYTES_AT_MOST = 20_000, 2**60
+MAX_FILES, MAX_FILE_BYTES = 20_000, 2**60
 #: limit on a file name, because Hugging Face's client writes NAME.metadata next to partial files and names have 255 bytes
-STEP_BYTES = 255 - len(".metadata")
+MAX_COMPONENT_BYTES = 255 - len(".metadata")
 #: folders that sparkwright and Hugging Face's client keep in a model's folder
-OWN = (".before", ".cache/huggingface", ".cache/sparkwright")
+RESERVED_FOLDERS = (".before", ".cache/huggingface", ".cache/sparkwright")
 
 
-def why_not_an_id(text: str) -> str:
+def check_model_id(text: str) -> str:
     """Return the reason why a text is not a model's name on a hub; empty if it is."""
     if ".." in text or "--" in text or not _ID.fullmatch(text):
         return "is not a model's name on the hub, as OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
-def why_not_a_revision(text: str) -> str:
+def check_revision(text: str) -> str:
     """Return the reason why a text is not a branch, tag or commit; empty if it is."""
-    if not text or len(text) > REVISION_CHARACTERS or text != one_line(text) or _NO_REF.search(text):
+    if not text or len(text) > MAX_REVISION_CHARS or text != one_line(text) or _INVALID_REF.search(text):
         return "is not a branch, tag or commit, as git allows them"
     return ""
 
 
-def why_not_a_model_file(name: str) -> str:
+def check_model_file(name: str) -> str:
     """Return the reason why no file of a model can have this name; empty if one can."""
-    reason = why_not_a_file(name)
+    reason = check_file_name(name)
     if reason:
         return reason
-    if any(name == own or name.startswith(f"{own}/") for own in OWN):
+    if any(name == own or name.startswith(f"{own}/") for own in RESERVED_FOLDERS):
         return "is where sparkwright and the hub's client keep their own"
-    return "is too long" if any(len(step.encode()) > STEP_BYTES for step in name.split("/")) else ""
+    return "is too long" if any(len(step.encode()) > MAX_COMPONENT_BYTES for step in name.split("/")) else ""
 
 
-def why_not_together(names: Iterable[str]) -> str:
+def check_file_set(names: Iterable[str]) -> str:
     """Return the reason why these can't be the files of a folder; empty if they can.
 
     There are too many, a duplicate, or one that is the folder of another.
     """
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
-    if len(ordered) > FILES_AT_MOST:
-        return f"{len(ordered)} files; at most {FILES_AT_MOST} are read"
+    if len(ordered) > MAX_FILES:
+        return f"{len(ordered)} files; at most {MAX_FILES} are read"
     for text, following in pairwise(ordered):
         if text == following:
-            return f"the file '{_shown(text)}' twice"
+            return f"the file '{_quote_value(text)}' twice"
         if following.startswith(f"{text}/"):
-            return f"'{_shown(text)}' as a file and as a folder"
+            return f"'{_quote_value(text)}' as a file and as a folder"
     return ""
 
 
-def why_not_a_row(row: Mapping[str, Any]) -> str:
+def check_file_row(row: Mapping[str, Any]) -> str:
     """Return the reason why a row (path, size_bytes, and sha256 or blob_id) is invalid; empty if it is valid."""
     size, sha256, blob_id = (row.get(key) for key in ("size_bytes", "sha256", "blob_id"))
-    if type(size) is not int or not 0 <= size <= BYTES_AT_MOST:
-        return f"a size of {_shown(size)} bytes"
+    if type(size) is not int or not 0 <= size <= MAX_FILE_BYTES:
+        return f"a size of {_quote_value(size)} bytes"
     if sha256 is None and blob_id is None:
         return "no hash"
     if sha256 is not None and not _matches(SHA256, sha256):
-        return f"the sha256 {_shown(sha256)}"
-    return f"the git id {_shown(blob_id)}" if blob_id is not None and not _matches(COMMIT, blob_id) else ""
+        return f"the sha256 {_quote_value(sha256)}"
+    return f"the git id {_quote_value(blob_id)}" if blob_id is not None and not _matches(COMMIT, blob_id) else ""
 
 
-def checked(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
+def check_files(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
     """Return the rows of a model's files if all are valid. Raises Failed, naming WHAT and the first invalid file."""
     for row in rows:
         name = row.get("path") if isinstance(row, Mapping) else None
-        reason = why_not_a_model_file(name) if isinstance(name, str) else "is not text"
+        reason = check_model_file(name) if isinstance(name, str) else "is not text"
         if reason:
-            raise Failed(f"{what} names a file '{_shown(name)}' that {reason}.", fix=fix)
-        reason = why_not_a_row(row)
+            raise Failed(f"{what} names a file '{_quote_value(name)}' that {reason}.", fix=fix)
+        reason = check_file_row(row)
         if reason:
-            raise Failed(f"{what} gives the file '{_shown(name)}' {reason}.", fix=fix)
-    reason = why_not_together(row["path"] for row in rows)
+            raise Failed(f"{what} gives the file '{_quote_value(name)}' {reason}.", fix=fix)
+    reason = check_file_set(row["path"] for row in rows)
     if reason:
         raise Failed(f"{what} names {reason}.", fix=fix)
     return list(rows)
@@ -101,14 +101,16 @@ def _matches(pattern: re.Pattern[str], text: object) -> bool:
     return isinstance(text, str) and pattern.fullmatch(text) is not None
 
 
-def _shown(value: object) -> str:
-    return one_line(str(value) if not isinstance(value, int) or abs(value) < 10**40 else "more than 10**40", at_most=80)
+def _quote_value(value: object) -> str:
+    return one_line(
+        str(value) if not isinstance(value, int) or abs(value) < 10**40 else "more than 10**40", max_chars=80
+    )
 
 
 #: folder in a host's state folder with the files of recipes, each named by the SHA-256 of its content
-FOLDER = "recipe_files"
+RECIPE_FILES_FOLDER = "recipe_files"
 #: folders used by the kernel, Docker, the loader and the login, where a file changes more than a server's settings
-SENSITIVE = (
+SYSTEM_PATHS = (
     *(
         "/dev",
         "/proc",
@@ -130,11 +132,11 @@ SENSITIVE = (
 _PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
 
 
-def why_not_a_place(path: str) -> str:
+def check_container_path(path: str) -> str:
     """Return the reason why no file can be put at a path, as "must ..."; empty if one can."""
     if not _PATH.fullmatch(path):
         return "must be a path in the container, as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
     if {"..", "."} & {*path.split("/")}:
         return "must not go up (..)"
-    over = next((item for item in SENSITIVE if path == item or path.startswith(f"{item}/")), "")
-    return f"must not be in {one_line(over)}, which is the system's" if over else ""
+    system_path = next((item for item in SYSTEM_PATHS if path == item or path.startswith(f"{item}/")), "")
+    return f"must not be in {one_line(system_path)}, which is the system's" if system_path else ""

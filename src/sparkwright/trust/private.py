@@ -12,36 +12,36 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.trust.names import STEP, matched
+from sparkwright.trust.names import PATH_COMPONENT, require_match
 
-FOLDER, FILE = 0o700, 0o600
-OTHERS = 0o077
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+OTHERS_MASK = 0o077
 
 
-def folder(path: Path) -> Path:
+def create_folder(path: Path) -> Path:
     """Create a folder and its missing parents, close it to other users, and return it. Raises OSError."""
-    made(path)
-    close(path)
+    create_missing_folders(path)
+    restrict(path)
     return path
 
 
-def made(path: Path) -> None:
+def create_missing_folders(path: Path) -> None:
     """Create the missing parts of a folder's path, each closed to other users; existing ones are unchanged. Raises OSError."""
     for parent in reversed([parent for parent in (path, *path.parents) if not parent.exists()]):
-        parent.mkdir(mode=FOLDER, exist_ok=True)  # another command may create it at the same time
+        parent.mkdir(mode=FOLDER_MODE, exist_ok=True)  # another command may create it at the same time
 
 
-def close(path: Path) -> None:
+def restrict(path: Path) -> None:
     """Remove other users' permissions from a file or folder of this user; links and missing files are ignored."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if found.st_mode & OTHERS and found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode):
-        _close(path)
+    if status.st_mode & OTHERS_MASK and status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
+        _restrict_opened(path)
 
 
-def _close(path: Path) -> None:
+def _restrict_opened(path: Path) -> None:
     """Close the opened file itself, because in another user's folder the name may lead elsewhere a moment later.
 
     Root does not change a file with a second name, which may be one of the system's.
@@ -49,39 +49,39 @@ def _close(path: Path) -> None:
     on_linux = hasattr(os, "O_PATH")
     handle = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(handle)
-        linked = stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and os.geteuid() == 0
-        if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and not linked:
-            mode = found.st_mode & ~OTHERS & 0o7777
+        status = os.fstat(handle)
+        linked = stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and os.geteuid() == 0
+        if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not linked:
+            mode = status.st_mode & ~OTHERS_MASK & 0o7777
             Path(f"/proc/self/fd/{handle}").chmod(mode) if on_linux else os.fchmod(handle, mode)
     finally:
         os.close(handle)
 
 
-def tighten(top: Path) -> None:
+def restrict_tree(folder: Path) -> None:
     """Close a folder and, if it was open, everything in it. Raises OSError."""
     try:
-        stood_open = top.stat().st_mode & OTHERS
+        was_open = folder.stat().st_mode & OTHERS_MASK
     except FileNotFoundError:
         return
-    close(top)
-    if stood_open:
-        for at, folders, files in os.walk(top):
+    restrict(folder)
+    if was_open:
+        for at, folders, files in os.walk(folder):
             for name in (*folders, *files):
-                close(Path(at, name))
+                restrict(Path(at, name))
 
 
 def opener(path: str, flags: int) -> int:
     """Create files that only the user can access, for `open(..., opener=opener)`."""
-    return os.open(path, flags, FILE)
+    return os.open(path, flags, FILE_MODE)
 
 
 def touch(path: Path) -> None:
     """Create an empty file."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE))
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
 
 
-def held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Return True if a running process holds a file's lock, regardless of clocks and pids."""
     try:
         with path.open("rb") as file:
@@ -98,33 +98,33 @@ def held(path: Path) -> bool:
 # They are accessible only to this user, because logs and inspections may contain what was sent to a server.
 
 
-def keep_evidence(folder: Path, files: Mapping[str, str]) -> None:
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Create a folder, unless it exists and is empty, and write the files to it.
 
     Raises Refused if it is not empty, and Failed if it can't be created or written to.
     """
     for name in files:
-        matched(STEP, name, "the name of a file")
+        require_match(PATH_COMPONENT, name, "the name of a file")
     try:
-        made(folder.parent)
+        create_missing_folders(folder.parent)
         if folder.is_symlink() or not folder.is_dir() or any(folder.iterdir()):
-            folder.mkdir(mode=FOLDER)
-        into = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            folder.mkdir(mode=FOLDER_MODE)
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileExistsError:
         raise Refused(f"{folder} is there already.", fix="Remove it, or name another with --to.") from None
     except OSError as error:
         raise Failed(f"{folder} can't be made: {error.strerror}.") from None
     try:
         for name, text in files.items():
-            _write(into, name, text)
+            _write_file(folder_fd, name, text)
     except OSError as error:
         raise Failed(f"{folder}: {error.strerror}.") from None
     finally:
-        os.close(into)
+        os.close(folder_fd)
 
 
-def _write(into: int, name: str, text: str) -> None:
+def _write_file(folder_fd: int, name: str, text: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with open(os.open(name, flags, FILE, dir_fd=into), "w", encoding="utf-8", errors="replace") as file:
-        os.fchmod(file.fileno(), FILE)
+    with open(os.open(name, flags, FILE_MODE, dir_fd=folder_fd), "w", encoding="utf-8", errors="replace") as file:
+        os.fchmod(file.fileno(), FILE_MODE)
         file.write(text)

@@ -11,11 +11,13 @@ from typing import Any
 from urllib.parse import quote as percent
 from urllib.parse import quote_plus, unquote
 
-DOTS = "••••"
+MASK = "••••"
 #: minimum length of a secret; shorter ones would occur in ordinary words, so the laptop refuses them
-SHORTEST = 8
+MIN_SECRET_CHARS = 8
 #: fields that identify an event and its task
-STRUCTURE = frozenset({"event", "time", "task", "module", "status", "exit", "host", "run", "register", "schema"})
+UNREDACTED_FIELDS = frozenset(
+    {"event", "time", "task", "module", "status", "exit", "host", "run", "register", "schema"}
+)
 
 
 class Redactor:
@@ -26,18 +28,18 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        found = {form for secret in secrets if secret for form in _forms(secret)}
-        self._forms = sorted(found, key=len, reverse=True)  # longer forms before their parts
+        forms = {form for secret in secrets if secret for form in _encoded_forms(secret)}
+        self._forms = sorted(forms, key=len, reverse=True)  # longer forms before their parts
         self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
     def text(self, text: str) -> str:
         """Return a text in which secrets are replaced with dots."""
         for form in self._forms:
             if form in text:
-                text = text.replace(form, DOTS)
+                text = text.replace(form, MASK)
         return text
 
-    def hides(self, line: bytes) -> bool:
+    def has_secret(self, line: bytes) -> bool:
         """Return True if JSON without escaped letters contains a secret."""
         return any(form in line for form in self._in_json)
 
@@ -50,34 +52,34 @@ class Redactor:
         if isinstance(value, list | tuple):
             return [self.value(child) for child in value]
         if value is None or isinstance(value, bool | int | float):
-            return DOTS if self._forms and str(value) in self._forms else value
+            return MASK if self._forms and str(value) in self._forms else value
         return self.text(str(value))
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Return a redacted event, in which the fields that identify it are unchanged."""
-        return {key: value if key in STRUCTURE else self.value(value) for key, value in event.items()}
+        return {key: value if key in UNREDACTED_FIELDS else self.value(value) for key, value in event.items()}
 
 
-def _forms(secret: str) -> Iterator[str]:
+def _encoded_forms(secret: str) -> Iterator[str]:
     """Yield a secret as it is, and as written in JSON, Python, shells, URLs and base64.
 
     The lines of a multi-line secret and the password of a URL are included as separate secrets.
     """
     from shlex import quote
 
-    from sparkwright.trust.secret_names import password_of
+    from sparkwright.trust.secret_names import url_password
 
-    parts = [*map(str.strip, secret.splitlines()), password_of(secret), unquote(password_of(secret))]
-    for item in {secret, secret.strip(), *(part for part in parts if len(part) >= SHORTEST)} - {""}:
+    parts = [*map(str.strip, secret.splitlines()), url_password(secret), unquote(url_password(secret))]
+    for item in {secret, secret.strip(), *(part for part in parts if len(part) >= MIN_SECRET_CHARS)} - {""}:
         escaped = json.dumps(item)[1:-1]
         yield from (item, escaped, json.dumps(escaped)[1:-1], json.dumps(item, ensure_ascii=False)[1:-1])
         yield from (repr(item)[1:-1], repr(item.encode(errors="replace"))[2:-1], quote(item).strip("'"))
         yield from (percent(item, safe="", errors="replace"), quote_plus(item, errors="replace"))
-        if len(item) >= SHORTEST:
-            yield from _in_base64(item.encode(errors="replace"))
+        if len(item) >= MIN_SECRET_CHARS:
+            yield from _base64_forms(item.encode(errors="replace"))
 
 
-def _in_base64(secret: bytes) -> Iterator[str]:
+def _base64_forms(secret: bytes) -> Iterator[str]:
     """Yield the part of a secret that any base64 text with it contains, for each offset in a group of three bytes.
 
     An example is `user:password`.

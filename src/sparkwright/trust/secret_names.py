@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from typing import Any
 
 #: names that hold a secret, recognized by their last one or two words
-_SECRET = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
+_SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
 #: other names that may hold secrets in the output of other programs, where it is better to hide too much than too little
-_MAYBE = re.compile(
+_POSSIBLE_SECRET_NAME = re.compile(
     r"(^|_)(PASS|PWD|AUTH|APIKEY|SECRETS|BEARER|JWT|COOKIE|SIGNATURE|SAS|DSN|WEBHOOK(_URL)?|REQUIREPASS|MASTERAUTH|BASICAUTH(_USERS)?|"
     r"(API|ACCESS|AUTH|SECRET|PRIVATE|MASTER)_?(KEYS?|TOKENS?))$|PASSWORD|PASSWD"
 )
 #: suffixes of names for the location or a property of a secret
-_ABOUT = re.compile(r"_(FILE|PATH|DIR|FOLDER|URL|URI|NAME|ID|ENV|TTL|TYPE|LENGTH|SIZE|LIMIT|COUNT|TOKENS)$")
+_DESCRIPTIVE_SUFFIX = re.compile(
+    r"_(FILE|PATH|DIR|FOLDER|URL|URI|NAME|ID|ENV|TTL|TYPE|LENGTH|SIZE|LIMIT|COUNT|TOKENS)$"
+)
 #: keys and tokens that are public
-_OPEN = re.compile(
+_PUBLIC_NAME = re.compile(
     r"(^|_)(PUBLIC|CACHE|SORT|PRIMARY|FOREIGN|PARTITION|GROUP|INDEX|BASELINE|HOST|PAD|EOS|BOS|UNK|MASK|SEP|STOP|START|END|"
     r"IMPLICIT)_(KEY|TOKEN)$"
 )
@@ -33,25 +35,29 @@ TOKEN = re.compile(
     r"[A-Za-z0-9_./+=-]{14,2000}"
 )
 #: a line of a settings file: NAME=VALUE, NAME: VALUE or "NAME": "VALUE",
-_ASSIGNED = re.compile(
+_ASSIGNMENT = re.compile(
     r"""^\s*(?:-\s+|export\s+)?["']?([A-Za-z_][\w.-]{0,100})["']?\s*[:=]\s*"""
     r"""["']?([^\s"',#{}\[\]()]{8,500})["']?\s*(?:,\s*)?(?:#.*)?$"""
 )
 #: a URL with a password, such as a proxy's
-_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
+_URL_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
 #: an expression or shell variable, which refers to a secret but does not contain it
 _REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
 #: proxy variables, in which a URL with a password is a secret and is set in the environment of the host's side
-PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
+PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 
-def names_a_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return True if a variable with this name holds a secret.
 
     HF_TOKEN does, while MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM don't.
     """
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
-    return bool(_SECRET.search(plain)) and not _ABOUT.search(plain) and not _OPEN.search(plain)
+    normalized = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
+    return (
+        bool(_SECRET_NAME.search(normalized))
+        and not _DESCRIPTIVE_SUFFIX.search(normalized)
+        and not _PUBLIC_NAME.search(normalized)
+    )
 
 
 def is_secret(name: str, value: object) -> bool:
@@ -59,52 +65,58 @@ def is_secret(name: str, value: object) -> bool:
     if not isinstance(value, str):
         return False
     text = value.strip()
-    if not _REFERENCE.fullmatch(text) and password_of(text):
+    if not _REFERENCE.fullmatch(text) and url_password(text):
         return True
-    if not names_a_secret(name):
+    if not is_secret_name(name):
         return bool(TOKEN.fullmatch(text))
-    return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
+    return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_secret_variable(text))
 
 
-def may_name_a_secret(name: str) -> bool:
+def is_possible_secret_name(name: str) -> bool:
     """Return True if a value with this name is hidden in other programs' output. It is broader than `names_a_secret`."""
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
-    maybe = bool(_MAYBE.search(plain)) and not _OPEN.search(plain) and plain not in ("PWD", "OLDPWD")
-    return names_a_secret(name) or (maybe and (plain.endswith("WEBHOOK_URL") or not _ABOUT.search(plain)))
+    normalized = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
+    is_possible = (
+        bool(_POSSIBLE_SECRET_NAME.search(normalized))
+        and not _PUBLIC_NAME.search(normalized)
+        and normalized not in ("PWD", "OLDPWD")
+    )
+    return is_secret_name(name) or (
+        is_possible and (normalized.endswith("WEBHOOK_URL") or not _DESCRIPTIVE_SUFFIX.search(normalized))
+    )
 
 
 def is_setting(value: str) -> bool:
     """Return True if a value can't be a secret: a number, a switch, a reference or a variable's name."""
     text = value.strip()
-    return bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
+    return bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_secret_variable(text))
 
 
-def password_of(url: str) -> str:
+def url_password(url: str) -> str:
     """Return the password in a URL (http://user:PASSWORD@proxy:3128), as written; empty for none or an expression."""
-    found = _WITH_PASSWORD.match(url.strip())
-    return found[1] if found and not _REFERENCE.fullmatch(found[1]) else ""
+    match = _URL_WITH_PASSWORD.match(url.strip())
+    return match[1] if match and not _REFERENCE.fullmatch(match[1]) else ""
 
 
-def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def find_plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Yield the paths of the secrets in a YAML value, as keys and indexes. List items are judged by the list's name."""
     if isinstance(values, dict):
         for name, value in values.items():
-            yield from plain_secrets(value, (*at, name))
+            yield from find_plain_secrets(value, (*at, name))
     elif isinstance(values, list | tuple):
         for n, value in enumerate(values):
-            yield from plain_secrets(value, (*at, n))
+            yield from find_plain_secrets(value, (*at, n))
     elif is_secret(next((str(name) for name in reversed(at) if isinstance(name, str)), ""), values):
         yield at
 
 
-def token_line(line: str) -> bool:
+def has_secret(line: str) -> bool:
     """Return True if a line contains a secret: a token in a known format, or a value assigned to a secret's name."""
     if TOKEN.search(line):
         return True
-    found = _ASSIGNED.match(line)
-    return found is not None and is_secret(found[1], found[2])
+    match = _ASSIGNMENT.match(line)
+    return match is not None and is_secret(match[1], match[2])
 
 
-def _is_variable(text: str) -> bool:
+def _is_secret_variable(text: str) -> bool:
     """Return True if a text is a secret's name, as in `token_secret: HF_TOKEN`."""
-    return re.fullmatch(r"[A-Z]+(_[A-Z]+)+", text) is not None and names_a_secret(text)
+    return re.fullmatch(r"[A-Z]+(_[A-Z]+)+", text) is not None and is_secret_name(text)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkwright.visible import quoted
+from sparkwright.visible import quote_text
 
 #: the kernel's capabilities, without the prefix CAP_
 CAPABILITIES = (
@@ -21,33 +21,35 @@ _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _USER = re.compile(rf"{_ACCOUNT}(:{_ACCOUNT})?")
 _GROUP = re.compile(_ACCOUNT)
 #: kernel settings that a container can have (Docker's own list); those for an interface are options of its network
-_OF_IPC = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\.[\w.-]+")
-_OF_NETWORK = re.compile(r"net\.[\w./-]+")
-_OF_INTERFACE = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|default\.)")
+_IPC_SYSCTL = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\.[\w.-]+")
+_NETWORK_SYSCTL = re.compile(r"net\.[\w./-]+")
+_INTERFACE_SYSCTL = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|default\.)")
 
 
-def capability(text: str) -> str:
-    named = capability_name(text)
-    return "" if named == ALL or named in CAPABILITIES else f"{quoted(text)} is not a capability, as SYS_PTRACE or ALL."
+def check_capability(text: str) -> str:
+    name = capability_name(text)
+    return (
+        "" if name == ALL or name in CAPABILITIES else f"{quote_text(text)} is not a capability, as SYS_PTRACE or ALL."
+    )
 
 
 def capability_name(text: str) -> str:
     return text.upper().removeprefix("CAP_")
 
 
-def capabilities(names: Iterable[str] | None) -> list[str]:
+def normalize_capabilities(names: Iterable[str] | None) -> list[str]:
     return sorted(set(map(capability_name, names or ())))
 
 
-def capabilities_kept(names: Iterable[str]) -> list[str]:
+def docker_capabilities(names: Iterable[str]) -> list[str]:
     """Return capabilities in the format of Docker's own client."""
-    return [capability if capability == ALL else f"CAP_{capability}" for capability in capabilities(names)]
+    return [capability if capability == ALL else f"CAP_{capability}" for capability in normalize_capabilities(names)]
 
 
-def security_opt(text: str) -> str:
-    name, value = _parts(text)
+def check_security_opt(text: str) -> str:
+    name, value = _split_option(text)
     if name == "seccomp" and value not in ("unconfined", "builtin"):
-        return f"{quoted(text)}: a profile file is not supported: write seccomp=unconfined."
+        return f"{quote_text(text)}: a profile file is not supported: write seccomp=unconfined."
     known = {
         "no-new-privileges": value in ("true", "false"),
         "seccomp": True,
@@ -57,29 +59,29 @@ def security_opt(text: str) -> str:
     if known.get(name, False):
         return ""
     forms = "no-new-privileges, seccomp=unconfined, apparmor=PROFILE, label=disable"
-    return f"{quoted(text)} is not a security option: {forms}."
+    return f"{quote_text(text)} is not a security option: {forms}."
 
 
-def security_opts(texts: Iterable[str] | None) -> list[str]:
+def normalize_security_opts(texts: Iterable[str] | None) -> list[str]:
     """Normalize security options to NAME=VALUE, without defaults."""
-    found = {"=".join(_parts(text)) for text in texts or ()}
-    return sorted(found - {"no-new-privileges=false", "seccomp=builtin"})
+    normalized = {"=".join(_split_option(text)) for text in texts or ()}
+    return sorted(normalized - {"no-new-privileges=false", "seccomp=builtin"})
 
 
-def _parts(text: str) -> tuple[str, str]:
+def _split_option(text: str) -> tuple[str, str]:
     """Split NAME=VALUE, or Docker's old form NAME:VALUE."""
     name, _, value = text.partition("=") if "=" in text else text.partition(":")
     return name, value if value or name != "no-new-privileges" else "true"
 
 
-def device(text: str) -> str:
+def check_device(text: str) -> str:
     parts = text.split(":")
-    bad = f"{quoted(text)} is not a device: write /dev/NAME, /dev/NAME:/dev/NAME or /dev/NAME:/dev/NAME:rwm."
+    message = f"{quote_text(text)} is not a device: write /dev/NAME, /dev/NAME:/dev/NAME or /dev/NAME:/dev/NAME:rwm."
     if len(parts) > 3 or not parts[0].startswith("/") or "\0" in text:
-        return bad
+        return message
     if len(parts) == 3 and not _is_access(parts[2]):
-        return f"{quoted(text)}: a device's access is r, w and m, each once."
-    return "" if len(parts) == 1 or parts[1].startswith("/") or (len(parts) == 2 and _is_access(parts[1])) else bad
+        return f"{quote_text(text)}: a device's access is r, w and m, each once."
+    return "" if len(parts) == 1 or parts[1].startswith("/") or (len(parts) == 2 and _is_access(parts[1])) else message
 
 
 def _is_access(text: str) -> bool:
@@ -87,55 +89,53 @@ def _is_access(text: str) -> bool:
     return 0 < len(text) <= len({*text} & {*"rwm"})
 
 
-def device_row(text: str) -> dict[str, str]:
+def device_mapping(text: str) -> dict[str, str]:
     """Return a device in the engine's format."""
     outside, *rest = text.split(":")
     mode = rest.pop() if rest and not rest[-1].startswith("/") else "rwm"
     return {"PathOnHost": outside, "PathInContainer": rest[0] if rest else outside, "CgroupPermissions": mode}
 
 
-def device_rows(texts: Iterable[str]) -> list[dict[str, str]]:
-    return [device_row(text) for text in texts]
+def device_mappings(texts: Iterable[str]) -> list[dict[str, str]]:
+    return [device_mapping(text) for text in texts]
 
 
-def devices_alike(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
+def normalize_devices(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
     """Normalize devices to HOST:CONTAINER:ACCESS, in a fixed order."""
-    found = []
+    normalized = []
     for row in rows or ():
         mode = "".join(item for item in "rwm" if item in str(row.get("CgroupPermissions") or "rwm"))
-        found.append(f"{row.get('PathOnHost')}:{row.get('PathInContainer')}:{mode}")
-    return sorted(found)
+        normalized.append(f"{row.get('PathOnHost')}:{row.get('PathInContainer')}:{mode}")
+    return sorted(normalized)
 
 
-def user(text: str) -> str:
-    message = f"{quoted(text)} is not a user: write NAME, UID, NAME:GROUP or UID:GID."
+def check_user(text: str) -> str:
+    message = f"{quote_text(text)} is not a user: write NAME, UID, NAME:GROUP or UID:GID."
     return "" if not text or _USER.fullmatch(text) else message
 
 
-def group(text: str) -> str:
-    return "" if _GROUP.fullmatch(text) else f"{quoted(text)} is not a group: write its name or its number."
+def check_group(text: str) -> str:
+    return "" if _GROUP.fullmatch(text) else f"{quote_text(text)} is not a group: write its name or its number."
 
 
-def sysctls(settings: Mapping[str, str]) -> str:
+def check_sysctls(settings: Mapping[str, str]) -> str:
     for name, value in settings.items():
-        if _OF_INTERFACE.match(name):
-            return f"{quoted(name)} is a setting of one interface: use net.*.all or net.*.default."
-        if not _OF_NETWORK.fullmatch(name) and not _OF_IPC.fullmatch(name):
-            return (
-                f"{quoted(name)} is not a container's own kernel setting: net.*, fs.mqueue.*, kernel.shm*, kernel.msg*."
-            )
+        if _INTERFACE_SYSCTL.match(name):
+            return f"{quote_text(name)} is a setting of one interface: use net.*.all or net.*.default."
+        if not _NETWORK_SYSCTL.fullmatch(name) and not _IPC_SYSCTL.fullmatch(name):
+            return f"{quote_text(name)} is not a container's own kernel setting: net.*, fs.mqueue.*, kernel.shm*, kernel.msg*."
         if not value or "\0" in value or "\n" in value:
-            return f"{quoted(name)} needs a value."
+            return f"{quote_text(name)} needs a value."
     return ""
 
 
-def is_of_network(sysctl: str) -> bool:
+def is_network_sysctl(sysctl: str) -> bool:
     """Return True if a kernel setting belongs to the network, or False if to shared memory and message queues."""
-    return _OF_NETWORK.fullmatch(sysctl) is not None
+    return _NETWORK_SYSCTL.fullmatch(sysctl) is not None
 
 
 # -- what takes the wall between container and host away --------------------------------------------------------------
 
 
-def unconfined(options: Iterable[str]) -> list[str]:
-    return [option for option in options if _parts(option)[1] in ("unconfined", "disable")]
+def unconfined_options(options: Iterable[str]) -> list[str]:
+    return [option for option in options if _split_option(option)[1] in ("unconfined", "disable")]

@@ -25,18 +25,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sparkwright.errors import Failed
-from sparkwright.trust.bounds import LARGEST
+from sparkwright.trust.bounds import MAX_NUMBER
 from sparkwright.visible import one_line
 
 Shape = Any
 Built = TypeVar("Built")
 ABSENT = object()
-NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+TYPE_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 #: largest time in seconds since the epoch that every calendar can represent, at the end of the year 9998
-LAST_MOMENT_S = 253_370_764_800
+MAX_TIME_S = 253_370_764_800
 
 
-class Misfit(ValueError):
+class ShapeError(ValueError):
     """Raised for a value that does not match its shape.
 
     Args:
@@ -52,16 +52,16 @@ class Misfit(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class OptionalField:
     """A field that may be missing, with its default. If there is no default, it stays missing."""
 
     shape: Shape
     value: Any = ABSENT
 
 
-def optional(shape: Shape) -> Usual:
+def optional(shape: Shape) -> OptionalField:
     """Return the shape of a field that may be missing or null."""
-    return Usual((None, shape))
+    return OptionalField((None, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +76,20 @@ class Partial:
 
     def __call__(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise Misfit("is not an object")
-        kept: dict[str, Any] = {}
-        for name, given in value.items():
+            raise ShapeError("is not an object")
+        valid: dict[str, Any] = {}
+        for name, item in value.items():
             try:
                 if name not in self.fields and self.strict:
-                    raise Misfit("is not known")
-                kept[name] = _fitted(given, self.fields.get(name, object))
+                    raise ShapeError("is not known")
+                valid[name] = _validate(item, self.fields.get(name, object))
             except ValueError as error:
                 if self.strict:
-                    raise _below(error, f".{name}", name) from None
+                    raise _nest_error(error, f".{name}", name) from None
         for name in self.needs:
-            if name not in kept:
-                raise Misfit(f"has no {name}", missing=name)
-        return kept
+            if name not in valid:
+                raise ShapeError(f"has no {name}", missing=name)
+        return valid
 
     def of(self, value: Any) -> dict[str, Any] | None:
         """Return the valid part of an object, or None if it is invalid."""
@@ -99,33 +99,33 @@ class Partial:
             return None
 
 
-def fitted(value: Any, shape: Shape, where: str) -> Any:
+def validate(value: Any, shape: Shape, where: str) -> Any:
     """Return a value that matches its shape, with defaults filled in. Raises ValueError, naming the place below WHERE."""
     try:
-        return _fitted(value, shape)
+        return _validate(value, shape)
     except ValueError as error:
-        raise _below(error, where) from None
+        raise _nest_error(error, where) from None
 
 
-def checked(value: Any, shape: Shape, what: str) -> Any:
+def validate_or_fail(value: Any, shape: Shape, what: str) -> Any:
     """Return the value like `fitted`. Raises Failed, naming WHAT and the part that does not match."""
     try:
-        return _fitted(value, shape)
+        return _validate(value, shape)
     except ValueError as error:
-        found = _below(error, "")
-        place = f"{found.at}.{found.missing}" if found.missing else found.at
-        part = one_line(place.removeprefix("."), at_most=80)
+        failure = _nest_error(error, "")
+        place = f"{failure.at}.{failure.missing}" if failure.missing else failure.at
+        part = one_line(place.removeprefix("."), max_chars=80)
         message = f": {part} is missing or of the wrong type." if part else "."
         raise Failed(f"{what} is not valid{message}") from None
 
 
-def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
+def select_valid(shape: Partial, values: Any) -> list[dict[str, Any]]:
     """Return the objects in a list that have this shape."""
-    found = map(shape.of, values) if isinstance(values, list) else ()
-    return [row for row in found if row is not None]
+    rows = map(shape.of, values) if isinstance(values, list) else ()
+    return [row for row in rows if row is not None]
 
 
-def built(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
+def build_dataclass(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
     """Construct a dataclass from a JSON object, ignoring fields that it does not have, which a newer version may send.
 
     Args:
@@ -150,7 +150,7 @@ def text(value: Any) -> str:
     return value
 
 
-def within(low: float, high: float) -> Callable[[Any], Any]:
+def number_between(low: float, high: float) -> Callable[[Any], Any]:
     """Return the shape of a number within bounds."""
 
     def check(value: Any) -> Any:
@@ -162,9 +162,9 @@ def within(low: float, high: float) -> Callable[[Any], Any]:
 
 
 #: shape of a time in seconds since the epoch
-moment = within(0, LAST_MOMENT_S)
+moment = number_between(0, MAX_TIME_S)
 #: shape of a number from a host
-number = within(-LARGEST, LARGEST)
+number = number_between(-MAX_NUMBER, MAX_NUMBER)
 
 
 def integer(value: Any) -> int:
@@ -180,7 +180,7 @@ def row(*shapes: Shape) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(shapes):
             raise ValueError(f"is not a list of {len(shapes)}")
-        return [_fitted(item, shape) for item, shape in zip(value, shapes, strict=True)]
+        return [_validate(item, shape) for item, shape in zip(value, shapes, strict=True)]
 
     return check
 
@@ -194,99 +194,99 @@ def writable(value: Any) -> Any:
     return value
 
 
-def _fitted(value: Any, shape: Shape) -> Any:
+def _validate(value: Any, shape: Shape) -> Any:
     if isinstance(shape, dict):
-        return _object(value, shape)
+        return _validate_object(value, shape)
     if isinstance(shape, list):
-        return _list(value, shape[0])
+        return _validate_list(value, shape[0])
     if isinstance(shape, tuple):
-        return _any_of(value, shape)
+        return _validate_any(value, shape)
     if isinstance(shape, frozenset):
         if isinstance(value, str) and value in shape:
             return value
-        raise Misfit(f"is none of {', '.join(sorted(shape))}")
+        raise ShapeError(f"is none of {', '.join(sorted(shape))}")
     if isinstance(shape, re.Pattern):
         if isinstance(value, str) and shape.fullmatch(value):
             return value
-        raise Misfit("is not valid")
+        raise ShapeError("is not valid")
     if shape is None or isinstance(shape, type):
-        return _typed(value, shape)
+        return _validate_type(value, shape)
     return shape(value)
 
 
-def _below(error: ValueError, step: str, *place: str | int) -> Misfit:
+def _nest_error(error: ValueError, step: str, *place: str | int) -> ShapeError:
     """Convert the error of a part to an error of the whole value."""
-    found = error if isinstance(error, Misfit) else Misfit(str(error))
-    return Misfit(found.why, step + found.at, found.missing, place + found.place)
+    failure = error if isinstance(error, ShapeError) else ShapeError(str(error))
+    return ShapeError(failure.why, step + failure.at, failure.missing, place + failure.place)
 
 
-def _list(value: Any, shape: Shape) -> list[Any]:
+def _validate_list(value: Any, shape: Shape) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise Misfit("is not a list")
-    found: list[Any] = []
+        raise ShapeError("is not a list")
+    items: list[Any] = []
     try:
         for item in value:
-            found.append(_fitted(item, shape))
+            items.append(_validate(item, shape))
     except ValueError as error:
-        raise _below(error, f"[{len(found)}]", len(found)) from None
-    return found
+        raise _nest_error(error, f"[{len(items)}]", len(items)) from None
+    return items
 
 
-def _object(value: Any, shape: dict[Any, Shape]) -> dict[str, Any]:
+def _validate_object(value: Any, shape: dict[Any, Shape]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Misfit("is not an object")
+        raise ShapeError("is not an object")
     for names in (str, text):
         if names in shape:
-            return {_fitted(name, names): _field(value, name, shape[names]) for name in value}
-    found = dict(value)
+            return {_validate(name, names): _validate_field(value, name, shape[names]) for name in value}
+    fields = dict(value)
     for name, part in shape.items():
-        usual = isinstance(part, Usual)
+        is_optional = isinstance(part, OptionalField)
         if name in value:
-            found[name] = _field(value, name, part.shape if usual else part)
-        elif not usual:
-            raise Misfit(f"has no {name}", missing=name)
+            fields[name] = _validate_field(value, name, part.shape if is_optional else part)
+        elif not is_optional:
+            raise ShapeError(f"has no {name}", missing=name)
         elif part.value is not ABSENT:
-            found[name] = copy.copy(part.value)
-    return found
+            fields[name] = copy.copy(part.value)
+    return fields
 
 
-def _field(value: dict[str, Any], name: str, shape: Shape) -> Any:
+def _validate_field(value: dict[str, Any], name: str, shape: Shape) -> Any:
     try:
-        return _fitted(value[name], shape)
+        return _validate(value[name], shape)
     except ValueError as error:
-        raise _below(error, f".{name}", name) from None
+        raise _nest_error(error, f".{name}", name) from None
 
 
-def _any_of(value: Any, shapes: tuple[Shape, ...]) -> Any:
+def _validate_any(value: Any, shapes: tuple[Shape, ...]) -> Any:
     for shape in shapes[:-1]:
         try:
-            return _fitted(value, shape)
+            return _validate(value, shape)
         except ValueError:
             continue
-    return _fitted(value, shapes[-1])
+    return _validate(value, shapes[-1])
 
 
-def _typed(value: Any, kind: type[Any] | None) -> Any:
+def _validate_type(value: Any, kind: type[Any] | None) -> Any:
     if kind is object:
         return value
     if kind is None:
         if value is None:
             return None
-        raise Misfit("is not null")
-    wanted = (int, float) if kind is float else kind
-    if isinstance(value, wanted) and (kind is bool or not isinstance(value, bool)):
+        raise ShapeError("is not null")
+    types = (int, float) if kind is float else kind
+    if isinstance(value, types) and (kind is bool or not isinstance(value, bool)):
         return value
-    raise Misfit(f"is not {NAMES[kind]}")
+    raise ShapeError(f"is not {TYPE_NAMES[kind]}")
 
 
 #: limits on the number of options and the length of a shape; vLLM 0.32.0 has 320 options with up to 900 characters of choices
-MOST, SHAPE_CHARS = 2000, 8000
+MAX_OPTIONS, MAX_SHAPE_CHARS = 2000, 8000
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}")
 _SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
 
 
-def engine_options(value: Any) -> dict[str, Any] | None:
+def check_engine_options(value: Any) -> dict[str, Any] | None:
     """Check {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for anything else."""
     if value is None:
         return None
@@ -295,12 +295,12 @@ def engine_options(value: Any) -> dict[str, Any] | None:
     if not isinstance(value["like"], str) or not _VERSION.fullmatch(value["like"]):
         raise ValueError("`like` names no version.")
     rows = value["differ"].items()
-    if len(rows) > MOST or not all(_is_row(name, shape) for name, shape in rows):
+    if len(rows) > MAX_OPTIONS or not all(_is_option(name, shape) for name, shape in rows):
         raise ValueError("`differ` holds something that is not an option.")
     return value
 
 
-def _is_row(name: Any, shape: Any) -> bool:
+def _is_option(name: Any, shape: Any) -> bool:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return False
-    return shape is None or (isinstance(shape, str) and len(shape) <= SHAPE_CHARS and bool(_SHAPE.fullmatch(shape)))
+    return shape is None or (isinstance(shape, str) and len(shape) <= MAX_SHAPE_CHARS and bool(_SHAPE.fullmatch(shape)))

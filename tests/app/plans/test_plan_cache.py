@@ -23,8 +23,8 @@ from sparkwright.cli.deploy import COMMANDS
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project import playbook
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.starter import RECIPE_TEXT
-from sparkwright.protocol.cluster import TOKEN
+from sparkwright.project.starter import PAIR_RECIPE_TEXT
+from sparkwright.protocol.cluster import TOKEN_SECRET
 from sparkwright.protocol.events import Event, event
 from sparkwright.secret import Secret
 
@@ -250,7 +250,7 @@ def test_a_file_of_somebody_else_counts_as_absent(project: Project) -> None:
 
 
 def test_what_is_kept_is_its_users_alone_and_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "KEPT", 2)
+    monkeypatch.setattr(plan_cache, "MAX_CACHED_PLANS", 2)
     for tags in ("", "x", "y"):
         (project.root / "playbooks/deploy.yml").write_text("- hosts: all\n  tasks: [{facts: {}, tags: [x, y]}]\n")
         project.deploy(tags=tags)
@@ -328,7 +328,7 @@ class Pair(Project):
             (self.root / f"hosts/spark{n}.yml").write_text(f"address: 192.0.2.{n}\nuser: ops\nfabric: {fabric}\n")
         groups = "pair: {hosts: [spark1, spark2], cluster: {recipe: qwen3.5-35b, head: spark1}}\n"
         (self.root / "hosts/groups.yml").write_text(groups)
-        (self.root / "recipes/qwen3.5-35b.yml").write_text(RECIPE_TEXT)
+        (self.root / "recipes/qwen3.5-35b.yml").write_text(PAIR_RECIPE_TEXT)
 
     def deployed(self) -> dict[str, dict[str, Any]]:
         """Deploy, and return each host's request by address, without the run's id and the token, which all share."""
@@ -336,7 +336,7 @@ class Pair(Project):
         assert playbooks.run("deploy", "deploy", options(host="pair")) == [0, 0]
         request = {item["plan"]["host"]: item for item in Recorder.asked}
         self.ids += [item["plan"].pop("run_id") for item in request.values()]
-        tokens = {item["secrets"].pop(TOKEN) for item in request.values()}
+        tokens = {item["secrets"].pop(TOKEN_SECRET) for item in request.values()}
         assert len(tokens) == 1
         self.tokens = [*getattr(self, "tokens", []), *tokens]
         return request
@@ -409,7 +409,7 @@ def test_every_playbook_of_a_command_is_kept_for_one_host(project: Project) -> N
 
 
 def test_planning_asks_no_host_and_gives_the_same_plan_again(project: Project) -> None:
-    selection = connect.choose("spark1")
+    selection = connect.select_hosts("spark1")
     (play,) = playbook.load(TOP / "playbooks/deploy.yml", project.root).plays
     prepared = Preparation(selection, play, check=False)
     prepared.ask(selection.fleet.members)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.plans.recipes import served
+from sparkwright.app.plans.recipes import planned_server
 from sparkwright.console.events.summary import Summary
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
@@ -25,7 +25,7 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, mes
     shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text().replace("publish: loopback\n", "")
     (tmp_path / "recipes/r.yml").write_text(shipped.replace("\nvllm:  ", f"\n{text}\nvllm:  "))
     host = Host("spark1", "10.0.0.7")
-    value = served(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
+    value = planned_server(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
     lines: list[str] = []
     panel = Summary(lambda style, line: lines.append(line))
     value.proved, value.done, value.new = True, True, True

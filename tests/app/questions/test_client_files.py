@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sparkwright.app.questions import client_files
-from sparkwright.app.questions.client_files import PLACES
+from sparkwright.app.questions.client_files import CLIENT_FILES
 from sparkwright.errors import Refused
 from tests.app.questions.test_client_formats import KEYED
 
@@ -26,7 +26,7 @@ BEFORE = {
     "litellm": "model_list:\n- {model_name: other, litellm_params: {model: ollama/x}}\nrouter_settings: {num_retries: 2}\n",
 }
 #: with a file of their own, and a usual place for it
-USUAL = [client for client, place in PLACES.items() if place.path]
+USUAL = [client for client, place in CLIENT_FILES.items() if place.path]
 
 
 def read(client: str, path: Path) -> dict[str, object]:
@@ -37,12 +37,12 @@ def read(client: str, path: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("client", PLACES)
+@pytest.mark.parametrize("client", CLIENT_FILES)
 def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: Path) -> None:
-    path = tmp_path / Path(PLACES[client].path or "config.yaml").name
+    path = tmp_path / Path(CLIENT_FILES[client].path or "config.yaml").name
     path.write_text(BEFORE[client])
     path.chmod(0o640)
-    lines = client_files.write(client, KEYED, str(path))
+    lines = client_files.write_settings(client, KEYED, str(path))
     (backup,) = tmp_path.glob("*.bak")
     assert lines[:2] == [f"wrote {path}", f"the previous file: {backup}"] and backup.read_text() == BEFORE[client]
     assert path.stat().st_mode & 0o777 == 0o640
@@ -59,7 +59,7 @@ def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: 
     }
     assert kept[client] in text
     there = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert client_files.write(client, KEYED, str(path))[0] == f"{path} has these settings already"
+    assert client_files.write_settings(client, KEYED, str(path))[0] == f"{path} has these settings already"
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == there
 
 
@@ -68,16 +68,16 @@ def test_a_file_that_is_not_there_is_made_for_its_owner_alone(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    path = Path(PLACES[client].path).expanduser()
-    assert client_files.write(client, KEYED)[0] == f"wrote {path}"
+    path = Path(CLIENT_FILES[client].path).expanduser()
+    assert client_files.write_settings(client, KEYED)[0] == f"wrote {path}"
     assert path.stat().st_mode & 0o777 == 0o600 and read(client, path)
 
 
 def test_codex_keeps_its_comments_and_other_tables(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(BEFORE["codex"])
-    client_files.write("codex", KEYED, str(path))
-    client_files.write("codex", replace(KEYED, context=None), str(path))
+    client_files.write_settings("codex", KEYED, str(path))
+    client_files.write_settings("codex", replace(KEYED, context=None), str(path))
     text, found = path.read_text(), read("codex", path)
     assert "# mine" in text and text.count("[model_providers.spark]") == 1
     assert found["approval_policy"] == "never" and "model_context_window" not in found
@@ -86,9 +86,9 @@ def test_codex_keeps_its_comments_and_other_tables(tmp_path: Path) -> None:
 
 def test_a_key_is_read_by_a_command_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_KEY", "sesame-sesame-sesame")
-    for client in PLACES:
+    for client in CLIENT_FILES:
         path = tmp_path / client
-        client_files.write(client, KEYED, str(path))
+        client_files.write_settings(client, KEYED, str(path))
         assert "sesame" not in path.read_text()
     assert json.loads((tmp_path / "claude-code").read_text())["apiKeyHelper"] == "printenv GATEWAY_KEY"
 
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_merged_with_is_left_as_it_is(client: str, text: s
     path = tmp_path / "settings"
     path.write_text(text)
     with pytest.raises(Refused, match=why):
-        client_files.write(client, KEYED, str(path))
+        client_files.write_settings(client, KEYED, str(path))
     assert path.read_text() == text and list(tmp_path.iterdir()) == [path]
 
 
@@ -120,27 +120,27 @@ def test_a_file_that_cannot_be_merged_with_is_left_as_it_is(client: str, text: s
 )
 def test_a_client_without_a_file_is_told_which_have_one(client: str, why: str) -> None:
     with pytest.raises(Refused, match=f"{client} .*{why}.* aider"):
-        client_files.write(client, KEYED)
+        client_files.write_settings(client, KEYED)
 
 
 def test_litellm_has_no_usual_file_and_keeps_other_servers_of_a_name(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="--file"):
-        client_files.write("litellm", KEYED)
+        client_files.write_settings("litellm", KEYED)
     path = tmp_path / "config.yaml"
     other = {"model_name": KEYED.model, "litellm_params": {"model": "azure/gpt-5"}}
     path.write_text(yaml.safe_dump({"model_list": [other]}))
-    client_files.write("litellm", KEYED, str(path))
-    client_files.write("litellm", replace(KEYED, url="http://spark2:8080"), str(path))
+    client_files.write_settings("litellm", KEYED, str(path))
+    client_files.write_settings("litellm", replace(KEYED, url="http://spark2:8080"), str(path))
     first, ours = yaml.safe_load(path.read_text())["model_list"]
     assert first == other and ours["litellm_params"]["api_base"] == "http://spark2:8080/v1"
 
 
 def test_aider_gets_the_limits_in_a_file_beside_and_says_where_it_takes_the_key(tmp_path: Path) -> None:
-    lines = client_files.write("aider", KEYED, str(tmp_path / "conf.yml"))
+    lines = client_files.write_settings("aider", KEYED, str(tmp_path / "conf.yml"))
     limits = json.loads((tmp_path / ".aider.model.metadata.json").read_text())[f"openai/{KEYED.model}"]
     assert (limits["max_input_tokens"], limits["max_output_tokens"]) == (KEYED.context, KEYED.answer_tokens)
     assert 'export OPENAI_API_KEY="$GATEWAY_KEY"' in lines[-1]
-    client_files.write("aider", replace(KEYED, key_variable="", context=None), str(tmp_path / "open.yml"))
+    client_files.write_settings("aider", replace(KEYED, key_variable="", context=None), str(tmp_path / "open.yml"))
     assert yaml.safe_load((tmp_path / "open.yml").read_text())["openai-api-key"] == "none"
 
 
@@ -148,5 +148,5 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     real, link = tmp_path / "dotfiles.json", tmp_path / "settings.json"
     real.write_text("{}")
     link.symlink_to(real)
-    client_files.write("claude-code", KEYED, str(link))
+    client_files.write_settings("claude-code", KEYED, str(link))
     assert link.is_symlink() and "ANTHROPIC_MODEL" in real.read_text()

@@ -96,13 +96,13 @@ def test_python_is_a_program(endpoint: Endpoint) -> None:
 def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name: str) -> None:
     form = FORMATS[name]
     short = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False, paths=(form.path,))
-    shown = client_formats.lines(form, short)
+    shown = client_formats.format_lines(form, short)
     assert form.place in shown[0] and "spark1:8000" in shown[1]
     assert (len(shown) == 3) == form.agent
 
 
 def test_a_path_that_the_engine_lacks_is_named() -> None:
-    last = client_formats.lines(FORMATS["claude-code"], OPEN)[-1]
+    last = client_formats.format_lines(FORMATS["claude-code"], OPEN)[-1]
     assert last == "# this client calls /v1/messages, which this server's engine is not known to serve"
 
 
@@ -118,4 +118,4 @@ def test_an_address_of_a_name_at_which_nothing_answers_is_told_from_one_that_ref
             waiting.setblocking(False)
             waiting.connect_ex(silent.getsockname())
         addresses = [(socket.AF_INET, listener.getsockname()) for listener in (closed, silent, serving)]
-        assert client_settings.reached(addresses, 1.0) == (["127.0.0.1"], ["127.0.0.2"])
+        assert client_settings.probe_addresses(addresses, 1.0) == (["127.0.0.1"], ["127.0.0.2"])

@@ -45,7 +45,7 @@ def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
     assert answer["present"]
-    assert host_requests.checked("inspect_image", copy.deepcopy(answer), host="spark1") == answer
+    assert host_requests.validate_answer("inspect_image", copy.deepcopy(answer), host="spark1") == answer
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
 )
 def test_what_is_no_answer_is_a_sentence_with_the_host(answer: dict[str, Any], field: str, value: Any) -> None:
     with pytest.raises(Failed, match=f"its answer can't be used: inspect_image.{field}") as error:
-        host_requests.checked("inspect_image", {**answer, field: value}, host="spark1")
+        host_requests.validate_answer("inspect_image", {**answer, field: value}, host="spark1")
     assert error.value.where == "spark1"
 
 
 def test_any_answer(answer: dict[str, Any]) -> None:
-    feed(lambda found: host_requests.checked("inspect_image", found, host="spark1"), values([answer]))
+    feed(lambda found: host_requests.validate_answer("inspect_image", found, host="spark1"), values([answer]))
 
 
 # A host that returns an invalid answer about its models is the only one that fails, with a readable message.
@@ -87,7 +87,7 @@ FOLDER = {
 
 
 def test_a_valid_answer_is_returned_unchanged() -> None:
-    assert host_requests.checked("models", {"models": [FOLDER]}, host="spark1") == {"models": [FOLDER]}
+    assert host_requests.validate_answer("models", {"models": [FOLDER]}, host="spark1") == {"models": [FOLDER]}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_valid_answer_is_returned_unchanged() -> None:
 )
 def test_an_invalid_answer_fails_with_the_invalid_place(found: Any, place: str) -> None:
     with pytest.raises(Failed, match=f"its answer can't be used: {place}") as error:
-        host_requests.checked("models", found, host="spark1")
+        host_requests.validate_answer("models", found, host="spark1")
     assert error.value.where == "spark1"
 
 
@@ -133,7 +133,7 @@ def test_no_answer_raises_anything_but_failed() -> None:
         "remove_model": removed,
         "diagnose": DIAGNOSIS,
     }.items():
-        feed(lambda found, module=module: host_requests.checked(module, found, host="spark1"), values([found]))
+        feed(lambda found, module=module: host_requests.validate_answer(module, found, host="spark1"), values([found]))
 
 
 SERVER = {
@@ -158,6 +158,6 @@ SERVER = {
     ],
 )
 def test_an_invalid_answer_about_a_server_yields_no_client_settings(wrong: dict[str, Any], place: str) -> None:
-    assert host_requests.checked("inspect_server", SERVER, host="spark1") == SERVER
+    assert host_requests.validate_answer("inspect_server", SERVER, host="spark1") == SERVER
     with pytest.raises(Failed, match=f"its answer can't be used: inspect_server.{place}"):
-        host_requests.checked("inspect_server", {**SERVER, **wrong}, host="spark1")
+        host_requests.validate_answer("inspect_server", {**SERVER, **wrong}, host="spark1")

@@ -15,7 +15,7 @@ from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.units import GIB
 
-RECIPES = [recipe.load(shipped_files.source(), name) for name in recipe.names(shipped_files.source())]
+RECIPES = [recipe.load(shipped_files.shipped_folder(), name) for name in recipe.names(shipped_files.shipped_folder())]
 
 
 def seen(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def seen(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) -> dict
 
 
 def named(name: str, survey: dict[str, Any] | None) -> proposal.Choice:
-    return next(choice for choice in proposal.choices(RECIPES, survey) if choice.name == name)
+    return next(choice for choice in proposal.propose_recipes(RECIPES, survey) if choice.name == name)
 
 
 def on_disk(
@@ -34,16 +34,16 @@ def on_disk(
 
 def test_nothing_fits_before_the_models_size_is_known() -> None:
     """The size comes from the disk, or else from the catalogue of shipped recipes."""
-    found = {choice.name: choice for choice in proposal.choices(RECIPES, seen())}
+    found = {choice.name: choice for choice in proposal.propose_recipes(RECIPES, seen())}
     assert found["glm-4.7-flash"].verdict == "unknown"  # its size is unknown
     assert found["qwen3.5-35b"].verdict == "fits" and found["qwen3.5-35b"].why.startswith("32.6 GiB of files")
     own = [replace(recipe, name=f"my-{recipe.name}") for recipe in RECIPES]
-    assert {choice.verdict for choice in proposal.choices(own, seen())} == {"unknown"}
-    assert proposal.choices(RECIPES, seen())[0].name == proposal.USUAL
+    assert {choice.verdict for choice in proposal.propose_recipes(own, seen())} == {"unknown"}
+    assert proposal.propose_recipes(RECIPES, seen())[0].name == proposal.USUAL_RECIPE
 
 
 def test_an_engine_that_leaves_no_reserve_is_too_large_and_comes_last() -> None:
-    rows = proposal.choices(RECIPES, seen(24))
+    rows = proposal.propose_recipes(RECIPES, seen(24))
     assert (rows[-1].verdict, named("qwen3.5-35b", seen(24)).why) == (
         "too large",
         "32.6 GiB of files, the engine takes 20.4 of 24.0 GiB",
@@ -73,7 +73,7 @@ def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
 
 def test_a_model_on_the_disk_comes_first_and_its_size_decides() -> None:
     model = "zai-org/GLM-4.7-Flash"
-    first = proposal.choices(RECIPES, seen(models=[on_disk(model, 58)]))[0]
+    first = proposal.propose_recipes(RECIPES, seen(models=[on_disk(model, 58)]))[0]
     assert (first.name, first.verdict, first.moved) == ("glm-4.7-flash", "fits", "/home/ops/models/there")
     assert named("glm-4.7-flash", seen(models=[on_disk(model, 110)])).verdict == "too large"
 
@@ -91,10 +91,10 @@ def test_a_model_in_its_own_folder_or_in_the_hubs_cache_moves_nothing() -> None:
     assert named("glm-4.7-flash", seen(models=[cached, own])).found == own
 
 
-@pytest.mark.parametrize("name", recipe.names(shipped_files.source()))
+@pytest.mark.parametrize("name", recipe.names(shipped_files.shipped_folder()))
 def test_a_recipe_takes_another_folder_and_nothing_else_changes(name: str, tmp_path: Path) -> None:
-    before = (shipped_files.source() / f"recipes/{name}.yml").read_text()
-    after = yaml.safe_load(proposal.with_dir(before, "/data/my models: x", "spark1"))
+    before = (shipped_files.shipped_folder() / f"recipes/{name}.yml").read_text()
+    after = yaml.safe_load(proposal.set_model_dir(before, "/data/my models: x", "spark1"))
     assert after["model"].pop("dir") == "/data/my models: x"
     expected = yaml.safe_load(before)
     del expected["model"]["dir"]
@@ -110,14 +110,14 @@ def test_a_recipe_takes_another_folder_and_nothing_else_changes(name: str, tmp_p
     ],
 )
 def test_what_is_typed_for_a_host(typed: str, host: tuple[object, ...]) -> None:
-    value = NewHost.typed(typed)
+    value = NewHost.parse_address(typed)
     assert (value.name, value.address, value.user, value.port) == host
 
 
 @pytest.mark.parametrize("typed", ["", "a b", "-oProxyCommand=x", "x:70000", "a@b@c", "[::1]:22"])
 def test_what_is_no_address_is_refused(typed: str) -> None:
     with pytest.raises(Refused, match="is not an address"):
-        NewHost.typed(typed)
+        NewHost.parse_address(typed)
 
 
 @pytest.mark.parametrize("name", ["all", "groups", "a,b", "x*", "../x", ""])
@@ -128,9 +128,13 @@ def test_a_name_that_means_something_else_is_refused(name: str) -> None:
 
 def test_the_written_files_are_an_inventory(tmp_path: Path) -> None:
     host = NewHost("no", "no", "yes", 2222, ("lab", "on"), "qwen3.5-35b")
-    groups = proposal.with_groups((shipped_files.source() / "hosts/groups.yml").read_text(), {"lab": {}}, host.groups)
+    groups = proposal.add_groups(
+        (shipped_files.shipped_folder() / "hosts/groups.yml").read_text(), {"lab": {}}, host.groups
+    )
     strange = "Docker: 'x'\nrecipe: evil"
-    starter.lay(tmp_path, {"hosts/no.yml": proposal.host_text(host, [strange], "init"), "hosts/groups.yml": groups})
+    starter.write_starter(
+        tmp_path, {"hosts/no.yml": proposal.render_host_file(host, [strange], "init"), "hosts/groups.yml": groups}
+    )
     read = Inventory.load(tmp_path).hosts["no"]
     assert (read.address, read.user, read.port, read.groups) == ("no", "yes", 2222, ("lab", "on"))
     assert read.recipe == "qwen3.5-35b"
@@ -146,13 +150,13 @@ def test_a_start_that_is_cut_off_leaves_no_file_and_no_folder(tmp_path: Path, mo
 
     monkeypatch.setattr(Path, "write_bytes", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        starter.lay(folder)
+        starter.write_starter(folder)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_serves_already_comes_with_the_command_that_adopts_it(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"engine": "vllm", "models": ["m"], "port": 8000, "verified": False}
     servers = [{**row, "name": "my-llm"}, {**row, "name": "ours", "verified": True}]
-    new_host.show_notes(SurveyedHost(NewHost("spark1", "spark1.local"), seen(servers=servers), None))
+    new_host.print_notes(SurveyedHost(NewHost("spark1", "spark1.local"), seen(servers=servers), None))
     message = " ".join(capsys.readouterr().out.split())
     assert "recipe.import --from-host spark1 --container my-llm" in message and "--container ours" not in message

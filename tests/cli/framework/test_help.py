@@ -14,21 +14,21 @@ from invoke.tasks import Task
 
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help, program
-from sparkwright.cli.framework.command import SHORT
-from sparkwright.cli.help_groups import GROUPS, NAMES, examples_of
+from sparkwright.cli.framework.command import SHORT_OPTIONS
+from sparkwright.cli.help_groups import COMMAND_NAMES, GROUPS, find_examples
 from sparkwright.engines.vllm.rules import RULES
 from sparkwright.modules.registry import NAMES as MODULES
 from sparkwright.project import starter
 from sparkwright.sandbox.faults import FAULTS
 
 BIN = Path(sys.executable).parent
-COMMANDS = dict(help.walk(namespace))
+COMMANDS = dict(help.walk_tasks(namespace))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("lab")
-    starter.lay(made)
+    starter.write_starter(made)
     return made
 
 
@@ -55,14 +55,14 @@ def contexts() -> dict[str, object]:
 
 
 def test_every_command_is_in_one_group_and_every_name_in_a_group_is_a_command() -> None:
-    assert sorted(NAMES) == sorted(COMMANDS)
+    assert sorted(COMMAND_NAMES) == sorted(COMMANDS)
 
 
 def test_help_shows_every_command_on_one_line_of_a_narrow_terminal() -> None:
-    lines = help.listing(namespace).splitlines()
+    lines = help.format_command_list(namespace).splitlines()
     assert [line.rstrip(":") for line in lines if line and not line.startswith(" ")] == list(GROUPS)
     shown = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert shown == [help.spoken(namespace, name) for name in NAMES]
+    assert shown == [help.display_name(namespace, name) for name in COMMAND_NAMES]
     assert [line for line in lines if len(line) > 80 or (line.startswith("  ") and not line.endswith("."))] == []
 
 
@@ -97,12 +97,12 @@ def test_invoke_lists_our_groups_and_a_users_own_tasks_after_them(folder: Path, 
 def test_a_commands_help_is_what_it_does_its_options_and_two_examples(name: str, contexts: dict[str, object]) -> None:
     shown = help.command_help("sparkwright", name, namespace, contexts[name])
     assert "Docstring" not in shown and "core-opts" not in shown
-    assert shown.startswith(f"Usage: sparkwright {help.spoken(namespace, name)} ")
+    assert shown.startswith(f"Usage: sparkwright {help.display_name(namespace, name)} ")
     assert str(inspect.getdoc(COMMANDS[name])).splitlines()[0] in shown
     assert shown.index("\nOptions:\n") < shown.index("\nExamples:\n")
     examples = shown.partition("\nExamples:\n")[2].splitlines()
     assert len(examples) == 2 and len(set(examples)) == 2
-    assert all(line.startswith(f"  sparkwright {help.spoken(namespace, name)}") for line in examples)
+    assert all(line.startswith(f"  sparkwright {help.display_name(namespace, name)}") for line in examples)
     assert max(map(len, shown.partition("\nExamples:\n")[0].splitlines())) <= 100
 
 
@@ -113,13 +113,17 @@ def test_an_option_has_a_text_and_a_short_name_only_if_it_is_one_of_five(
     for option in contexts[name].args.values():  # type: ignore[attr-defined]
         assert option.help, f"{name} --{option.name} has no help"
         short = [item for item in option.names[1:] if len(item) == 1]
-        assert short == ([SHORT[option.name]] if option.name in SHORT else []), f"{name} --{option.name}"
+        assert short == ([SHORT_OPTIONS[option.name]] if option.name in SHORT_OPTIONS else []), (
+            f"{name} --{option.name}"
+        )
     assert isinstance(COMMANDS[name], Task)
 
 
-@pytest.mark.parametrize(("name", "words"), [(name, words) for name in NAMES for words in examples_of(name) or ()])
+@pytest.mark.parametrize(
+    ("name", "words"), [(name, words) for name in COMMAND_NAMES for words in find_examples(name) or ()]
+)
 def test_an_example_can_be_typed(name: str, words: str) -> None:
-    spoken = help.spoken(namespace, name)
+    spoken = help.display_name(namespace, name)
     parsed = started(*shlex.split(f"{spoken} {words}")).tasks
     assert [context.name for context in parsed] == [name]
 
@@ -128,8 +132,8 @@ def test_examples_name_rules_modules_faults_and_recipes_that_there_are(folder: P
     recipes = {path.stem for path in (folder / "recipes").rglob("*.yml")}
     known = {"explain": RULES, "docs.module": MODULES, "sandbox.fault": [*FAULTS, "none"]}
     for name, names in known.items():
-        assert {words for words in examples_of(name) or () if words} <= set(names)
-    lines = " ".join(words for name in NAMES for words in examples_of(name) or ())
+        assert {words for words in find_examples(name) or () if words} <= set(names)
+    lines = " ".join(words for name in COMMAND_NAMES for words in find_examples(name) or ())
     assert set(re.findall(r"(?:--recipe|-a|-b) (\S+)", lines)) <= recipes
 
 

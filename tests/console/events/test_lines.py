@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console.events.lines import Lines
+from sparkwright.console.events.lines import TaskLines
 from sparkwright.console.events.subscriber import JsonLines
 from sparkwright.protocol.events import event
 
@@ -15,7 +15,7 @@ COUNTS = {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "unreachable": 0}
 
 def screen(*events: dict[str, Any], hosts: tuple[str, ...] = ("spark1",), diff: bool = False) -> list[str]:
     shown: list[str] = []
-    lines = Lines(diff=diff, write=lambda _, text: shown.append(text.rstrip()))
+    lines = TaskLines(diff=diff, write=lambda _, text: shown.append(text.rstrip()))
     lines.hosts(list(hosts))
     for item in events:
         lines.on(item)

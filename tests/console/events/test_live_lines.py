@@ -71,7 +71,7 @@ def test_a_failed_host_whose_old_server_is_back_says_so() -> None:
 def test_where_there_is_no_room_those_that_matter_are_shown_in_their_order() -> None:
     hosts = tuple(f"s{n}" for n in range(100))
     value = board(finished("s90", 1), event("run_started", host="s50"), finished("s3"), hosts=hosts)
-    shown = [row.host for row in value.foremost(4)]
+    shown = [row.host for row in value.select_rows(4)]
     assert {"s50", "s90"} <= set(shown) and "s3" not in shown
     assert shown == sorted(shown, key=lambda name: int(name[1:]))
     assert value.totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"

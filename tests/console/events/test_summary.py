@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console.events.summary import Served, Summary
+from sparkwright.console.events.summary import ServerSummary, Summary
 
 
 @pytest.mark.parametrize(("worker", "panel"), [(0, True), (1, False), (2, False)])
 def test_a_cluster_serves_when_all_its_members_are_as_they_should_be(worker: int, panel: bool) -> None:
     shown: list[str] = []
     summary = Summary(lambda style, text: shown.append(text))
-    served = Served("one", "r", "i", "m", "", "name", "http://one:8000", cluster="pair", members=("one", "two"))
+    served = ServerSummary("one", "r", "i", "m", "", "name", "http://one:8000", cluster="pair", members=("one", "two"))
     summary.serves(served)
     proof: dict[str, Any] = {"event": "task_finished", "host": "one", "status": "ok", "module": "verify_health"}
     summary.on({**proof, "msg": "generates: 8 tokens in 0.21 s", "data": {}})

@@ -19,8 +19,8 @@ from sparkwright.sandbox import control
 from tests.e2e.conftest import HASTE, Desk, Said
 from tests.remote.sshd import free_port
 
-HOSTS = (starter.HEAD, starter.WORKER)
-RECIPE = f"recipes/{starter.RECIPE}.yml"
+HOSTS = (starter.PAIR_HEAD, starter.PAIR_WORKER)
+RECIPE = f"recipes/{starter.PAIR_RECIPE}.yml"
 NAME = "qwen35-pair"
 
 
@@ -29,7 +29,7 @@ class PairDesk(Desk):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, haste={"smoke_test": HASTE["smoke_test"], "ollama_unload": HASTE["ollama_unload"]})
-        starter.lay_pair(folder)
+        starter.write_pair(folder)
         self.seqs = 8
         self.ports = {"port": free_port(), "barrier_port": free_port()}
         ports = ", ".join(f"{name}: {port}" for name, port in self.ports.items())
@@ -38,7 +38,7 @@ class PairDesk(Desk):
         self.edit(RECIPE, r"ready_s: \d+", "ready_s: 8")
 
     def deploy(self, *words: str) -> Said:
-        return self.run("deploy", "--host", starter.GROUP, "--json", *words)
+        return self.run("deploy", "--host", starter.PAIR_GROUP, "--json", *words)
 
     def deployed(self) -> None:
         result = self.deploy()

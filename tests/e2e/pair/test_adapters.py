@@ -23,7 +23,7 @@ def pair() -> Iterator[PairDesk]:
 
 def text(pair: PairDesk, model: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
-    found = http_probe.ask(f"http://127.0.0.1:{pair.port}", "/v1/chat/completions", body=body, timeout_s=20)
+    found = http_probe.send_request(f"http://127.0.0.1:{pair.port}", "/v1/chat/completions", body=body, timeout_s=20)
     assert found.status == 200, found.body
     answer: dict[str, Any] = found.json()
     assert answer["model"] == model

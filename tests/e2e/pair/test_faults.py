@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.sandbox.faults import OF_MEMBERS
+from sparkwright.sandbox.faults import MEMBER_FAULTS
 from tests.cells import fits
 from tests.e2e.pair.desk import HOSTS, NAME, RECIPE, PairDesk, a_pair
 
@@ -41,7 +41,7 @@ def whole(pair: PairDesk) -> dict[str, str]:
 
 
 def test_every_fault_of_a_member_has_a_row() -> None:
-    assert {row.partition(" on ")[0] for row in ROWS} == {*OF_MEMBERS, *OF_ANY_HOST}
+    assert {row.partition(" on ")[0] for row in ROWS} == {*MEMBER_FAULTS, *OF_ANY_HOST}
 
 
 def test_the_head_proves_the_load_that_the_recipe_promises(pair: PairDesk) -> None:

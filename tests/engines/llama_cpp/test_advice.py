@@ -8,7 +8,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Way
-from sparkwright.engines.http import valid
+from sparkwright.engines.http import is_valid_key
 from sparkwright.engines.llama_cpp import advice, flags, http, rules
 from sparkwright.units import GIB
 
@@ -159,8 +159,8 @@ def test_settings_follow_from_flags() -> None:
 
 def test_the_key_is_in_a_file_that_the_server_reads() -> None:
     key = "0123456789abcdef"
-    assert valid(key)
-    assert http.key_of("# keys\n\n" + http.text(key)) == key
-    assert http.key_of("") == ""
-    assert engine.of("llama_cpp").key is http.SERVER_KEY
-    assert flags.argv({http.OPTION: http.MOUNT}) == http.SERVER_KEY.words
+    assert is_valid_key(key)
+    assert http.parse_key_file("# keys\n\n" + http.render_key_file(key)) == key
+    assert http.parse_key_file("") == ""
+    assert engine.get_engine("llama_cpp").key is http.SERVER_KEY
+    assert flags.argv({http.KEY_FILE_FLAG: http.KEY_FILE_MOUNT}) == http.SERVER_KEY.words

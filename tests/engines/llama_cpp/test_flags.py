@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.flags import twice
+from sparkwright.engines.flags import find_duplicate
 from sparkwright.engines.llama_cpp import flags, image
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 
 
-@pytest.mark.parametrize("build", [flags.OLDER, flags.NEWER])
+@pytest.mark.parametrize("build", [flags.OLDEST_BUILD, flags.NEWEST_BUILD])
 def test_the_table_has_every_option_of_the_help(build: int) -> None:
-    listed = image.options_in((DATA / f"help-b{build}.txt").read_text())
+    listed = image.parse_options((DATA / f"help-b{build}.txt").read_text())
     known = {name for name in flags.TABLE.known if flags.exists(name, build)}
     assert known == set(listed) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     for name in known:
@@ -44,9 +44,9 @@ def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> N
 
 
 def test_two_spellings_of_one_flag_are_seen() -> None:
-    assert twice(flags, ["c", "port", "ctx_size"]) == ("c", "ctx_size")
-    assert twice(flags, ["mmap", "no-mmap"]) == ("mmap", "no-mmap")
-    assert twice(flags, ["c", "C"]) is None
+    assert find_duplicate(flags, ["c", "port", "ctx_size"]) == ("c", "ctx_size")
+    assert find_duplicate(flags, ["mmap", "no-mmap"]) == ("mmap", "no-mmap")
+    assert find_duplicate(flags, ["c", "C"]) is None
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_a_good_value_is_taken(name: str, given: Any) -> None:
 
 
 def test_an_option_is_known_by_build() -> None:
-    assert flags.exists("mmap", flags.OLDER) is True
-    assert flags.exists("mmap", flags.NEWER) is False
+    assert flags.exists("mmap", flags.OLDEST_BUILD) is True
+    assert flags.exists("mmap", flags.NEWEST_BUILD) is False
     assert flags.exists("mmap", 11000) is None
-    assert flags.exists("lazy-mode", flags.OLDER) is False
+    assert flags.exists("lazy-mode", flags.OLDEST_BUILD) is False
     assert flags.exists("ctx-size", None) is True
-    assert flags.exists("max-model-len", flags.NEWER) is False
+    assert flags.exists("max-model-len", flags.NEWEST_BUILD) is False
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ def number(value: int) -> tuple[int, bytes]:
 
 
 def many(kind: int, items: int, data: bytes = b"") -> tuple[int, bytes]:
-    return gguf.ARRAY, struct.pack("<IQ", kind, items) + data
+    return gguf.ARRAY_TYPE, struct.pack("<IQ", kind, items) + data
 
 
 MODEL: dict[str, tuple[int, bytes]] = {
-    "general.architecture": (gguf.TEXT, text("gpt-oss")),
+    "general.architecture": (gguf.TEXT_TYPE, text("gpt-oss")),
     "gpt-oss.block_count": number(36),
     "gpt-oss.context_length": number(131072),
     "gpt-oss.embedding_length": number(2880),
@@ -44,20 +44,22 @@ MODEL: dict[str, tuple[int, bytes]] = {
 
 
 def test_values_of_every_plain_type_are_read() -> None:
-    kinds = {str(kind): (kind, struct.pack(form, 1)) for kind, form in gguf.PLAIN.items()}
-    found = gguf.header(written(kinds, version=2))
-    assert found.values == {str(kind): 1 for kind in gguf.PLAIN}
+    kinds = {str(kind): (kind, struct.pack(form, 1)) for kind, form in gguf.SCALAR_FORMATS.items()}
+    found = gguf.parse_header(written(kinds, version=2))
+    assert found.values == {str(kind): 1 for kind in gguf.SCALAR_FORMATS}
     assert found.architecture == "" and found.own("block_count") is None
 
 
 def test_a_vocabulary_is_passed_over_and_what_follows_is_read() -> None:
-    words = b"".join(text(f"w{at}") for at in range(gguf.KEPT_ITEMS + 1))
-    found = gguf.header(written({"v": many(gguf.TEXT, gguf.KEPT_ITEMS + 1, words), "n": number(7)}))
+    words = b"".join(text(f"w{at}") for at in range(gguf.MAX_KEPT_ARRAY_ITEMS + 1))
+    found = gguf.parse_header(
+        written({"v": many(gguf.TEXT_TYPE, gguf.MAX_KEPT_ARRAY_ITEMS + 1, words), "n": number(7)})
+    )
     assert found.values == {"v": None, "n": 7}
 
 
 def test_a_cache_is_computed_from_the_header() -> None:
-    header = gguf.header(written(MODEL))
+    header = gguf.parse_header(written(MODEL))
     # 131072 tokens x 36 layers x 8 heads x 64 x (K + V) x 2 bytes
     assert advice.kv_bytes(header, {}) == 131072 * 36 * 8 * 64 * 2 * 2 == 9 * GIB
     assert advice.kv_bytes(header, {"ctx-size": 32768, "parallel": 4}) == 9 * GIB // 4
@@ -67,23 +69,25 @@ def test_a_cache_is_computed_from_the_header() -> None:
 
 def test_layers_may_have_heads_of_their_own() -> None:
     each = many(5, 36, struct.pack("<36i", *([0, 8] * 18)))
-    header = gguf.header(written({**MODEL, "gpt-oss.attention.head_count_kv": each}))
+    header = gguf.parse_header(written({**MODEL, "gpt-oss.attention.head_count_kv": each}))
     assert advice.kv_bytes(header, {}) == 9 * GIB // 2
 
 
 @pytest.mark.parametrize("missing", ["gpt-oss.block_count", "general.architecture", "gpt-oss.context_length"])
 def test_what_the_header_does_not_tell_is_unknown(missing: str) -> None:
-    header = gguf.header(written({key: value for key, value in MODEL.items() if key != missing}))
+    header = gguf.parse_header(written({key: value for key, value in MODEL.items() if key != missing}))
     assert advice.kv_bytes(header, {}) is None
 
 
 def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() -> None:
     sizes = {"a-00001-of-00002.gguf": 30 * GIB, "a-00002-of-00002.gguf": 30 * GIB, "mmproj.gguf": GIB}
-    found = advice.needed(sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.header(written(MODEL)))
+    found = advice.estimate_memory(
+        sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.parse_header(written(MODEL))
+    )
     assert (found.weights, found.kv, found.prompts) == (61 * GIB, 9 * GIB, 2 * GIB)
     assert found.total == 72 * GIB + advice.OVERHEAD_BYTES
-    assert advice.needed(sizes, {}, None).prompts == 8192 * MIB
-    assert advice.needed(sizes, {}, None).kv == 0
+    assert advice.estimate_memory(sizes, {}, None).prompts == 8192 * MIB
+    assert advice.estimate_memory(sizes, {}, None).kv == 0
 
 
 @pytest.mark.parametrize(
@@ -94,33 +98,33 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
         (written({}, version=1), "is GGUF version 1; 2 and 3 are known"),
         (written({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
         (written({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
-        (written({"k": (gguf.TEXT, struct.pack("<Q", 1 << 62))}), f"claims {1 << 62} bytes of one text, more than any model has"),
+        (written({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 1 << 62))}), f"claims {1 << 62} bytes of one text, more than any model has"),
         (written({"k": many(4, 1 << 50)}), f"claims {1 << 50} items of one list, more than any model has"),
         (written({"k": (99, b"")}), "has a value of the unknown type 99"),
         (written({"k": many(99, 1)}), "has a value of the unknown type 99"),
         (written({"k": many(99, 5000)}), "has a list of the unknown type 99"),
-        (written({"k": many(gguf.ARRAY, 5000)}), "has a list of lists, which llama.cpp does not load"),
+        (written({"k": many(gguf.ARRAY_TYPE, 5000)}), "has a list of lists, which llama.cpp does not load"),
         (
-            written({"k": many(gguf.ARRAY, 1, many(gguf.ARRAY, 1, many(4, 1)[1])[1])}),
+            written({"k": many(gguf.ARRAY_TYPE, 1, many(gguf.ARRAY_TYPE, 1, many(4, 1)[1])[1])}),
             "has a list of lists, which llama.cpp does not load",
         ),
         (
-            written({name: many(gguf.TEXT, gguf.MOST_READ, bytes(8) * gguf.MOST_READ) for name in "ab"}),
-            f"has lists of more than {gguf.MOST_READ} texts together",
+            written({name: many(gguf.TEXT_TYPE, gguf.MAX_SKIPPED_TEXTS, bytes(8) * gguf.MAX_SKIPPED_TEXTS) for name in "ab"}),
+            f"has lists of more than {gguf.MAX_SKIPPED_TEXTS} texts together",
         ),
-        (written({"k": (gguf.TEXT, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
+        (written({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
         (written(MODEL)[:-3], "ends within its header, or is damaged"),
     ],
 )  # fmt: skip
 def test_what_is_no_header_is_refused_in_a_sentence(data: bytes, why: str) -> None:
     with pytest.raises(gguf.NotGguf, match=f"^{why}$"):
-        gguf.header(data)
+        gguf.parse_header(data)
 
 
 def test_so_many_items_are_kept_and_no_more() -> None:
     lists = {str(number): many(0, 1000, bytes(1000)) for number in range(100)}
-    found = gguf.header(written(lists))
-    assert sum(len(value) for value in found.values.values() if value is not None) <= gguf.MOST_KEPT
+    found = gguf.parse_header(written(lists))
+    assert sum(len(value) for value in found.values.values() if value is not None) <= gguf.MAX_KEPT_ITEMS
     assert len(found.values) == 100 and found.values["0"] == [0] * 1000 and found.values["99"] is None
 
 
@@ -130,7 +134,7 @@ def test_damage_is_refused_and_nothing_else_happens(noise: bytes, at: int) -> No
     for data in (noise, b"GGUF" + noise, whole[:at] + noise + whole[at + len(noise) :]):
         found: Any = None
         try:
-            found = gguf.header(data)
+            found = gguf.parse_header(data)
         except gguf.NotGguf:
             continue
         advice.kv_bytes(found, {})

@@ -9,8 +9,8 @@ from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.llama_cpp import advice, flags, image
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
-OLD = (DATA / f"help-b{flags.OLDER}.txt").read_text()
-NEW = (DATA / f"help-b{flags.NEWER}.txt").read_text()
+OLD = (DATA / f"help-b{flags.OLDEST_BUILD}.txt").read_text()
+NEW = (DATA / f"help-b{flags.NEWEST_BUILD}.txt").read_text()
 #: in the help, not among what a recipe can say
 ENDING = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
 
@@ -25,7 +25,7 @@ ENDING = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     ],
 )  # fmt: skip
 def test_the_build_is_what_the_program_printed(text: str, build: str | None) -> None:
-    assert engine.of("llama_cpp").image is image
+    assert engine.get_engine("llama_cpp").image is image
     assert image.version_in(text) == build
 
 
@@ -47,6 +47,6 @@ def test_the_images_own_list_decides() -> None:
             for item in advice.check(ServerRequest(given), {}, None, image.listed(text))
             if item.rule == "unknown-flag"
         ]
-        for build, text in ((flags.OLDER, OLD), (flags.NEWER, NEW))
+        for build, text in ((flags.OLDEST_BUILD, OLD), (flags.NEWEST_BUILD, NEW))
     }
-    assert found == {flags.OLDER: [], flags.NEWER: ["error"]}
+    assert found == {flags.OLDEST_BUILD: [], flags.NEWEST_BUILD: ["error"]}

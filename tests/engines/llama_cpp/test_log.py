@@ -11,11 +11,11 @@ import pytest
 
 from sparkwright.engines import engine
 from sparkwright.engines.log import state as log_state
-from sparkwright.engines.log.reader import EngineState, message, read
+from sparkwright.engines.log.reader import EngineState, read_log, strip_prefix
 from sparkwright.units import MIB
 
 DATA = Path(__file__).parents[2] / "data"
-LOG = engine.of("llama_cpp").log
+LOG = engine.get_engine("llama_cpp").log
 NO_FILE = "No such file or directory"
 FAILURES = {
     "bad-cache-type": "the engine refuses fp8 for -ctk.",
@@ -45,13 +45,13 @@ CASES = {f"{folder.parent.name}/{folder.name}": folder for folder in sorted(DATA
 
 
 def state_of(case: str, version: str = "b10068") -> EngineState:
-    return read((DATA / f"llama-{version}" / case / "server.log").read_bytes(), LOG)
+    return read_log((DATA / f"llama-{version}" / case / "server.log").read_bytes(), LOG)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_start_is_ready_or_its_failure_is_one_sentence_that_names_the_cause(name: str) -> None:
     folder = CASES[name]
-    state = read((folder / "server.log").read_bytes(), LOG)
+    state = read_log((folder / "server.log").read_bytes(), LOG)
     expected = FAILURES.get(folder.name)
     assert state.failure.value == expected
     assert state.value("ready") is (expected is None)
@@ -105,19 +105,19 @@ def test_flash_attention_that_is_left_to_it_is_what_it_decided() -> None:
 
 def test_two_types_of_the_cache_are_both_named() -> None:
     line = "0.00.1 I llama_kv_cache: size =    3.06 MiB (  2048 cells,   4 layers,  2/2 seqs), K (f16):    2.00 MiB, V (q8_0):    1.06 MiB"
-    assert read(line, LOG).value("kv_cache_dtype") == "K f16, V q8_0"
+    assert read_log(line, LOG).value("kv_cache_dtype") == "K f16, V q8_0"
 
 
 def test_chunked_prefill_is_on_and_says_where_that_is_known_from() -> None:
     reading = state_of("ready").reading("chunked_prefill")
     assert (reading.value, "there is no flag to turn it off" in reading.evidence) == (True, True)
-    assert read("nothing of an engine\n", LOG).value("chunked_prefill") is None
+    assert read_log("nothing of an engine\n", LOG).value("chunked_prefill") is None
 
 
 def test_a_context_that_was_cut_to_the_models_is_not_what_was_asked() -> None:
     state = state_of("capped")
     (line,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unmet)]
-    assert message(line, LOG) == (
+    assert strip_prefix(line, LOG) == (
         "load_model: the slot context (25088) exceeds the training context of the model (8192) - capping"
     )
     assert (state.value("max_model_len"), state.ready) == (8192, True)
@@ -125,10 +125,10 @@ def test_a_context_that_was_cut_to_the_models_is_not_what_was_asked() -> None:
 
 def test_only_the_last_start_counts() -> None:
     log = [(DATA / "llama-b10068" / case / "server.log").read_bytes() for case in ("capped", "ready-lv4", "ready")]
-    state = read(b"".join(log), LOG)
+    state = read_log(b"".join(log), LOG)
     assert (state.value("slots"), state.value("version"), len(state.warnings)) == (2, None, 1)
     refused = (DATA / "llama-b10434" / "unknown-flag" / "server.log").read_bytes()
-    state = read(log[0] + refused, LOG)
+    state = read_log(log[0] + refused, LOG)
     assert (state.value("slots"), state.failure.value) == (None, "the engine does not know: --no-such-flag.")
 
 
@@ -137,12 +137,12 @@ def test_what_a_model_answers_and_a_request_that_is_refused_are_no_failure() -> 
     assert "exceeds the available context size" in log and "unparsed" in log
     result = "0.09.000.000 W common_chat_peg_parse: unparsed peg-native output: error loading model: CUDA error: no\n"
     before, stop = log.rsplit("\n", 2)[0], "0.09.100.000 E srv  x: failed to load model, 'a'\n"
-    assert read(f"{before}\n{result}{stop}", LOG).failure.value is None
+    assert read_log(f"{before}\n{result}{stop}", LOG).failure.value is None
 
 
 def test_an_engine_that_fails_in_the_middle_of_its_service_is_a_failure() -> None:
     log = (DATA / "llama-b10068" / "killed" / "server.log").read_text()
-    assert read(f"{log}CUDA error: an illegal memory access was encountered\n", LOG).failure.value == (
+    assert read_log(f"{log}CUDA error: an illegal memory access was encountered\n", LOG).failure.value == (
         "CUDA failed: an illegal memory access was encountered."
     )
 
@@ -166,6 +166,6 @@ def test_a_cache_in_parts_and_the_buffers_of_all_devices_are_added_up() -> None:
 0.27.5 I sched_reserve:      CUDA0 compute buffer size =   456.98 MiB
 0.27.6 I sched_reserve:  CUDA_Host compute buffer size =   263.15 MiB
 """
-    state = read(log, LOG)
+    state = read_log(log, LOG)
     assert (state.value("kv_cache_mib"), state.value("recurrent_mib")) == (3090.0, 50.25)
     assert log_state.gpu_memory(state) == int(1242.03 * MIB) + int(3090 * MIB) + int(50.25 * MIB) + int(456.98 * MIB)

@@ -5,7 +5,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.errors import Refused
 
-LLAMA = engine.of("llama_cpp")
+LLAMA = engine.get_engine("llama_cpp")
 FILES = [
     *({"path": f"m-Q4_K_M-0000{n}-of-00002.gguf", "size_bytes": 10 * 2**30} for n in (1, 2)),
     {"path": "m-Q8_0.gguf", "size_bytes": 30 * 2**30},
@@ -38,7 +38,7 @@ def test_a_folder_of_another_format_is_said_to_be_one() -> None:
 
 
 def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
-    key, usual = LLAMA.key, engine.of("vllm").key
+    key, usual = LLAMA.key, engine.get_engine("vllm").key
     assert key and usual
     assert key.words == ("--api-key-file", "/run/sparkwright/engine.key")
     assert key.key_of(key.text("spk-0123456789abcdef")) == "spk-0123456789abcdef"

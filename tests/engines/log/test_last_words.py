@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from sparkwright.engines import engine
-from sparkwright.engines.log.reader import read
-from sparkwright.engines.log.text import unwrapped
+from sparkwright.engines.log.reader import read_log
+from sparkwright.engines.log.text import strip_wrapper
 
 DATA = Path(__file__).parents[2] / "data" / "last-words"
 #: a start of each engine, and the line that says that it is ready
@@ -31,7 +31,7 @@ CASES = [
     for name in STARTS
     for case in yaml.safe_load((DATA / f"{name}.yml").read_text())
 ]
-VLLM = engine.of("vllm").log
+VLLM = engine.get_engine("vllm").log
 WORLD = (
     "(EngineCore pid=9) INFO 01-20 10:00:01 [parallel_state.py:1] rank 0 in world size {0} is assigned as "
     "DP rank 0, PP rank 0, PCP rank 0, TP rank 0, EP rank N/A, EPLB rank N/A\n"
@@ -40,8 +40,8 @@ WORLD = (
 
 def told(name: str, words: str, *, served: bool) -> str | None:
     pending, ready = STARTS[name]
-    state = read(pending + (ready if served else "") + words, engine.of(name).log)
-    assert not state.failure.value or state.failure.evidence in "\n".join(map(unwrapped, words.splitlines()))
+    state = read_log(pending + (ready if served else "") + words, engine.get_engine(name).log)
+    assert not state.failure.value or state.failure.evidence in "\n".join(map(strip_wrapper, words.splitlines()))
     return state.failure.value
 
 
@@ -57,7 +57,7 @@ def test_the_end_of_a_public_report_is_told_as_what_it_is(name: str, case: dict[
 
 @pytest.mark.parametrize(("name", "case"), [case for case in CASES if not case.values[1].get("served")])
 def test_it_is_told_without_the_beginning_of_the_log_too(name: str, case: dict[str, Any]) -> None:
-    assert read(case["words"], engine.of(name).log).failure.value == case["says"]
+    assert read_log(case["words"], engine.get_engine(name).log).failure.value == case["says"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_it_is_told_without_the_beginning_of_the_log_too(name: str, case: dict[s
 )
 def test_what_others_write_before_each_line_changes_nothing(wrapper: str) -> None:
     for case in (case.values[1] for case in CASES if case.values[0] == "vllm"):
-        bare = "".join(f"{unwrapped(line)}\n" for line in case["words"].splitlines())
+        bare = "".join(f"{strip_wrapper(line)}\n" for line in case["words"].splitlines())
         wrapped = "".join(f"{wrapper}{line}\n" for line in bare.splitlines())
         served = bool(case.get("served"))
         assert told("vllm", wrapped, served=served) == told("vllm", bare, served=served)
@@ -93,7 +93,7 @@ def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, 
     dead = "(APIServer pid=1) ERROR 01-20 10:05:00 [async_llm.py:9] EngineDeadError: EngineCore encountered an issue.\n"
     for size, sentence in ((1, alone), (2, several)):
         log = pending + WORLD.format(size) + ready + words + dead
-        assert read(log, VLLM).failure.value == sentence
+        assert read_log(log, VLLM).failure.value == sentence
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_processes_of_one_host_that_cannot_meet_are_no_matter_of_a_head(size: in
     intent = f"(Worker pid=7) INFO 01-20 10:00:00 [p.py:1] world_size={size} rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:29501 backend=gloo\n"
     words = "(Worker pid=7) ERROR 01-20 10:00:00 [a.py:9] torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29501).\nRuntimeError: Engine core initialization failed.\n"
     pending, _ = STARTS["vllm"]
-    assert read(pending + intent + words, VLLM).failure.value == says
+    assert read_log(pending + intent + words, VLLM).failure.value == says
 
 
 def test_a_worker_whose_log_ends_with_its_traceback_has_failed_and_one_that_goes_on_has_not() -> None:
@@ -119,11 +119,11 @@ def test_a_worker_whose_log_ends_with_its_traceback_has_failed_and_one_that_goes
     words = f"{prefix}Traceback (most recent call last):\n{prefix}  File \"/x/moe.py\", line 1, in forward\n{prefix}KeyError: 'w2_scale'\n"
     more = "(Worker_TP1 pid=8) INFO 01-20 10:00:01 [w.py:9] something else\n" * 3
     pending, ready = STARTS["vllm"]
-    assert read(pending + words, VLLM).failure.value == "KeyError: 'w2_scale'."
-    assert read(pending + words + more, VLLM).failure.value is None
-    assert read(pending + ready + words, VLLM).failure.value is None
+    assert read_log(pending + words, VLLM).failure.value == "KeyError: 'w2_scale'."
+    assert read_log(pending + words + more, VLLM).failure.value is None
+    assert read_log(pending + ready + words, VLLM).failure.value is None
     front = words.replace("Worker_TP1 pid=8", "APIServer pid=1")
-    assert read(pending + front, VLLM).failure.value is None
+    assert read_log(pending + front, VLLM).failure.value is None
 
 
 def test_the_code_that_a_traceback_quotes_is_not_what_the_engine_said() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines.log import text as log_text
-from sparkwright.engines.log.reader import Reader, read
+from sparkwright.engines.log.reader import LogReader, read_log
 from sparkwright.engines.vllm.log import LOG
 
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
@@ -30,28 +30,28 @@ def pieces(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
 @CASES
 def test_where_chunks_end_changes_nothing(case: str) -> None:
     raw = LOGS["llama-chunked-off"] + LOGS[case]
-    whole = read(raw, LOG).to_json()
+    whole = read_log(raw, LOG).to_json()
     for seed, longest in enumerate((3, 50, 700, 9000, 40000)):
-        assert read(pieces(raw, seed, longest), LOG).to_json() == whole
+        assert read_log(pieces(raw, seed, longest), LOG).to_json() == whole
 
 
 @CASES
 def test_text_file_and_lines_tell_the_same(case: str) -> None:
     raw = LOGS[case]
-    whole = read(raw, LOG).to_json()
-    reader = Reader(LOG)
-    for line in log_text.lines_of(raw):
+    whole = read_log(raw, LOG).to_json()
+    reader = LogReader(LOG)
+    for line in log_text.iter_lines(raw):
         reader.feed(line)
     assert reader.finish().to_json() == whole
-    assert read(raw.decode(), LOG).to_json() == whole
-    assert read(io.BytesIO(raw), LOG).to_json() == whole
-    assert read(raw.decode().splitlines(keepends=True), LOG).to_json() == whole
+    assert read_log(raw.decode(), LOG).to_json() == whole
+    assert read_log(io.BytesIO(raw), LOG).to_json() == whole
+    assert read_log(raw.decode().splitlines(keepends=True), LOG).to_json() == whole
 
 
 @CASES
 def test_colour_and_line_ends_change_nothing(case: str) -> None:
     raw = LOGS[case]
-    whole = {name: reading.value for name, reading in read(raw, LOG).readings.items()}
+    whole = {name: reading.value for name, reading in read_log(raw, LOG).readings.items()}
     coloured = (
         raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
         .replace(b"pid=", b"pid\x1b[0m=")
@@ -59,20 +59,20 @@ def test_colour_and_line_ends_change_nothing(case: str) -> None:
     )
     carriage = raw.replace(b"\n", b"\r\n")
     for item in (coloured, carriage):
-        assert {name: reading.value for name, reading in read(item, LOG).readings.items()} == whole
+        assert {name: reading.value for name, reading in read_log(item, LOG).readings.items()} == whole
 
 
 def test_a_progress_bar_is_read_between_carriage_returns() -> None:
     bar = b"Loading safetensors checkpoint shards:  %d%% Completed | %d/4 [00:01<00:00]\r"
-    assert read(b"".join(bar % (25 * n, n) for n in range(4)), LOG).shards == (3, 4)
+    assert read_log(b"".join(bar % (25 * n, n) for n in range(4)), LOG).shards == (3, 4)
 
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "err-kv-too-big", "jamba-eager", "err-unknown-arg"])
 def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) -> None:
     raw = LOGS[case]
-    whole = read(raw, LOG)
+    whole = read_log(raw, LOG)
     for end in range(0, len(raw), max(1, len(raw) // 400)):
-        state = read(raw[:end], LOG)
+        state = read_log(raw[:end], LOG)
         for name in (
             "version",
             "chunked_prefill",
@@ -83,7 +83,7 @@ def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) ->
         ):
             assert state.value(name) in (None, whole.value(name))
     for begin in range(0, len(raw), max(1, len(raw) // 100)):
-        read(raw[begin:], LOG)
+        read_log(raw[begin:], LOG)
 
 
 def test_noise_of_any_kind_does_not_raise() -> None:
@@ -92,14 +92,14 @@ def test_noise_of_any_kind_does_not_raise() -> None:
         needle.encode() for needle in ("KV cache size: ,,, tokens", "Loading weights took 1.2.3 s", "[\x1b[", "\x00")
     ]
     for _ in range(200):
-        read(chance.randbytes(chance.randint(0, 3000)), LOG)
+        read_log(chance.randbytes(chance.randint(0, 3000)), LOG)
     for case in LOGS.values():
         raw = bytearray(case)
         for _ in range(200):
             raw[chance.randrange(len(raw))] = chance.randrange(256)
         raw += b"\n".join(words)
-        read(bytes(raw), LOG)
-    assert read("KV cache size: , tokens", LOG).value("kv_cache_tokens") is None
+        read_log(bytes(raw), LOG)
+    assert read_log("KV cache size: , tokens", LOG).value("kv_cache_tokens") is None
 
 
 def test_memory_does_not_grow_with_the_log() -> None:
@@ -111,7 +111,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
     def peak(megabytes: int) -> int:
         tracemalloc.start()
-        read(endless(megabytes), LOG)
+        read_log(endless(megabytes), LOG)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -121,7 +121,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
 
 def test_one_line_without_an_end_is_cut() -> None:
-    reader = Reader(LOG)
+    reader = LogReader(LOG)
     for _ in range(64):
         reader.push(b"x" * (1 << 20))
     assert len(reader._cutter._rest) == log_text.LINE_BYTES
@@ -135,20 +135,20 @@ def test_one_line_without_an_end_is_cut() -> None:
 def test_a_long_line_takes_no_long_time(filling: str) -> None:
     line = "(x) ERROR 11-21 00:00:00 [a] Error: " + filling * (log_text.LINE_BYTES // len(filling)) + "\n"
     began_s = time.process_time()
-    read(line * 3, LOG)
+    read_log(line * 3, LOG)
     assert time.process_time() - began_s < 3, "backtracking"
 
 
 def test_the_quick_way_finds_what_a_look_at_every_line_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = {case: read(raw, LOG).to_json() for case, raw in LOGS.items()}
+    quick = {case: read_log(raw, LOG).to_json() for case, raw in LOGS.items()}
 
-    class Everything(type(LOG.needles)):  # type: ignore[misc]
+    class Everything(type(LOG.line_filter)):  # type: ignore[misc]
         def in_line(self, line: bytes) -> bool:
             return True
 
     monkeypatch.setitem(vars(LOG), "needles", Everything(["x"], LOG.noise))
     for case, raw in LOGS.items():
-        reader = Reader(LOG)
-        for line in log_text.lines_of(raw):
+        reader = LogReader(LOG)
+        for line in log_text.iter_lines(raw):
             reader.feed(line)
         assert reader.finish().to_json() == quick[case]

@@ -10,27 +10,27 @@ from sparkwright.engines import engine
 from sparkwright.engines import engine as engines
 from sparkwright.engines.log import resolution
 from sparkwright.engines.log import resolution as log_dump
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.log.text import lines_of
+from sparkwright.engines.log.text import iter_lines
 from sparkwright.engines.vllm import log as dump
 
 DATA = Path(__file__).parents[2] / "data"
-VLLM, SGLANG, LLAMA = engine.of("vllm"), engine.of("sglang"), engine.of("llama_cpp")
+VLLM, SGLANG, LLAMA = engine.get_engine("vllm"), engine.get_engine("sglang"), engine.get_engine("llama_cpp")
 HEAD = "(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: "
 WORKER = "(Worker pid=20) INFO 11-21 00:07:52 [x.py:1] "
 
 
 def started(text: str, of: engine.Engine = VLLM) -> tuple[EngineState, dict[str, str]]:
     settings: dict[str, str] = {}
-    for line in lines_of(text):
+    for line in iter_lines(text):
         settings = dict(of.log.settings(line) or settings)
-    return read(text, of.log), settings
+    return read_log(text, of.log), settings
 
 
 def found(flags: dict[str, Any], text: str, of: engine.Engine = VLLM) -> list[str]:
     state, settings = started(text, of)
-    return [mismatch.sentence for mismatch in resolution.mismatches(flags, state, settings, of)]
+    return [mismatch.sentence for mismatch in resolution.find_mismatches(flags, state, settings, of)]
 
 
 def path(text: str, of: engine.Engine = VLLM) -> dict[str, list[str]]:
@@ -63,7 +63,7 @@ def test_a_switch_that_a_real_start_resolved_otherwise_is_named(folder: Path) ->
         "seed": 7,
         "enforce-eager": False,
     }
-    names = [mismatch.flag for mismatch in resolution.mismatches(flags, state, settings, VLLM)]
+    names = [mismatch.flag for mismatch in resolution.find_mismatches(flags, state, settings, VLLM)]
     assert names == list(flags)
 
 
@@ -149,16 +149,16 @@ def test_a_weight_only_kernel_in_place_of_another_is_told_with_its_cost() -> Non
         {"MoE": ["FLASHINFER_CUTLASS"], "attention": ["FLASHINFER"]},
         {"MoE": ["MARLIN"], "attention": ["FLASHINFER"]},
     )
-    (change,) = resolution.path_changes(before, now, VLLM.log)
+    (change,) = resolution.describe_kernel_changes(before, now, VLLM.log)
     assert change.startswith("MoE MARLIN instead of FLASHINFER_CUTLASS (weight-only: decoding is nearly as fast")
-    assert resolution.path_changes(now, before, VLLM.log) == ["MoE FLASHINFER_CUTLASS instead of MARLIN"]
-    assert resolution.path_changes({}, now, VLLM.log) == []  # nothing was known then
+    assert resolution.describe_kernel_changes(now, before, VLLM.log) == ["MoE FLASHINFER_CUTLASS instead of MARLIN"]
+    assert resolution.describe_kernel_changes({}, now, VLLM.log) == []  # nothing was known then
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "{'a': " * 4000, "a=" * 5000, "X(a=1", "{'a': 'b"])
 def test_a_dump_that_nobody_printed_is_read_in_bounds(text: str) -> None:
-    resolution.nested(text)
-    list(resolution.pairs(text))
+    resolution.parse_nested(text)
+    list(resolution.parse_pairs(text))
 
 
 def test_sglang_is_compared_with_the_arguments_that_it_resolved() -> None:
@@ -186,7 +186,7 @@ def test_llama_cpp_tells_flash_attention_that_it_turned_off() -> None:
 # Two starts compared with each other, by the config dumps of real logs of vLLM 0.32.0.
 
 
-VLLM_ENGINE = engines.of("vllm")
+VLLM_ENGINE = engines.get_engine("vllm")
 LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 
 
@@ -194,7 +194,7 @@ def of(case: str) -> dict[str, str]:
     """Return the settings of a kept start; one model has two names in these logs."""
     text = (LOGS / case / "server.log").read_text(errors="replace").replace("tiny-qwen3next", "gated_delta")
     lines = text.splitlines()
-    return next(found for line in lines if (found := dump.of_line(line)))
+    return next(found for line in lines if (found := dump.parse_settings_line(line)))
 
 
 def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
@@ -205,18 +205,20 @@ def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
 
 
 def test_saying_enable_chunked_prefill_does_nothing_to_a_hybrid() -> None:
-    assert log_dump.differences(of("hybrid-defaults"), of("hybrid-chunked-on")) == {}
+    assert log_dump.find_differences(of("hybrid-defaults"), of("hybrid-chunked-on")) == {}
     assert (
-        log_dump.compared(of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"], VLLM_ENGINE)
+        log_dump.evaluate_settings(
+            of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"], VLLM_ENGINE
+        )
         == "same"
     )
 
 
 def test_turning_it_off_shows() -> None:
     on, off = of("hybrid-prefix-off"), of("hybrid-chunked-off-prefix-off")
-    differs = log_dump.differences(on, off)
+    differs = log_dump.find_differences(on, off)
     assert differs["enable_chunked_prefill"] == ("True", "False")
-    assert log_dump.compared(on, off, ["enable-chunked-prefill"], VLLM_ENGINE) == "differs"
+    assert log_dump.evaluate_settings(on, off, ["enable-chunked-prefill"], VLLM_ENGINE) == "differs"
 
 
 @pytest.mark.parametrize(
@@ -229,14 +231,14 @@ def test_turning_it_off_shows() -> None:
 )
 def test_equal_dumps_prove_nothing_of_a_flag_that_they_do_not_show(changed: list[str], verdict: str) -> None:
     value = of("hybrid-defaults")
-    assert log_dump.compared(value, dict(value), changed, VLLM_ENGINE) == verdict
+    assert log_dump.evaluate_settings(value, dict(value), changed, VLLM_ENGINE) == verdict
 
 
 def test_places_are_no_settings() -> None:
     line = "INFO Initializing a V1 LLM engine (v0.32.0) with config: seed=0, compilation_config={'cache_dir': '/a', 'mode': 3}"
-    assert dump.of_line(line) == dump.of_line(line.replace("/a", "/b"))
-    assert dump.of_line("nothing of that") is None
+    assert dump.parse_settings_line(line) == dump.parse_settings_line(line.replace("/a", "/b"))
+    assert dump.parse_settings_line("nothing of that") is None
 
 
 def test_nothing_known_is_never_the_same() -> None:
-    assert log_dump.compared({}, {}, [], VLLM_ENGINE) == "not shown"
+    assert log_dump.evaluate_settings({}, {}, [], VLLM_ENGINE) == "not shown"

@@ -19,16 +19,16 @@ def tensors(**shapes: list[int]) -> dict[str, Any]:
 
 
 def kept(header: Any = None, **config: Any) -> dict[str, Any]:
-    found = adapter.of_files({**CONFIG, **config}, header)
+    found = adapter.parse_adapter({**CONFIG, **config}, header)
     assert found is not None
-    assert adapter.kept(found) == found, "what the lock holds is read as it was written"
+    assert adapter.validate_entry(found) == found, "what the lock holds is read as it was written"
     return found
 
 
 def test_base_rank_layers_and_sizes_come_from_its_files() -> None:
     lora = Lora("Qwen/Qwen3-8B", 4096, (0, 35), rank=8, outputs=2048)
-    header = adapter.header_of(safetensors(lora.shapes, "x"))
-    found = adapter.of_files(lora.config, header if isinstance(header, dict) else None)
+    header = adapter.parse_header(safetensors(lora.shapes, "x"))
+    found = adapter.parse_adapter(lora.config, header if isinstance(header, dict) else None)
     assert found == {
         "base": "Qwen/Qwen3-8B",
         "rank": 8,
@@ -76,16 +76,16 @@ def test_sizes_that_differ_among_layers_and_other_parts_say_nothing() -> None:
     ],
 )
 def test_what_is_no_header_is_none(data: bytes) -> None:
-    assert adapter.header_of(data) is None
+    assert adapter.parse_header(data) is None
 
 
 def test_a_header_that_goes_on_says_how_much_of_the_file_it_needs() -> None:
-    assert adapter.header_of(struct.pack("<Q", 500) + b"{") == 508
+    assert adapter.parse_header(struct.pack("<Q", 500) + b"{") == 508
 
 
 @pytest.mark.parametrize("config", [None, [], {}, {"r": 0}, {"r": "8"}, {"r": True}, {"r": 10**9}])
 def test_what_is_no_lora_s_config_is_none(config: Any) -> None:
-    assert adapter.of_files(config, None) is None
+    assert adapter.parse_adapter(config, None) is None
 
 
 HOSTILE: list[Any] = [
@@ -98,12 +98,12 @@ HOSTILE: list[Any] = [
 
 @pytest.mark.parametrize("found", HOSTILE)
 def test_an_entry_from_outside_is_bounded_and_printable(found: Any) -> None:
-    held = adapter.kept(found)
+    held = adapter.validate_entry(found)
     assert held is not None and len(json.dumps(held)) < 8000
     assert held["base"].isprintable() and "\x1b" not in held["base"]
     assert held["rank"] == 0 and set(held["extras"]) <= set(adapter.EXTRAS)
-    assert all(name.isidentifier() for name in held["sizes"]) and adapter.kept(held) == held
+    assert all(name.isidentifier() for name in held["sizes"]) and adapter.validate_entry(held) == held
 
 
 def test_an_entry_that_is_none_is_none() -> None:
-    assert adapter.kept(None) is adapter.kept("x") is adapter.kept([1]) is None
+    assert adapter.validate_entry(None) is adapter.validate_entry("x") is adapter.validate_entry([1]) is None

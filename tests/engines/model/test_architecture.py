@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkwright.engines.model import architecture_tables as tables
-from sparkwright.engines.model.architecture import READ, Architecture, by_substrings, classify, essence
+from sparkwright.engines.model.architecture import KEPT_KEYS, Architecture, classify, essence, has_recurrent_substring
 from sparkwright.engines.vllm.prediction import block_size
 from tests.engines.configs import DATA, NAMES, WHAT_THEY_ARE, config
 
@@ -40,13 +40,13 @@ def test_every_file_has_a_row_and_a_source() -> None:
 
 @pytest.mark.parametrize("name", RECURRENT_UNNAMED)
 def test_the_substring_rule_takes_a_recurrent_model_for_dense(name: str) -> None:
-    assert by_substrings(config(name)) is False
+    assert has_recurrent_substring(config(name)) is False
     assert classify(config(name)).kind in ("recurrent", "attention_free")
 
 
 @pytest.mark.parametrize("name", DENSE_BUT_NAMED)
 def test_the_substring_rule_takes_a_dense_model_for_recurrent(name: str) -> None:
-    assert by_substrings(config(name)) is True
+    assert has_recurrent_substring(config(name)) is True
     assert classify(config(name)).kind == "dense"
 
 
@@ -54,7 +54,7 @@ def test_the_substring_rule_is_right_about_the_rest() -> None:
     misled = {
         name
         for name, kind, *_ in WHAT_THEY_ARE
-        if kind != "unknown" and by_substrings(config(name)) != (kind != "dense")
+        if kind != "unknown" and has_recurrent_substring(config(name)) != (kind != "dense")
     }
     assert misled == {*RECURRENT_UNNAMED, *DENSE_BUT_NAMED}
 
@@ -177,7 +177,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-READ_KEYS = st.sampled_from(tuple(READ))
+READ_KEYS = st.sampled_from(tuple(KEPT_KEYS))
 
 
 @settings(max_examples=200, deadline=None)

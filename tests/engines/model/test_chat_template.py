@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.app.questions import client_settings
 from sparkwright.app.stores import lock_update
-from sparkwright.console.events.summary import Served
+from sparkwright.console.events.summary import ServerSummary
 from sparkwright.engines import recipe_rules
 from sparkwright.engines.model import chat_template, chat_template_tree
 from sparkwright.engines.model.chat_template import ChatTemplate
@@ -36,7 +36,7 @@ SYSTEM = (
 
 
 def told(text: str) -> ChatTemplate:
-    found = chat_template_tree.read(text)
+    found = chat_template_tree.parse_template(text)
     assert found is not None
     return found
 
@@ -83,7 +83,7 @@ def test_what_is_kept_in_the_lock_comes_back() -> None:
     "text", ["{% if %}", "{{" * 9000, "{% if a %}" * 3000, "(" * 300_000, "{{ " + "(" * 20_000, "{% for a in b %}"]
 )
 def test_what_is_no_template_is_unknown(text: str) -> None:
-    assert chat_template_tree.read(text) is None
+    assert chat_template_tree.parse_template(text) is None
 
 
 def test_a_template_is_not_run() -> None:
@@ -100,20 +100,20 @@ FILES = {
 
 
 def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
-    chat = chat_template_tree.of_files(FILES.get)
+    chat = chat_template_tree.read_chat_files(FILES.get)
     assert (chat["template"]["thinking"], chat["sampling"]) == ("on", {"temperature": 0.6, "top_p": 0.95})
-    result = dict(chat_template.lines(chat))
+    result = dict(chat_template.fact_lines(chat))
     assert result["sampling"] == "generation_config.json: temperature 0.6, top_p 0.95"
     assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
-    bare = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
-    assert dict(chat_template.lines(bare)) == {
+    bare = chat_template_tree.read_chat_files({"chat_template.jinja": PLAIN}.get)
+    assert dict(chat_template.fact_lines(bare)) == {
         "template": "reads no field of a request",
         "sampling": "no generation_config.json: the engine's own defaults are in force",
     }
 
 
 def test_a_model_whose_prompts_are_made_by_code_is_told_as_such() -> None:
-    assert dict(chat_template.lines({"template": None, "sampling": {}}))["template"].startswith(
+    assert dict(chat_template.fact_lines({"template": None, "sampling": {}}))["template"].startswith(
         "none was read in the model's files: code, or a flag, makes its prompts"
     )
 
@@ -125,19 +125,19 @@ def test_what_a_stranger_put_into_a_lock_is_shaped() -> None:
         "thinking": "maybe",
         "system_prompt": "a\x1b[2Jb" * 99,
     }
-    chat = chat_template.kept(
+    chat = chat_template.validate_entry(
         {"template": {**hostile, "keeps_thinking": 7}, "sampling": {"temperature": "hot", "evil": 1}}
     )
     assert chat is not None and chat["sampling"] == {}
     template = chat["template"]
     assert (template["switch"], template["thinking"], template["keeps_thinking"]) == ("", None, None)
-    assert "\x1b" not in template["system_prompt"] and len(template["system_prompt"]) <= chat_template.SHOWN_CHARS
+    assert "\x1b" not in template["system_prompt"] and len(template["system_prompt"]) <= chat_template.MAX_SHOWN_CHARS
     assert [len(name) <= 120 for name in template["fields"]] == [True, True]
-    assert chat_template.kept("no") is None
+    assert chat_template.validate_entry("no") is None
 
 
 def test_a_field_that_the_template_does_not_read_is_named() -> None:
-    chat = chat_template_tree.of_files(FILES.get)
+    chat = chat_template_tree.read_chat_files(FILES.get)
     flags = {"default-chat-template-kwargs": {"reasoning_effort": "low", "enable_thinking": False}}
     (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, chat))
     assert finding.sentence == (
@@ -155,7 +155,7 @@ def test_a_field_that_the_template_does_not_read_is_named() -> None:
 
 
 def test_a_model_without_sampling_defaults_is_told() -> None:
-    chat = chat_template_tree.of_files({"chat_template.jinja": PLAIN}.get)
+    chat = chat_template_tree.read_chat_files({"chat_template.jinja": PLAIN}.get)
     (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({}, chat))
     assert (finding.severity, "no generation_config.json" in finding.sentence) == ("info", True)
     own = recipe_rules.TemplateCase({"override-generation-config": {"temperature": 1}}, chat)
@@ -167,14 +167,14 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
         return {
             "commit": commit * 40,
             "files": [],
-            "chat": chat_template_tree.of_files({"chat_template.jinja": text}.get),
+            "chat": chat_template_tree.read_chat_files({"chat_template.jinja": text}.get),
         }
 
-    rows = {row.what: (row.before, row.after) for row in lock_update.model_rows(entry("a", ON), entry("b", OFF))}
+    rows = {row.what: (row.before, row.after) for row in lock_update.compare_models(entry("a", ON), entry("b", OFF))}
     assert rows["thinking"][0].startswith("on by default") and rows["thinking"][1].startswith("off by default")
     assert rows["template"] == ("reads enable_thinking; renders tools", "reads thinking")
     assert not any(
-        row.what == "thinking" for row in lock_update.model_rows({**entry("a", ON), "chat": None}, entry("b", OFF))
+        row.what == "thinking" for row in lock_update.compare_models({**entry("a", ON), "chat": None}, entry("b", OFF))
     )
 
 
@@ -188,9 +188,9 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
     ],
 )  # fmt: skip
 def test_client_says_of_thinking_what_the_template_does(text: str, line: str, switch: str) -> None:
-    chat = chat_template_tree.of_files({"chat_template.jinja": text}.get) if text else {}
-    value = Served("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
-    shown = client_settings.text(Project(Path(__file__).parents[3]), value)
+    chat = chat_template_tree.read_chat_files({"chat_template.jinja": text}.get) if text else {}
+    value = ServerSummary("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
+    shown = client_settings.render_text(Project(Path(__file__).parents[3]), value)
     assert line in shown if line else "thinking  " not in shown
     assert switch in shown if switch else "chat_template_kwargs: {" not in shown
     assert ("reasoning: true" in shown) is (text == EFFORT)

@@ -6,24 +6,26 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine, http
-from sparkwright.engines.engine import DESCRIPTION, LABEL
+from sparkwright.engines.engine import DESCRIPTION_LABEL, ENGINE_LABEL
 from tests.engines.openai.pretend import DESCRIBED, SECTION
 
-USUAL = engine.of("openai").http
+USUAL = engine.get_engine("openai").http
 
 
 def of_label(**changes: Any) -> engine.Engine:
     """Return the engine of a container with this description."""
-    return engine.of_labels({LABEL: "openai", DESCRIPTION: json.dumps({**DESCRIBED.description, **changes})})
+    return engine.from_labels(
+        {ENGINE_LABEL: "openai", DESCRIPTION_LABEL: json.dumps({**DESCRIBED.description, **changes})}
+    )
 
 
 def test_the_labels_of_a_container_tell_the_engine_that_the_recipe_described() -> None:
-    found = engine.of_labels(DESCRIBED.labels)
+    found = engine.from_labels(DESCRIBED.labels)
     assert found == DESCRIBED
     assert (found.http.port, found.http.health, found.http.loading) == (9000, "/v1/health/ready", (502, 503))
     assert (found.http.models, found.http.metrics) == ("/openai/models", "/stats/prom")
-    assert found.http.roles[http.HEARTBEAT] == http.Sample("steps_total", 'mode="decode"')
-    assert set(DESCRIBED.labels) == {LABEL, DESCRIPTION}
+    assert found.http.roles[http.HEARTBEAT] == http.MetricSample("steps_total", 'mode="decode"')
+    assert set(DESCRIBED.labels) == {ENGINE_LABEL, DESCRIPTION_LABEL}
     assert "served_name" not in found.description, "the container needs what checks ask, no more"
 
 
@@ -58,20 +60,20 @@ def test_a_label_that_a_recipe_could_not_have_is_taken_for_none(changes: dict[st
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"port": 1' + " " * 9000 + "}", "[" * 8000], ids=len)
 def test_a_label_that_is_no_description_is_taken_for_none(text: str) -> None:
-    found = engine.of_labels({LABEL: "openai", DESCRIPTION: text})
+    found = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: text})
     assert (found.name, found.description, found.http.health) == ("openai", {}, "/health")
 
 
 def test_a_description_on_another_engines_container_means_nothing() -> None:
-    found = engine.of_labels({LABEL: "llama_cpp", DESCRIPTION: DESCRIBED.described})
-    assert found == engine.of("llama_cpp")
-    assert engine.of_labels({DESCRIPTION: DESCRIBED.described}) == engine.of("vllm")
+    found = engine.from_labels({ENGINE_LABEL: "llama_cpp", DESCRIPTION_LABEL: DESCRIBED.described})
+    assert found == engine.get_engine("llama_cpp")
+    assert engine.from_labels({DESCRIPTION_LABEL: DESCRIBED.described}) == engine.get_engine("vllm")
 
 
 def test_what_is_not_described_is_unknown() -> None:
     assert (USUAL.metrics, USUAL.version, USUAL.settings, dict(USUAL.roles)) == ("", "", "", {})
-    assert engine.of("openai").advice.memory({"served_name": "m"}, {}).bytes == 0
-    assert engine.of("openai").advice.memory({"memory_gib": 2}, {}).bytes == 2 * 2**30
+    assert engine.get_engine("openai").advice.memory({"served_name": "m"}, {}).bytes == 0
+    assert engine.get_engine("openai").advice.memory({"memory_gib": 2}, {}).bytes == 2 * 2**30
 
 
 def test_a_setting_is_read_where_the_description_says_and_nowhere_else() -> None:
@@ -83,8 +85,8 @@ def test_a_setting_is_read_where_the_description_says_and_nowhere_else() -> None
 
 
 def test_the_key_comes_from_a_file_by_flag_or_by_variable() -> None:
-    by_flag = engine.of("openai").of_section({**SECTION, "key": {"file_flag": "api-key-file"}}).key
-    by_variable = engine.of("openai").of_section({**SECTION, "key": {"env": "SERVER_KEY"}}).key
+    by_flag = engine.get_engine("openai").of_section({**SECTION, "key": {"file_flag": "api-key-file"}}).key
+    by_variable = engine.get_engine("openai").of_section({**SECTION, "key": {"env": "SERVER_KEY"}}).key
     assert by_flag and by_variable
     assert by_flag.words == ("--api-key-file", "/run/sparkwright/engine.key")
     assert by_flag.program(("serve",)) == ("serve",)

@@ -67,7 +67,7 @@ def called(arguments: Any, name: str = "get_weather") -> Reply:
     ],
 )  # fmt: skip
 def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, fault: str | None) -> None:
-    (value,) = table.of([probe])
+    (value,) = table.parse_probes([probe])
     found = value.judge(answer)
     assert (found.verdict, found.fault) == (verdict, fault)
     assert len(found.evidence) < 300
@@ -77,25 +77,25 @@ def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, f
     "body", [None, [], {"choices": []}, {"choices": [3]}, {"choices": [{"message": {"content": 7}}]}, {"data": 4}]
 )
 def test_an_answer_of_another_shape_is_never_taken_for_a_good_one(body: Any) -> None:
-    for item in table.of([*table.PLAIN, {"language": "fr"}, {"embedding_dimension": 3}]):
+    for item in table.parse_probes([*table.PLAIN_PROBES, {"language": "fr"}, {"embedding_dimension": 3}]):
         assert item.judge(Reply(200, "", body)).verdict == "disproved"
 
 
 def test_each_language_is_told_from_every_other_by_its_own_question() -> None:
     for name in content.LANGUAGES:
-        spoken = [other for other, value in content.LANGUAGES.items() if content.speaks(name, value.prompt)]
+        spoken = [other for other, value in content.LANGUAGES.items() if content.is_in_language(name, value.prompt)]
         assert name in spoken or name == "en", name
         assert "en" not in spoken or name == "en", name
 
 
 def test_every_engine_names_a_flag_for_every_fault() -> None:
-    named = {name: set(engine.of(name).probe_flags.causes) for name in ("vllm", "sglang", "llama_cpp")}
+    named = {name: set(engine.get_engine(name).probe_flags.causes) for name in ("vllm", "sglang", "llama_cpp")}
     assert named["vllm"] == named["sglang"] == named["llama_cpp"]
-    assert all("--" in cause for cause in engine.of("vllm").probe_flags.causes.values())
+    assert all("--" in cause for cause in engine.get_engine("vllm").probe_flags.causes.values())
 
 
 def test_the_picture_is_a_whole_png_that_other_programs_read(tmp_path: Any) -> None:
-    data = content.png(2, b"\x01\x02\x03")
+    data = content.build_png(2, b"\x01\x02\x03")
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert data.endswith(b"IEND\xaeB`\x82")  # its checksum is the same in every PNG
 
@@ -111,7 +111,7 @@ def test_a_recipe_may_ask_for_nothing_else() -> None:
         None,
         {"a": 1, "b": 2},
     ):
-        assert table.why_not(wrong), wrong
+        assert table.check_probe(wrong), wrong
     assert json.dumps(table.schema())
 
 
@@ -170,8 +170,8 @@ def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
 def test_forty_tools_are_forty() -> None:
     many = next(probe for probe in fields.TOOL_CALL_VARIANTS if "40 tools" in probe.name)
     names = [tool["function"]["name"] for tool in many.body["tools"]]
-    assert len(set(names)) == len(names) == fields.TOOLS
-    assert fields.NAME in names
+    assert len(set(names)) == len(names) == fields.MANY_TOOLS
+    assert fields.TOOL_NAME in names
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_forty_tools_are_forty() -> None:
     ],
 )
 def test_a_flag_is_blamed_only_where_the_servers_words_support_it(name: str, words: str, cause: str) -> None:
-    flags = engine.of(name).probe_flags
+    flags = engine.get_engine(name).probe_flags
     assert cause in flags.cause("tools refused", words)
     assert "--no-jinja" not in flags.cause("tools refused", "Value is not callable: null at row 62, column 114")
 
@@ -208,7 +208,7 @@ def test_a_streamed_answer_is_put_together_as_it_would_be_without_stream() -> No
     ]
     chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}, {"choices": []}, None]
-    put_together = Reply(200, "", openai_api.assembled(chunks))
+    put_together = Reply(200, "", openai_api.assemble_stream(chunks))
     assert put_together.thinking == "Hm."
     assert fields.TOOL_CALL_PROBE.judge(put_together).verdict == "proved"
     assert put_together.choice["finish_reason"] == "tool_calls"

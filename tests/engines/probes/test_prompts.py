@@ -103,7 +103,7 @@ def test_parts_of_a_message_stay_apart_and_where_they_are(part: str, notes: list
 
 def test_a_server_that_shows_no_prompt_gets_no_note_and_a_refusal_is_its_last_line() -> None:
     assert prompts.notes({}, thinks=True) == []
-    assert prompts.prompt_of(200, {"tokens": [1]}, "") == Prompt()
+    assert prompts.parse_prompt(200, {"tokens": [1]}, "") == Prompt()
     words = "\n----\nWhile executing\n   ^\nError: Jinja Exception: System first."
-    assert prompts.prompt_of(500, None, words) == Prompt(refusal="System first.")
-    assert prompts.prompt_of(400, None, "") == Prompt(refusal="status 400")
+    assert prompts.parse_prompt(500, None, words) == Prompt(refusal="System first.")
+    assert prompts.parse_prompt(400, None, "") == Prompt(refusal="status 400")

@@ -13,7 +13,7 @@ from pathlib import Path
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.api import SglangApi
-from sparkwright.sandbox.sglang.config import SCALE
+from sparkwright.sandbox.sglang.config import SIZE_SCALE
 from sparkwright.sandbox.sglang.server import SglangServer
 from tests.remote.sshd import free_port
 
@@ -54,7 +54,7 @@ class Pretend:
     def server(self, folder: Path, *flags: str, published: int | None = None) -> SglangServer:
         """Return a server that is not started. folder: for its model. published: the port of its container."""
         folder.joinpath("config.json").write_text(json.dumps(CONFIG))
-        folder.joinpath("model.safetensors").write_bytes(bytes(WEIGHTS // SCALE))
+        folder.joinpath("model.safetensors").write_bytes(bytes(WEIGHTS // SIZE_SCALE))
         words = ("--model-path", str(folder), "--port", str(self.port), "--served-model-name", "m", *flags)
         return SglangServer(
             words,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.advice import EXPECTED, ServerRequest
+from sparkwright.engines.advice import EXPECTED_RULE, ServerRequest
 from sparkwright.engines.findings import Way
 from sparkwright.engines.sglang import advice, flags, rules
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe.engine_settings import serving
+from sparkwright.project.recipe.engine_settings import resolve_settings
 
 TOP = Path(__file__).parents[3]
 CONFIGS = TOP / "tests/data/configs"
@@ -121,7 +121,7 @@ def test_chunked_prefill_is_switched_off_by_its_size() -> None:
     assert (decided.expected, decided.finding) == ("disabled", None)
     assert flags.argv(decided.flags)[-2:] == ("--chunked-prefill-size", "-1")
     refused = advice.decide(ServerRequest({"chunked-prefill-size": -1}), {}, None, "enabled", "refuse").finding
-    assert refused is not None and (refused.severity, refused.rule) == ("error", EXPECTED)
+    assert refused is not None and (refused.severity, refused.rule) == ("error", EXPECTED_RULE)
     usual = advice.decide(ServerRequest(GOOD), {}, None, "enabled", "refuse")
     assert (usual.expected, usual.finding, dict(usual.flags)) == ("enabled", None, GOOD)
     assert advice.chunked_prefill_arms({"chunked-prefill-size": 2048}, {}) == (
@@ -185,7 +185,7 @@ def test_a_release_is_a_version(text: str | None, release: str | None) -> None:
 def test_the_example_recipe_passes_lint_and_asks_for_its_server() -> None:
     wanted = recipe.load(TOP, EXAMPLE)
     for version in (None, advice.version(wanted.image)):
-        assert serving(wanted, {}, model={}, version=version).findings == ()
+        assert resolve_settings(wanted, {}, model={}, version=version).findings == ()
     names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": None, "model": None})
     assert names["container"]["entrypoint"] == ("sglang", "serve")
     assert names["container"]["command"][:7] == (
@@ -203,4 +203,4 @@ def test_a_key_is_refused_for_it_would_stand_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "recipes/one.yml").write_text(text)
     with pytest.raises(Refused, match="`server_key` cannot be used with SGLang: it cannot be given a key that stays"):
         recipe.load(tmp_path, "one")
-    assert engine.of("sglang").key is None
+    assert engine.get_engine("sglang").key is None

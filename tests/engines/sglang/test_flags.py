@@ -29,7 +29,15 @@ def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> N
 def test_the_aliases_are_of_flags_that_are_known() -> None:
     aliases = {word.removeprefix("--") for option in flags.TABLE.newest.values() for word in option.words[1:]}
     assert not aliases & set(flags.TABLE.newest)
-    for name in (flags.CONTEXT, flags.SLOTS, flags.CHUNK, flags.MEMORY, flags.METRICS, flags.IDLE, *flags.KEYS):
+    for name in (
+        flags.CONTEXT,
+        flags.SLOTS,
+        flags.CHUNK_SIZE,
+        flags.MEMORY,
+        flags.METRICS,
+        flags.SLEEP_ON_IDLE,
+        *flags.KEYS,
+    ):
         assert name in flags.properties()
     assert flags.MODEL not in flags.properties()
 
@@ -70,7 +78,7 @@ def test_a_command_of_somebody_else_is_read(words: str) -> None:
 
 
 def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> None:
-    own = engine.of("sglang").flags
+    own = engine.get_engine("sglang").flags
     assert own.ENTRYPOINT == ("sglang", "serve")
     words = " ".join(own.command("/models/a", {"served-model-name": "a"}))
     assert words == "--model-path /models/a --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name a"
@@ -120,7 +128,7 @@ def test_what_the_flags_say_of_name_port_and_context() -> None:
     assert flags.served_name({"served-model-name": "a"}, "/models/a") == "a"
     assert (flags.port({}), flags.port({"port": "30001"})) == (30000, 30001)
     assert (flags.context({}), flags.context({"context-length": "128Ki"})) == (None, 131072)
-    assert (flags.context({"context-length": "25.6k"}), flags.chunk({"chunked-prefill-size": -1})) == (25600, 0)
+    assert (flags.context({"context-length": "25.6k"}), flags.chunk_size({"chunked-prefill-size": -1})) == (25600, 0)
 
 
 def help_of(options: Iterable[Option]) -> str:
@@ -143,10 +151,10 @@ def test_an_images_own_help_lists_its_options() -> None:
     around = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
     images = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"
     found = image.listed("INFO something imported\n" + around + help_of(language) + images)
-    assert found == dict(image.usual())
+    assert found == dict(image.reference_shapes())
     newer = [option for name, option in options.items() if name != "sleep-on-idle"]
     kept = image.difference(image.listed(help_of([*newer, Option("int", name="a-new-flag", words=("--a-new-flag",))])))
-    assert kept == {"like": flags.SOURCE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
+    assert kept == {"like": flags.SOURCE_RELEASE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
     assert "sleep-on-idle" not in image.applied(kept)
     assert image.applied(kept)["a-new-flag"] == "1"
     assert image.listed("usage: other\n  --help  show\n") == {}

@@ -7,7 +7,7 @@ import pytest
 from sparkwright.engines import engine, http
 from sparkwright.engines.log.state import FIELDS
 
-HTTP = engine.of("sglang").http
+HTTP = engine.get_engine("sglang").http
 INFO: dict[str, Any] = {
     "model_path": "/models/qwen38",
     "served_model_name": "qwen3.8-27b",
@@ -75,7 +75,7 @@ sglang:realtime_tokens_total{mode="decode",model_name="a"} 160.0
 
 
 def test_the_heartbeat_moves_while_no_request_has_ended() -> None:
-    assert HTTP.apart
+    assert HTTP.has_separate_heartbeat
     assert HTTP.counters(METRICS) == {
         http.RUNNING: 2,
         http.WAITING: 1,

@@ -3,9 +3,9 @@
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.log.reader import message, read
+from sparkwright.engines.log.reader import read_log, strip_prefix
 
-LOG = engine.of("sglang").log
+LOG = engine.get_engine("sglang").log
 START = """\
 [2026-11-21 00:07:43] server_args=ServerArgs(model_path='/m', quantization='modelopt_fp4', disable_radix_cache=False, port=30000)
 [2026-11-21 00:07:50] Attention backend not specified. Use flashinfer backend by default.
@@ -20,7 +20,7 @@ START = """\
 
 @pytest.mark.parametrize(("size", "on"), [(8192, True), (-1, False)])
 def test_the_schedulers_line_tells_what_it_runs_with(size: int, on: bool) -> None:
-    state = read(START.format(size=size), LOG)
+    state = read_log(START.format(size=size), LOG)
     wanted = {
         "chunked_prefill": on,
         "prefix_caching": True,
@@ -63,14 +63,14 @@ def test_the_schedulers_line_tells_what_it_runs_with(size: int, on: bool) -> Non
 )
 def test_the_cause_comes_before_what_follows_from_it(words: str, sentence: str) -> None:
     start = START.partition("[2026-11-21 00:08:00]")[0]
-    assert read(f"{start}{words}\n", LOG).failure.value == sentence
+    assert read_log(f"{start}{words}\n", LOG).failure.value == sentence
 
 
 def test_asked_to_stop_is_no_failure() -> None:
     stop = "[2026-11-21 00:10:00] SIGTERM received. signum=15. Draining requests and shutting down...\n"
-    state = read(f"{START.format(size=8192)}{stop}[2026-11-21 00:10:01] SIGQUIT received. It usually\n", LOG)
+    state = read_log(f"{START.format(size=8192)}{stop}[2026-11-21 00:10:01] SIGQUIT received. It usually\n", LOG)
     assert (state.value("stopped"), state.failure.value) == (True, None)
-    assert message(stop, LOG).startswith("SIGTERM received.")
+    assert strip_prefix(stop, LOG).startswith("SIGTERM received.")
 
 
 def test_the_newer_release_prints_its_arguments_as_a_mapping() -> None:
@@ -78,7 +78,7 @@ def test_the_newer_release_prints_its_arguments_as_a_mapping() -> None:
         "ServerArgs(model_path='/m', quantization='modelopt_fp4', disable_radix_cache=False, port=30000)",
         "{'model_path': '/m', 'quantization': 'modelopt_fp4', 'disable_radix_cache': True, 'port': 30000}",
     )
-    state = read(newer.replace("{size}", "8192"), LOG)
+    state = read_log(newer.replace("{size}", "8192"), LOG)
     assert (state.value("prefix_caching"), state.value("quantization"), state.stage) == (False, "modelopt_fp4", "ready")
 
 
@@ -87,13 +87,13 @@ def test_the_backend_that_was_chosen_before_the_arguments_are_printed_is_known()
     selection, message = "Attention backend not specified. Use triton backend by default.", "[2026-11-21 00:07:42] "
     lines = [line for line in START.format(size=8192).splitlines() if "Attention backend" not in line]
     arguments = lines[0].replace("port=", "decode_attention_backend='fa3', attention_backend='triton', port=")
-    assert read("\n".join([message + selection, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
+    assert read_log("\n".join([message + selection, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
 
 
 def test_a_size_that_is_given_up_for_the_model_is_off() -> None:
     message = "Chunked prefill is disabled for multimodal models with the Transformers backend to avoid partial multimodal chunk mismatches."
     lines = START.format(size=8192).splitlines()
-    state = read("\n".join([*lines[:-1], f"[2026-11-21 00:09:31] {message}", lines[-1]]), LOG)
+    state = read_log("\n".join([*lines[:-1], f"[2026-11-21 00:09:31] {message}", lines[-1]]), LOG)
     assert state.value("chunked_prefill") is False
     assert message in state.reading("chunked_prefill").evidence
 
@@ -102,6 +102,6 @@ def test_a_cache_that_is_sized_after_the_graphs_is_read_too() -> None:
     lines = START.format(size=8192).splitlines()
     lines[4] = lines[4].replace("is allocated", "VA upper bound")
     sized = "Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 400000, KV size: 20.00 GB, avail mem=9.00 GB"
-    state = read("\n".join([*lines[:6], f"[2026-11-21 00:09:20] {sized}", *lines[6:]]), LOG)
+    state = read_log("\n".join([*lines[:6], f"[2026-11-21 00:09:20] {sized}", *lines[6:]]), LOG)
     assert (state.value("kv_cache_dtype"), state.value("kv_cache_tokens"), state.ready) == ("bfloat16", 400000, True)
     assert "kv cache" in state.stage_s

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines import engine, http
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.host.containers import container_labels
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
@@ -19,7 +19,7 @@ from sparkwright.secret import Secret
 from tests.engines.sglang.pretend import Pretend, serving
 from tests.modules.context import RecordingContext
 
-SGLANG = engine.of("sglang")
+SGLANG = engine.get_engine("sglang")
 KEY = "0123456789abcdef"
 
 
@@ -75,8 +75,8 @@ def test_a_key_that_is_not_known_is_told_and_a_known_one_is_used(tmp_path: Path)
     with serving(server := Pretend(), tmp_path, "--enable-metrics", "--api-key", KEY):
         assert checked(tmp_path, server, KEY).data["verdict"] == "ready"
         assert checked(tmp_path, server).failed
-        assert http_probe.ask(server.url, "/metrics").status == 200
-        assert http_probe.ask(server.url, "/server_info").status == 401
+        assert http_probe.send_request(server.url, "/metrics").status == 200
+        assert http_probe.send_request(server.url, "/server_info").status == 401
 
 
 def test_the_heartbeat_moves_in_mid_request_and_the_generated_tokens_stand_still(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_heartbeat_moves_in_mid_request_and_the_generated_tokens_stand_still
 
 def test_without_metrics_the_heartbeat_is_unknown(tmp_path: Path) -> None:
     with serving(server := Pretend(), tmp_path, "--sleep-on-idle"):
-        assert http_probe.ask(server.url, "/metrics").status == 404
+        assert http_probe.send_request(server.url, "/metrics").status == 404
         assert http.HEARTBEAT not in counters(server)
 
 
@@ -101,11 +101,11 @@ def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_
         "--enable-metrics", "--chunked-prefill-size", "-1", "--disable-radix-cache", "--mem-fraction-static", "0.6",
     )  # fmt: skip
     with serving(server := Pretend(), tmp_path, *flags):
-        assert engine.of_models(http_probe.ask(server.url, "/v1/models").json()) == SGLANG
-        message = SGLANG.http.settings_of(http_probe.ask(server.url, SGLANG.http.settings).json())
+        assert engine.detect_from_models(http_probe.send_request(server.url, "/v1/models").json()) == SGLANG
+        message = SGLANG.http.settings_of(http_probe.send_request(server.url, SGLANG.http.settings).json())
     assert (message["version"], message["mem_fraction_static"], message["served_name"]) == ("0.5.23", 0.6, "m")
     assert (message["chunked_prefill"], message["prefix_caching"]) == (False, False)
-    state = read(server.log, SGLANG.log)
+    state = read_log(server.log, SGLANG.log)
     assert (state.ready, state.value("chunked_prefill"), state.value("prefix_caching")) == (True, False, False)
     assert state.value("kv_cache_tokens") == message["kv_cache_tokens"]
 
@@ -113,7 +113,7 @@ def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_
 def test_any_name_is_served(tmp_path: Path) -> None:
     with serving(server := Pretend(), tmp_path):
         body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-        assert http_probe.ask(server.url, "/v1/chat/completions", body=body).status == 200
+        assert http_probe.send_request(server.url, "/v1/chat/completions", body=body).status == 200
     assert SGLANG.http.any_name
 
 

@@ -5,7 +5,7 @@ from packaging.version import Version
 
 from sparkwright.engines.model import architecture_tables as dense
 from sparkwright.engines.model import architecture_tables as tables
-from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
+from sparkwright.engines.vllm.architecture_support import SUPPORT, describe_support, is_supported
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loa
     ],
 )
 def test_a_release_loads_what_its_registry_holds(name: str, version: str, answer: bool | None) -> None:
-    assert loads(name, version) is answer
+    assert is_supported(name, version) is answer
 
 
 def test_every_recurrent_architecture_has_its_releases() -> None:
@@ -54,12 +54,19 @@ def test_releases_are_in_order() -> None:
 
 def test_no_name_is_both_dense_and_recurrent() -> None:
     recurrent = set(tables.RECURRENT_ARCHITECTURES)
-    assert recurrent & {*dense.GENERATE, *dense.POOL, *dense.DROPPED} == set()
-    assert [name for name in (*dense.GENERATE, *dense.POOL) if tables.DRAFT_NAMES.search(name)] == []
+    assert (
+        recurrent & {*dense.GENERATING_ARCHITECTURES, *dense.POOLING_ARCHITECTURES, *dense.DROPPED_ARCHITECTURES}
+        == set()
+    )
+    assert [
+        name
+        for name in (*dense.GENERATING_ARCHITECTURES, *dense.POOLING_ARCHITECTURES)
+        if tables.DRAFT_NAMES.search(name)
+    ] == []
 
 
 def test_releases_in_words() -> None:
-    assert in_words("Qwen3_5ForConditionalGeneration") == "0.17.0 and newer; none up to 0.16.0"
-    assert in_words("BambaForCausalLM") == "0.10.2 to 0.23.0, not since"
-    assert in_words("ZambaForCausalLM") == "none up to 0.33.0"
-    assert in_words("NobodysModel") == ""
+    assert describe_support("Qwen3_5ForConditionalGeneration") == "0.17.0 and newer; none up to 0.16.0"
+    assert describe_support("BambaForCausalLM") == "0.10.2 to 0.23.0, not since"
+    assert describe_support("ZambaForCausalLM") == "none up to 0.33.0"
+    assert describe_support("NobodysModel") == ""

@@ -20,7 +20,7 @@ from sparkwright.engines.vllm.rules.rule import Example
 def test_a_variable_that_is_not_read_is_named_with_what_took_over(
     name: str, version: str | None, why: str, instead: str
 ) -> None:
-    unread = environment.unread(name, Version(version) if version else None)
+    unread = environment.find_unread(name, Version(version) if version else None)
     assert unread is not None
     assert (unread.why, unread.instead, unread.certain) == (why, instead, version is not None)
 
@@ -35,18 +35,18 @@ def test_a_variable_that_is_not_read_is_named_with_what_took_over(
     ],
 )
 def test_a_variable_that_is_read_or_another_programs_is_no_finding(name: str, version: str | None) -> None:
-    assert environment.unread(name, Version(version) if version else None) is None
+    assert environment.find_unread(name, Version(version) if version else None) is None
 
 
 def test_a_release_newer_than_the_table_may_read_what_the_table_lacks() -> None:
-    unread = environment.unread("VLLM_NEW_THING", Version("0.40.0"))
+    unread = environment.find_unread("VLLM_NEW_THING", Version("0.40.0"))
     assert unread is not None
     assert not unread.certain
 
 
 def test_every_flag_that_took_over_is_a_flag() -> None:
-    known = options.of_anchor(options.NEWER)
-    assert {flag for flag in environment.SUCCESSORS.values() if flag not in known} == set()
+    known = options.anchor_options(options.MIDDLE_ANCHOR)
+    assert {flag for flag in environment.SUCCESSOR_FLAGS.values() if flag not in known} == set()
 
 
 def test_lint_says_where_to_write_it() -> None:

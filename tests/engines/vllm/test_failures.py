@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.engines.log.last_words import EXCEPTIONS, Exceptions
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.last_words import MAX_EXCEPTIONS, ExceptionCollector
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 
 HERE = Path(__file__).parent
@@ -22,7 +22,7 @@ def name_of(case: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_last_words_of_a_start_are_one_sentence(case: dict[str, Any]) -> None:
-    state = read(BEGUN + case["words"], LOG)
+    state = read_log(BEGUN + case["words"], LOG)
     assert state.failure.value == case["failure"]
     if case["failure"]:
         assert state.failure.evidence in case["words"]
@@ -31,12 +31,12 @@ def test_last_words_of_a_start_are_one_sentence(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", [item for item in CASES if "usage" not in item["words"]], ids=name_of)
 def test_words_alone_are_enough(case: dict[str, Any]) -> None:
-    assert read(case["words"], LOG).failure.value == case["failure"]
+    assert read_log(case["words"], LOG).failure.value == case["failure"]
 
 
 @pytest.mark.parametrize("case", [item for item in CASES if " error: " not in item["words"]], ids=name_of)
 def test_a_server_that_serves_dies_of_few_things(case: dict[str, Any]) -> None:
-    failure = read(READY + case["words"], LOG).failure.value
+    failure = read_log(READY + case["words"], LOG).failure.value
     if case.get("serving"):
         assert failure == case["failure"]
     elif "Engine core init" not in case["words"]:
@@ -44,7 +44,7 @@ def test_a_server_that_serves_dies_of_few_things(case: dict[str, Any]) -> None:
 
 
 def test_refused_arguments_are_a_start_of_their_own() -> None:
-    state = read(READY + "vllm serve: error: unrecognized arguments: --x\n", LOG)
+    state = read_log(READY + "vllm serve: error: unrecognized arguments: --x\n", LOG)
     assert (state.failure.value, state.ready) == ("the engine does not know: --x.", False)
 
 
@@ -52,18 +52,18 @@ def test_what_happened_long_before_does_not_explain_an_end() -> None:
     old = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
     between = "(APIServer pid=1) DEBUG 10-20 10:00:00 [a.py:1] all is well\n" * 2000
     end = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
-    assert read(READY + old + between + end, LOG).failure.value == "its engine failed while it served a request."
+    assert read_log(READY + old + between + end, LOG).failure.value == "its engine failed while it served a request."
 
 
 def test_an_error_after_which_the_start_goes_on_was_not_its_end() -> None:
     goes_on = "(EngineCore pid=7) INFO 10-20 10:00:05 [a.py:1] Starting to load model /m...\n"
-    assert read(BEGUN + "RuntimeError: odd\n" + goes_on, LOG).failure.value is None
+    assert read_log(BEGUN + "RuntimeError: odd\n" + goes_on, LOG).failure.value is None
 
 
 def test_errors_while_it_stops_are_part_of_stopping() -> None:
     stop = "(APIServer pid=1) INFO 10-20 10:00:09 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
     end = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
-    state = read(READY + stop + end, LOG)
+    state = read_log(READY + stop + end, LOG)
     assert (state.failure.value, state.value("stopped")) == (None, True)
 
 
@@ -71,14 +71,14 @@ def test_a_failure_without_a_known_cause_names_the_speculation_that_may_be_it() 
     arguments = BEGUN.replace("'/m'}", "'/m', 'speculative_config': {'method': 'mtp', 'num_speculative_tokens': 3}}")
     ready = arguments + "INFO:     Application startup complete.\n"
     end = "(EngineCore pid=1) ERROR 08-20 11:03:00 [core.py:1] EngineCore encountered a fatal error.\n"
-    failed = read(
+    failed = read_log(
         ready + end + "(EngineCore pid=1) ERROR 08-20 11:03:00 [core.py:1] KeyError: 'x'\n", LOG
     ).failure.value
     assert failed == (
         "its engine failed while it served a request: KeyError: 'x'. "
         "Speculation is on (mtp): `bench.ab` without speculative-config tells whether that is the cause."
     )
-    known = read(ready + end + "RuntimeError: CUDA error: no kernel image is available\n", LOG).failure.value
+    known = read_log(ready + end + "RuntimeError: CUDA error: no kernel image is available\n", LOG).failure.value
     assert known == "its kernels are not for this GPU."
 
 
@@ -86,7 +86,7 @@ def test_an_exception_is_read_whole_wherever_the_log_is_cut() -> None:
     case = next(case for case in CASES if "nvcc" in case["words"])
     log = (BEGUN + case["words"]).encode()
     for at in range(len(BEGUN), len(log), 7):
-        assert read(iter((log[:at], log[at:])), LOG).failure.value == case["failure"]
+        assert read_log(iter((log[:at], log[at:])), LOG).failure.value == case["failure"]
 
 
 def test_an_exception_of_a_request_is_not_the_reason_of_an_end_of_the_engine() -> None:
@@ -95,20 +95,20 @@ def test_an_exception_of_a_request_is_not_the_reason_of_an_end_of_the_engine() -
         "(EngineCore pid=9) ERROR 08-20 11:03:00 [core.py:1] EngineCore encountered a fatal error.\n"
         "(EngineCore pid=9) ERROR 08-20 11:03:00 [core.py:1] IndexError: list index out of range\n"
     )
-    failed = read(READY + request + end, LOG).failure.value
+    failed = read_log(READY + request + end, LOG).failure.value
     assert failed == "its engine failed while it served a request: IndexError: list index out of range."
 
 
 def test_exceptions_without_end_take_bounded_memory() -> None:
-    reader = Exceptions(LOG.prefix)
+    reader = ExceptionCollector(LOG.prefix)
     for at in range(5000):
         reader.feed(f"(Worker_{at} pid={at}) KeyError: {at}", at)
         reader.feed(f"(Worker_{at} pid={at}) more of it", at)
-    assert len(list(reader.near(0, 10_000))) == EXCEPTIONS
+    assert len(list(reader.near(0, 10_000))) == MAX_EXCEPTIONS
 
 
 @pytest.mark.parametrize("variable", ["VLLM_ATTENTION_BACKEND", "VLLM_NO_SUCH_THING"])
 def test_variables_that_the_engine_does_not_read_are_warnings_each(variable: str) -> None:
     unread = "(APIServer pid=1) WARNING 11-20 08:00:00 [envs.py:2096] Unknown vLLM environment variable detected: "
-    state = read(f"{BEGUN}{unread}VLLM_OTHER\n{unread}{variable}\n{unread}{variable}\n", LOG)
+    state = read_log(f"{BEGUN}{unread}VLLM_OTHER\n{unread}{variable}\n{unread}{variable}\n", LOG)
     assert [line.rpartition(" ")[2] for line in state.warnings] == ["VLLM_OTHER", variable]

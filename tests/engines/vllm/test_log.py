@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines.log import state as log_state
-from sparkwright.engines.log.reader import EngineState, read
+from sparkwright.engines.log.reader import EngineState, read_log
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.engines.vllm.log import LOG
 
@@ -35,7 +35,7 @@ INFO:     Application startup complete.
 
 
 def state_of(case: str) -> EngineState:
-    return read((DATA / case / "server.log").read_bytes(), LOG)
+    return read_log((DATA / case / "server.log").read_bytes(), LOG)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_server_that_was_stopped_has_not_died() -> None:
 
 def test_only_the_last_start_counts() -> None:
     first, second = (DATA / case / "server.log" for case in ("llama-chunked-off", "llama-eager"))
-    state = read(first.read_bytes() + second.read_bytes(), LOG)
+    state = read_log(first.read_bytes() + second.read_bytes(), LOG)
     assert state.value("chunked_prefill") is True
     assert not any("disabling chunked prefill" in warning for warning in state.warnings)
 
@@ -102,17 +102,17 @@ def test_only_the_last_start_counts() -> None:
 def test_a_last_start_that_was_cut_leaves_the_rest_unknown() -> None:
     log = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
     banner_only = log[: log.index(b"non-default args")]
-    state = read(log + banner_only, LOG)
+    state = read_log(log + banner_only, LOG)
     assert {name for name in FIELDS if state.value(name) is not None} == {"version"}
     before_banner = log + log[: log.index(b"  version ")]
-    assert read(before_banner, LOG).value("kv_cache_tokens") == 1525201, "nothing began yet"
+    assert read_log(before_banner, LOG).value("kv_cache_tokens") == 1525201, "nothing began yet"
     arguments_only = log[log.index(b"non-default args") : log.index(b"Resolved architecture")]
-    assert read(log + arguments_only, LOG).value("version") is None
+    assert read_log(log + arguments_only, LOG).value("version") is None
 
 
 def test_arguments_that_are_refused_are_a_start_too() -> None:
     good, refused = (DATA / case / "server.log" for case in ("llama-eager", "err-unknown-arg"))
-    state = read(good.read_bytes() + refused.read_bytes(), LOG)
+    state = read_log(good.read_bytes() + refused.read_bytes(), LOG)
     assert state.value("version") is None
     assert state.failure.value == "the engine does not know: --no-such-flag."
 
@@ -120,7 +120,7 @@ def test_arguments_that_are_refused_are_a_start_too() -> None:
 def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
     dump = b"Dumping input data for V1 LLM engine (v9.9.9) with config: model='x', enable_chunked_prefill=False, quantization=fp8, \n"
     log = (DATA / "llama-eager" / "server.log").read_bytes()
-    assert read(log + dump, LOG).to_json() == read(log, LOG).to_json()
+    assert read_log(log + dump, LOG).to_json() == read_log(log, LOG).to_json()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
     ],
 )  # fmt: skip
 def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bool) -> None:
-    state = read(line, LOG)
+    state = read_log(line, LOG)
     assert (state.value("version"), state.value("chunked_prefill")) == (version, chunked)
 
 
@@ -150,18 +150,18 @@ def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bo
 )
 def test_every_banner_begins_a_start_and_names_the_version(banner: str) -> None:
     log = (DATA / "llama-eager" / "server.log").read_text()
-    state = read(log + banner + "\n", LOG)
+    state = read_log(log + banner + "\n", LOG)
     assert {name: reading.value for name, reading in state.readings.items()} == {"version": "0.11.0"}
 
 
 def test_what_users_wrote_is_no_log_line() -> None:
     log = (DATA / "llama-eager" / "server.log").read_text()
     options = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
-    assert read(log + options * 3, LOG).to_json() == read(log, LOG).to_json()
+    assert read_log(log + options * 3, LOG).to_json() == read_log(log, LOG).to_json()
 
 
 def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
-    state = read(GPU_START, LOG)
+    state = read_log(GPU_START, LOG)
     wanted = {
         "attention_backend": "FLASHINFER",
         "cudagraph_mode": "PIECEWISE",
@@ -193,12 +193,12 @@ def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
 
 def test_each_warning_is_told_once() -> None:
     warning = "(Worker pid=9) WARNING 11-21 10:00:0%d [jit.py:9] Triton kernel JIT compilation during inference: %s. This causes\n"
-    state = read("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)), LOG)
+    state = read_log("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)), LOG)
     assert [warning[-20:] for warning in state.warnings] == [" kernel_0. This causes"[-20:]]
 
 
 def test_nothing_is_unknown_rather_than_off() -> None:
-    state = read("INFO: Started server process [1]\n", LOG)
+    state = read_log("INFO: Started server process [1]\n", LOG)
     assert state.value("chunked_prefill") is None
     assert not state.ready
 
@@ -207,9 +207,9 @@ def test_a_later_line_wins_over_the_dump() -> None:
     text = (
         DATA / "llama-eager" / "server.log"
     ).read_text() + "\nINFO Disabling chunked prefill for model without KVCache\n"
-    assert read(text, LOG).value("chunked_prefill") is False
+    assert read_log(text, LOG).value("chunked_prefill") is False
     assert (
-        read(text + "INFO Disabling prefix caching: model has non-causal attention layers.", LOG).value(
+        read_log(text + "INFO Disabling prefix caching: model has non-causal attention layers.", LOG).value(
             "prefix_caching"
         )
         is False
@@ -220,15 +220,15 @@ def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
     worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
     last = "RuntimeError: Engine core initialization failed. See root cause above."
     message = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
-    assert read(f"{worker}\n{last}\n", LOG).failure.value == message
-    assert read(f"{last}\n", LOG).failure.value == "its engine failed to start."
+    assert read_log(f"{worker}\n{last}\n", LOG).failure.value == message
+    assert read_log(f"{last}\n", LOG).failure.value == "its engine failed to start."
 
 
 def test_colour_broken_bytes_and_a_cut_log_do_not_hurt() -> None:
     raw = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
     coloured = b"\xff\xfe\n" + raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
-    assert read(coloured, LOG).value("chunked_prefill") is True
-    assert read(raw[: len(raw) // 3], LOG).ready is False
+    assert read_log(coloured, LOG).value("chunked_prefill") is True
+    assert read_log(raw[: len(raw) // 3], LOG).ready is False
 
 
 # The durations of a start's stages: from a log to the line of the history and of `status`.
@@ -238,24 +238,26 @@ COMPILED = Path(__file__).parents[2] / "data/vllm-0.32.0-compiled"
 
 
 def test_a_start_on_a_gpu_tells_all_stages_in_their_order() -> None:
-    stages = log_state.load_stages(read(GPU_START.encode(), LOG))
-    assert log_state.sentence(stages) == "weights 214 s, compile 52 s, autotune 37 s, graphs 14 s"
+    stages = log_state.stage_durations(read_log(GPU_START.encode(), LOG))
+    assert log_state.format_stages(stages) == "weights 214 s, compile 52 s, autotune 37 s, graphs 14 s"
 
 
 def test_an_eager_start_compiled_and_captured_nothing() -> None:
-    assert set(log_state.load_stages(state_of("llama-eager"))) == {"weights"}
+    assert set(log_state.stage_durations(state_of("llama-eager"))) == {"weights"}
 
 
 def test_what_a_host_sends_instead_of_seconds_is_not_shown() -> None:
-    assert log_state.sentence({"weights": "[red]1[/]", "compile": True, "graphs": 2.5, "other": 1}) == "graphs 2.5 s"
+    assert (
+        log_state.format_stages({"weights": "[red]1[/]", "compile": True, "graphs": 2.5, "other": 1}) == "graphs 2.5 s"
+    )
 
 
 def test_a_compiled_start_on_a_cpu_tells_how_long_it_compiled() -> None:
-    state = read((COMPILED / "cold.log").read_bytes(), LOG)
-    assert log_state.sentence(log_state.load_stages(state)) == "weights 0.1 s, compile 175 s"
+    state = read_log((COMPILED / "cold.log").read_bytes(), LOG)
+    assert log_state.format_stages(log_state.stage_durations(state)) == "weights 0.1 s, compile 175 s"
     assert not [warning for warning in state.warnings if "load failure" in warning]
 
 
 def test_an_artefact_that_could_not_be_loaded_is_a_warning() -> None:
-    state = read((COMPILED / "warm.log").read_bytes(), LOG)
+    state = read_log((COMPILED / "warm.log").read_bytes(), LOG)
     assert [warning for warning in state.warnings if "Compiling model again due to a load failure" in warning]

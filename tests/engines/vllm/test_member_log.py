@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.member_log import MemberLog, member, of_members, proved
+from sparkwright.engines.vllm.member_log import MemberLog, evaluate_group, evaluate_members, member
 
 CASES = Path(__file__).parents[2] / "data/vllm-0.32.0-members"
 LAUNCHED = "(MainProcess pid=1) INFO 10-20 10:00:00 [serve.py:224] Launching vLLM (v0.32.0) headless multiproc executor, with head node address 10.0.0.1:29501 for torch.distributed process group.\n"
@@ -72,7 +72,7 @@ def test_nccls_network_version_and_adapters() -> None:
 
 
 def test_sockets_instead_of_rdma_are_a_warning_of_any_log() -> None:
-    state = read(
+    state = read_log(
         LAUNCHED + f"{SPARK}NET/IB : No device found.\n{SPARK}Channel 00/0 : 1[0] -> 0[0] via NET/Socket/0\n" * 9, LOG
     )
     assert [warning.rpartition("NCCL INFO ")[2] for warning in state.warnings] == [
@@ -124,7 +124,7 @@ def logs(case: str, **other: bytes | None) -> dict[str, bytes | None]:
 
 
 def test_the_ranks_of_a_real_group_prove_it() -> None:
-    proof = proved(logs("tp2-ok"), HOSTS)
+    proof = evaluate_group(logs("tp2-ok"), HOSTS)
     assert proof.complete and dict(proof.ranks) == {"spark1": 0, "spark2": 1}
     assert (proof.missing, proof.unread, proof.transport) == ((), (), "gloo")
     assert json.loads(json.dumps(proof.to_json()))["members"]["spark2"]["rank"] == 1
@@ -144,14 +144,14 @@ def test_the_ranks_of_a_real_group_prove_it() -> None:
 )
 def test_real_groups_that_are_none(case: str, verdict: str, sentence: str) -> None:
     """The member that ended by itself is named, not the one that lost it."""
-    proof = proved(logs(case), HOSTS)
+    proof = evaluate_group(logs(case), HOSTS)
     assert (proof.verdict, proof.sentence[: len(sentence)]) == (verdict, sentence)
     assert not proof.complete
 
 
 def test_a_log_that_is_absent_is_unknown_and_no_proof() -> None:
     for absent in (logs("tp2-ok", spark2=None), {"spark1": logs("tp2-ok")["spark1"]}):
-        proof = proved(absent, HOSTS)
+        proof = evaluate_group(absent, HOSTS)
         assert (proof.verdict, proof.unread, proof.missing) == ("unknown", ("spark2",), (1,))
         assert proof.transport == "gloo", "of those that were read"
 
@@ -159,7 +159,7 @@ def test_a_log_that_is_absent_is_unknown_and_no_proof() -> None:
 def test_an_intent_is_no_rank_and_an_empty_log_is_a_member_that_has_not_joined() -> None:
     hanging = (CASES / "worker-restarted-alone/worker.log").read_bytes()
     for text in (hanging, b""):
-        proof = proved(logs("tp2-ok", spark2=text), HOSTS)
+        proof = evaluate_group(logs("tp2-ok", spark2=text), HOSTS)
         assert (proof.verdict, proof.sentence) == ("incomplete", "not joined: rank 1 (spark2).")
         assert proof.missing == (1,)
 
@@ -173,7 +173,7 @@ def test_an_intent_is_no_rank_and_an_empty_log_is_a_member_that_has_not_joined()
     ],
 )
 def test_ranks_of_another_group_are_no_proof(second: MemberLog, sentence: str) -> None:
-    proof = of_members({"spark1": MemberLog(rank=0, world_size=2), "spark2": second}, HOSTS)
+    proof = evaluate_members({"spark1": MemberLog(rank=0, world_size=2), "spark2": second}, HOSTS)
     assert (proof.verdict, proof.sentence) == ("contradictory", sentence)
 
 
@@ -188,15 +188,15 @@ def test_ranks_of_another_group_are_no_proof(second: MemberLog, sentence: str) -
 )
 def test_a_group_is_as_fast_as_its_slowest_member(one: str, other: str, transport: str) -> None:
     first, second = MemberLog(0, 2, transport=one), MemberLog(1, 2, transport=other)  # type: ignore[arg-type]
-    assert of_members({"spark1": first, "spark2": second}, HOSTS).transport == transport
+    assert evaluate_members({"spark1": first, "spark2": second}, HOSTS).transport == transport
 
 
 def test_four_hosts() -> None:
     hosts = ("a", "b", "c", "d")
     members = {host: MemberLog(rank, 4) for rank, host in enumerate(hosts)}
-    assert of_members(members, hosts).complete
+    assert evaluate_members(members, hosts).complete
     del members["c"]
-    assert of_members(members, hosts).sentence == "no log of rank 2 (c)."
+    assert evaluate_members(members, hosts).sentence == "no log of rank 2 (c)."
 
 
 def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
@@ -204,7 +204,7 @@ def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
     whole = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
     pending = b"".join(whole.splitlines(keepends=True)[:2])
     assert b"should provide the model as a positional" in pending
-    assert proved({"spark1": pending, "spark2": pending}, HOSTS).verdict == "incomplete"
+    assert evaluate_group({"spark1": pending, "spark2": pending}, HOSTS).verdict == "incomplete"
     refused = b"ValueError: With `vllm serve`, you should provide the model as a positional argument instead of via `--model`.\n"
-    proof = proved({"spark1": refused, "spark2": pending}, HOSTS)
+    proof = evaluate_group({"spark1": refused, "spark2": pending}, HOSTS)
     assert (proof.verdict, proof.sentence) == ("failed", "rank 0 (spark1): no model is given to it.")

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import flags, option_values, rules, versions
-from sparkwright.engines.vllm.rules.rule import DENSE
+from sparkwright.engines.vllm.rules.rule import DENSE_MODEL
 
 DATA = Path(__file__).parents[2] / "data/vllm-0.32.0"
 ASKED: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
@@ -20,15 +20,15 @@ ANOTHER = ("long-prefill-token-threshold", False)
 
 def refused(name: str, value: Any) -> bool:
     """Return True if the parser or the fields refuse a value; a parser's name is checked later."""
-    if "switch" in option_values.known()[name].kind:
+    if "switch" in option_values.known_options()[name].kind:
         return not isinstance(value, bool) and value != []
-    wrong = option_values.misfit(name, value)
+    wrong = option_values.find_misfit(name, value)
     return wrong is not None and wrong.sort != "name"
 
 
 @pytest.mark.parametrize("name", sorted(ASKED["letters"]))
 def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
-    option = option_values.known()[name]
+    option = option_values.known_options()[name]
     message = {repr(value): letter for value, letter in zip(ASKED["values"], ASKED["letters"][name], strict=True)}
     ours = {repr(value): refused(name, value) for value in ASKED["values"] if (name, value) != ANOTHER}
     differ = {value: message[value] for value, no in ours.items() if no != (message[value] != "y")}
@@ -44,7 +44,7 @@ def test_every_choice_is_taken_and_its_other_spellings_as_the_parser_takes_them(
 
 
 def test_the_tables_are_the_real_parsers() -> None:
-    known = option_values.known()
+    known = option_values.known_options()
     assert set(PARSER) - set(known) == {"help"}
     listed = {name: row["choices"] for name, row in PARSER.items() if row["choices"]}
     assert {name: set(option.choices) for name, option in known.items() if option.choices} == {
@@ -59,21 +59,21 @@ def test_the_tables_are_the_real_parsers() -> None:
 
 
 def test_an_image_like_the_known_release_differs_in_nothing() -> None:
-    assert option_values.KEPT.difference(HELP) == {"like": "0.32.0", "differ": {}}
-    assert option_values.KEPT.applied(option_values.KEPT.difference(HELP)) == HELP
+    assert option_values.STORED_OPTIONS.difference(HELP) == {"like": "0.32.0", "differ": {}}
+    assert option_values.STORED_OPTIONS.applied(option_values.STORED_OPTIONS.difference(HELP)) == HELP
 
 
 def test_the_options_of_another_image_come_back_from_what_differs() -> None:
     shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    kept = option_values.KEPT.difference(shapes)
+    kept = option_values.STORED_OPTIONS.difference(shapes)
     assert kept["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    assert option_values.KEPT.applied(kept) == shapes
-    assert option_values.KEPT.applied({**kept, "like": "0.1.0"}) == {}
+    assert option_values.STORED_OPTIONS.applied(kept) == shapes
+    assert option_values.STORED_OPTIONS.applied({**kept, "like": "0.1.0"}) == {}
 
 
 def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:
-    message = rules.check(rules.VllmRequest(given), classify(DENSE), versions.parse(version), listed)
+    message = rules.check(rules.VllmRequest(given), classify(DENSE_MODEL), versions.parse(version), listed)
     return [(item.severity, item.sentence) for item in message if item.rule == "flag-value"]
 
 
@@ -98,7 +98,7 @@ def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], resu
 
 
 def test_the_nearest_choice_is_offered() -> None:
-    message = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
+    message = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp7"}), classify(DENSE_MODEL), versions.parse("0.32.0"))
     (value,) = (item for item in message if item.rule == "flag-value")
     assert value.ways_out[0].text == "write kv-cache-dtype: fp8"
 
@@ -113,7 +113,7 @@ def test_the_nearest_choice_is_offered() -> None:
 )
 def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, way: str) -> None:
     options = rules.VllmRequest({"tool-call-parser": written, "enable-auto-tool-choice": True})
-    message = rules.check(options, classify(DENSE), versions.parse("0.32.0"))
+    message = rules.check(options, classify(DENSE_MODEL), versions.parse("0.32.0"))
     (value,) = (item for item in message if item.rule == "flag-value")
     assert value.severity == "error" and value.ways_out[0].text == way
 

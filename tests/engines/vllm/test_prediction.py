@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.engines.vllm.prediction import block_size, checkpoint_kv_dtype
 from tests.engines.configs import config
@@ -64,7 +64,7 @@ def test_the_prediction_is_what_engines_have_logged(name: str, dtype: str, token
     ("case", "model", "logged"), [("qwen3next-eager", TINY_QWEN3_NEXT, 256), ("jamba-eager", TINY_JAMBA, None)]
 )
 def test_the_recorded_logs_agree(case: str, model: dict[str, Any], logged: int | None) -> None:
-    state = read((LOGS / case / "server.log").read_bytes(), LOG)
+    state = read_log((LOGS / case / "server.log").read_bytes(), LOG)
     assert state.value("block_size") == logged  # no line where the usual 128 is enough
     assert block_size(model, "auto", ssm_dtype="float32", alignment=128) == (logged or 128)
 

@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import advice, rules, versions
-from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case
+from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case
 
 UNCHUNKED = {"enable-chunked-prefill": False}
 
@@ -56,8 +56,8 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
 def test_prefix_caching_on_a_hybrid_needs_chunked_prefill(
     flags: dict[str, Any], version: str | None, severity: str | None
 ) -> None:
-    assert found(flags, HYBRID, version).get("prefix-caching-needs-chunked-prefill") == severity
-    assert "prefix-caching-needs-chunked-prefill" not in found(flags, DENSE, version)
+    assert found(flags, HYBRID_MODEL, version).get("prefix-caching-needs-chunked-prefill") == severity
+    assert "prefix-caching-needs-chunked-prefill" not in found(flags, DENSE_MODEL, version)
 
 
 def test_a_cache_mode_all_family_may_have_both_until_027() -> None:
@@ -92,7 +92,7 @@ def test_a_block_of_2096_tokens_and_a_budget_of_2048(
 ) -> None:
     flags = {"enable-prefix-caching": True, "kv-cache-dtype": dtype}
     flags |= {"max-num-batched-tokens": budget} if budget else {}
-    value = found(flags, HYBRID, version).get("block-over-budget")
+    value = found(flags, HYBRID_MODEL, version).get("block-over-budget")
     assert (None if value == "info" else value) == severity
 
 
@@ -116,13 +116,13 @@ def test_a_block_of_2096_tokens_and_a_budget_of_2048(
     ],
 )
 def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity: str | None) -> None:
-    assert found({flag: value}, DENSE, version).get("unknown-flag") == severity
+    assert found({flag: value}, DENSE_MODEL, version).get("unknown-flag") == severity
 
 
 @pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
 def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
     options = rules.VllmRequest({"max-num-seqss": 8})
-    result = rules.check(options, classify(DENSE), versions.parse("0.32.0"), listed)
+    result = rules.check(options, classify(DENSE_MODEL), versions.parse("0.32.0"), listed)
     (value,) = (finding for finding in result if finding.rule == "unknown-flag")
     assert [(way.text, way.changes) for way in value.ways_out] == [
         ("write max-num-seqs", {"max-num-seqss": None, "max-num-seqs": 8})
@@ -134,7 +134,7 @@ def test_the_engines_own_list_decides_and_the_table_explains() -> None:
     listed = {"brand-new", "max-num-seqs"}
     (message,) = [
         item
-        for item in rules.check(options, classify(DENSE), versions.parse("0.20.0"), listed)
+        for item in rules.check(options, classify(DENSE_MODEL), versions.parse("0.20.0"), listed)
         if item.rule == "unknown-flag"
     ]
     assert message.severity == "error"
@@ -159,7 +159,7 @@ def test_the_options_of_every_release_that_was_read_are_known(
     flag: str, version: str, severity: str | None, why: str
 ) -> None:
     options = rules.VllmRequest({flag: True if flag == "disable-chunked-prefill" else 1})
-    message = {item.rule: item for item in rules.check(options, classify(DENSE), versions.parse(version))}.get(
+    message = {item.rule: item for item in rules.check(options, classify(DENSE_MODEL), versions.parse(version))}.get(
         "unknown-flag"
     )
     assert (message.severity if message else None) == severity
@@ -169,10 +169,10 @@ def test_the_options_of_every_release_that_was_read_are_known(
 @pytest.mark.parametrize(
     ("model", "version", "refused"),
     [
-        (HYBRID, "0.16.0", True),
-        (HYBRID, "0.17.0", False),
-        (HYBRID, "0.16.1rc1.dev42+g1234", False),
-        (DENSE, "0.11.0", False),
+        (HYBRID_MODEL, "0.16.0", True),
+        (HYBRID_MODEL, "0.17.0", False),
+        (HYBRID_MODEL, "0.16.1rc1.dev42+g1234", False),
+        (DENSE_MODEL, "0.11.0", False),
     ],
 )
 def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, refused: bool) -> None:
@@ -193,11 +193,11 @@ def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, ref
 )
 def test_images_for_a_gb10(tag: str, rule: str | None) -> None:
     names = {"cuda13-image", "frozen-nightly", "moving-tag"}
-    assert names & found({}, DENSE, None, image=f"vllm/vllm-openai:{tag}").keys() == ({rule} if rule else set())
+    assert names & found({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}").keys() == ({rule} if rule else set())
 
 
 def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
-    options, kind = rules.VllmRequest({"reasoning-parser": "qwen3"}), classify(HYBRID)
+    options, kind = rules.VllmRequest({"reasoning-parser": "qwen3"}), classify(HYBRID_MODEL)
     ways = {
         version: [
             way
@@ -213,17 +213,17 @@ def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
 
 def test_human_readable_lengths_are_numbers() -> None:
     assert "unchunked-budget" in found(
-        {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}, DENSE, "0.32.0"
+        {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}, DENSE_MODEL, "0.32.0"
     )
-    assert "model-length" in found({"max-model-len": "256K"}, DENSE, "0.32.0")
+    assert "model-length" in found({"max-model-len": "256K"}, DENSE_MODEL, "0.32.0")
 
 
 def test_chunked_prefill_off_is_ignored_before_0111() -> None:
     flags = {**UNCHUNKED, "max-num-batched-tokens": 1024}
-    message = found(flags, DENSE, "0.11.0")
+    message = found(flags, DENSE_MODEL, "0.11.0")
     assert message["ignored-flag"] == "warning"
     assert "unchunked-budget" not in message
-    assert found(flags, DENSE, "0.12.0")["unchunked-budget"] == "error"
+    assert found(flags, DENSE_MODEL, "0.12.0")["unchunked-budget"] == "error"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_chunked_prefill_off_is_ignored_before_0111() -> None:
 def test_a_server_that_nobody_could_reach_is_refused(
     flags: dict[str, Any], published: int | None, speaks: bool
 ) -> None:
-    assert found(flags, DENSE, "0.32.0", published=published).get("out-of-reach") == ("error" if speaks else None)
+    assert found(flags, DENSE_MODEL, "0.32.0", published=published).get("out-of-reach") == ("error" if speaks else None)
 
 
 @pytest.mark.parametrize(
@@ -265,13 +265,13 @@ def test_a_server_that_nobody_could_reach_is_refused(
 def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
     flags: dict[str, Any], result: list[str]
 ) -> None:
-    case = Case(rules.VllmRequest(flags), classify(DENSE), versions.parse("0.32.0"))
+    case = Case(rules.VllmRequest(flags), classify(DENSE_MODEL), versions.parse("0.32.0"))
     message = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
     assert len(message) == len(result) and all(word in value for word, value in zip(result, message, strict=True))
 
 
 def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared() -> None:
-    model = {**DENSE, "text_config": {"num_experts_per_tok": 8}}
+    model = {**DENSE_MODEL, "text_config": {"num_experts_per_tok": 8}}
     for given, message in (
         ({"text_config": {"num_experts_per_tok": 16}}, True),
         ('{"num_experts_per_tok": 4}', True),
@@ -284,9 +284,9 @@ def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared(
 
 def test_a_parser_among_the_models_files_is_named_until_it_is_loaded() -> None:
     pinned = {"/models/m": ["config.json", "sub/super_v3_reasoning_parser.py", "parser.py", "reasoning.md"]}
-    assert "parser-of-the-model" in found({}, DENSE, "0.32.0", pinned=pinned)
+    assert "parser-of-the-model" in found({}, DENSE_MODEL, "0.32.0", pinned=pinned)
     loaded = {"reasoning-parser-plugin": "/models/m/sub/super_v3_reasoning_parser.py"}
-    assert "parser-of-the-model" not in found(loaded, DENSE, "0.32.0", pinned=pinned)
+    assert "parser-of-the-model" not in found(loaded, DENSE_MODEL, "0.32.0", pinned=pinned)
 
 
 # `expect.chunked_prefill` becomes flags, a refusal with both ways out, or a report.
@@ -298,12 +298,14 @@ PREFIX = {"enable-prefix-caching": True}
 def decide(
     flags: dict[str, Any], model: dict[str, Any], version: str | None, when: Literal["refuse", "report"] = "refuse"
 ) -> advice.Decision:
-    return advice.expected_flags(rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when)
+    return advice.decide_chunked_prefill(
+        rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when
+    )
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])
 def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -> None:
-    for model in (DENSE, HYBRID):
+    for model in (DENSE_MODEL, HYBRID_MODEL):
         decided = decide({"max-model-len": 4096}, model, version)
         assert decided.flags["enable-chunked-prefill"] is False
         assert decided.expected == "disabled"
@@ -315,22 +317,22 @@ def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.33.0", None])
 def test_with_prefix_caching_wanted_on_a_hybrid_it_is_refused_with_both_ways_out(version: str | None) -> None:
-    finding = decide(PREFIX, HYBRID, version).finding
+    finding = decide(PREFIX, HYBRID_MODEL, version).finding
     assert finding is not None and finding.severity == "error"
     assert [bool(way.changes) for way in finding.ways_out] == [True, False]
 
 
 def test_or_reported_and_left_on() -> None:
-    decided = decide({**PREFIX, "enable-chunked-prefill": False}, HYBRID, "0.32.0", "report")
+    decided = decide({**PREFIX, "enable-chunked-prefill": False}, HYBRID_MODEL, "0.32.0", "report")
     assert decided.note == "on, required by prefix caching"
     assert decided.expected == "any"
     assert decided.flags == PREFIX
 
 
 def test_a_dense_model_may_have_prefix_caching_without_it() -> None:
-    assert decide(PREFIX, DENSE, "0.32.0").flags == {**PREFIX, "enable-chunked-prefill": False}
+    assert decide(PREFIX, DENSE_MODEL, "0.32.0").flags == {**PREFIX, "enable-chunked-prefill": False}
 
 
 def test_an_engine_that_ignores_the_flag_can_not_have_it_off() -> None:
-    finding = decide({}, DENSE, "0.11.0").finding
+    finding = decide({}, DENSE_MODEL, "0.11.0").finding
     assert finding is not None and "ignored" in finding.sentence

@@ -15,7 +15,7 @@ from sparkwright.engines.model.architecture import classify, essence
 from sparkwright.engines.sglang import flags as sglang_flags
 from sparkwright.engines.sglang import rules as sglang_rules
 from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.rules.speculation import WITH_LAYERS
+from sparkwright.engines.vllm.rules.speculation import MODEL_WITH_MTP
 from tests.engines.configs import config as config_of
 
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0" / "speculative-config.json"
@@ -23,7 +23,7 @@ ROWS: list[dict[str, Any]] = json.loads(DATA.read_text())
 FLAG = "speculative-config"
 
 
-def findings(config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = WITH_LAYERS) -> list[Finding]:
+def findings(config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = MODEL_WITH_MTP) -> list[Finding]:
     flags = config if isinstance(config, dict) and FLAG in config else {FLAG: config}
     found = rules.check(rules.VllmRequest(flags), classify(model), versions.parse(version))
     return [item for item in found if item.flag == FLAG]
@@ -62,7 +62,7 @@ def test_a_slip_gets_the_nearest_name() -> None:
 
 
 def test_tokens_are_a_multiple_of_the_models_prediction_layers() -> None:
-    deep = {**WITH_LAYERS, "text_config": {**WITH_LAYERS["text_config"], "mtp_num_hidden_layers": 3}}
+    deep = {**MODEL_WITH_MTP, "text_config": {**MODEL_WITH_MTP["text_config"], "mtp_num_hidden_layers": 3}}
     assert [findings({"method": "mtp", "num_speculative_tokens": n}, model=deep) != [] for n in (1, 3, 4, 6)] == [
         *(False, False, True, False)
     ]
@@ -120,7 +120,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
     ],
 )
 def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
-    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_flags.NEWER}")
+    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_flags.NEWEST_BUILD}")
     found = [f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)]
     assert bool(found) == bool(text), found
     assert not text or found[0].startswith(text), found
@@ -139,7 +139,7 @@ def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
     ],
 )
 def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:
-    found = rules.check(rules.VllmRequest(flags), classify(WITH_LAYERS), versions.parse("0.32.0"))
+    found = rules.check(rules.VllmRequest(flags), classify(MODEL_WITH_MTP), versions.parse("0.32.0"))
     sentences = [item.sentence for item in found if item.rule == "downloads"]
     assert len(sentences) == len(named) and all(name in text for name, text in zip(named, sentences, strict=True))
 

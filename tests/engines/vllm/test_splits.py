@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from sparkwright.app.findings import rule_text
+from sparkwright.app.findings import format_rule
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import advice, parallel, rules, versions
@@ -48,16 +48,16 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
 
 @pytest.mark.parametrize("name", ["parallel", *SPLITS])
 def test_every_rule_is_explained(name: str) -> None:
-    message = next((rules.explained(name) for rules in advice.RULES if name in rules), None)
+    message = next((rules.explain_rule(name) for rules in advice.RULES if name in rules), None)
     assert message is not None
-    text = rule_text(message)
+    text = format_rule(message)
     assert text.startswith(f"{name}: ") and "Sources:" in text and "fix: " in text
 
 
 def test_what_parallel_is_explained_with() -> None:
-    message = rules.RULES.explained("parallel")
+    message = rules.RULES.explain_rule("parallel")
     assert message is not None
-    paragraphs = rule_text(message).split("\n\n")
+    paragraphs = format_rule(message).split("\n\n")
     assert [paragraph[:25] for paragraph in paragraphs[1:4]] == [
         "`parallel: {tensor: 2}` s",
         "`parallel: {pipeline: 2}`",

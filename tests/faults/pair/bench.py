@@ -91,7 +91,7 @@ class Bench:
         found = {}
         for host in HOSTS:
             folder = next(StateFolder.of(self.home(host)).runs())
-            until(lambda folder=folder: not journal.lives(folder), f"the end of the run on {host}", RUNS_S)  # type: ignore[misc]
+            until(lambda folder=folder: not journal.is_running(folder), f"the end of the run on {host}", RUNS_S)  # type: ignore[misc]
             lines = (folder / "events.jsonl").read_bytes().splitlines()
             found[host] = [json.loads(line) for line in lines if line.endswith(b"}")]
         return found
@@ -112,7 +112,7 @@ class Bench:
         folder = self.desk.folder_of(host)
         pid = json.loads((folder / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not private.held(folder / "alive"), "the engine's end")
+        until(lambda: not private.is_locked(folder / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
         control.up(folder)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.health.judging.judge import EXITS, damp, is_news, judge
+from sparkwright.health.judging.judge import EXIT_CODES, damp_state, evaluate_observation, is_notifiable
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS
 from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
@@ -219,19 +219,25 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
 
 @pytest.mark.parametrize(("differs", "state", "cure", "result"), CASES.values(), ids=CASES.keys())
 def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, result: str) -> None:
-    found = judge(replace(FINE, **differs), Limits())
+    found = evaluate_observation(replace(FINE, **differs), Limits())
     assert (found.state, found.cure) == (state, cure), found
     assert result in found.why
 
 
 def test_every_state_has_its_place_and_its_exit_code() -> None:
-    assert set(STATES) == set(EXITS)
+    assert set(STATES) == set(EXIT_CODES)
     assert {state for _, state, _, _ in CASES.values()} == set(STATES)
-    assert EXITS["starting"] == Exit.OK and EXITS["degraded"] == Exit.CHANGES and EXITS["unknown"] == Exit.INCONCLUSIVE
+    assert (
+        EXIT_CODES["starting"] == Exit.OK
+        and EXIT_CODES["degraded"] == Exit.CHANGES
+        and EXIT_CODES["unknown"] == Exit.INCONCLUSIVE
+    )
 
 
 def test_nothing_that_was_not_seen_counts_as_good() -> None:
-    found = judge(Observation(NOW_S, container=BOX, server=Server("http://127.0.0.1:8000", 200)), Limits())
+    found = evaluate_observation(
+        Observation(NOW_S, container=BOX, server=Server("http://127.0.0.1:8000", 200)), Limits()
+    )
     levels = {item.check: item.level for item in found.evidence}
     assert levels["stall"] == levels["power"] == levels["memory"] == "unknown"
     assert set(levels) <= set(QUESTIONS)
@@ -267,12 +273,12 @@ FLAPS = ["ok", "down", "ok", "down", "ok"]
     ],
 )
 def test_what_is_told(before: str | None, seen: str, message: str) -> None:
-    assert damp(before, seen.split()).state == message  # type: ignore[arg-type]
+    assert damp_state(before, seen.split()).state == message  # type: ignore[arg-type]
 
 
 def test_flapping_is_said_until_it_is_long_ago() -> None:
-    assert damp("down", FLAPS).flapping  # type: ignore[arg-type]
-    assert not damp("ok", [*FLAPS, *["ok"] * 12]).flapping  # type: ignore[list-item]
+    assert damp_state("down", FLAPS).flapping  # type: ignore[arg-type]
+    assert not damp_state("ok", [*FLAPS, *["ok"] * 12]).flapping  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -288,4 +294,4 @@ def test_flapping_is_said_until_it_is_long_ago() -> None:
     ],
 )
 def test_good_news_of_a_server_that_flaps_wait_until_they_have_held(seen: str, news: bool) -> None:
-    assert is_news(seen.split()) == news  # type: ignore[arg-type]
+    assert is_notifiable(seen.split()) == news  # type: ignore[arg-type]

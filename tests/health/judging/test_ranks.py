@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.judging.judge import judge
+from sparkwright.health.judging.judge import evaluate_observation
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Container, Machine, Rank, Server
 from tests.health.judging.test_judge import FINE, NOW_S
@@ -97,6 +97,6 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
 
 @pytest.mark.parametrize(("seen", "state", "cure", "why"), CASES.values(), ids=CASES.keys())
 def test_what_was_seen_of_a_member_means(seen: Observation, state: str, cure: str, why: str) -> None:
-    found = judge(seen, Limits())
+    found = evaluate_observation(seen, Limits())
     assert (found.state, found.cure) == (state, cure), found.why
     assert why in found.why

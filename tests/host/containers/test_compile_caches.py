@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.caches import MOUNT, key_of
+from sparkwright.engines.caches import CACHE_MOUNT, compile_cache_key
 from sparkwright.errors import Failed
 from sparkwright.host.containers import cache_removal, compile_caches, container_files, mount_sources
 from sparkwright.protocol.container import ContainerSpec
@@ -49,7 +49,7 @@ def live(context: RecordingContext, key: str = ONE, name: str = "qwen35") -> Pat
 
 def container(context: RecordingContext, key: str, name: str = "qwen35") -> dict[str, Any]:
     source = str(live(context, key, name))
-    return {"Id": "c" * 64, "HostConfig": {"Mounts": [{"Type": "bind", "Source": source, "Target": MOUNT}]}}
+    return {"Id": "c" * 64, "HostConfig": {"Mounts": [{"Type": "bind", "Source": source, "Target": CACHE_MOUNT}]}}
 
 
 def made(context: RecordingContext, key: str, *, size: int = 4096, used_s: float = 0.0) -> Path:
@@ -63,82 +63,82 @@ def made(context: RecordingContext, key: str, *, size: int = 4096, used_s: float
 
 def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context: RecordingContext) -> None:
     """Inductor's header: Docker starts no container whose mount source is missing."""
-    spec = ContainerSpec(name="qwen35", image="vllm@sha256:1", labels={engine.LABEL: "vllm"}, caches=ONE)
-    mounts = compile_caches.created(context, spec, {"Id": "sha256:1"})["Mounts"]
+    spec = ContainerSpec(name="qwen35", image="vllm@sha256:1", labels={engine.ENGINE_LABEL: "vllm"}, caches=ONE)
+    mounts = compile_caches.prepare_container(context, spec, {"Id": "sha256:1"})["Mounts"]
     sources = {mount["Target"]: Path(mount["Source"]) for mount in mounts}
     header = sources["/tmp/torchinductor_root"]
-    assert header.parent == sources[MOUNT].parent, "side by side: none is seen from above"
+    assert header.parent == sources[CACHE_MOUNT].parent, "side by side: none is seen from above"
     found = {"Id": "c" * 64, "HostConfig": {"Mounts": mounts}}
-    compile_caches.before_start(context, found)
-    assert not compile_caches.started_warm(context, found)
+    compile_caches.prepare_start(context, found)
+    assert not compile_caches.is_warm_start(context, found)
     (header / "header.gch").write_text("")
-    compile_caches.before_start(context, found)  # nobody verified the first start
+    compile_caches.prepare_start(context, found)  # nobody verified the first start
     assert header.is_dir() and not any(header.iterdir())
     assert (compile_caches.folder(context, ONE) / "aside/inductor_headers/header.gch").exists()
 
 
 def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(context: RecordingContext) -> None:
     server = container(context, ONE)
-    compile_caches.before_start(context, server)
-    assert not compile_caches.started_warm(context, server)
+    compile_caches.prepare_start(context, server)
+    assert not compile_caches.is_warm_start(context, server)
     (live(context) / "graph").write_text("compiled")
-    compile_caches.verified(context, server)
-    compile_caches.before_start(context, server)
-    assert compile_caches.started_warm(context, server)
+    compile_caches.save_verified(context, server)
+    compile_caches.prepare_start(context, server)
+    assert compile_caches.is_warm_start(context, server)
     assert (live(context) / "graph").read_text() == "compiled"
 
 
 def test_what_is_written_after_the_verification_does_not_outlive_the_next_start(context: RecordingContext) -> None:
     server = container(context, ONE)
-    compile_caches.before_start(context, server)
+    compile_caches.prepare_start(context, server)
     (live(context) / "graph.so").write_text("compiled")
     (live(context) / "graph.so").chmod(0o700)
-    compile_caches.verified(context, server)
+    compile_caches.save_verified(context, server)
     (live(context) / "graph.so").write_text("from somebody who broke in")
     (live(context) / "more.so").write_text("from somebody who broke in")
-    compile_caches.before_start(context, server)
-    assert compile_caches.started_warm(context, server)
+    compile_caches.prepare_start(context, server)
+    assert compile_caches.is_warm_start(context, server)
     assert [(path.name, path.read_text()) for path in live(context).iterdir()] == [("graph.so", "compiled")]
     assert (live(context) / "graph.so").stat().st_mode & 0o777 == 0o777, "a program stays one, for any user"
 
 
 def test_a_copy_that_is_not_as_it_was_verified_is_not_used(context: RecordingContext) -> None:
     server = container(context, ONE)
-    compile_caches.before_start(context, server)
+    compile_caches.prepare_start(context, server)
     (live(context) / "graph").write_text("compiled")
-    compile_caches.verified(context, server)
+    compile_caches.save_verified(context, server)
     (compile_caches.folder(context, ONE) / "frozen/cache/graph").write_text("damaged!")
-    compile_caches.before_start(context, server)
-    assert not compile_caches.started_warm(context, server) and not any(live(context).iterdir())
+    compile_caches.prepare_start(context, server)
+    assert not compile_caches.is_warm_start(context, server) and not any(live(context).iterdir())
     assert any("not as it was verified" in item.get("text", "") for item in context.said)
 
 
 def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext, tmp_path: Path) -> None:
     server = container(context, ONE)
-    compile_caches.before_start(context, server)
+    compile_caches.prepare_start(context, server)
     (tmp_path / "secret").write_text("of the host")
     (live(context) / "graph").write_text("compiled")
     (live(context) / "link").symlink_to(tmp_path / "secret")
     (live(context) / "folder").symlink_to(tmp_path)
     os.mkfifo(live(context) / "pipe")
-    compile_caches.verified(context, server)
+    compile_caches.save_verified(context, server)
     frozen = compile_caches.folder(context, ONE) / "frozen/cache"
     assert [path.name for path in frozen.iterdir()] == ["graph"]
 
-    deep = live(context).joinpath(*["d"] * (container_files.MOST_DEPTH + 1))
+    deep = live(context).joinpath(*["d"] * (container_files.MAX_DEPTH + 1))
     deep.mkdir(parents=True)
-    compile_caches.verified(context, server)
+    compile_caches.save_verified(context, server)
     assert any("nested more than" in item.get("text", "") for item in context.said)
-    compile_caches.before_start(context, server)
-    assert not compile_caches.started_warm(context, server)
+    compile_caches.prepare_start(context, server)
+    assert not compile_caches.is_warm_start(context, server)
 
 
 def test_two_servers_with_the_same_cache_never_share_a_folder(context: RecordingContext) -> None:
     value, other = container(context, ONE), container(context, ONE, "other")
-    compile_caches.before_start(context, value)
+    compile_caches.prepare_start(context, value)
     (live(context) / "graph").write_text("compiled")
-    compile_caches.verified(context, value)
-    compile_caches.before_start(context, other)
+    compile_caches.save_verified(context, value)
+    compile_caches.prepare_start(context, other)
     assert (live(context, ONE, "other") / "graph").read_text() == "compiled"
     assert (live(context) / "graph").read_text() == "compiled", "the running server keeps its own"
 
@@ -150,32 +150,32 @@ def test_a_container_of_an_earlier_version_starts_with_fresh_folders_and_no_rest
     old.mkdir(parents=True)
     (old / "inductor_headers").symlink_to("/")
     mounts = [
-        {"Type": "bind", "Source": str(old), "Target": MOUNT},
+        {"Type": "bind", "Source": str(old), "Target": CACHE_MOUNT},
         {"Type": "bind", "Source": str(old / "inductor_headers"), "Target": "/tmp/torchinductor_root"},
     ]
     server = {"Id": "c" * 64, "Name": "/qwen35", "HostConfig": {"Mounts": mounts}}
-    compile_caches.before_start(context, server)
-    mount_sources.refuse(context, server)
+    compile_caches.prepare_start(context, server)
+    mount_sources.refuse_unsafe_container(context, server)
     assert (old / "inductor_headers").is_dir() and not (old / "inductor_headers").is_symlink()
     assert not any((old / "inductor_headers").iterdir())
-    assert mount_sources.policy(server, "unless-stopped") == "no"
-    assert compile_caches.mounted(server) == "", "what is in it is not used"
-    compile_caches.retire(context)
+    assert mount_sources.restart_policy(server, "unless-stopped") == "no"
+    assert compile_caches.mounted_key(server) == "", "what is in it is not used"
+    compile_caches.discard_unused(context)
     assert not old.exists(), "no container mounts it"
 
 
 def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: RecordingContext) -> None:
     server = container(context, ONE)
-    compile_caches.before_start(context, server)
+    compile_caches.prepare_start(context, server)
     (live(context) / "graph").write_text("half")
-    compile_caches.before_start(context, server)
-    assert not compile_caches.started_warm(context, server)
+    compile_caches.prepare_start(context, server)
+    assert not compile_caches.is_warm_start(context, server)
     assert (compile_caches.folder(context, ONE) / "aside/cache/graph").read_text() == "half"
     assert any("moved aside" in item.get("text", "") for item in context.said)
 
 
 def test_the_folder_is_open_to_the_container_and_to_nobody_else(context: RecordingContext) -> None:
-    compile_caches.before_start(context, container(context, ONE))
+    compile_caches.prepare_start(context, container(context, ONE))
     at = compile_caches.folder(context, ONE)
     for above in (at, at / "live", at / "live/qwen35"):
         assert above.stat().st_mode & 0o777 == 0o700
@@ -189,8 +189,8 @@ def test_a_key_that_is_none_is_no_path(context: RecordingContext, key: str) -> N
 
 
 def test_another_folder_at_the_same_place_is_not_taken_for_a_cache(context: RecordingContext) -> None:
-    server = {"HostConfig": {"Mounts": [{"Source": "/srv/mine", "Target": MOUNT}]}}
-    assert compile_caches.mounted(server) == ""
+    server = {"HostConfig": {"Mounts": [{"Source": "/srv/mine", "Target": CACHE_MOUNT}]}}
+    assert compile_caches.mounted_key(server) == ""
 
 
 def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_use(context: RecordingContext) -> None:
@@ -203,11 +203,11 @@ def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_us
     rows = [{"Names": ["/qwen35"], "Mounts": [{"Source": str(live(context, "3" * 32))}]}]
     context.docker().api.rows = rows  # type: ignore[attr-defined]
 
-    cache_removal.within(context, 10 / 1024)
+    cache_removal.enforce_limit(context, 10 / 1024)
     assert oldest.exists() and newer.exists() and not (newer.parent / "aside").exists()
-    cache_removal.within(context, 7 / 1024)
+    cache_removal.enforce_limit(context, 7 / 1024)
     assert not oldest.parent.exists() and newer.exists()
-    cache_removal.within(context, 1 / 1024)
+    cache_removal.enforce_limit(context, 1 / 1024)
     assert used.exists() and not newer.exists()
     assert "`caches_gib` sets the bound" in context.said[-1]["text"]
 
@@ -216,9 +216,9 @@ def test_the_caches_of_an_image_go_with_it(context: RecordingContext) -> None:
     for key, image in ((ONE, "sha256:a"), (OTHER, "sha256:b")):
         made(context, key)
         context.state.write(f"compile_caches/{key}", {"image_id": image, "proved": True})
-    cache_removal.with_image(context, {"sha256:a"})
-    assert compile_caches.keys(context) == [OTHER]
-    assert compile_caches.read(context.state, ONE).image_id == ""
+    cache_removal.remove_for_images(context, {"sha256:a"})
+    assert compile_caches.list_keys(context) == [OTHER]
+    assert compile_caches.read_record(context.state, ONE).image_id == ""
 
 
 def test_the_cache_of_the_state_that_a_rollback_goes_to_stays(context: RecordingContext) -> None:
@@ -227,7 +227,7 @@ def test_the_cache_of_the_state_that_a_rollback_goes_to_stays(context: Recording
     spec = {"name": "qwen35", "image": "i"}
     context.state.write("verified", {"spec": {**spec, "caches": ONE}})
     context.state.write("verified_before", {"states": [{"spec": {**spec, "caches": OTHER}}]})
-    assert {row.key: row.kept for row in cache_removal.rows(context)} == {
+    assert {row.key: row.kept for row in cache_removal.list_caches(context)} == {
         ONE: "the last verified state",
         OTHER: "the state before it, for a rollback",
     }
@@ -236,13 +236,13 @@ def test_the_cache_of_the_state_that_a_rollback_goes_to_stays(context: Recording
 def test_every_value_makes_another_key() -> None:
     base = {"image": "sha256:a", "model": ["m", "c"], "flags": {"x": 1}}
     others = [{**base, "image": "sha256:b"}, {**base, "model": ["m", "d"]}, {**base, "flags": {"x": 2}}]
-    assert len({key_of(other) for other in (base, *others)}) == 4
+    assert len({compile_cache_key(other) for other in (base, *others)}) == 4
 
 
 def test_of_the_engines_only_vllm_is_known_to_compile_at_its_start() -> None:
-    assert {name for name in engine.TITLES if engine.of(name).caches} == {"vllm"}
+    assert {name for name in engine.TITLES if engine.get_engine(name).caches} == {"vllm"}
 
 
 def test_an_engine_without_caches_gets_no_mount(context: RecordingContext) -> None:
-    spec = ContainerSpec("x", "i", labels={engine.LABEL: "llama_cpp"}, caches=ONE)
-    assert compile_caches.created(context, spec, {"Id": "sha256:a"}) == {}
+    spec = ContainerSpec("x", "i", labels={engine.ENGINE_LABEL: "llama_cpp"}, caches=ONE)
+    assert compile_caches.prepare_container(context, spec, {"Id": "sha256:a"}) == {}

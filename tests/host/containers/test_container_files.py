@@ -94,7 +94,7 @@ def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient,
 def test_what_root_closed_is_opened_for_reading(engine: docker.DockerClient, image: str, folder: Path) -> None:
     filled_by_root(engine, image, folder / "live")
     context = RecordingContext(folder)
-    assert as_nobody(lambda: container_files.open_for_reading(context, folder / "live")) == ""
+    assert as_nobody(lambda: container_files.make_readable(context, folder / "live")) == ""
     assert as_nobody(lambda: _must((folder / "live/files/triton/one").read_text() == "compiled\n")) == ""
 
 

@@ -71,7 +71,7 @@ def test_a_case(case: dict[str, Any]) -> None:
     ("text", "size"), [("64gb", 2**36), ("512m", 2**29), ("1024", 1024), ("1.5g", 3 * 2**29), ("8G", 2**33)]
 )
 def test_sizes_read_as_docker_reads_them(text: str, size: int) -> None:
-    assert container_words.size_bytes(text) == size
+    assert container_words.parse_size(text) == size
 
 
 def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_script() -> None:
@@ -122,8 +122,8 @@ def test_what_was_asked_for_and_is_left_to_the_engine_now_is_a_difference(
     """The engine's own value does not show that it was requested; the spec that the container was made from does."""
     container: dict[str, Any] = {"Id": "a" * 64, "HostConfig": {}, "Config": {}}
     spec, made_from = ContainerSpec("a", "b"), ContainerSpec("a", "b", **asked)
-    assert [item.field for item in container_options.left_out(spec, made_from, container, {})] == fields
-    assert container_options.left_out(made_from, made_from, container, {}) == []
+    assert [item.field for item in container_options.removed_options(spec, made_from, container, {})] == fields
+    assert container_options.removed_options(made_from, made_from, container, {}) == []
 
 
 @pytest.mark.parametrize("name", [name for name, option in DOCKER_OPTIONS.items() if option.key])
@@ -132,7 +132,7 @@ def test_what_the_engine_answers_of_an_option_is_held_to_its_shape(name: str) ->
     state = {"Status": "running", "Running": True}
     answer: dict[str, Any] = {"Id": "a" * 64, "Name": "/q", "Image": "sha256:1d", "State": state}
     answer |= {"HostConfig": {"RestartPolicy": {"Name": "no"}}, "Config": {}}
-    assert inspection.container(answer)
+    assert inspection.validate_container(answer)
     answer[option.section][option.key] = object()
     with pytest.raises(Failed, match=option.key):
-        inspection.container(answer)
+        inspection.validate_container(answer)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.host.containers.crash_loop import Sample, verdict
+from sparkwright.host.containers.crash_loop import RestartSample, evaluate_restarts
 
 NOW_S = 100_000.0
 
@@ -16,8 +16,8 @@ def container(
     return {"State": state, "RestartCount": restarts, "HostConfig": {"RestartPolicy": {"Name": policy}}}
 
 
-def ago(minutes: float, restarts: int) -> Sample:
-    return Sample(NOW_S - 60 * minutes, restarts)
+def ago(minutes: float, restarts: int) -> RestartSample:
+    return RestartSample(NOW_S - 60 * minutes, restarts)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def ago(minutes: float, restarts: int) -> Sample:
         (container(status="exited", code=1, policy="on-failure"), [ago(2, 0)], ""),
     ],
 )
-def test_a_loop_is_told_from_a_restart(found: dict[str, Any], seen: list[Sample], why: str) -> None:
-    result = verdict(found, seen, now_s=NOW_S, most=3, within_s=600)
+def test_a_loop_is_told_from_a_restart(found: dict[str, Any], seen: list[RestartSample], why: str) -> None:
+    result = evaluate_restarts(found, seen, now_s=NOW_S, max_restarts=3, window_s=600)
     assert why in result and bool(why) == bool(result)

@@ -19,7 +19,7 @@ from docker.errors import ImageNotFound
 from sparkwright.host.containers import containers, docker_client, engine_socket
 from sparkwright.host.images import image_names
 from sparkwright.host.machine import Machine
-from sparkwright.host.runs.context import Engine, engine_went_away
+from sparkwright.host.runs.context import DockerEngine, is_engine_disconnect
 from tests.remote.inspected import Server, container
 
 IMAGE = {"Id": "sha256:" + "a" * 64, "Architecture": "arm64", "Os": "linux", "RepoTags": ["vllm/vllm-openai:v0.32.0"]}
@@ -37,8 +37,8 @@ from sparkwright.host.containers import containers
 from sparkwright.host.containers.log_reader import StartLog
 from sparkwright.host.images import image_names
 from sparkwright.host.machine import Machine
-from sparkwright.host.runs.context import Engine
-client = Engine(Machine(home=Path("/"), docker_host=sys.argv[1])).client()
+from sparkwright.host.runs.context import DockerEngine
+client = DockerEngine(Machine(home=Path("/"), docker_host=sys.argv[1])).client()
 assert client.api.info()["ServerVersion"] == "28.5.1"
 assert containers.inspect(client, "qwen35")["Name"] == "/qwen35"
 assert image_names.inspect(client.api, "vllm/vllm-openai:v0.32.0")["Os"] == "linux"
@@ -96,7 +96,7 @@ def docker_host() -> Iterator[str]:
 
 
 def client(docker_host: str, timeout_s: int = 10) -> Any:
-    return Engine(Machine(home=Path("/"), docker_host=docker_host), timeout_s).client()
+    return DockerEngine(Machine(home=Path("/"), docker_host=docker_host), timeout_s).client()
 
 
 def test_what_is_there_is_inspected_without_the_sdk(docker_host: str) -> None:
@@ -120,7 +120,7 @@ def test_a_name_with_other_characters_is_one_part_of_the_path(docker_host: str) 
 def test_an_engine_that_is_silent_has_gone_away(docker_host: str) -> None:
     with pytest.raises(requests.ReadTimeout) as error:
         client(docker_host, timeout_s=1).api.inspect_container("slow")
-    assert engine_went_away(error.value)
+    assert is_engine_disconnect(error.value)
 
 
 def test_what_is_no_short_question_goes_to_the_sdk(docker_host: str) -> None:
@@ -145,4 +145,4 @@ def test_a_log_is_what_the_container_wrote(docker_host: str) -> None:
 def test_frames_are_told_apart_wherever_they_are_cut() -> None:
     for size in range(1, len(LOG)):
         pieces = (LOG[at : at + size] for at in range(0, len(LOG), size))
-        assert b"".join(engine_socket._payloads(pieces)) == b"started\nready\n"
+        assert b"".join(engine_socket._decode_frames(pieces)) == b"started\nready\n"

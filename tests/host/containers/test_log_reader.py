@@ -8,7 +8,7 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG as VLLM
 from sparkwright.host.containers import log_reader
 from sparkwright.host.containers.log_reader import StartLog
@@ -57,7 +57,7 @@ def said(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
 
 def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, said: Any) -> None:
     log = StartLog(engine, said('echo "$1"'))
-    assert read(iter(log), VLLM).value("chunked_prefill") is True
+    assert read_log(iter(log), VLLM).value("chunked_prefill") is True
     assert log.cut == ""
 
 
@@ -65,7 +65,7 @@ def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.Docke
     name = said(f'echo "$1"; yes "all is well" | head -n 200000; echo "{DEATH}"')
     log = StartLog(engine, name, most_bytes=200_000)
     pieces = list(log)
-    state = read(iter(pieces), VLLM)
+    state = read_log(iter(pieces), VLLM)
     assert state.value("chunked_prefill") is True
     assert state.failure.value == "its engine failed while it served a request."
     assert sum(map(len, pieces)) < 300_000
@@ -74,18 +74,18 @@ def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.Docke
 
 def test_time_is_a_budget_too(engine: docker.DockerClient, said: Any) -> None:
     log = StartLog(engine, said(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), most_s=0)
-    assert read(iter(log), VLLM).failure.value == "its engine failed while it served a request."
+    assert read_log(iter(log), VLLM).failure.value == "its engine failed while it served a request."
     assert log.cut.startswith("log read for 0 s")
 
 
 def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, said: Any) -> None:
     name = said("yes aaaaaaaa | head -c 12000000")
-    assert len(log_reader.end(engine, name, 10**7)) <= log_reader.END_BYTES
+    assert len(log_reader.read_tail(engine, name, 10**7)) <= log_reader.TAIL_BYTES
 
 
 def test_what_was_not_read_proves_nothing() -> None:
     args = VerifyLogs.Args(name="x", forbid_log=["NET/Socket"])
-    state = read(START, VLLM)
-    assert [check.verdict for check in engine_reports.checks_of(args, state, {})] == ["proved"]
-    (cut,) = engine_reports.checks_of(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
+    state = read_log(START, VLLM)
+    assert [check.verdict for check in engine_reports.evaluate_checks(args, state, {})] == ["proved"]
+    (cut,) = engine_reports.evaluate_checks(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
     assert (cut.verdict, cut.evidence) == ("not found", "log read up to 256 MiB, and its last 2000 lines")

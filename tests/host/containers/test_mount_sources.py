@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.engine import LABEL
+from sparkwright.engines.engine import ENGINE_LABEL
 from sparkwright.errors import Refused
 from sparkwright.host.containers import mount_sources
 from sparkwright.protocol.container import ContainerSpec
@@ -23,7 +23,7 @@ class Engine:
 
 
 def row(source: Path, name: str = "other", *, ours: bool = True, writable: bool = True) -> dict[str, Any]:
-    labels = {LABEL: "vllm"} if ours else {}
+    labels = {ENGINE_LABEL: "vllm"} if ours else {}
     return {
         "Names": [f"/{name}"],
         "Labels": labels,
@@ -41,7 +41,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingContext
 
 
 def check(context: RecordingContext, *volumes: str) -> None:
-    mount_sources.refuse_spec(context, ContainerSpec("one", "image", volumes=volumes))
+    mount_sources.refuse_unsafe_spec(context, ContainerSpec("one", "image", volumes=volumes))
 
 
 def test_folders_side_by_side_and_a_read_only_outer_one_are_fine(context: RecordingContext, tmp_path: Path) -> None:
@@ -87,4 +87,4 @@ def test_a_link_in_a_folder_of_ours_is_not_mounted(context: RecordingContext, tm
     (above / "key").symlink_to(tmp_path)
     mounts = [{"Type": "bind", "Source": str(above / "key/models"), "Target": "/cache"}]
     with pytest.raises(Refused, match="key is a link"):
-        mount_sources.refuse(context, {"Name": "/one", "HostConfig": {"Mounts": mounts}})
+        mount_sources.refuse_unsafe_container(context, {"Name": "/one", "HostConfig": {"Mounts": mounts}})

@@ -19,7 +19,7 @@ SPEC = ContainerSpec("served", "a/b:c", files={"/etc/engine/options.yml": DIGEST
 def test_the_folder_is_its_users_alone_and_the_file_can_be_read_in_the_container(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        (mount,) = recipe_files.mounts(StateFolder(tmp_path / "state"), SPEC, {DIGEST: TEXT})
+        (mount,) = recipe_files.prepare_mounts(StateFolder(tmp_path / "state"), SPEC, {DIGEST: TEXT})
     finally:
         os.umask(before)
     kept = Path(mount["Source"])
@@ -31,5 +31,5 @@ def test_the_folder_is_its_users_alone_and_the_file_can_be_read_in_the_container
 def test_a_name_that_is_not_that_of_its_content_is_not_written(tmp_path: Path, digest: str) -> None:
     spec = ContainerSpec("served", "a/b:c", files={"/etc/engine/options.yml": digest})
     with pytest.raises(Failed, match="is no longer on this host as it was"):
-        recipe_files.mounts(StateFolder(tmp_path / "state"), spec, {digest: TEXT})
+        recipe_files.prepare_mounts(StateFolder(tmp_path / "state"), spec, {digest: TEXT})
     assert not list(tmp_path.rglob("*authorized*"))

@@ -114,7 +114,7 @@ def test_one_that_an_earlier_run_left_is_no_server_and_is_created_again(spark: S
     spark.container("created", env={"NEW": "1"})
     left = spark.api.inspect_container(f"{spark.name}-replacement")["Id"]
     spark.next_run()
-    assert replacement.current(spark.context, spark.name)["Id"] == before[0]
+    assert replacement.find_current(spark.context, spark.name)["Id"] == before[0]
     assert spark.container("created", env={"NEW": "1"})["left"]
     assert spark.api.inspect_container(f"{spark.name}-replacement")["Id"] != left
     replacement.discard_created(spark.context)
@@ -135,7 +135,7 @@ def test_a_start_without_it_takes_no_container_of_another_run(spark: Spark) -> N
     """A project's own playbooks do not create it first."""
     spark.container("created", env={"LEFT": "1"})
     spark.next_run()
-    assert replacement.current(spark.context, spark.name) == {}
+    assert replacement.find_current(spark.context, spark.name) == {}
     spark.container()
     assert spark.containers() == {"": "running"}
     assert not spark.api.inspect_container(spark.name)["Config"]["Env"]

@@ -68,7 +68,7 @@ def image(api: Any, name: str, user: str) -> str:
 
 def spec(name: str, image: str, key: str) -> dict[str, Any]:
     plain = {"name": name, "image": image, "gpus": "", "ipc": "private", "restart": "no"}
-    return {**plain, "command": [http.MOUNT], "server_key": key}
+    return {**plain, "command": [http.KEY_FILE_MOUNT], "server_key": key}
 
 
 def given(folder: Path, key: str, *, check: bool = False) -> RecordingContext:
@@ -89,11 +89,11 @@ def test_the_user_of_the_container_reads_it_and_nobody_else(api: Any, name: str,
     finally:
         os.umask(before)
     assert api.wait(name)["StatusCode"] == 0
-    assert api.logs(name).decode() == http.text(key)
+    assert api.logs(name).decode() == http.render_key_file(key)
     inspected = api.inspect_container(name)
     assert key not in json.dumps(inspected)
     context = given(tmp_path, "")
-    assert server_key.of_container(context.state, inspected) == key
+    assert server_key.read_container_key(context.state, inspected) == key
     (path,) = (context.state.path / server_keys.FOLDER).glob(f"{name}-*.yaml")
     assert stat.S_IMODE(path.stat().st_mode) == USERS[user]
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -132,9 +132,9 @@ def test_a_server_is_made_again_with_the_key_it_had_and_without_that_key_not_at_
     api.remove_container(name, force=True)
     run(given(tmp_path, ""), kept)
     api.wait(name)
-    assert api.logs(name).decode() == http.text(key)
-    server_keys.drop(context.state, name, ())
-    assert server_keys.kept(context.state) == []
+    assert api.logs(name).decode() == http.render_key_file(key)
+    server_keys.remove_unneeded(context.state, name, ())
+    assert server_keys.list_keys(context.state) == []
     api.remove_container(name, force=True)
     with pytest.raises(Failed, match="no longer on this host"):
         run(given(tmp_path, ""), kept)
@@ -145,6 +145,6 @@ def test_one_hosts_fingerprint_says_nothing_on_another(tmp_path: Path) -> None:
     states = [given(tmp_path / host, "").state for host in ("a", "b")]
     found = set()
     for state in states:
-        server_keys.keep(state, "q", "spk-0123456789abcdef", everyone=False)
+        server_keys.save_key(state, "q", "spk-0123456789abcdef", world_readable=False)
         found.add(server_keys.fingerprint(state, "spk-0123456789abcdef"))
     assert len(found) == 2

@@ -30,63 +30,63 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolder) -> None:
-    now = good_states.settle_records(state, "chat", "")
-    assert good_states.last(now)["container_id"] == "c1"
+    now = good_states.resolve_records(state, "chat", "")
+    assert good_states.load_last(now)["container_id"] == "c1"
     assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
     assert all((state.path / name).exists() for name in OF_MACHINE)
-    assert good_states.last(StateFolder(state.path)) == {}
-    back = good_states.settle_records(state, "", "chat")
-    assert good_states.last(back)["container_id"] == "c1"
+    assert good_states.load_last(StateFolder(state.path)) == {}
+    back = good_states.resolve_records(state, "", "chat")
+    assert good_states.load_last(back)["container_id"] == "c1"
     assert all((state.path / name).exists() for name in (*OF_SERVER, *OF_MACHINE))
     assert not (state.path / "servers").exists()
 
 
 def test_what_an_unverified_server_left_is_in_the_way_of_no_move(state: StateFolder) -> None:
     """It left folders, and no verified state or a damaged one."""
-    good_states.settle_records(state, "chat", "")
+    good_states.resolve_records(state, "chat", "")
     (state.path / "restart_plans").mkdir()
     (state.path / "restart_plans/b.json").write_text("{}")
-    back = good_states.settle_records(state, "", "chat")
-    assert good_states.last(back)["container_id"] == "c1"
+    back = good_states.resolve_records(state, "", "chat")
+    assert good_states.load_last(back)["container_id"] == "c1"
     assert {path.name for path in (state.path / "restart_plans").iterdir()} == {"a.json", "b.json"}
     assert not (state.path / "servers").exists()
 
 
 def test_another_server_begins_without_a_memory(state: StateFolder) -> None:
-    assert good_states.last(good_states.settle_records(state, "vectors", "")) == {}
-    assert good_states.last(state) == GOOD
+    assert good_states.load_last(good_states.resolve_records(state, "vectors", "")) == {}
+    assert good_states.load_last(state) == GOOD
     assert [server.server for server in state.servers()] == ["", "vectors"]
-    assert [item["container_id"] for item in good_states.of_all_servers(state)] == ["c1"]
+    assert [item["container_id"] for item in good_states.iter_all_servers(state)] == ["c1"]
 
 
 def test_a_move_that_was_cut_off_is_done_again(state: StateFolder) -> None:
     (state.path / "servers/chat").mkdir(parents=True)
     (state.path / "history.jsonl").rename(state.path / "servers/chat/history.jsonl")
-    now = good_states.settle_records(state, "chat", "")
-    assert good_states.last(now)["container_id"] == "c1"
+    now = good_states.resolve_records(state, "chat", "")
+    assert good_states.load_last(now)["container_id"] == "c1"
     assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
 
 
 def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: StateFolder) -> None:
-    assert good_states.last(state.of_server("chat"))["container_id"] == "c1"
-    assert good_states.last(state.of_server("vectors")) == {}
+    assert good_states.load_last(state.for_server("chat"))["container_id"] == "c1"
+    assert good_states.load_last(state.for_server("vectors")) == {}
     assert not (state.path / "servers").exists()
 
 
 def test_what_one_server_left_drained_is_not_returned_with_another(tmp_path: Path) -> None:
     chat, vectors = (StateFolder(tmp_path, name) for name in ("chat", "vectors"))
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
-    server_operations.made(chat)
+    server_operations.ensure_key(chat)
     assert drain_record.drain(chat, [nobody], "run-1") == ["the gateway box does not answer: not drained there"]
-    assert (drain_record.of(chat), drain_record.of(vectors)) == ([nobody], [])
-    assert drain_record.give_back(vectors) == ([], [])
-    assert drain_record.of(chat) == [nobody]
+    assert (drain_record.load_gateways(chat), drain_record.load_gateways(vectors)) == ([nobody], [])
+    assert drain_record.return_server(vectors) == ([], [])
+    assert drain_record.load_gateways(chat) == [nobody]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".", "x" * 200, "a\nb"])
 def test_a_name_that_is_no_containers_is_refused(state: StateFolder, name: str) -> None:
     with pytest.raises(Failed, match="server's name"):
-        state.of_server(name)
+        state.for_server(name)
 
 
 def test_a_gateway_that_was_never_deployed_for_this_host_is_named_once_and_nothing_is_returned_to_it(
@@ -96,4 +96,4 @@ def test_a_gateway_that_was_never_deployed_for_this_host_is_named_once_and_nothi
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
     (problem,) = drain_record.drain(state, [nobody], "run-1")
     assert problem == "the gateway box does not know this host yet (`gateway.deploy` tells it)"
-    assert drain_record.of(state) == []
+    assert drain_record.load_gateways(state) == []

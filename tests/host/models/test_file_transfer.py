@@ -61,8 +61,8 @@ def test_a_partial_file_that_is_a_link_is_not_gone_on_with(context: RecordingCon
     hub.files["config.json"] = json.dumps({"keys": "of somebody else"}).encode()
     waiting, mine = context.machine.home / "m" / model_folders.STAGING_FOLDER, context.machine.home / "mine"
     mine.write_text("{")
-    file_transfer.prepare(waiting, "plain")
-    partial = file_transfer.partial(waiting, hub.row("config.json"))
+    file_transfer.prepare_folder(waiting, "plain")
+    partial = file_transfer.partial_path(waiting, hub.row("config.json"))
     partial.parent.mkdir(parents=True, exist_ok=True)
     partial.symlink_to(mine)
     fetch(context, hub)
@@ -123,9 +123,11 @@ def test_a_name_that_an_older_version_noted_is_not_removed(context: RecordingCon
 )
 def test_a_note_in_the_folder_removes_nothing_elsewhere(context: RecordingContext, new: object) -> None:
     folder = context.machine.home / "m"
-    (folder / model_folders.FOLDER).mkdir()
+    (folder / model_folders.KEPT_FOLDER).mkdir()
     (folder / "sub").symlink_to(context.machine.home / "keys")
-    (folder / model_folders.FOLDER / model_folders.ABOUT).write_text(json.dumps({"commit": COMMIT, "new": new}))
+    (folder / model_folders.KEPT_FOLDER / model_folders.KEPT_RECORD).write_text(
+        json.dumps({"commit": COMMIT, "new": new})
+    )
     try:
         model_folders.restore_kept(folder)
     except Failed as error:
@@ -136,11 +138,11 @@ def test_a_note_in_the_folder_removes_nothing_elsewhere(context: RecordingContex
 def test_kept_files_go_neither_through_links_nor_come_back_through_them(context: RecordingContext) -> None:
     folder, keys = context.machine.home / "m", context.machine.home / "keys"
     (folder / "config.json").write_text("old")
-    (folder / model_folders.FOLDER).symlink_to(keys)
-    model_folders.keep(folder, ["config.json"], COMMIT)
+    (folder / model_folders.KEPT_FOLDER).symlink_to(keys)
+    model_folders.keep_files(folder, ["config.json"], COMMIT)
     assert untouched(context)
-    (folder / model_folders.FOLDER / "sub").mkdir()
-    (folder / model_folders.FOLDER / "sub/authorized_keys").write_text("of somebody else")
+    (folder / model_folders.KEPT_FOLDER / "sub").mkdir()
+    (folder / model_folders.KEPT_FOLDER / "sub/authorized_keys").write_text("of somebody else")
     (folder / "sub").symlink_to(keys)
     with pytest.raises(Failed, match="a link that leads out of"):
         model_folders.restore_kept(folder)

@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, hub, hub_info
-from sparkwright.host.models.file_transfer import Way
+from sparkwright.host.models.file_transfer import TransferSettings
 from sparkwright.host.models.hub import Source
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.web import Server
@@ -35,7 +35,7 @@ def sandbox() -> Iterator[str]:
 
 
 def test_both_read_the_same_files_sizes_and_hashes(sandbox: str) -> None:
-    entry = hub_info.entry(Source(sandbox, RECIPES_MODEL, "main"), lambda path: True)
+    entry = hub_info.fetch_lock_entry(Source(sandbox, RECIPES_MODEL, "main"), lambda path: True)
     info = huggingface_hub.HfApi(endpoint=sandbox, token=False).model_info(RECIPES_MODEL, files_metadata=True)
     official = {
         sibling.rfilename: (
@@ -55,7 +55,7 @@ def test_both_find_a_file_at_the_same_place(loopback: LoopbackHub, path: str, st
     if store:
         loopback.with_store()
     source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(path)
-    ours = hub.located(source, row)
+    ours = hub.locate_file(source, row)
     official = huggingface_hub.get_hf_file_metadata(source.address(path), token=False, endpoint=loopback.url)
     assert ours.url == official.location
     assert (official.size, official.etag) == (row["size_bytes"], row["sha256"] or row["blob_id"])
@@ -72,7 +72,9 @@ def test_both_fetch_the_same_bytes(
         MODEL, LARGE, revision=COMMIT, local_dir=tmp_path / "official", endpoint=loopback.url, token=False
     )
     assert bool(store.ranges) == (mode == "xet"), "the official client itself reads from this chunk store"
-    file_transfer.fetch(Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE), tmp_path / "ours", Way(mode, 0))
+    file_transfer.download_file(
+        Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE), tmp_path / "ours", TransferSettings(mode, 0)
+    )
     assert (tmp_path / "ours" / LARGE).read_bytes() == (tmp_path / "official" / LARGE).read_bytes()
 
 
@@ -92,4 +94,4 @@ def test_both_take_a_refusal_for_the_same(loopback: LoopbackHub, code: str, stat
     with pytest.raises(wanted[0]):
         huggingface_hub.get_hf_file_metadata(source.address(LARGE), token=False, endpoint=loopback.url)
     with pytest.raises(Failed, match=wanted[1]):
-        hub.located(source, row)
+        hub.locate_file(source, row)

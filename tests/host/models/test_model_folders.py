@@ -89,10 +89,10 @@ def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: Record
     manifest.save()
     (found,) = Manifest.all(context.state)
     assert found.rows and found.changed() == [], "the state is read as it is"
-    assert not any(found.knows(file) for file in hub.locked())
+    assert not any(found.is_verified(file) for file in hub.locked())
     assert verify(context, hub).data["wrong"] == []
     (proved,) = Manifest.all(context.state)
-    assert all(proved.knows(file) for file in hub.locked())
+    assert all(proved.is_verified(file) for file in hub.locked())
 
 
 def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:
@@ -165,8 +165,8 @@ def content(folder: Path) -> dict[str, str]:
 
 def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> None:
     before = content(model)
-    model_folders.keep(model, ["config.json", "sub/shard", "added"], OLD)
-    assert model_folders.commit_of(model) == OLD
+    model_folders.keep_files(model, ["config.json", "sub/shard", "added"], OLD)
+    assert model_folders.kept_commit(model) == OLD
     for name in ("config.json", "sub/shard", "added"):
         write(model / name, "new")
     assert model_folders.restore_kept(model) == 3
@@ -175,10 +175,10 @@ def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> No
 
 def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Path) -> None:
     before = content(model)
-    model_folders.keep(model, ["config.json", "added"], OLD)
+    model_folders.keep_files(model, ["config.json", "added"], OLD)
     write(model / "config.json", "new")
     write(model / "added", "new")
-    model_folders.keep(model, ["config.json", "sub/shard", "added"], NEW)
+    model_folders.keep_files(model, ["config.json", "sub/shard", "added"], NEW)
     for name in ("config.json", "sub/shard", "added"):
         write(model / name, "newest")
     model_folders.restore_kept(model)
@@ -186,10 +186,10 @@ def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Pat
 
 
 def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
-    model_folders.keep(model, ["config.json"], OLD)
+    model_folders.keep_files(model, ["config.json"], OLD)
     write(model / "config.json", "new")
-    model_folders.forget(model)
-    assert (model_folders.commit_of(model), model_folders.restore_kept(model)) == ("", 0)
+    model_folders.forget_kept(model)
+    assert (model_folders.kept_commit(model), model_folders.restore_kept(model)) == ("", 0)
     assert (model / "config.json").read_text() == "new"
 
 
@@ -198,7 +198,7 @@ def test_a_link_where_files_are_kept_gives_nothing_of_another_folder_away(model:
     keys = model.parent / f"{model.name}-keys"
     keys.mkdir()
     (keys / "id_ed25519").write_text("mine")
-    (model / model_folders.FOLDER).symlink_to(keys)
+    (model / model_folders.KEPT_FOLDER).symlink_to(keys)
     before = content(model)
     assert model_folders.restore_kept(model) == 0
     assert (content(model), content(keys)) == (before, {"id_ed25519": "mine"})

@@ -34,7 +34,7 @@ TOKEN = Secret("one-time-token")
 
 def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
     (tmp_path / name).mkdir()
-    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peers.TOKEN: TOKEN})
+    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peers.TOKEN_NAME: TOKEN})
 
 
 def model(hub: LoopbackHub) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_nobody_gets_what_is_not_his(
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(options, timeout=5)
     assert caught.value.code == status
-    with peer.reached(urls, "spark1", TOKEN):
+    with peer.reach_first(urls, "spark1", TOKEN):
         pass
 
 
@@ -120,7 +120,7 @@ def test_a_neighbour_whose_copy_is_not_whole_says_what_is_missing(giver: Recordi
 
 def test_another_folder_that_this_commit_was_proved_in_will_do(giver: RecordingContext, hub: LoopbackHub) -> None:
     urls = share(giver, hub, dir="~/elsewhere")
-    with peer.reached(urls, "spark1", TOKEN):
+    with peer.reach_first(urls, "spark1", TOKEN):
         pass
     assert ended(urls)
 
@@ -155,7 +155,7 @@ def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: Recordi
         )
         with pytest.raises(http.client.RemoteDisconnected):
             urllib.request.urlopen(options, timeout=5)
-    with peer.reached(urls, "spark1", TOKEN):
+    with peer.reach_first(urls, "spark1", TOKEN):
         pass
 
 
@@ -171,7 +171,7 @@ def test_a_range_that_is_none_is_answered(giver: RecordingContext, hub: Loopback
             assert answer.read() == b"{}"
     except urllib.error.HTTPError as error:
         assert error.code == 416
-    with peer.reached(urls, "spark1", TOKEN):
+    with peer.reach_first(urls, "spark1", TOKEN):
         pass
 
 
@@ -180,14 +180,14 @@ def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
 ) -> None:
     urls = share(giver, hub)
     port = int(urls[0].rpartition(":")[2])
-    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peers.CONNECTIONS)]
+    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peers.MAX_CONNECTIONS)]
     with socket.create_connection(("127.0.0.1", port), 5) as one_more:
         assert one_more.recv(1) == b"", "it was let in"
     for item in held:
         item.close()
-    while not peers.asked(urls[0] + peers.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
+    while not peers.ping(urls[0] + peers.HERE_PATH, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
         pass
-    with peer.reached(urls, "spark1", TOKEN):
+    with peer.reach_first(urls, "spark1", TOKEN):
         pass
 
 
@@ -195,37 +195,37 @@ def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext,
     urls = share(giver, hub)
     port = int(urls[0].rpartition(":")[2])
     held = []
-    for _ in range(peers.CONNECTIONS):
+    for _ in range(peers.MAX_CONNECTIONS):
         link = socket.create_connection(("127.0.0.1", port), 5, source_address=("127.0.0.2", 0))
         with contextlib.suppress(OSError):  # it was turned away
             link.sendall(b"GET /here HTTP/1.1\r\nAuthorization: Bea")
         held.append(link)
-    assert peers.asked(urls[0] + peers.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"})
+    assert peers.ping(urls[0] + peers.HERE_PATH, {"Authorization": f"Bearer {TOKEN.reveal()}"})
     for link in held:
         link.close()
-    with peer.reached(urls, "spark1", TOKEN):
+    with peer.reach_first(urls, "spark1", TOKEN):
         pass
 
 
-class Nothing(peers.Reader):
+class Nothing(peers.PeerHandler):
     def hand(self, path: str) -> None:
         self.empty(404)
 
 
 def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "HEAD_S", 0.5)
-    server = peers.Server({"token": "x", "readers": 1, "bind": "127.0.0.1"}, Nothing)
+    monkeypatch.setattr(peers, "REQUEST_HEAD_S", 0.5)
+    server = peers.PeerServer({"token": "x", "readers": 1, "bind": "127.0.0.1"}, Nothing)
     for run in (server.serve_forever, server.watch):
         threading.Thread(target=run, daemon=True).start()
     address = ("127.0.0.1", server.server_address[1])
     reader = http.client.HTTPConnection(*address, timeout=20)
     with socket.create_connection(address, 20) as link:
-        reader.request("GET", peers.HERE, headers={"Authorization": "Bearer x"})
+        reader.request("GET", peers.HERE_PATH, headers={"Authorization": "Bearer x"})
         assert (answer := reader.getresponse()).status == 204 and answer.read() == b""
         with contextlib.suppress(ConnectionError):
             while not select.select([link], [], [], 0.05)[0]:  # until it is ended
                 link.sendall(b"G")
-    reader.request("GET", peers.DONE, headers={"Authorization": "Bearer x"})
+    reader.request("GET", peers.DONE_PATH, headers={"Authorization": "Bearer x"})
     assert reader.getresponse().status == 204
     reader.close()
     server.server_close()
@@ -236,7 +236,7 @@ def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
     sender = LoopbackHub({})
     try:
         sender.faults.moved_all = other.url
-        assert not peers.asked(sender.url + peers.HERE, {"Authorization": "Bearer x"})
+        assert not peers.ping(sender.url + peers.HERE_PATH, {"Authorization": "Bearer x"})
         assert (len(sender.tokens), other.tokens, other.paths) == (1, [], [])
     finally:
         sender.close()
@@ -255,5 +255,5 @@ def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingC
     assert b"sparkwright.host.models.peer" in result
     assert TOKEN.reveal().encode() not in result
     assert TOKEN.reveal() not in json.dumps(giver.said)
-    with peer.reached(urls, "spark1", TOKEN):
+    with peer.reach_first(urls, "spark1", TOKEN):
         pass

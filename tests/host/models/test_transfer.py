@@ -218,7 +218,7 @@ def test_a_file_that_is_not_in_the_chunk_store_comes_plainly(context: RecordingC
 
 def test_what_another_version_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
     killed_midway(context, hub, "plain")
-    mark = folder(context) / model_folders.STAGING_FOLDER / file_transfer.MARK
+    mark = folder(context) / model_folders.STAGING_FOLDER / file_transfer.MODE_FILE
     mark.write_text("plain huggingface_hub-0.36.2")
     hub.asked.clear()
     fetch(context, hub, "plain")
@@ -381,8 +381,11 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
 )
 def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: float, chosen: str) -> None:
     source, size = Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * transfer_process.SMALL_BYTES
-    choice = transfer_process.choose(
-        source, [transfer_process.Sample(BIG, size)], 8, {1: one, transfer_process.MANY: many}.__getitem__
+    choice = transfer_process.choose_mode(
+        source,
+        [transfer_process.SampleFile(BIG, size)],
+        8,
+        {1: one, transfer_process.MANY_CONNECTIONS: many}.__getitem__,
     )
     assert choice.mode == chosen
     assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (chosen == "hf_transfer")
@@ -390,35 +393,36 @@ def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: f
 
 def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.faults.rate = MIB
-    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_process.Sample(BIG, len(FILES[BIG]))]
+    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_process.SampleFile(BIG, len(FILES[BIG]))]
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
     value, many = (
-        transfer_process.measured(source, samples, connections) for connections in (1, transfer_process.MANY)
+        transfer_process.measure_rate(source, samples, connections)
+        for connections in (1, transfer_process.MANY_CONNECTIONS)
     )
-    assert 0 < value < many / transfer_process.WORTH
+    assert 0 < value < many / transfer_process.MIN_SPEEDUP
 
 
 @pytest.mark.parametrize(("xet", "chosen"), [(90e6, "xet"), (49e6, "xet"), (47e6, "hf_transfer"), (0.0, "hf_transfer")])
 def test_auto_takes_the_chunk_store_where_that_brings_most(xet: float, chosen: str) -> None:
     source, sample = (
         Source("http://127.0.0.1:1", MODEL, COMMIT),
-        transfer_process.Sample(BIG, 2 * transfer_process.SMALL_BYTES),
+        transfer_process.SampleFile(BIG, 2 * transfer_process.SMALL_BYTES),
     )
-    rates = {1: 3e6, transfer_process.MANY: 48e6}
-    choice = transfer_process.choose(source, [sample], 8, rates.__getitem__, lambda: xet)
+    rates = {1: 3e6, transfer_process.MANY_CONNECTIONS: 48e6}
+    choice = transfer_process.choose_mode(source, [sample], 8, rates.__getitem__, lambda: xet)
     assert choice.mode == chosen and ("xet" in choice.why) == bool(xet)
 
 
 def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_process.Sample(BIG, len(FILES[BIG]))]
+    source, samples = Source(hub.url, MODEL, COMMIT), [transfer_process.SampleFile(BIG, len(FILES[BIG]))]
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
     monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
-    assert transfer_process.measured_xet(source, samples) == 0.0, "the hub names no store"
+    assert transfer_process.measure_xet_rate(source, samples) == 0.0, "the hub names no store"
     store = hub.with_store()
-    assert transfer_process.measured_xet(source, samples) > 0
+    assert transfer_process.measure_xet_rate(source, samples) > 0
     assert len(store.ranges) == transfer_process.XET_STREAMS
     store.files = {}
-    assert transfer_process.measured_xet(source, samples) == 0.0, "a store without the file is no candidate"
+    assert transfer_process.measure_xet_rate(source, samples) == 0.0, "a store without the file is no candidate"
 
 
 def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
@@ -430,7 +434,7 @@ def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
     monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
     monkeypatch.setattr(transfer_process, "SMALL_BYTES", MIB)
     source = Source(hub.url, MODEL, COMMIT)
-    choice = transfer_process.choose(source, [transfer_process.Sample(BIG, len(FILES[BIG]))], 8)
+    choice = transfer_process.choose_mode(source, [transfer_process.SampleFile(BIG, len(FILES[BIG]))], 8)
     assert choice.mode == "xet" and "1 connection" in choice.why
 
 

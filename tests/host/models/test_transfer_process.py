@@ -312,7 +312,7 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
     try:
         fetch(context, [row], mode)
         source = Source(hub.url, MODEL, COMMIT, Secret("hf_right"))
-        assert transfer_process.measured(source, [transfer_process.Sample(BIG, row["size_bytes"])], 2) > 0
+        assert transfer_process.measure_rate(source, [transfer_process.SampleFile(BIG, row["size_bytes"])], 2) > 0
         assert store.gets(BIG) > 1
         assert store.tokens == []
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 from sparkwright.host.records import good_states, history, incidents
 from sparkwright.host.state import StateFolder
 from sparkwright.secret import Secret
-from sparkwright.visible import visible
+from sparkwright.visible import escape_invisible
 from tests.modules.context import RecordingContext
 
 
@@ -21,41 +21,41 @@ def good(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
 
 def names(state: StateFolder) -> list[str]:
     return [
-        good_states.last(state).get("container_id", ""),
-        *(item["container_id"] for item in good_states.before(state)),
+        good_states.load_last(state).get("container_id", ""),
+        *(item["container_id"] for item in good_states.load_earlier(state)),
     ]
 
 
 def test_a_deploy_of_an_older_state_keeps_the_way_back_to_the_one_it_replaces(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for seqs in (1, 2, 1):
-        good_states.remember(state, good(seqs))
+        good_states.save_verified(state, good(seqs))
     assert names(state) == ["id1c1", "id2c1"]
 
 
 def test_verified_states_are_a_stack_and_going_back_forgets_what_came_after(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for seqs in (1, 2, 3):
-        good_states.remember(state, good(seqs))
+        good_states.save_verified(state, good(seqs))
     assert names(state) == ["id3c1", "id2c1", "id1c1"]
-    good_states.remember(state, good(2, container="again"), rolled_back=True)
+    good_states.save_verified(state, good(2, container="again"), rolled_back=True)
     assert names(state) == ["again", "id1c1"]
-    good_states.remember(state, good(4))
+    good_states.save_verified(state, good(4))
     assert names(state) == ["id4c1", "again", "id1c1"]
 
 
 def test_a_restart_is_no_new_state_and_a_new_revision_of_the_model_is_one(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    good_states.remember(state, good(1))
-    good_states.remember(state, good(1, container="restarted"))
+    good_states.save_verified(state, good(1))
+    good_states.save_verified(state, good(1, container="restarted"))
     assert names(state) == ["restarted"]
-    good_states.remember(state, good(1, commit="c2"))
+    good_states.save_verified(state, good(1, commit="c2"))
     assert names(state) == ["id1c2", "restarted"]
 
 
 def test_a_bundle_hides_secrets_wherever_they_stand() -> None:
     config = {"Env": ["HF_TOKEN=hf_abc", "VLLM_API_KEY=k1", "TZ=UTC"], "Cmd": ["--api-key", "k1", "--model", "/m"]}
-    shown = incidents.redacted({"Config": config, "Args": ["--api-key=k1", "--served-model-name", "token-model"]})
+    shown = incidents.redact_inspect({"Config": config, "Args": ["--api-key=k1", "--served-model-name", "token-model"]})
     text = str(shown)
     assert "hf_abc" not in text and "k1" not in text
     assert shown["Config"]["Env"][2] == "TZ=UTC" and shown["Config"]["Cmd"][-1] == "/m"
@@ -68,7 +68,7 @@ def test_a_bundle_is_kept_although_the_engine_is_gone(tmp_path: Path) -> None:
     assert "s3cret" not in (folder / "about.json").read_text()
     assert "not available" in (folder / "container.log").read_text()
     assert "MemTotal" in (folder / "meminfo").read_text()
-    assert incidents.bundles(context.state) == [folder]
+    assert incidents.list_bundles(context.state) == [folder]
 
 
 def test_a_bundle_hides_a_secret_as_json_writes_it(tmp_path: Path) -> None:
@@ -93,6 +93,6 @@ def test_a_line_of_json_is_one_on_the_laptop_too(tmp_path: Path) -> None:
     line = json.dumps(message, ensure_ascii=False)
     (tmp_path / "events.jsonl").write_text(f"{line}\n{line}\n")
     (tmp_path / "container.log").write_text("\x9b2J\n")
-    sent = {name: visible(text) for name, text in incidents.files(tmp_path, tmp_path / "none")}
+    sent = {name: escape_invisible(text) for name, text in incidents.iter_files(tmp_path, tmp_path / "none")}
     assert [json.loads(line) for line in sent["events.jsonl"].splitlines()] == [message, message]
     assert sent["container.log"] == "\\x9b2J\n"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.engine import of
-from sparkwright.engines.log.reader import read as read_log
+from sparkwright.engines.engine import get_engine
+from sparkwright.engines.log.reader import read_log as read_log
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import holders, memory_fit
-from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.records import start_memory
 from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.host.state import StateFolder
@@ -51,11 +51,11 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
 
 def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0) -> StartMemory | None:
     """Return the memory of a verified start: 110 GiB available before, and then the test's values."""
-    holders.before_start(spark, 110 * GIB)
+    holders.record_available(spark, 110 * GIB)
     spark.available_gib = after
-    needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
-    state = read_log(log.splitlines(), of("vllm").log) if log else None
-    return memory_fit.verified_start_of(
+    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
+    state = read_log(log.splitlines(), get_engine("vllm").log) if log else None
+    return memory_fit.measure_verified_start(
         spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state, int(lowest * GIB)
     )
 
@@ -78,17 +78,18 @@ def test_without_such_lines_the_gpus_side_is_its_share(spark: Spark) -> None:
 
 
 def test_of_a_start_that_another_run_saw_nothing_is_recorded(spark: Spark) -> None:
-    needs = {**of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
+    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
     assert (
-        memory_fit.verified_start_of(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None) is None
+        memory_fit.measure_verified_start(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None)
+        is None
     )
 
 
 def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_image(spark: Spark) -> None:
-    memory = of("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {})
+    memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {})
 
     def hosts_side(**about: str) -> tuple[float, bool]:
-        found = memory_fit.of(spark, Server("qwen35", memory, {**ABOUT, **about}), 4)
+        found = memory_fit.compute_budget(spark, PlannedServer("qwen35", memory, {**ABOUT, **about}), 4)
         row = next(row for row in found.rows if row.name == "host's side")
         return row.size_bytes / GIB, row.assumed
 
@@ -104,12 +105,12 @@ def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_i
 
 def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    for n in range(start_memory.KEPT + 10):
+    for n in range(start_memory.MAX_STARTS + 10):
         start_memory.add(state, dataclasses.replace(START, arguments=f"f{n}", at=float(n)))
     again = dataclasses.replace(START, arguments="f20", at=1000.0)
     start_memory.add(state, again)
-    kept = start_memory.read(state)
-    assert len(kept) == start_memory.KEPT and kept[0] == again
+    kept = start_memory.read_starts(state)
+    assert len(kept) == start_memory.MAX_STARTS and kept[0] == again
     assert sum(item.arguments == "f20" for item in kept) == 1
 
 
@@ -125,4 +126,4 @@ def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path
 def test_a_record_that_is_damaged_or_of_another_version_teaches_nothing_wrong(tmp_path: Path, written: Any) -> None:
     state = StateFolder(tmp_path)
     state.write("start_memory", written)
-    assert all(item.host_bytes is None for item in start_memory.read(state))
+    assert all(item.host_bytes is None for item in start_memory.read_starts(state))

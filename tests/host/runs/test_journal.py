@@ -11,7 +11,7 @@ import pytest
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
-from sparkwright.host.runs.journal import KEPT_RUNS, KEPT_S, Journal
+from sparkwright.host.runs.journal import MAX_RUNS, MIN_AGE_S, Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import event
 from sparkwright.runner import run
@@ -27,17 +27,17 @@ def begin(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:
 
 def test_old_runs_go_when_there_are_many_and_young_ones_stay(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    for n in range(KEPT_RUNS + 3):
-        begin(state, f"old-{n}", ago_s=KEPT_S * 2 + 100 - n)
+    for n in range(MAX_RUNS + 3):
+        begin(state, f"old-{n}", ago_s=MIN_AGE_S * 2 + 100 - n)
     young = [begin(state, f"young-{n}").folder for n in range(3)]
     names = {folder.name for folder in state.runs()}
     assert all(folder.exists() for folder in young)
-    assert len(names) == KEPT_RUNS
-    assert "old-0" not in names and f"old-{KEPT_RUNS + 2}" in names
+    assert len(names) == MAX_RUNS
+    assert "old-0" not in names and f"old-{MAX_RUNS + 2}" in names
 
 
 def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_path: Path) -> None:
-    state, past_s = StateFolder(tmp_path), KEPT_S * 2
+    state, past_s = StateFolder(tmp_path), MIN_AGE_S * 2
 
     def done(name: str, plan: dict[str, object], status: str, ago_s: float) -> None:
         book = Journal.begin(state, name, {"host": "spark1", **plan}, ())
@@ -52,19 +52,19 @@ def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_pat
     done("deploy", {}, "changed", past_s + 500)
     done("failed-deploy", {}, "failed", past_s + 499)
     done("same-deploy", {}, "ok", past_s + 498)
-    for n in range(KEPT_RUNS):
+    for n in range(MAX_RUNS):
         plan = {"check": True} if n % 2 else {"exclusive": False}
         done(f"read-{n}", plan, "changed", past_s + 400 - n)
     done("newest", {}, "changed", past_s)
     names = [folder.name for folder in state.runs()]
-    assert len(names) == KEPT_RUNS
+    assert len(names) == MAX_RUNS
     assert {"deploy", "failed-deploy", "newest"} < set(names)
     assert not {"same-deploy", "read-0"} & set(names)
 
 
 def test_more_runs_in_an_hour_than_are_kept_are_all_still_readable(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    pending = [begin(state, f"run-{n}") for n in range(KEPT_RUNS + 10)]
+    pending = [begin(state, f"run-{n}") for n in range(MAX_RUNS + 10)]
     for book in pending:
         book.open()
         book.write(event("recap", host="spark1"))
@@ -75,11 +75,11 @@ def test_a_run_at_work_stays_however_old_it_is(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     long = begin(state, "long")
     long.open()
-    aged = time.time() - KEPT_S * 3
+    aged = time.time() - MIN_AGE_S * 3
     for path in (long.folder / "plan.json", long.folder):
         os.utime(path, (aged, aged))
-    for n in range(KEPT_RUNS + 3):
-        begin(state, f"run-{n}", ago_s=KEPT_S + 100)
+    for n in range(MAX_RUNS + 3):
+        begin(state, f"run-{n}", ago_s=MIN_AGE_S + 100)
     assert long.folder.exists()
     assert (long.folder / "ballast").exists()
 
@@ -87,7 +87,7 @@ def test_a_run_at_work_stays_however_old_it_is(tmp_path: Path) -> None:
 def test_a_run_that_another_tidies_away_meanwhile_does_not_live(tmp_path: Path) -> None:
     book = begin(StateFolder(tmp_path), "gone")
     shutil.rmtree(book.folder)
-    assert not journal.lives(book.folder)
+    assert not journal.is_running(book.folder)
 
 
 def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) 
         Journal.begin(state, name, plan, ()).leave()
 
     def listed(*, every: bool = False) -> set[str]:
-        return {row["run"] for row in run.kept({"all": every}, Machine(), state)}
+        return {row["run"] for row in run.list_runs({"all": every}, Machine(), state)}
 
     assert listed() == {"deploy"}
     assert listed(every=True) == set(plans)
@@ -112,11 +112,13 @@ def test_a_run_is_never_found_unlocked_while_its_runner_begins(tmp_path: Path, m
 
     def written(*words: Any, **more: Any) -> None:
         write(*words, **more)
-        seen.append([journal.lives(folder) for folder in state.runs()])  # a follower looks as soon as there is a plan
+        seen.append(
+            [journal.is_running(folder) for folder in state.runs()]
+        )  # a follower looks as soon as there is a plan
 
     def locked(file: Any, how: int) -> None:
         if how == fcntl.LOCK_EX:
-            seen.append([journal.lives(folder) for folder in state.runs()])  # just before the lock is taken
+            seen.append([journal.is_running(folder) for folder in state.runs()])  # just before the lock is taken
         lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", locked)
@@ -124,7 +126,7 @@ def test_a_run_is_never_found_unlocked_while_its_runner_begins(tmp_path: Path, m
     book = Journal.begin(state, "run-1", {}, ())
     book.open()
     assert seen == [[], [True]]
-    assert journal.lives(book.folder)
+    assert journal.is_running(book.folder)
 
 
 def test_the_lock_is_the_detached_runners_alone(tmp_path: Path) -> None:
@@ -136,10 +138,10 @@ def test_the_lock_is_the_detached_runners_alone(tmp_path: Path) -> None:
         os.read(end, 1)
         os._exit(0)
     book.leave()
-    assert journal.lives(book.folder)
+    assert journal.is_running(book.folder)
     os.close(go)
     os.waitpid(pid, 0)
-    assert not journal.lives(book.folder)
+    assert not journal.is_running(book.folder)
     os.close(end)
 
 
@@ -152,19 +154,19 @@ def test_a_folder_of_a_wrong_clock_without_a_lock_is_not_alive_and_not_the_newes
     plan = (stale.folder / "plan.json").stat().st_mtime + ahead_s
     for path in (stale.folder / "plan.json", stale.folder):
         os.utime(path, (plan, plan))
-    assert not journal.lives(stale.folder)
+    assert not journal.is_running(stale.folder)
     Journal.begin(state, "newer", {}, ()).leave()
     assert [folder.name for folder in state.runs()] == ["newer", "stale"]
-    assert run._find(state, "").name == "newer"
+    assert run._find_run(state, "").name == "newer"
 
 
 def test_who_asks_for_the_current_run_gets_the_one_that_is_at_work(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     at_work = Journal.begin(state, "at-work", {}, ())
     Journal.begin(state, "a-dry-run-since", {}, ()).leave()
-    assert run._find(state, "").name == "at-work"
+    assert run._find_run(state, "").name == "at-work"
     at_work.leave()
-    assert run._find(state, "").name == "a-dry-run-since"
+    assert run._find_run(state, "").name == "a-dry-run-since"
 
 
 def test_a_run_of_a_wrong_clock_is_tidied_away_like_any_other(tmp_path: Path) -> None:
@@ -174,6 +176,6 @@ def test_a_run_of_a_wrong_clock_is_tidied_away_like_any_other(tmp_path: Path) ->
     ahead = (stale.folder / "plan.json").stat().st_mtime + 86_400 * 365
     for path in (stale.folder / "plan.json", stale.folder):
         os.utime(path, (ahead, ahead))
-    for n in range(journal.KEPT_RUNS + 1):
+    for n in range(journal.MAX_RUNS + 1):
         Journal.begin(state, f"run-{n}", {}, ()).leave()
     assert not stale.folder.exists()

@@ -19,15 +19,15 @@ from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode, event
 
-ALICE = lock.Owner("playbooks/deploy.yml", "alice@desk", "run-a", 1, 1_795_000_000.0)
-BOB = lock.Owner("playbooks/restart.yml", "bob@lap", "run-b", 2, 1_795_000_100.0)
+ALICE = lock.LockOwner("playbooks/deploy.yml", "alice@desk", "run-a", 1, 1_795_000_000.0)
+BOB = lock.LockOwner("playbooks/restart.yml", "bob@lap", "run-b", 2, 1_795_000_100.0)
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from sparkwright.host.state import StateFolder
 from sparkwright.host.runs import lock
-with lock.held(StateFolder(Path(sys.argv[1])), lock.Owner("deploy", "carol@x", "run-c", 7, 1.0), host="spark1"):
+with lock.acquire(StateFolder(Path(sys.argv[1])), lock.LockOwner("deploy", "carol@x", "run-c", 7, 1.0), host="spark1"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -48,28 +48,28 @@ def other(state: StateFolder) -> subprocess.Popen[bytes]:
 
 def test_a_second_one_is_refused_with_who_holds_it(state: StateFolder) -> None:
     with (
-        lock.held(state, ALICE, host="spark1"),
+        lock.acquire(state, ALICE, host="spark1"),
         pytest.raises(Refused, match=r"spark1 is locked: playbooks/deploy.yml by alice@desk, since .* \(run run-a\)"),
-        lock.held(state, BOB, host="spark1"),
+        lock.acquire(state, BOB, host="spark1"),
     ):
         pass
 
 
 def test_one_that_has_not_written_its_name_yet_is_no_somebody_of_1970(state: StateFolder) -> None:
     with (
-        lock.held(state, lock.Owner(), host="spark1"),
+        lock.acquire(state, lock.LockOwner(), host="spark1"),
         pytest.raises(Refused, match=r"spark1 is locked: another run, which has not recorded its name yet\."),
-        lock.held(state, BOB, host="spark1"),
+        lock.acquire(state, BOB, host="spark1"),
     ):
         pass
 
 
 def test_the_lock_is_free_again_and_tells_of_nobody(state: StateFolder) -> None:
-    with lock.held(state, ALICE, host="spark1") as before:
+    with lock.acquire(state, ALICE, host="spark1") as before:
         assert before is None
         assert lock.inspect(state) == (ALICE, True)
     assert lock.inspect(state) == (None, False)
-    with lock.held(state, BOB, host="spark1") as before:
+    with lock.acquire(state, BOB, host="spark1") as before:
         assert before is None
 
 
@@ -87,20 +87,20 @@ def test_waiting_says_for_whom_and_goes_on_when_he_is_done(state: StateFolder) -
         holder.communicate()
 
     threading.Thread(target=let_go).start()
-    with lock.held(state, BOB, host="spark1", wait_s=20, note=note) as before:
+    with lock.acquire(state, BOB, host="spark1", wait_s=20, note=note) as before:
         assert before is None
-    assert notes == [f"waiting: {lock.Owner('deploy', 'carol@x', 'run-c', 7, 1.0)}"]
+    assert notes == [f"waiting: {lock.LockOwner('deploy', 'carol@x', 'run-c', 7, 1.0)}"]
 
 
 def test_a_killed_owner_keeps_nobody_out_and_is_told(state: StateFolder) -> None:
     holder = other(state)
     assert lock.inspect(state)[1] is True
-    assert lock.forget(state) is False
+    assert lock.clear_owner(state) is False
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     owner, alive = lock.inspect(state)
     assert owner is not None and (owner.who, alive) == ("carol@x", False)
-    with lock.held(state, BOB, host="spark1") as before:
+    with lock.acquire(state, BOB, host="spark1") as before:
         assert before == owner
     assert lock.inspect(state) == (None, False)
 
@@ -109,7 +109,7 @@ def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
     holder = other(state)
     holder.kill()
     holder.wait()
-    assert lock.forget(state) is True
+    assert lock.clear_owner(state) is True
     assert lock.inspect(state) == (None, False)
 
 
@@ -120,11 +120,11 @@ def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: S
     book.write(event("task_finished", task="1", name="Stop previous server, keep it for rollback", status="changed"))
     book.write(event("task_started", task="2", name="Start the server"))
     state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
-    assert journal.unfinished(state, ALICE)
-    message = journal.story(state, ALICE)
+    assert journal.is_unfinished(state, ALICE)
+    message = journal.describe_interruption(state, ALICE)
     assert "alice@desk" in message and "in: Start the server" in message and "it had stopped qwen35" in message
     book.write(event("recap", exit=1))
-    assert not journal.unfinished(state, ALICE)
+    assert not journal.is_unfinished(state, ALICE)
 
 
 def test_a_full_disk_takes_the_ballast_and_then_events_but_never_the_run(state: StateFolder) -> None:
@@ -178,7 +178,7 @@ def test_who_only_looks_at_the_lock_keeps_nobody_out(state: StateFolder, monkeyp
     with (state.path / "lock").open("rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         monkeypatch.setattr(lock.time, "sleep", lambda seconds: fcntl.flock(looking, fcntl.LOCK_UN))
-        with lock.held(state, ALICE, host="spark1") as before:
+        with lock.acquire(state, ALICE, host="spark1") as before:
             assert before is None
 
 
@@ -194,20 +194,20 @@ def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrup
     state: StateFolder, playbook: str, settled_by: str
 ) -> None:
     name = Path(playbook).stem
-    owner = lock.Owner(playbook, "alice@desk", "run-a", os.getpid(), 1_795_000_000.0)
+    owner = lock.LockOwner(playbook, "alice@desk", "run-a", os.getpid(), 1_795_000_000.0)
     book = Journal.begin(state, "run-a", {"host": "spark1"}, ())
     book.open()
     book.write(event("task_started", task="t1", name="Start the server", module="container", where=""))
-    with lock.held(state, owner, host="spark1"):
-        assert journal.interrupted(state) == "", "it is in progress"
+    with lock.acquire(state, owner, host="spark1"):
+        assert journal.interruption_notice(state) == "", "it is in progress"
         left = (state.path / "lock").read_text()
     book.leave()
-    assert journal.interrupted(state) == "", "it gave the lock back"
+    assert journal.interruption_notice(state) == "", "it gave the lock back"
     (state.path / "lock").write_text(left)  # as kill -9 or a power cut leaves it, whoever has this pid now
-    result = journal.interrupted(state)
+    result = journal.interruption_notice(state)
     assert (
         result.startswith(f"{name} of 2026-11-1") and "by alice@desk was interrupted, in: Start the server; " in result
     )
     assert result.endswith(settled_by)
     book.write(event("recap", host="spark1", ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, seconds=1))
-    assert journal.interrupted(state) == "", "it had come to its end"
+    assert journal.interruption_notice(state) == "", "it had come to its end"

@@ -25,7 +25,7 @@ FINE: dict[str, Any] = {
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *, laid: dict[str, Any] | None = None, **given: Any) -> Result:
     """On a host without other ranks."""
     link_tree.lay(folder / "root", 1, **(laid or {}))
-    monkeypatch.setattr(cluster, "_leftovers", lambda args, context: iter(()))
+    monkeypatch.setattr(cluster, "_check_leftover_ranks", lambda args, context: iter(()))
     return FabricReady().run(FabricReady.Args(**{**FINE, **given}), RecordingContext(folder, root=str(folder / "root")))
 
 
@@ -76,7 +76,7 @@ def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str
     link_tree.lay(folder / "root", 1)
     for name, text in files.items():
         Path(f"{folder}/root{name}").write_text(f"{text}\n")
-    monkeypatch.setattr(cluster, "_leftovers", lambda args, context: iter(()))
+    monkeypatch.setattr(cluster, "_check_leftover_ranks", lambda args, context: iter(()))
     context = RecordingContext(folder, root=str(folder / "root"))
     return FabricReady().run(FabricReady.Args(**FINE), context), [
         item["text"] for item in context.said if item["event"] == "note"
@@ -134,8 +134,8 @@ def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_mee
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any] | None, refused: bool
 ) -> None:
     monkeypatch.setattr(RecordingContext, "docker", lambda self: None)
-    monkeypatch.setattr(cluster.replacement, "current", lambda context, name: own or {})
-    monkeypatch.setattr(cluster.containers, "who_listens", lambda client, port: "python3 (pid 7, user ops)")
+    monkeypatch.setattr(cluster.replacement, "find_current", lambda context, name: own or {})
+    monkeypatch.setattr(cluster.containers, "describe_port_holder", lambda client, port: "python3 (pid 7, user ops)")
     found = run(tmp_path, monkeypatch, port=29501)
     assert found.failed is refused
     if refused:

@@ -32,7 +32,7 @@ def channels(world: int) -> Iterator[list[Channel]]:
     hosts, port = tuple(f"spark{n + 1}" for n in range(world)), free_port()
     clusters = [Cluster("pair", rank, hosts, "127.0.0.1", port, join_s=60) for rank in range(world)]
     head = Coordinator(clusters[0], Secret(SECRET), print)
-    found = [Channel(cluster, Secret(SECRET), note=print, hidden=Redactor(["geheim-geheim"])) for cluster in clusters]
+    found = [Channel(cluster, Secret(SECRET), note=print, redactor=Redactor(["geheim-geheim"])) for cluster in clusters]
     at_once([item.join for item in found])
     try:
         yield found
@@ -174,7 +174,7 @@ def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_res
         context = RecordingContext(tmp_path, docker_host=docker_host)
         context.cluster = channel
         other.fail("Start the server", "the engine exited (exit code 1).")
-        until(channel.failed_elsewhere, "it is known here")
+        until(channel.remote_failure, "it is known here")
         with pytest.raises(
             Failed, match=r"^spark2 \(rank 1\) failed at 'Start the server': the engine exited \(exit code 1\)\.$"
         ):

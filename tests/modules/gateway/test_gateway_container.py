@@ -16,10 +16,10 @@ def test_one_that_no_gateway_takes_back_yet_is_not_called_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = RecordingContext(tmp_path)
-    server_operations.made(context.state)
+    server_operations.ensure_key(context.state)
     drain_record.drain(context.state, [Gateway("box", "127.0.0.1", free_port(), False, "spark1")], "run-1")
-    monkeypatch.setattr(replacement, "current", lambda context, name: {"Id": "x", "State": {"Running": True}})
+    monkeypatch.setattr(replacement, "find_current", lambda context, name: {"Id": "x", "State": {"Running": True}})
     result = GatewayReturn().run(GatewayReturn.Args(name="chat", proved=True), context)
     assert (result.changed, result.msg, result.data["returned"]) == (False, "not returned yet", [])
     assert [item["text"] for item in context.said] == ["the gateway box does not answer: not returned there yet."]
-    assert drain_record.of(context.state) != [], "the next run returns it"
+    assert drain_record.load_gateways(context.state) != [], "the next run returns it"

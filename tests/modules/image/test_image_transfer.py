@@ -12,7 +12,7 @@ import pytest
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.image import image_transfer as transfer
-from sparkwright.modules.image.image_transfer import LIVES_S, CopyKey
+from sparkwright.modules.image.image_transfer import KEY_LIFETIME_S, CopyKey
 from tests.modules.context import RecordingContext
 
 ARGS = transfer.SendImage.Args("sha256:1", "a/b:incoming")
@@ -27,11 +27,11 @@ def sent(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
 
     def run() -> None:
         try:
-            found.append(transfer._send(ARGS, ["sh", "-c", script], RecordingContext(home)))
+            found.append(transfer._stream_image(ARGS, ["sh", "-c", script], RecordingContext(home)))
         except Failed as error:
             found.append(error)
 
-    monkeypatch.setattr(transfer, "_saved", saved)
+    monkeypatch.setattr(transfer, "_export_image", saved)
     work = threading.Thread(target=run, daemon=True)
     work.start()
     work.join(30)
@@ -55,8 +55,8 @@ def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("script", "limit", "result"),
     [
-        ("exec sleep 60", "SILENCE_S", "no progress for 0.5 s"),
-        ("cat >/dev/null; exec sleep 60", "ENDED_S", "not finished 0.5 s after the last byte"),
+        ("exec sleep 60", "SILENCE_TIMEOUT_S", "no progress for 0.5 s"),
+        ("cat >/dev/null; exec sleep 60", "FINISH_TIMEOUT_S", "not finished 0.5 s after the last byte"),
     ],
     ids=["takes-nothing", "never-ends"],
 )
@@ -133,7 +133,7 @@ def test_a_key_that_was_left_behind_goes_and_one_that_still_counts_stays(tmp_pat
         until = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + in_s))
         return f'restrict,expiry-time="{until}",command="true" {key(n)} sparkwright-copy'
 
-    keys(tmp_path).write_text(f"{line(1, -3600)}\n{line(2, LIVES_S)}\n")
+    keys(tmp_path).write_text(f"{line(1, -3600)}\n{line(2, KEY_LIFETIME_S)}\n")
     CopyKey().run(CopyKey.Args(key(3), "true"), RecordingContext(tmp_path))
     assert [text.split()[-2][-4:] for text in keys(tmp_path).read_text().splitlines()] == ["0002", "0003"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.model.chat_template import kept
+from sparkwright.engines.model.chat_template import validate_entry
 from sparkwright.errors import Failed
 from sparkwright.health import snapshot
 from sparkwright.host.models import manifest, model_folders
@@ -67,7 +67,7 @@ def context(tmp_path: Path, hub: tuple[Flaky, Server]) -> RecordingContext:
 @pytest.fixture
 def no_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs on this host."""
-    monkeypatch.setattr(model_files, "_replaced", lambda context: False)
+    monkeypatch.setattr(model_files, "_is_replaced", lambda context: False)
 
 
 def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> 
             files=found["files"],
             dir="~/m",
             transfer=transfer,
-            chat=kept(found.get("chat")),
+            chat=validate_entry(found.get("chat")),
         ),
         context,
     )
@@ -136,19 +136,19 @@ def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: Rec
     fetch(context)
     entry, folder = pinned(context), context.machine.home / "m"
     model = {"id": MODEL, "commit": entry["commit"], "dir": "~/m"}
-    good_states.remember(context.state, {"spec": {"name": "qwen35"}, "model": model})
+    good_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     assert fetch(context, commit="b" * 40, files=fewer).changed
     assert not (folder / "README.md").exists()
     assert model_folders.restore_kept(folder) == 1
     assert (folder / "README.md").exists()
-    assert not model_folders.commit_of(folder)
+    assert not model_folders.kept_commit(folder)
     assert not fetch(context, **entry).changed
 
 
 def verified(context: RecordingContext, commit: str) -> None:
     model = {"id": MODEL, "commit": commit, "dir": "~/m"}
-    good_states.remember(context.state, {"spec": {"name": "qwen35"}, "model": model})
+    good_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
 
 
 def rolled_back(context: RecordingContext) -> None:
@@ -170,7 +170,7 @@ def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
     rolled_back(context)
     assert (folder / SHARD).exists()
     assert not (folder / "README.md").exists()
-    assert snapshot.changed_files(context, good_states.last(context.state)) == []
+    assert snapshot.list_changed_files(context, good_states.load_last(context.state)) == []
     assert not fetch(context, commit=entry["commit"], files=value).changed
 
 
@@ -183,7 +183,7 @@ def test_a_revision_that_was_rolled_back_is_no_drift(
     hub[0].moved = lambda: True
     assert fetch(context).data["fetched"] == sorted(MOVED_PATHS)
     rolled_back(context)
-    assert snapshot.changed_files(context, good_states.last(context.state)) == []
+    assert snapshot.list_changed_files(context, good_states.load_last(context.state)) == []
     options = hub[0].asked
     assert not fetch(context, **old).changed
     assert hub[0].asked == options
@@ -227,7 +227,7 @@ def test_a_complete_copy_that_check_mode_has_proved_is_not_hashed_again_by_the_r
     assert Manifest.of(context.state, context.machine.home / "m").rows  # and nothing was written:
     assert not list(context.state.path.glob("model-*.json"))
     context.check = False
-    monkeypatch.setattr(manifest, "digest", lambda *args, **more: pytest.fail("hashed again"))
+    monkeypatch.setattr(manifest, "hash_file", lambda *args, **more: pytest.fail("hashed again"))
     assert not fetch(context, **found).changed
     assert list(context.state.path.glob("model-*.json"))
 

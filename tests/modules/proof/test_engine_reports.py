@@ -7,11 +7,11 @@ import pytest
 
 from sparkwright.engines import engine
 from sparkwright.engines.log import text as log_text
-from sparkwright.engines.log.reader import Reader, read
+from sparkwright.engines.log.reader import LogReader, read_log
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.errors import Refused
 from sparkwright.modules.proof import engine_reports
-from sparkwright.modules.proof.engine_reports import VerifyLogs, Watch
+from sparkwright.modules.proof.engine_reports import PatternWatch, VerifyLogs
 
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 HYBRID_ON = (DATA / "hybrid-chunked-on" / "server.log").read_text()
@@ -22,10 +22,10 @@ NCCL_SOCKET = "spark1:77:77 [0] NCCL INFO NET/Socket : Using [0]enp1s0:192.0.2.7
 
 def verdicts(text: str, **args: Any) -> list[str]:
     wanted = VerifyLogs.Args(name="x", **args)
-    watch = Watch([*wanted.expect_log, *wanted.forbid_log])
-    for line in log_text.lines_of(text):
+    watch = PatternWatch([*wanted.expect_log, *wanted.forbid_log])
+    for line in log_text.iter_lines(text):
         watch.feed(line)
-    return [check.verdict for check in engine_reports.checks_of(wanted, read(text, LOG), watch.found)]
+    return [check.verdict for check in engine_reports.evaluate_checks(wanted, read_log(text, LOG), watch.found)]
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,18 @@ def test_patterns_are_expected_and_forbidden(log: str, found: list[str]) -> None
 
 
 def test_what_is_not_found_fails_unless_the_recipe_says_so() -> None:
-    assert "not found" in engine_reports.wrong("fail")
-    assert engine_reports.wrong("pass") == ("disproved",)
+    assert "not found" in engine_reports.failing_verdicts("fail")
+    assert engine_reports.failing_verdicts("pass") == ("disproved",)
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(Refused, match="is not a regular expression"):
-        Watch(["NET/(IB"])
+        PatternWatch(["NET/(IB"])
 
 
 def test_a_line_of_an_earlier_start_does_not_count() -> None:
-    reader, watch = Reader(LOG), Watch(["NET/IB"])
-    for line in log_text.lines_of(HYBRID_ON + NCCL_IB + HYBRID_OFF):
+    reader, watch = LogReader(LOG), PatternWatch(["NET/IB"])
+    for line in log_text.iter_lines(HYBRID_ON + NCCL_IB + HYBRID_OFF):
         if reader.feed(line):
             watch.forget()
         watch.feed(line)
@@ -80,10 +80,15 @@ def test_a_line_of_an_earlier_start_does_not_count() -> None:
 
 
 def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:
-    llama, data = engine.of("llama_cpp"), DATA.parent / "llama-b10068"
-    (value,) = engine_reports.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
+    llama, data = engine.get_engine("llama_cpp"), DATA.parent / "llama-b10068"
+    (value,) = engine_reports.find_unmet_requests(
+        read_log((data / "capped" / "server.log").read_bytes(), llama.log), llama
+    )
     assert (value.check, value.verdict) == ("serves what was asked", "disproved")
     assert value.evidence.endswith(
         "the slot context (25088) exceeds the training context of the model (8192) - capping"
     )
-    assert engine_reports.unmet(read((data / "ready" / "server.log").read_bytes(), llama.log), llama) == []
+    assert (
+        engine_reports.find_unmet_requests(read_log((data / "ready" / "server.log").read_bytes(), llama.log), llama)
+        == []
+    )

@@ -83,7 +83,7 @@ def box(api: Any, tmp_path: Path) -> Iterator[Box]:
             "--model", "/models/m", "--served-model-name", "tiny", "--max-model-len", "4096", "--max-num-seqs", "8",
         ),
     )  # fmt: skip
-    made = api.create_container_from_config({**container_options.create_arguments(spec), "Image": image}, name)["Id"]
+    made = api.create_container_from_config({**container_options.build_create_body(spec), "Image": image}, name)["Id"]
     try:
         api.start(made)
         answers(api, made, spec)

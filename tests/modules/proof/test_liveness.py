@@ -35,7 +35,7 @@ def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None =
         "Id": "abc",
         "Name": "/qwen35",
         "Image": "sha256:0",
-        "Config": {"Labels": container_labels.labels(RecordingContext(home), "server", "qwen35")},
+        "Config": {"Labels": container_labels.build_labels(RecordingContext(home), "server", "qwen35")},
         "RestartCount": more.get("restarts", 0),
         "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
         "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "unless-stopped"}},
@@ -68,10 +68,10 @@ def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedu
 def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
     """A stream is answered all the while; a request that comes now waits in the queue."""
     with serving(Schedule(gap_s=0.02, chunks=100_000)) as server:
-        body = {**openai_api.generated(HTTP, "m", "hello", 100_000), "stream": True}
+        body = {**openai_api.build_request(HTTP, "m", "hello", 100_000), "stream": True}
         client = threading.Thread(
-            target=http_probe.ask,
-            args=(server.url, openai_api.CHAT),
+            target=http_probe.send_request,
+            args=(server.url, openai_api.CHAT_PATH),
             kwargs={"body": body, "timeout_s": 60},
             daemon=True,
         )

@@ -9,9 +9,9 @@ import pytest
 from sparkwright.engines.http import Http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Refused
-from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.measure.smoke import Baseline
-from sparkwright.modules.proof.load_proof import DepthRates, Rate, fallen, numbers, shown
+from sparkwright.modules.proof.load_proof import DepthRates, Rate, describe_rate_drops, format_rates, parse_rates
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.result import Result
@@ -35,7 +35,7 @@ def baseline(context: RecordingContext, http: Http, **depth: float) -> None:
     """A throughput baseline with these rates at depth, by tokens."""
     kept = {name.removeprefix("at_"): rate for name, rate in depth.items()}
     Baselines(context.state).write(
-        key_of(KEY, context.machine, http), Baseline({"prose": 300.0}, 0.01, 5), {"depth": kept}
+        build_key(KEY, context.machine, http), Baseline({"prose": 300.0}, 0.01, 5), {"depth": kept}
     )
 
 
@@ -85,11 +85,13 @@ def test_a_recipe_s_depths_reach_as_far_as_its_context(tmp_path: Path) -> None:
 
 
 def test_a_first_rate_below_half_of_the_short_one_is_doubtful() -> None:
-    assert "does an attention backend fall back?" in shown([Rate(8192, 20.0)], 47.0)
-    assert "fall back" not in shown([Rate(8192, 40.0)], 47.0)
+    assert "does an attention backend fall back?" in format_rates([Rate(8192, 20.0)], 47.0)
+    assert "fall back" not in format_rates([Rate(8192, 40.0)], 47.0)
 
 
 def test_what_a_baseline_keeps_is_read_as_numbers_only() -> None:
-    assert numbers({"8192": 40.0, "x": "y", "1": True, "2": -1}) == {"8192": 40.0}
-    assert numbers(None) == {}
-    assert fallen([Rate(8192, 29.0)], {"8192": 40.0}) and not fallen([Rate(8192, 31.0)], {"8192": 40.0})
+    assert parse_rates({"8192": 40.0, "x": "y", "1": True, "2": -1}) == {"8192": 40.0}
+    assert parse_rates(None) == {}
+    assert describe_rate_drops([Rate(8192, 29.0)], {"8192": 40.0}) and not describe_rate_drops(
+        [Rate(8192, 31.0)], {"8192": 40.0}
+    )

@@ -13,7 +13,7 @@ from sparkwright.errors import Exit
 from sparkwright.host.containers import container_labels
 from sparkwright.modules.proof import probes
 from sparkwright.modules.proof.probes import Probes
-from sparkwright.modules.proof.verdict import ASIDE
+from sparkwright.modules.proof.verdict import NOT_REQUESTED
 from sparkwright.protocol.result import Result
 from sparkwright.sandbox.hub import QWEN35_CONFIG
 from tests.modules.context import RecordingContext
@@ -108,7 +108,7 @@ def test_a_vector_of_another_length_fails(served: Any, tmp_path: Path) -> None:
 
 def test_without_probes_no_server_is_asked(tmp_path: Path) -> None:
     args = Probes.Args(base_url="http://127.0.0.1:1", model="m")
-    assert Probes().run(args, RecordingContext(tmp_path)).data["verdict"] == ASIDE
+    assert Probes().run(args, RecordingContext(tmp_path)).data["verdict"] == NOT_REQUESTED
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_server_without_an_api_is_told_the_release_that_has_it(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = served({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
-    monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.of("vllm"))
+    monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.get_engine("vllm"))
     result = run(server, tmp_path, "messages")
     assert result.failed and "/v1/messages is not there (404" in result.msg
     assert "vLLM serves /v1/messages from 0.11.2 on" in result.fix
@@ -192,5 +192,5 @@ def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(serve
 @pytest.mark.parametrize(("status", "noted"), [(500, True), (503, True), (400, False), (422, False), (200, False)])
 def test_a_picture_out_of_reach_that_is_the_servers_fault_is_a_note(status: int, noted: bool) -> None:
     (probe,) = (variant for variant in content.IMAGE_VARIANTS if variant.optional)
-    found = probes._judged(probe, Reply(status, "cannot connect" if status != 200 else "", {}), 5)
+    found = probes._evaluate_reply(probe, Reply(status, "cannot connect" if status != 200 else "", {}), 5)
     assert (found.verdict, bool(found.note)) == ("proved", noted)

@@ -14,7 +14,7 @@ from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
 from sparkwright.host.runs import lock
 from sparkwright.measure import background
-from sparkwright.measure.background import Lag
+from sparkwright.measure.background import LagSampler
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -34,7 +34,7 @@ SMI = '#!/bin/sh\necho "{clock}, 28.5, 45, 96"\n'
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine that runs the tests is no doubt about the rates."""
-    monkeypatch.setattr(Lag, "spoils_rates", lambda lag, decoding_s: False)
+    monkeypatch.setattr(LagSampler, "spoils_rates", lambda lag, decoding_s: False)
 
 
 def context_of(home: Path, *, clock: int = 0) -> RecordingContext:
@@ -68,7 +68,7 @@ def test_of_a_server_that_nobody_described_no_baseline_is_kept(tmp_path: Path) -
 def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        with lock.alone(context.state, "run-2", "Verify"):
+        with lock.acquire_measurement(context.state, "run-2", "Verify"):
             found = run(server, context, wait_s=0)
         assert not server.record
     assert (found.exit, "Verify is in progress on this host (run run-2)" in found.msg) == (Exit.INCONCLUSIVE, True)
@@ -281,10 +281,10 @@ def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> Non
 
 
 def test_a_busy_gpu_at_little_power_is_told() -> None:
-    waiting = background.State(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
+    waiting = background.GpuState(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
     assert waiting.stalled(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
     assert waiting.stalled(30.0) == waiting.stalled(None) == ""
-    assert background.State(power_w=28.5, utilization_percent=40.0).stalled(70.0) == ""  # it has little to do
+    assert background.GpuState(power_w=28.5, utilization_percent=40.0).stalled(70.0) == ""  # it has little to do
 
 
 SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']}
@@ -296,12 +296,12 @@ def test_it_measures_again_while_the_client_was_held_up(
 ) -> None:
     context, measurements = context_of(tmp_path), []
 
-    def late(lag: Lag, decoding_s: float) -> bool:
+    def late(lag: LagSampler, decoding_s: float) -> bool:
         if lag not in measurements:
             measurements.append(lag)
         return len(measurements) <= held_up
 
-    monkeypatch.setattr(Lag, "spoils_rates", late)
+    monkeypatch.setattr(LagSampler, "spoils_rates", late)
     with serving(Schedule(**FAST)) as server:
         found = run(server, context)
     assert (found.data["verdict"], len(measurements)) == (verdict, 3), found.msg

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console.events.tables import TABLES, lines
+from sparkwright.console.events.tables import TABLES, format_table
 from sparkwright.errors import Exit
 from sparkwright.modules.proof.verdict import Verdict
 from sparkwright.protocol.result import Result
@@ -51,7 +51,7 @@ def test_rows_say_what_was_not_looked_at(tmp_path: Path) -> None:
 def test_the_table_stays_within_the_terminal(tmp_path: Path) -> None:
     long = Result(failed=True, msg="word " * 60, fix="mend it").registered()
     rows = summed(tmp_path, throughput=long, health=GOOD).data["rows"]
-    shown = [text for _, text in lines(rows, TABLES["verdict"][1], 80)]
+    shown = [text for _, text in format_table(rows, TABLES["verdict"][1], 80)]
     assert max(map(len, shown)) <= 80
     assert any("→ mend it" in text for text in shown)
 

@@ -29,7 +29,7 @@ def made(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Ca
     def make(script: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
-        words["labels"] = container_labels.labels(RecordingContext(tmp_path), "server", name)
+        words["labels"] = container_labels.build_labels(RecordingContext(tmp_path), "server", name)
         policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
         value = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
         all_of_them.append(value)

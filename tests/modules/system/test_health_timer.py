@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.errors import Refused
 from sparkwright.health.settings import Settings
-from sparkwright.health.store import latest
+from sparkwright.health.store import load_latest
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 
@@ -44,7 +44,7 @@ def test_it_is_a_line_among_others_and_goes_without_a_trace(host: RecordingConte
     first = HealthTimer().run(args, host)
     assert first.changed and first.data["scope"] == "cron"
     assert (tmp_path / "table").read_text().startswith(MINE + "*/10 * * * * ")
-    found = latest(host.state.path)
+    found = load_latest(host.state.path)
     assert found is not None and (found.state, found.every_s) == ("unknown", 600)  # the first check has run
     assert (shown / "sparkwright.prom").exists()
     assert not HealthTimer().run(args, host).changed

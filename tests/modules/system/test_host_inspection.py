@@ -84,10 +84,10 @@ def server() -> Iterator[ThreadingHTTPServer]:
     value.server_close()
 
 
-def found(tmp_path: Path, *containers: dict[str, Any]) -> list[running_server.Server]:
+def found(tmp_path: Path, *containers: dict[str, Any]) -> list[running_server.ModelServer]:
     context = RecordingContext(tmp_path)
     context.docker = lambda: Engine(list(containers))  # type: ignore[method-assign, assignment, return-value]
-    return running_server.find(context)
+    return running_server.list_servers(context)
 
 
 def test_a_container_that_lists_its_models_is_a_server_whoever_started_it(
@@ -108,10 +108,10 @@ def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, ser
     ("message", "labels", "servers"),
     [
         ((200, {"hello": "world"}), {}, []),
-        ((200, ["data"]), {engine.LABEL: "vllm"}, []),
+        ((200, ["data"]), {engine.ENGINE_LABEL: "vllm"}, []),
         ((404, {}), {}, []),
         ((401, {}), {}, []),
-        ((401, {}), {engine.LABEL: "vllm"}, [[]]),
+        ((401, {}), {engine.ENGINE_LABEL: "vllm"}, [[]]),
     ],
 )
 def test_another_web_server_is_none_and_one_with_a_key_is_known_by_its_label(

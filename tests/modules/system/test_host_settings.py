@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.system.host_settings import RECORD, HostSettings
-from sparkwright.modules.system.services import UNIT, SystemdUnit
+from sparkwright.modules.system.host_settings import RECORD_FILE, HostSettings
+from sparkwright.modules.system.services import UNIT_NAME, SystemdUnit
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 
@@ -64,7 +64,7 @@ def test_a_dry_run_shows_each_setting_and_touches_nothing(box: Box) -> None:
     assert shown["earlyoom"] == ('EARLYOOM_ARGS="-r 3600"', 'EARLYOOM_ARGS="-m 2"')
     assert set(shown) == {"clock cap", "swappiness", "earlyoom", "Ollama's limits"}
     assert (box.files(), box.commands) == (before, [])
-    assert not Path(f"{box.root}{RECORD}").exists()
+    assert not Path(f"{box.root}{RECORD_FILE}").exists()
 
 
 def test_settings_are_made_once_and_undone_to_what_was_there(box: Box) -> None:
@@ -84,7 +84,7 @@ def test_settings_are_made_once_and_undone_to_what_was_there(box: Box) -> None:
     assert box.files() == before
     assert "sysctl -w vm.swappiness=60" in box.commands[made:]
     assert "systemctl disable --now sparkwright-clock-cap.service" in box.commands[made:]
-    assert not Path(f"{box.root}{RECORD}").parent.exists()
+    assert not Path(f"{box.root}{RECORD_FILE}").parent.exists()
     assert not (box.root / "etc/systemd/system/ollama.service.d").exists()
     assert not box.run(undo=True).changed
 
@@ -112,7 +112,7 @@ def test_what_nobody_changed_is_undone_beside_what_somebody_did(box: Box) -> Non
 def test_a_run_that_was_killed_before_it_wrote_is_undone(box: Box) -> None:
     before = box.files()
     box.run(earlyoom_percent=2)
-    record = Path(f"{box.root}{RECORD}")
+    record = Path(f"{box.root}{RECORD_FILE}")
     record.write_text(record.read_text().replace("true", "false"))
     (box.root / "etc/default/earlyoom").write_text(EARLYOOM)
     assert box.run(undo=True).changed and box.files() == before
@@ -162,7 +162,7 @@ def test_a_value_that_no_host_can_have_is_refused(box: Box, given: dict[str, Any
 
 def test_a_damaged_record_is_never_taken_for_an_empty_one(box: Box) -> None:
     box.run(swappiness=10)
-    Path(f"{box.root}{RECORD}").write_text("{")
+    Path(f"{box.root}{RECORD_FILE}").write_text("{")
     with pytest.raises(Refused, match="is damaged"):
         box.run(undo=True)
 
@@ -194,4 +194,4 @@ def test_what_is_no_unit_is_refused_before_systemd_is_asked(tmp_path: Path, name
     "name", ["ollama.service", "user@1000.service", "dev-sda1.swap", r"a\x2db.mount", "x:y_z.timer"]
 )
 def test_the_names_of_systemd_are_taken(name: str) -> None:
-    assert UNIT.fullmatch(name)
+    assert UNIT_NAME.fullmatch(name)

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from sparkwright.project import shipped_files, starter
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.lockfile import Lock
-from sparkwright.project.shipped_files import MARK
+from sparkwright.project.shipped_files import SCHEMA_MARK
 from tests.project.importing.forms import taken
 
 
@@ -27,16 +27,16 @@ from tests.project.importing.forms import taken
     ],
 )
 def test_a_part_of_a_name_is_that_name_and_else_the_nearest_spelling(word: str, known: list[str], answer: str) -> None:
-    assert nearest(word, known) == answer
+    assert suggest_name(word, known) == answer
 
 
 # The first line of each YAML file leads an editor to a schema in the project itself, and the file fits it.
 
 
 SHIPPED = [
-    path.relative_to(shipped_files.source())
+    path.relative_to(shipped_files.shipped_folder())
     for folder in ("hosts", "recipes", "playbooks")
-    for path in sorted((shipped_files.source() / folder).rglob("*.yml"))
+    for path in sorted((shipped_files.shipped_folder() / folder).rglob("*.yml"))
 ]
 
 
@@ -53,21 +53,21 @@ def fits(path: Path) -> Path:
     """The schema that the file's first line names; it fits it."""
     text = path.read_text()
     first, _, _ = text.partition("\n")
-    assert first.startswith(MARK), path
-    schema = (path.parent / first.removeprefix(MARK)).resolve()
+    assert first.startswith(SCHEMA_MARK), path
+    schema = (path.parent / first.removeprefix(SCHEMA_MARK)).resolve()
     validator(schema.read_text()).validate(yaml.safe_load(text))
     return schema
 
 
 @pytest.mark.parametrize("name", SHIPPED, ids=str)
 def test_a_shipped_file_fits_the_schema_that_its_first_line_names(name: Path) -> None:
-    top = shipped_files.source()
+    top = shipped_files.shipped_folder()
     assert fits(top / name).parent == (top / "schemas").resolve()
 
 
 def test_a_new_project_has_every_schema_and_needs_no_network(tmp_path: Path) -> None:
-    written = [path for path in starter.lay(tmp_path) if path.suffix == ".yml"]
-    assert len(written) == len(list(starter.files())) - 1 > 20
+    written = [path for path in starter.write_starter(tmp_path) if path.suffix == ".yml"]
+    assert len(written) == len(list(starter.list_files())) - 1 > 20
     for path in written:
         schema = fits(path)
         assert schema.is_relative_to(tmp_path.resolve())
@@ -85,9 +85,9 @@ def refs(schema: object) -> list[str]:
 
 
 def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     (tmp_path / "hosts/groups.yml").unlink()
-    for path in starter.lay_pair(tmp_path):
+    for path in starter.write_pair(tmp_path):
         fits(path)
     (tmp_path / "recipes/taken.yml").write_text(taken("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny").text)
     assert fits(tmp_path / "recipes/taken.yml").name == "recipe.json"
@@ -97,7 +97,7 @@ def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["host", "recipe", "tasks"])
 def test_a_wrong_key_does_not_fit(kind: str) -> None:
-    schema = json.loads((shipped_files.source() / f"schemas/{kind}.json").read_text())
+    schema = json.loads((shipped_files.shipped_folder() / f"schemas/{kind}.json").read_text())
     wrong = [{"name": 7}] if kind == "tasks" else {"adress": "x"}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, schema)

@@ -7,8 +7,8 @@ scitrera/oss-spark-run@3190eb7.
 from pathlib import Path
 
 from sparkwright.project.importing import recipe_of, recognise
-from sparkwright.project.importing.foreign import Report
-from sparkwright.project.importing.recipe_of import Taken
+from sparkwright.project.importing.foreign import ImportReport
+from sparkwright.project.importing.recipe_of import ImportedRecipe
 
 VLLM = """
 meta:
@@ -79,12 +79,12 @@ services:
 """
 
 
-def taken(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> Taken:
+def taken(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> ImportedRecipe:
     """Return the recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
-    report = Report({key.replace("__", ".").replace("_", "-"): value for key, value in answers.items()})
-    return recipe_of.taken(recognise.read(text, Path(path), report), name, report, path)
+    report = ImportReport({key.replace("__", ".").replace("_", "-"): value for key, value in answers.items()})
+    return recipe_of.build_recipe(recognise.parse(text, Path(path), report), name, report, path)
 
 
-def rows(one: Taken, sort: str) -> str:
+def rows(one: ImportedRecipe, sort: str) -> str:
     """Return a report's rows of one sort."""
     return "\n".join(f"{row.what}: {row.why}" for row in one.report.rows if row.sort == sort)

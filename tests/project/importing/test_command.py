@@ -19,7 +19,7 @@ ASKED = VLLM.replace("dgx_spark_gb10:\n", "h100:\n")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    starter.lay(tmp_path)
+    starter.write_starter(tmp_path)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/tiny.yaml").write_text(VLLM)
     (tmp_path / "theirs/asked.yaml").write_text(ASKED)

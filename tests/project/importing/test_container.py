@@ -14,8 +14,8 @@ from sparkwright.host.records import incidents
 from sparkwright.modules.server.server_inspection import ContainerSettings
 from sparkwright.project import recipe
 from sparkwright.project.importing import recipe_of
-from sparkwright.project.importing.container import read_running
-from sparkwright.project.importing.foreign import Report
+from sparkwright.project.importing.container import convert_running
+from sparkwright.project.importing.foreign import ImportReport
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext
@@ -67,8 +67,8 @@ def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: An
     try:
         assert made.returncode == 0, made.stderr
         data = ContainerSettings().run(ContainerSettings.Args(NAME), RecordingContext(tmp_path)).data
-        report = Report({"model": "acme/Tiny"})
-        value = recipe_of.taken(read_running(data, "spark1", report), "one", report, "spark1")
+        report = ImportReport({"model": "acme/Tiny"})
+        value = recipe_of.build_recipe(convert_running(data, "spark1", report), "one", report, "spark1")
         (tmp_path / "recipes").mkdir()
         (tmp_path / "recipes/one.yml").write_text(value.text)
         names = recipe.scope(
@@ -119,8 +119,8 @@ def test_no_key_of_a_real_container_leaves_the_host_by_adoption_or_incident(clie
     assert settings["options"]["labels"]["mine"] == "1" and "--api-key ***" in settings["command"][1]
     inspected = json.loads((bundle / "inspect.json").read_text())
     assert "curl -fH" in inspected["Config"]["Healthcheck"]["Test"][1], "what is no secret stays"
-    report = Report()
-    taken = recipe_of.taken(read_running(settings, "spark1", report), "", report, "spark1")
+    report = ImportReport()
+    taken = recipe_of.build_recipe(convert_running(settings, "spark1", report), "", report, "spark1")
     shown = json.dumps(report.to_json())
     assert "***" not in taken.text and KEY not in shown
     assert "label app.api-key" in shown and "HF_TOKEN" in shown

@@ -123,7 +123,7 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
         assert took, (word, by_hand)
         rows = [client.api.inspect_container(by_hand)]
         client.api.remove_container(by_hand, v=True)
-        made = client.api.create_container_from_config(container_options.create_arguments(spec), spec.name)["Id"]
+        made = client.api.create_container_from_config(container_options.build_create_body(spec), spec.name)["Id"]
         rows.append(client.api.inspect_container(made))
         client.api.remove_container(made, v=True)
         assert [container_options.differences(spec, row, image) for row in rows] == [[], []], word

@@ -3,7 +3,7 @@
 import yaml
 
 from sparkwright.project.importing import container, recipe_of
-from sparkwright.project.importing.foreign import Report
+from sparkwright.project.importing.foreign import ImportReport
 from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
 
 ADOPT = ("recipe.import", "--from-host", "sandbox", "--name", "adopted", "--answer", "model=Qwen/Qwen3.5-35B-A3B-FP8")
@@ -44,8 +44,8 @@ def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: Desk) 
 
 
 def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
-    report = Report()
-    value = recipe_of.taken(container.read_running(SETTINGS, "spark1", report), "", report, "spark1")
+    report = ImportReport()
+    value = recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
     found = yaml.safe_load(value.text)
     assert value.name == "my_llm" and found["container"]["name"] == "My_LLM"
     assert found["container"]["ports"] == ["0.0.0.0:9000:8001"] and found["vllm"]["port"] == 8001
@@ -62,22 +62,22 @@ def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it(
         "program": ["/opt/nvidia/nvidia_entrypoint.sh"],
         "command": ["vllm", "serve", "--model", "acme/Tiny"],
     }
-    report = Report()
+    report = ImportReport()
     found = yaml.safe_load(
-        recipe_of.taken(container.read_running(wrapped, "spark1", report), "", report, "spark1").text
+        recipe_of.build_recipe(container.convert_running(wrapped, "spark1", report), "", report, "spark1").text
     )
     assert found["container"]["entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", "vllm", "serve"]
     assert found["model"]["id"] == "acme/Tiny"
-    report = Report()
+    report = ImportReport()
     usual = yaml.safe_load(
-        recipe_of.taken(container.read_running(SETTINGS, "spark1", report), "", report, "spark1").text
+        recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1").text
     )
     assert "entrypoint" not in usual["container"]
 
 
 def test_it_says_how_the_files_that_it_downloaded_are_taken_over() -> None:
-    report = Report()
-    recipe_of.taken(container.read_running(SETTINGS, "spark1", report), "", report, "spark1")
+    report = ImportReport()
+    recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
     message = " ".join(f"{row.what} {row.why}" for row in report.rows)
     folder = "~/models/tiny"
     assert f"mkdir -p {folder} && sudo cp -rlL /srv/cache/hub/models--acme--Tiny/snapshots/*/. {folder}/" in message

@@ -36,19 +36,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_sees_what_the_check_finds(project: Path) -> None:
     checked = Inventory.load(project).hosts
-    seen = {host.name: host.way for host in patterns.hosts(project, ",".join(HOSTS))}
+    seen = {host.name: host.way for host in patterns.read_ssh_hosts(project, ",".join(HOSTS))}
     assert seen == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4", "spark5")}
 
 
 @pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])
 def test_it_understands_every_pattern(project: Path, pattern: str) -> None:
     wanted = [host.name for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
-    assert [host.name for host in patterns.hosts(project, pattern)] == wanted
+    assert [host.name for host in patterns.read_ssh_hosts(project, pattern)] == wanted
 
 
 @pytest.mark.parametrize("pattern", ["", "groups", "nobody", "spark1:!spark1", "../hosts/spark1", "desk,play"])
 def test_who_is_not_reached_over_ssh_or_not_there_waits_for_the_check(project: Path, pattern: str) -> None:
-    assert patterns.hosts(project, pattern) == []
+    assert patterns.read_ssh_hosts(project, pattern) == []
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_who_is_not_reached_over_ssh_or_not_there_waits_for_the_check(project: P
 )
 def test_a_file_that_is_wrong_waits_for_the_check(project: Path, text: str) -> None:
     (project / "hosts/spark1.yml").write_text(text)
-    assert patterns.hosts(project, "spark1") == []
+    assert patterns.read_ssh_hosts(project, "spark1") == []
 
 
 def test_groups_that_are_wrong_wait_for_the_check(project: Path) -> None:
     (project / "hosts/groups.yml").write_text("lab: [spark1]\n")
-    assert patterns.hosts(project, "spark1") == []
+    assert patterns.read_ssh_hosts(project, "spark1") == []
 
 
 def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None:
     program = (
         "import sys; from sparkwright.app import connect\n"
         "connect.open_link = lambda host, need: print(host.name, host.port, 'pydantic' in sys.modules) or sys.exit(0)\n"
-        "connect.reach('spark1', 'plan')"
+        "connect.connect_hosts('spark1', 'plan')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, cwd=project, text=True, timeout=60, check=False
@@ -93,7 +93,7 @@ def test_it_knows_the_servers_of_a_host_that_serves_several(project: Path, patte
     text = "user: me\ngroups: [lab]\nserves: [a, {recipe: b, port: 8001}]\n"
     (project / "hosts/several.yml").write_text(text)
     checked = [host for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
-    assert [(host.name, host.way) for host in patterns.hosts(project, pattern)] == [
+    assert [(host.name, host.way) for host in patterns.read_ssh_hosts(project, pattern)] == [
         (item.name, item.way) for item in checked
     ]
     assert all(host.machine == "several" for host in checked if host.on)

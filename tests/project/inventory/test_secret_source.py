@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.plans.plan_cache import KeptSource
+from sparkwright.app.plans.plan_cache import CachedSource
 from sparkwright.errors import Failed, Refused
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory import secret_source
@@ -186,9 +186,9 @@ def test_a_source_that_gives_no_key_is_said_without_what_it_gave(
 )
 def test_a_file_that_cannot_be_is_told_in_a_sentence(file: str, message: str) -> None:
     with pytest.raises(Failed, match=f"cannot read the file of the secret HF_TOKEN: {message}") as caught:
-        secret_source.read("HF_TOKEN", KeptSource(None, file, None))
+        secret_source.read_secret("HF_TOKEN", CachedSource(None, file, None))
     assert len(str(caught.value)) < 300
 
 
 def test_a_file_in_the_home_of_a_user_that_is_not_there_is_not_there() -> None:
-    assert secret_source.read("HF_TOKEN", KeptSource(None, "~nobody-of-this-name/token", None)) is None
+    assert secret_source.read_secret("HF_TOKEN", CachedSource(None, "~nobody-of-this-name/token", None)) is None

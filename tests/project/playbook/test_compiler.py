@@ -249,7 +249,7 @@ def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) ->
             "handlers": [{"name": "h", "module": "facts", "tags": []}],
         }
     ]
-    assert list(selection.task_lines(plays)) == [
+    assert list(selection.format_tasks(plays)) == [
         *("Both (all)", "  one  [p]", "  facts  [p]", "  Swap:", "    two  [p, a, b, c]", "    rescue:"),
         *("  handlers:", "    h"),
     ]
@@ -258,21 +258,19 @@ def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) ->
 # Signatures of modules are cached on the laptop, and used only while the modules are unchanged.
 
 
-HEAVY = (
-    "import sys; from sparkwright.project.playbook import compiler; assert compiler.takes('hf_model')['id'].required; "
-)
+HEAVY = "import sys; from sparkwright.project.playbook import compiler; assert compiler.load_signature('hf_model')['id'].required; "
 
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiler._kept.cache_clear()
+    compiler._load_signatures.cache_clear()
     return tmp_path / "sparkwright/signatures.json"
 
 
 def takes_anew(module: str) -> signature.Signature:
-    compiler._kept.cache_clear()
-    return compiler.takes(module)
+    compiler._load_signatures.cache_clear()
+    return compiler.load_signature(module)
 
 
 def test_a_second_command_imports_no_module(kept: Path) -> None:
@@ -286,10 +284,10 @@ def test_a_second_command_imports_no_module(kept: Path) -> None:
 def test_what_is_damaged_or_old_is_made_anew(kept: Path, text: str) -> None:
     kept.parent.mkdir()
     kept.write_text(text)
-    assert takes_anew("file") == signature.of(registry.load("file").Args)
+    assert takes_anew("file") == signature.from_args_type(registry.load("file").Args)
     assert json.loads(kept.read_text())["of"] == host_side.content_hash()
 
 
 def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(kept: Path) -> None:
     kept.parent.write_text("a file where the folder should be")
-    assert takes_anew("file") == signature.of(registry.load("file").Args)
+    assert takes_anew("file") == signature.from_args_type(registry.load("file").Args)

@@ -13,7 +13,7 @@ from sparkwright.errors import Exit, Refused
 from sparkwright.project import lockfile, recipe
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe.engine_settings import served_memory, serving
+from sparkwright.project.recipe.engine_settings import compute_memory, resolve_settings
 from sparkwright.units import GIB
 
 TOP = Path(__file__).parents[3]
@@ -119,7 +119,7 @@ def test_a_mistake_about_the_engine_is_one_sentence_with_its_line(
     assert caught.value.exit == Exit.REFUSED
 
 
-@pytest.mark.parametrize("own", [engine.of(name) for name in engine.TITLES], ids=lambda value: value.name)
+@pytest.mark.parametrize("own", [engine.get_engine(name) for name in engine.TITLES], ids=lambda value: value.name)
 def test_an_engine_of_which_a_part_is_missing_is_refused_before_anything_is_asked_of_it(
     tmp_path: Path, own: Engine
 ) -> None:
@@ -203,23 +203,23 @@ def test_a_mistake_in_a_recipe_of_llama_cpp_is_one_sentence_with_its_line(
 
 def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path: Path) -> None:
     from sparkwright.app import findings
-    from sparkwright.project.recipe.engine_settings import serving
+    from sparkwright.project.recipe.engine_settings import resolve_settings
 
     text = FILE + "llama_cpp: {c: 8192, ngl: all}\nexpect:\n  chunked_prefill: disabled\n"
     wanted = written(tmp_path, text)
-    (found,) = serving(wanted, {"image": None, "model": LOCKED}).errors
+    (found,) = resolve_settings(wanted, {"image": None, "model": LOCKED}).errors
     assert found.sentence.startswith("llama.cpp cannot be asked for chunked_prefill: it always cuts prompts")
-    assert findings.where(wanted, found).endswith("one.yml:13")
+    assert findings.finding_location(wanted, found).endswith("one.yml:13")
     reported = written(tmp_path, text + "  when_impossible: report\n")
-    served = serving(reported, {"image": None, "model": LOCKED})
+    served = resolve_settings(reported, {"image": None, "model": LOCKED})
     assert not served.errors
     assert served.expected == "any"
     assert "cuts prompts" in served.note
 
 
 def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_one_does() -> None:
-    assert engine.of("vllm").labels == {}
-    assert engine.of_labels(engine.of("llama_cpp").labels).name == "llama_cpp"
+    assert engine.get_engine("vllm").labels == {}
+    assert engine.from_labels(engine.get_engine("llama_cpp").labels).name == "llama_cpp"
 
 
 def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:
@@ -262,18 +262,18 @@ def test_a_lock_with_a_file_in_its_key_is_read_again(tmp_path: Path) -> None:
     assert lockfile.load(tmp_path).model("a/b", "main", "*Q4*.gguf+mmproj*") is not None
 
 
-@pytest.mark.parametrize("name", [item.name for item in engine.served() if item.name != engine.USUAL])
+@pytest.mark.parametrize("name", [item.name for item in engine.list_served() if item.name != engine.DEFAULT_ENGINE])
 def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path, name: str) -> None:
     import jsonschema
     import yaml
 
     from sparkwright.app import json_output
-    from sparkwright.project.recipe.engine_settings import serving
+    from sparkwright.project.recipe.engine_settings import resolve_settings
 
     blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
     (example,) = [block for block in blocks if f"engine: {name}\n" in block]
     jsonschema.validate(yaml.safe_load(example), json_output.schema("recipe"))
-    found = serving(written(tmp_path, example), {"image": None, "model": None}).findings
+    found = resolve_settings(written(tmp_path, example), {"image": None, "model": None}).findings
     assert [item.sentence for item in found if item.severity != "info"] == []
 
 
@@ -363,11 +363,11 @@ def test_llama_cpp_gets_the_pinned_file_and_its_weights_count(tmp_path: Path) ->
     text = LLAMA_TWO + GGUF
     value = loaded_gguf(tmp_path, text)
     model = [row("m-Q4_K_M.gguf", 4 * GIB)]
-    alone = served_memory(value, {**pinned(model=model), "models": {}})
-    both = served_memory(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)]))
+    alone = compute_memory(value, {**pinned(model=model), "models": {}})
+    both = compute_memory(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)]))
     assert both.bytes - alone.bytes == both.weights_bytes - alone.weights_bytes == GIB
     assert "draft model" in [part.name for part in both.parts]
-    flags = serving(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)])).flags
+    flags = resolve_settings(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)])).flags
     assert flags["model-draft"] == "/models/draft/d-Q8_0.gguf"
 
 
@@ -383,7 +383,7 @@ def loaded_gguf(folder: Path, text: str) -> recipe.Recipe:
 
 def test_inside_a_share_the_weights_of_a_drafter_only_leave_less_for_the_cache(tmp_path: Path) -> None:
     value = loaded(tmp_path, VLLM + DRAFT)
-    found = served_memory(value, pinned(model=[row("a.safetensors", 4 * GIB)], draft=[row("b.safetensors", GIB)]))
+    found = compute_memory(value, pinned(model=[row("a.safetensors", 4 * GIB)], draft=[row("b.safetensors", GIB)]))
     assert (found.weights_bytes, found.bytes) == (5 * GIB, 0)
 
 
@@ -398,7 +398,7 @@ def test_of_a_tokenizer_no_weights_are_downloaded_and_its_template_is_the_server
     flags = {**value.file.flags, "default-chat-template-kwargs": {"reasoning_effort": "low"}}
     (found,) = (
         finding
-        for finding in serving(with_flags(value, flags), locked).findings
+        for finding in resolve_settings(with_flags(value, flags), locked).findings
         if finding.rule == "template-field-unread"
     )
     assert "it reads enable_thinking" in found.sentence
@@ -463,13 +463,13 @@ def test_a_parser_s_file_is_pinned_or_refused(tmp_path: Path, path: str, volumes
     value = loaded(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
     box = value.file.container.model_copy(update={"volumes": volumes})
     value = recipe.Recipe(value.name, value.file.model_copy(update={"container": box}), value.source)
-    served = serving(value, pinned(model=[row("parser.py", 100)]))
+    served = resolve_settings(value, pinned(model=[row("parser.py", 100)]))
     found = [finding.sentence for finding in served.errors if finding.rule == "plugin-unpinned"]
     assert [why in sentence for sentence in found] == ([True] if why else [])
 
 
 def test_a_model_that_would_be_downloaded_gets_the_key_to_write(tmp_path: Path) -> None:
     text = "vllm: {speculative-config: {method: dflash, model: a/Draft, num_speculative_tokens: 8}, tokenizer: a/tok}\n"
-    served = serving(loaded(tmp_path, text), pinned())
+    served = resolve_settings(loaded(tmp_path, text), pinned())
     ways = [finding.ways_out[0].text for finding in served.errors if finding.rule == "downloads"]
     assert ["tokenizer: {id: a/tok," in ways[0], "draft: {id: a/Draft, dir: ~/models/draft" in ways[1]] == [True, True]

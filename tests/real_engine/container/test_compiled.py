@@ -42,7 +42,9 @@ def test_a_cache_that_makes_the_server_slow_is_moved_aside_and_the_start_after_i
     home = Path(desk.env["HOME"])
     assert made_slow(home), "the engine kept what it compiled where sparkwright mounts it"
     context = RecordingContext(home)
-    compile_caches.verified(context, context.docker().api.inspect_container(desk.name))  # as if it had been verified so
+    compile_caches.save_verified(
+        context, context.docker().api.inspect_container(desk.name)
+    )  # as if it had been verified so
     slow = desk.run("restart", "--host", "here", "--json")
     assert slow.proved, slow.out[-3000:]
     moved = slow.task("Move the compile cache of a slow start aside")

@@ -20,9 +20,9 @@ import yaml
 
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.member_log import GroupProof, proved
+from sparkwright.engines.vllm.member_log import GroupProof, evaluate_group
 from sparkwright.engines.vllm.parallel import STOP_TIMEOUT_S
-from sparkwright.host.containers.container_options import create_arguments, differences
+from sparkwright.host.containers.container_options import build_create_body, differences
 from sparkwright.measure import http_probe, reference, stream
 from sparkwright.project import recipe
 from sparkwright.project.inventory.inventory import Inventory
@@ -82,7 +82,7 @@ class Pair:
 
     def proof(self) -> GroupProof:
         """What sparkwright reads in the logs."""
-        return proved({name: path.read_bytes() for name, path in self.logs.items()}, HOSTS)
+        return evaluate_group({name: path.read_bytes() for name, path in self.logs.items()}, HOSTS)
 
     def until(self, met: Callable[[], bool]) -> None:
         """Wait for it. Raises TimeoutError, with the ends of the logs."""
@@ -95,22 +95,22 @@ class Pair:
 
     def health(self) -> int:
         """The head's /health; 0 when nothing listens."""
-        return http_probe.ask(self.url, HTTP.health, timeout_s=10).status
+        return http_probe.send_request(self.url, HTTP.health, timeout_s=10).status
 
-    def token(self) -> http_probe.Answer:
+    def token(self) -> http_probe.Response:
         """The head's answer to a request for a few tokens."""
         body = {"model": "tiny", "prompt": "the sky", "max_tokens": 8, "temperature": 0}
-        return http_probe.ask(self.url, "/v1/completions", body=body, timeout_s=TOKEN_WITHIN_S)
+        return http_probe.send_request(self.url, "/v1/completions", body=body, timeout_s=TOKEN_WITHIN_S)
 
-    def texts(self) -> list[reference.Text]:
+    def texts(self) -> list[reference.GeneratedText]:
         """What it generates for the prompts of the reference text. Raises reference.Unanswered."""
-        return reference.ask(HTTP, self.url, "tiny", api_key="", timeout_s=TOKEN_WITHIN_S, long=True)
+        return reference.query_texts(HTTP, self.url, "tiny", api_key="", timeout_s=TOKEN_WITHIN_S, long=True)
 
     def streamed(self, on_chunk: Callable[[int], None]) -> str:
         """How a long stream ends for a client of sparkwright's; empty: well. on_chunk: told how many pieces have come."""
-        body = {**openai_api.generated(HTTP, "tiny", "the sky", 1000), "stream": True, "ignore_eos": True}
+        body = {**openai_api.build_request(HTTP, "tiny", "the sky", 1000), "stream": True, "ignore_eos": True}
         try:
-            stream.read(
+            stream.parse_recording(
                 stream.record(self.url, body, cap_s=STARTS_WITHIN_S, timeout_s=TOKEN_WITHIN_S, on_chunk=on_chunk)
             )
         except stream.StreamError as error:
@@ -121,7 +121,7 @@ class Pair:
         """What `verify` says of a member: its container beside the recipe's, by its command line."""
         spec = ContainerSpec.from_json(self.made[host])
         words = psutil.Process(self.members[host].pid).cmdline()
-        made = create_arguments(replace(spec, command=words[words.index("serve") + 1 :]))
+        made = build_create_body(replace(spec, command=words[words.index("serve") + 1 :]))
         return differences(spec, {"Config": made, "HostConfig": made["HostConfig"]}, {"Id": DIGEST})
 
     def rank_of(self, host: str) -> int:

@@ -53,7 +53,7 @@ def _words(shape: str) -> list[str] | None:
     """The choices of a shape; None where it has none."""
     if not shape.startswith("{"):
         return None
-    return shape.removesuffix(option_values.MANY).removesuffix(option_values.OPEN).strip("{}").split(",")
+    return shape.removesuffix(option_values.MANY_MARK).removesuffix(option_values.OPEN_MARK).strip("{}").split(",")
 
 
 def _values(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

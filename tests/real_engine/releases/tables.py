@@ -22,7 +22,7 @@ from tests.real_engine.releases.kept import Did, Report
 
 TINY = Path(__file__).parents[2] / "data" / "tiny"
 #: set by images for themselves; and one of ROCm's that 0.29 and 0.30 lack, between releases that have it
-OF_NO_CHECK = {f"{environment.PREFIX}{name}" for name in (*environment.OF_IMAGES, "ROCM_USE_AITER_FP4_ASM_GEMM")}
+OF_NO_CHECK = {f"{environment.PREFIX}{name}" for name in (*environment.IMAGE_VARIABLES, "ROCM_USE_AITER_FP4_ASM_GEMM")}
 COMPARED = ("chunked_prefill", "prefix_caching", "mamba_cache_mode")
 Seen = Callable[[Report], bool | None]
 
@@ -102,42 +102,42 @@ def _became(did: Did) -> str:
 
 def _options(report: Report) -> Iterator[str]:
     version = versions.parse(report.version)
-    for name in sorted({*options.every(), *option_history.BY_FLAG, *report.options}):
+    for name in sorted({*options.all_options(), *option_history.ROWS_BY_FLAG, *report.options}):
         if name.startswith("no-") or name == "help":
             continue
-        result, has = option_history.existence(name, version).exists, _has_option(name, report)
+        result, has = option_history.find_existence(name, version).exists, _has_option(name, report)
         if result is not None and result != has:
             yield f"--{name}: the tables say it {'exists' if result else 'does not exist'}, and it {'does' if has else 'does not'}"
-    usual = option_values.usual()
-    everywhere = options.of_anchor(options.OLDER) & options.of_anchor(options.NEWER)
+    usual = option_values.reference_shapes()
+    everywhere = options.anchor_options(options.OLDEST_ANCHOR) & options.anchor_options(options.MIDDLE_ANCHOR)
     for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(usual)):
         here, there = _class(report.options[name]), _class(usual[name])
         if here != there:
-            yield f"--{name}: takes {report.options[name]} here, {usual[name]} in {options.VERSION}"
+            yield f"--{name}: takes {report.options[name]} here, {usual[name]} in {options.TABLE_RELEASE}"
 
 
 def _has_option(name: str, report: Report) -> bool:
     """Of an option with a row of its own its beginning is another option: --device became --device-ids, shortened."""
-    meant = [name] if name in option_history.BY_FLAG else options.completed(name, report.options)
+    meant = [name] if name in option_history.ROWS_BY_FLAG else options.complete_name(name, report.options)
     return len(meant) == 1 and meant[0] in report.options
 
 
 def unknown(report: Report) -> int:
     """Of how many options the tables can't say whether this release has them."""
     version = versions.parse(report.version)
-    return sum(option_history.existence(name, version).exists is None for name in report.options)
+    return sum(option_history.find_existence(name, version).exists is None for name in report.options)
 
 
 def _class(shape: str) -> str:
     """A shape without its choices: a list of them is one word."""
     if not shape.startswith("{"):
         return shape
-    return "words" if shape.endswith(option_values.MANY) else "word"
+    return "words" if shape.endswith(option_values.MANY_MARK) else "word"
 
 
 def _architectures(report: Report) -> Iterator[str]:
     for name in architecture_support.SUPPORT:
-        result, has = architecture_support.loads(name, report.version), name in report.architectures
+        result, has = architecture_support.is_supported(name, report.version), name in report.architectures
         if result is not None and result != has:
             yield f"{name}: the tables say it {'loads' if result else 'does not load'}, and it {'does' if has else 'does not'}"
 
@@ -146,9 +146,11 @@ def _variables(report: Report) -> Iterator[str]:
     """Of a release whose variables are not known, nothing is said."""
     version, read = versions.parse(report.version), set(report.variables)
     for name in sorted(
-        (read | {environment.PREFIX + short for short in environment.histories()}) - OF_NO_CHECK if read else ()
+        (read | {environment.PREFIX + short for short in environment.variable_histories()}) - OF_NO_CHECK
+        if read
+        else ()
     ):
-        result = environment.unread(name, version) is None
+        result = environment.find_unread(name, version) is None
         if result != (name in read) and name.startswith(environment.PREFIX):
             yield f"{name}: the tables say that it is {'read' if result else 'not read'}, and it is {'not ' if result else ''}read"
 

@@ -43,13 +43,13 @@ def line(name: str, one: paramiko.PKey) -> str:
     ],
 )
 def test_a_hop_is_read_in_every_way_it_can_be_written(spec: str, target: tuple[str, str, int]) -> None:
-    assert ssh_config.hop(spec) == target
+    assert ssh_config.parse_hop(spec) == target
 
 
 @pytest.mark.parametrize("spec", ["", "ann@", "hop:port", "hop:99999", "[::1", "hop:٣", "a b:c:d"])
 def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
     with pytest.raises(Refused, match="ProxyJump"):
-        ssh_config.hop(spec)
+        ssh_config.parse_hop(spec)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_what_cannot_be_done_as_ssh_does_it_is_refused_by_name(line: str, says: 
 
 
 def test_tokens_are_filled_in_once() -> None:
-    tokens = ssh_config.ssh_tokens_of("%n", "alias", 22, "ann", "", "")
-    assert ssh_config.fill("X", "%h-%n-%p-%r-%%-%k", tokens) == "%n-alias-22-ann-%-alias"
+    tokens = ssh_config.ssh_tokens("%n", "alias", 22, "ann", "", "")
+    assert ssh_config.fill_tokens("X", "%h-%n-%p-%r-%%-%k", tokens) == "%n-alias-22-ann-%-alias"
 
 
 def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     target = ssh_config.parse(f"{HEAD}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
-    assert host_keys.lines(target, target.known_as) == []
+    assert host_keys.find_known_keys(target, target.known_as) == []
     assert not mark.exists()
 
 
@@ -88,7 +88,7 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
     known = {"known_hosts": (file,), "keep_in": file, "strict": strict}
     careless = SshTarget("spark", "ann", 2222, **known)  # type: ignore[arg-type]
     careful = SshTarget("spark", "ann", 2222, check_ip=True, **known)  # type: ignore[arg-type]
-    first = host_keys.lines(careful, careful.known_as)
+    first = host_keys.find_known_keys(careful, careful.known_as)
     assert host_keys.check(careless, mine, first, peer)
     assert host_keys.check(careful, mine, first, "127.0.0.1")
     with pytest.raises(Unreachable, match=f"{peer}, which is known with another key"):
@@ -99,9 +99,9 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
 def test_jump_hosts_in_a_circle_are_named(lab: Lab) -> None:
     lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
     with pytest.raises(Refused, match="ProxyJump forms a loop: b > a > b"):
-        from sparkwright.remote.ssh.login import opened
+        from sparkwright.remote.ssh.login import open_connection
 
-        opened(ssh_config.resolve(lab.host(address="a", port=None)), "spark1", print)
+        open_connection(ssh_config.resolve(lab.host(address="a", port=None)), "spark1", print)
 
 
 @pytest.mark.ssh

@@ -241,9 +241,9 @@ def test_an_encrypted_key_without_an_agent_says_what_to_do(lab: Lab) -> None:
 def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, small_runtime: Path
 ) -> None:
-    real = host_side.sources
+    real = host_side.iter_sources
     odd = {"runner/status.py": b"raise RuntimeError('the disk is odd')\n"}
-    monkeypatch.setattr(host_side, "sources", lambda: [(name, odd.get(name, data)) for name, data in real()])
+    monkeypatch.setattr(host_side, "iter_sources", lambda: [(name, odd.get(name, data)) for name, data in real()])
     packed(small_runtime)
     link = SshLink(lab.host(), "light")
     with pytest.raises(Refused, match="was shipped and does not start: RuntimeError: the disk is odd"):

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.cluster import TOKEN, Cluster
+from sparkwright.protocol.cluster import TOKEN_SECRET, Cluster
 from sparkwright.protocol.events import Event, decode
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from tests.remote.sshd import free_port
@@ -55,7 +55,7 @@ class Member:
         return StateFolder.of(self.home)
 
     def start(self, plan: Plan, token: str = SECRET) -> Member:
-        request = {"verb": "run", "plan": plan.to_json(), "secrets": {TOKEN: token}}
+        request = {"verb": "run", "plan": plan.to_json(), "secrets": {TOKEN_SECRET: token}}
         self.process = self._ask(request)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -102,8 +102,8 @@ class Member:
         """Return the recap, from its journal: also if the laptop is gone."""
         until(lambda: any(self.state.runs()), f"{self.name} has begun")
         (folder,) = list(self.state.runs())[:1]
-        until(lambda: not journal.lives(folder), f"{self.name} has ended")
-        recap = journal.recap_of(folder)
+        until(lambda: not journal.is_running(folder), f"{self.name} has ended")
+        recap = journal.read_recap(folder)
         if recap is None:
             assert self._reader is not None
             self._reader.join(LATE_S)
@@ -154,7 +154,7 @@ class Group:
     def plan(self, rank: int, *steps: Step, cluster: dict[str, Any] | None = None, **fields: Any) -> Plan:
         run = f"{self.name}-{rank}"
         value = self.cluster(rank, **(cluster or {}))
-        return Plan(run, self.hosts[rank], "Test", steps, secrets=(TOKEN,), cluster=value, who="a@b", **fields)
+        return Plan(run, self.hosts[rank], "Test", steps, secrets=(TOKEN_SECRET,), cluster=value, who="a@b", **fields)
 
     def start(self, *steps: Step, **fields: Any) -> list[Member]:
         """Start the same steps on every member."""

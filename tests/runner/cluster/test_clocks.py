@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.wire import line_of
-from sparkwright.protocol.cluster import clocks_apart
+from sparkwright.host.cluster.wire import read_line
+from sparkwright.protocol.cluster import describe_clock_offset
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier, group
 from tests.waiting import until
@@ -25,12 +25,12 @@ class Head:
 
     def welcomes(self) -> socket.socket:
         sock, _ = self.listener.accept()
-        nonce = wire.fresh_nonce()
-        sock.sendall(wire.greeting(nonce))
-        claim = line_of(sock, wire.HELLO_BYTES, FAR_S)
-        _, proof, session = wire.claimed(claim, nonce, self.group.cluster(0), Secret(SECRET))
+        nonce = wire.generate_nonce()
+        sock.sendall(wire.build_greeting(nonce))
+        claim = read_line(sock, wire.MAX_HELLO_BYTES, FAR_S)
+        _, proof, session = wire.verify_claim(claim, nonce, self.group.cluster(0), Secret(SECRET))
         sock.sendall(proof)
-        while session.opened(line_of(sock, wire.LINE_BYTES, FAR_S))["kind"] != "join":
+        while session.opened(read_line(sock, wire.MAX_LINE_BYTES, FAR_S))["kind"] != "join":
             continue
         now_s = time.time() + self.ahead_s
         for rank in (1, 0):
@@ -67,4 +67,4 @@ def test_members_of_one_clock_say_nothing_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_only_what_is_certain_counts(ahead_s: tuple[float, float], clause: str) -> None:
-    assert clocks_apart(ahead_s, "spark1") == clause
+    assert describe_clock_offset(ahead_s, "spark1") == clause

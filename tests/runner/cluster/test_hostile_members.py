@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.rendezvous import MOST_BARRIERS
-from sparkwright.host.cluster.wire import CLOSED, Lost, Session, line_of
+from sparkwright.host.cluster.rendezvous import MAX_BARRIERS
+from sparkwright.host.cluster.wire import CLOSED, ConnectionLost, Session, read_line
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier, group
 from tests.waiting import until
@@ -22,21 +22,21 @@ class Hostile:
 
     def __init__(self, group: Group, rank: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", group.port), timeout=60)
-        line, handshake = wire.claim(self._line(wire.HELLO_BYTES), group.cluster(rank), Secret(SECRET))
+        line, handshake = wire.answer_greeting(self._line(wire.MAX_HELLO_BYTES), group.cluster(rank), Secret(SECRET))
         self.sock.sendall(line)
-        self.session: Session = wire.proved(self._line(wire.HELLO_BYTES), handshake, Secret(SECRET))
+        self.session: Session = wire.verify_proof(self._line(wire.MAX_HELLO_BYTES), handshake, Secret(SECRET))
 
     def say(self, *messages: dict[str, Any]) -> None:
         self.sock.sendall(b"".join(map(self.session.seal, messages)))
 
     def heard(self, kind: str) -> dict[str, Any]:
         """Return the next event of a kind."""
-        while (found := self.session.opened(self._line(wire.LINE_BYTES)))["kind"] != kind:
+        while (found := self.session.opened(self._line(wire.MAX_LINE_BYTES)))["kind"] != kind:
             continue
         return found
 
     def _line(self, most_bytes: int) -> bytes:
-        return line_of(self.sock, most_bytes, FAR_S)
+        return read_line(self.sock, most_bytes, FAR_S)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: 
     hostile = Hostile(pair, 1)
     hostile.say({"kind": "join"})
     about = {"kind": "arrive", "phase": "forward", "data": {}}
-    hostile.say(*({**about, "barrier": f"b{n}"} for n in range(MOST_BARRIERS + 10)))
+    hostile.say(*({**about, "barrier": f"b{n}"} for n in range(MAX_BARRIERS + 10)))
     assert hostile.heard("lost")["text"] == "lost spark2 (rank 1): there are too many barriers"
-    with pytest.raises(Lost, match=CLOSED):
+    with pytest.raises(ConnectionLost, match=CLOSED):
         hostile.heard("never")
     assert "lost spark2 (rank 1): there are too many barriers" in head.recap()["msg"]
 
@@ -66,7 +66,7 @@ def test_one_that_says_again_and_again_that_it_waits_is_answered_once(tmp_path: 
         overdue = {"kind": "overdue", "phase": "forward", "barrier": "", "waited_s": 1.0}
         hostile.say({"kind": "join"}, *[overdue] * 500, {"kind": "bye"})
         kinds = []
-        with pytest.raises(Lost, match=CLOSED):
+        with pytest.raises(ConnectionLost, match=CLOSED):
             while True:
-                kinds.append(hostile.session.opened(hostile._line(wire.LINE_BYTES))["kind"])
+                kinds.append(hostile.session.opened(hostile._line(wire.MAX_LINE_BYTES))["kind"])
         assert kinds.count("failed") == 1

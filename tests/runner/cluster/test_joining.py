@@ -48,8 +48,8 @@ def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
 def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path, rank: int) -> None:
     with group(tmp_path) as pair:
         locked, other = pair.members[rank], pair.members[1 - rank]
-        owner = lock.Owner("playbooks/deploy.yml", "carol@x", "run-c", 7, 1.0)
-        with lock.held(locked.state, owner, host="x"):
+        owner = lock.LockOwner("playbooks/deploy.yml", "carol@x", "run-c", 7, 1.0)
+        with lock.acquire(locked.state, owner, host="x"):
             pair.start(*STEPS)
             assert locked.recap()["exit"] == 5
             recap = other.recap()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.wire import line_of
+from sparkwright.host.cluster.wire import read_line
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, Member, barrier, group, sh
@@ -92,10 +92,10 @@ def test_a_wrong_token_proves_nothing_and_gets_no_proof(pair: Group) -> None:
     head = listening(pair)
     for about in ({"rank": 1}, {"rank": 0}, {"rank": 1, "name": "other"}, {"rank": 5}):
         stranger = connected(pair)
-        greeted = line_of(stranger, wire.HELLO_BYTES, FAR_S)
+        greeted = read_line(stranger, wire.MAX_HELLO_BYTES, FAR_S)
         cluster = pair.cluster(1)
         named = Cluster(about.get("name", "pair"), 1, cluster.members, cluster.address, cluster.port)
-        line, _ = wire.claim(greeted, named, Secret("ab" * 32))
+        line, _ = wire.answer_greeting(greeted, named, Secret("ab" * 32))
         stranger.sendall(json.dumps({**json.loads(line), "rank": about["rank"]}).encode() + b"\n")
         assert dropped(stranger) == b""
     until(lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so")
@@ -117,8 +117,8 @@ def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
     with socket.create_server(("127.0.0.1", pair.port)) as false:
         worker = pair.begin(1, *STEPS, cluster={"join_s": 1.0})
         near, _ = false.accept()
-        near.sendall(wire.greeting("0" * 64))
-        claim = json.loads(line_of(near, wire.HELLO_BYTES, FAR_S))
+        near.sendall(wire.build_greeting("0" * 64))
+        claim = json.loads(read_line(near, wire.MAX_HELLO_BYTES, FAR_S))
         near.sendall(json.dumps({"proof": claim["proof"]}).encode() + b"\n")  # reflected
         assert dropped(near) == b""
         recap = worker.recap()

@@ -122,11 +122,11 @@ def test_one_that_does_not_listen_is_killed_after_its_time(
     engine: docker.DockerClient, home: Path, model: Path
 ) -> None:
     container = serving(engine, "one", model)
-    control.fault(home, "stubborn")
+    control.set_fault(home, "stubborn")
     began_s = time.monotonic()
     container.stop(timeout=1)
     assert time.monotonic() - began_s > 0.9
-    control.fault(home, None)
+    control.set_fault(home, None)
     assert container.wait()["StatusCode"] == 137
 
 

@@ -57,12 +57,12 @@ def started(folder: Path, adapters: dict[str, Lora], *more: str) -> Iterator[tup
 
 def said(base_url: str, model: str) -> Any:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "logprobs": True}
-    return http_probe.ask(base_url, "/v1/chat/completions", body=body, timeout_s=20).json()
+    return http_probe.send_request(base_url, "/v1/chat/completions", body=body, timeout_s=20).json()
 
 
 def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(tmp_path: Path) -> None:
     with started(tmp_path, {"sql": FITS, "law": FITS}, "--enable-lora") as (_, url, log):
-        rows = http_probe.ask(url, "/v1/models", timeout_s=20).json()["data"]
+        rows = http_probe.send_request(url, "/v1/models", timeout_s=20).json()["data"]
         assert [(row["id"], row["parent"], row["max_model_len"]) for row in rows] == [
             ("tiny", None, 8192),
             ("sql", "tiny", None),

@@ -15,8 +15,8 @@ from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure.speculation import acceptance
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.engine import Engine
-from sparkwright.sandbox.vllm.metrics import POSITIONS
-from sparkwright.sandbox.vllm.model import drafts_of
+from sparkwright.sandbox.vllm.metrics import POSITION_METRIC
+from sparkwright.sandbox.vllm.model import parse_drafts
 from tests.remote.sshd import free_port
 from tests.sandbox.vllm.serve_help import HELP
 from tests.sandbox.vllm.test_startup import LLAMA, QWEN3NEXT
@@ -341,7 +341,7 @@ def streamed(server: Server, tokens: int) -> list[Any]:
 def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkwright.sandbox.serving.process.FAST", 4000.0)
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.GPU_TOK_PER_S", 4000.0)
     server = serve(*SPECULATIVE)
     before = counters(server)
     chunks = streamed(server, 120)
@@ -353,7 +353,7 @@ def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
 
 def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
     given = json.loads((DRAFTED / "speculative-config.json").read_text())
-    drafts = drafts_of({**given, "method": "mtp", "model": None}, given["model"], Path, good=True)
+    drafts = parse_drafts({**given, "method": "mtp", "model": None}, given["model"], Path, good=True)
     assert drafts is not None and not drafts.log_line(time.monotonic() + 60)
     for _ in range(100):
         drafts.step()
@@ -362,4 +362,4 @@ def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
     assert real and all(re.fullmatch(REAL_STATISTICS, line) for line in [*real, drafts.log_line(time.monotonic() + 60)])
     assert repr(drafts).replace("'mtp'", "'draft_model'") in log
     names = set(re.findall(r"^(vllm:\w+_total)", (DRAFTED / "metrics.txt").read_text(), re.M))
-    assert names == {*drafts.counters(), POSITIONS}
+    assert names == {*drafts.counters(), POSITION_METRIC}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.http import valid
+from sparkwright.engines.http import is_valid_key
 from sparkwright.engines.vllm import http
 from sparkwright.sandbox.vllm import command_line
-from sparkwright.sandbox.vllm.command_line import Refused, parse, with_config_file
+from sparkwright.sandbox.vllm.command_line import StartError, expand_config_file, parse_arguments
 from tests.sandbox.vllm import serve_help
 
 SOURCE = Path(serve_help.__file__).parents[3] / "src"
@@ -25,14 +25,14 @@ def vllm(*words: str, version: str = NOW) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
-def refusal(*words: str, version: str = NOW) -> Refused:
-    with pytest.raises(Refused) as caught:
-        parse(words, version)
+def refusal(*words: str, version: str = NOW) -> StartError:
+    with pytest.raises(StartError) as caught:
+        parse_arguments(words, version)
     return caught.value
 
 
 def test_the_table_of_flags_is_the_real_help_and_nothing_else() -> None:
-    assert command_line.TABLE.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
+    assert command_line.OPTIONS_PATH.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
 
 
 def test_the_stand_in_prints_the_real_helps_options() -> None:
@@ -50,13 +50,13 @@ def test_it_says_its_images_version() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [name for option in command_line.options(NOW) for name in option.names if "help" not in name and name != "-h"],
+    [name for option in command_line.list_options(NOW) for name in option.names if "help" not in name and name != "-h"],
 )
 def test_each_spelling_is_taken(name: str) -> None:
-    option = next(option for option in command_line.options(NOW) if name in option.names)
+    option = next(option for option in command_line.list_options(NOW) if name in option.names)
     value = option.choices[0] if option.choices else {"json": "{}", "switch": None}.get(option.kind, "1")
     more = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
-    parse([name, *([value] if value is not None else []), *more], NOW)
+    parse_arguments([name, *([value] if value is not None else []), *more], NOW)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_each_spelling_is_taken(name: str) -> None:
     ],
 )  # fmt: skip
 def test_values_are_read_as_the_engine_does(words: list[str], key: str, value: object) -> None:
-    assert parse(words, NOW).values[key] == value
+    assert parse_arguments(words, NOW).values[key] == value
 
 
 def test_an_unknown_argument_is_refused_as_the_real_log_has_it() -> None:
@@ -95,7 +95,7 @@ LIVED = [
 
 @pytest.mark.parametrize(("flag", "knows", "refuses"), LIVED, ids=[row[0] for row in LIVED])
 def test_a_flag_is_known_while_it_lived(flag: str, knows: str, refuses: str) -> None:
-    parse([flag], knows)
+    parse_arguments([flag], knows)
     assert refusal(flag, version=refuses).code == 2
 
 
@@ -107,12 +107,12 @@ KEY = "spk-0123456789abcdef"
 
 
 def parsed(folder: Path, *words: str) -> command_line.Arguments:
-    return command_line.parse(with_config_file(words, lambda inside: folder / inside.lstrip("/")), VERSION)
+    return command_line.parse_arguments(expand_config_file(words, lambda inside: folder / inside.lstrip("/")), VERSION)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "e.yaml").write_text(http.text(KEY))
+    (tmp_path / "e.yaml").write_text(http.render_key_file(KEY))
     return tmp_path
 
 
@@ -122,7 +122,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_key_comes_from_the_file_and_the_log_hides_it(folder: Path, words: tuple[str, ...]) -> None:
     found = parsed(folder, *words)
     assert (found.model, found.values["api_key"]) == ("/m", [KEY])
-    assert KEY not in str(found.not_default(VERSION)) and "config" not in found.not_default(VERSION)
+    assert KEY not in str(found.non_default(VERSION)) and "config" not in found.non_default(VERSION)
 
 
 def test_a_flag_outranks_the_file(folder: Path) -> None:
@@ -131,11 +131,11 @@ def test_a_flag_outranks_the_file(folder: Path) -> None:
 
 @pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])
 def test_a_key_that_no_header_or_parser_takes_is_none(key: str) -> None:
-    assert not valid(key)
+    assert not is_valid_key(key)
 
 
 def test_a_key_is_read_back_as_it_was_written() -> None:
     key = "aZ9._~+/=-" * 3
-    assert valid(key)
-    assert http.key_of(http.text(key)) == key
-    assert [http.key_of(text) for text in ("", "api-key: {", "other: x", "api-key: 7")] == [""] * 4
+    assert is_valid_key(key)
+    assert http.parse_key_file(http.render_key_file(key)) == key
+    assert [http.parse_key_file(text) for text in ("", "api-key: {", "other: x", "api-key: 7")] == [""] * 4

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.log import LOG
@@ -41,10 +41,10 @@ FLAGS: tuple[dict[str, object], ...] = (
 def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
     """Return the stand-in's settings, or None and its last log line."""
     try:
-        found = command_line.parse(list(words), version)
-        settings = config.build(found, config.read_model(found.model, folder), folder, version)
-        refusals.refuse_before_weights(settings, version)
-    except command_line.Refused as refused:
+        found = command_line.parse_arguments(list(words), version)
+        settings = config.build_config(found, config.read_model_config(found.model, folder), folder, version)
+        refusals.check_before_weights(settings, version)
+    except command_line.StartError as refused:
         return None, str(refused)
     return settings, ""
 
@@ -67,7 +67,7 @@ def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) 
     settings, result = stand_in(case.argv(path), tmp_path, VERSION)
     assert (settings is not None) == case.expected.starts, result
     if settings is None:
-        assert words(read(result, LOG).failure.value) == words(case.expected.why.replace("{model}", path))
+        assert words(read_log(result, LOG).failure.value) == words(case.expected.why.replace("{model}", path))
         return
     now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
     wanted = case.expected
@@ -99,6 +99,6 @@ def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_
         settings, result = stand_in(case.argv(path), tmp_path, version)
         assert bool(errors) == (settings is None), f"{flags}: {errors} against {result[-300:]}"
         if settings is not None:
-            foretold = prediction.effective(options, classify(model), versions.parse(version))
+            foretold = prediction.predict_effective(options, classify(model), versions.parse(version))
             assert foretold.chunked_prefill == settings.chunked_prefill
             assert foretold.prefix_caching == settings.prefix_caching

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.sandbox import hub
 from sparkwright.sandbox.vllm.api import VllmApi
@@ -78,7 +78,7 @@ def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
     log, code = begin(TINY[words[0]], *words)
     assert code == 0, log
     assert asked(log) == asked(real_log)
-    real, ours = read(real_log, LOG), read(log, LOG)
+    real, ours = read_log(real_log, LOG), read_log(log, LOG)
     known = {name for name, reading in real.readings.items() if reading.value is not None}
     assert known - {"failure"} <= set(ours.readings)  # the real Jamba dies on its first request
     for name in ("version", "architecture", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "kv_cache_dtype",
@@ -99,10 +99,10 @@ def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> N
     real_log = (DATA / case / "server.log").read_text()
     log, code = begin(TINY.get(words[0]), *words)
     assert code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
-    message, real = read(log, LOG).failure, read(real_log, LOG).failure
+    message, real = read_log(log, LOG).failure, read_log(real_log, LOG).failure
     assert message.value == real.value is not None
     assert message.evidence.partition(" [type=")[0] == real.evidence.partition(" [type=")[0]
-    assert read(log, LOG).value("architecture") == read(real_log, LOG).value("architecture")
+    assert read_log(log, LOG).value("architecture") == read_log(real_log, LOG).value("architecture")
 
 
 def test_a_taken_port_is_a_death_before_the_model_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,14 +175,14 @@ def test_what_an_engine_refuses_depends_on_its_version(
 def test_defaults_by_version(begin: Any, words: tuple[str, ...], version: str, readings: dict[str, Any]) -> None:
     log, code = begin(QWEN35, "--model", "/m", *words, version=version)
     assert code == 0
-    state = read(log, LOG)
+    state = read_log(log, LOG)
     assert {name: state.value(name) for name in readings} == readings
     assert state.stage == "ready"
 
 
 def test_a_truncated_file_of_weights_is_a_death(begin: Any, tmp_path: Path) -> None:
     for name in ("model.safetensors.index.json", *(f"model-{n:05d}-of-00014.safetensors" for n in range(1, 15))):
-        (tmp_path / name).write_bytes(hub.content("Qwen/Qwen3.5-35B-A3B-FP8", name))
+        (tmp_path / name).write_bytes(hub.file_content("Qwen/Qwen3.5-35B-A3B-FP8", name))
     (tmp_path / "model-00004-of-00014.safetensors").write_bytes(b"short")
     log, code = begin(QWEN35, "/m")
     assert code == 1 and "MetadataIncompleteBuffer" in log

@@ -10,21 +10,21 @@ from sparkwright.engines import engine, recipe_rules
 from sparkwright.errors import Refused
 from sparkwright.modules.registry import NAMES
 from sparkwright.project import shipped_files
-from sparkwright.sandbox.faults import FAULTS, OF_MEMBERS
+from sparkwright.sandbox.faults import FAULTS, MEMBER_FAULTS
 
 #: kinds of values that the shell reads from the project's folder
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
 
 #: kind of value, by option or by command and option; all other options take free text
-OPTIONS = {
+OPTION_KINDS = {
     **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
     **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
     **dict.fromkeys(("file", "dataset", "to"), FILES),
     "heal": "heal",
 }
 #: kind of the word after a command
-WORDS = {
+ARGUMENT_KINDS = {
     "play": PLAYBOOKS,
     **dict.fromkeys(("playbook.eject", "playbook.update"), "shipped"),
     "schema": "schemas",
@@ -59,97 +59,99 @@ class Command:
     word: str = ""
 
 
-def takes(command: str, option: str, kind: type) -> str:
+def option_value_kind(command: str, option: str, kind: type) -> str:
     """Return the kind of values that complete an option; empty for a switch."""
     name = option.replace("_", "-")
-    return "" if kind is bool else OPTIONS.get(f"{command} {name}") or OPTIONS.get(name) or TEXT
+    return "" if kind is bool else OPTION_KINDS.get(f"{command} {name}") or OPTION_KINDS.get(name) or TEXT
 
 
-def choices() -> dict[str, list[str]]:
+def static_values() -> dict[str, list[str]]:
     """Return the values of the kinds that are known without reading a project."""
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),
-        "shipped": [shipped_files.short(name) for name in shipped_files.ejectable()],
+        "shipped": [shipped_files.short_name(name) for name in shipped_files.list_ejectable()],
         "rules": sorted(
             {
                 *(name for rules in recipe_rules.RULES for name in rules),
-                *(name for engine in engine.served() for rules in engine.advice.RULES for name in rules),
+                *(name for engine in engine.list_served() for rules in engine.advice.RULES for name in rules),
             }
         ),
-        "faults": [*FAULTS, *OF_MEMBERS, "none"],
+        "faults": [*FAULTS, *MEMBER_FAULTS, "none"],
         "shells": ["bash", "zsh", "fish"],
         "heal": ["none", "restart"],
     }
 
 
-HERE = Path(__file__).parent
+TEMPLATE_FOLDER = Path(__file__).parent
 
 
-def of(shell: str, commands: Sequence[Command]) -> str:
+def render_script(shell: str, commands: Sequence[Command]) -> str:
     """Return the completion script for a shell. Raises Refused for an unknown shell."""
     if shell not in SHELLS:
         raise Refused(f"no completion for {shell!r}.", fix=f"Shells: {', '.join(SHELLS)}.")
     return SHELLS[shell](commands)
 
 
-def _posix(template: str) -> Callable[[Sequence[Command]], str]:
+def _posix_renderer(template: str) -> Callable[[Sequence[Command]], str]:
     """Return a function that renders the script for bash or zsh, which use the same function for their candidates."""
 
-    def made(commands: Sequence[Command]) -> str:
-        rows = "\n".join(f"  {command.name}) {_row(command)} ;;" for command in commands)
-        values = "\n".join(f"  {kind}) printf '%s\\n' {' '.join(words)} ;;" for kind, words in choices().items())
+    def render(commands: Sequence[Command]) -> str:
+        rows = "\n".join(f"  {command.name}) {_command_row(command)} ;;" for command in commands)
+        values = "\n".join(f"  {kind}) printf '%s\\n' {' '.join(words)} ;;" for kind, words in static_values().items())
         parts = {"@NAMES@": " ".join(command.name for command in commands), "@COMMANDS@": rows, "@VALUES@": values}
-        return _filled("candidates.sh", parts) + _filled(template, {})
+        return _render_template("candidates.sh", parts) + _render_template(template, {})
 
-    return made
+    return render
 
 
-def _row(command: Command) -> str:
+def _command_row(command: Command) -> str:
     flags = [option.flags[-1] for option in command.options]
-    takes = [f"{flag}:{option.takes}" for option in command.options if option.takes for flag in option.flags]
-    return f"flags='{' '.join(flags)}' takes=' {' '.join(takes)} ' word='{command.word}'"
+    value_kinds = [f"{flag}:{option.takes}" for option in command.options if option.takes for flag in option.flags]
+    return f"flags='{' '.join(flags)}' takes=' {' '.join(value_kinds)} ' word='{command.word}'"
 
 
-def _fish(commands: Sequence[Command]) -> str:
+def _render_fish(commands: Sequence[Command]) -> str:
     lines = []
     for command in commands:
-        lines.append(f"complete -c sparkwright -n __fish_use_subcommand -a {command.name} -d {_quoted(command.about)}")
-        seen = f"complete -c sparkwright -n '__fish_seen_subcommand_from {command.name}'"
+        lines.append(
+            f"complete -c sparkwright -n __fish_use_subcommand -a {command.name} -d {_quote_for_fish(command.about)}"
+        )
+        condition = f"complete -c sparkwright -n '__fish_seen_subcommand_from {command.name}'"
         if command.word:
-            lines.append(f"{seen} {_fish_values(command.word)}")
-        lines += [f"{seen} {_fish_option(option)}" for option in command.options]
+            lines.append(f"{condition} {_format_fish_values(command.word)}")
+        lines += [f"{condition} {_format_fish_option(option)}" for option in command.options]
     values = "\n".join(
-        f"        case {kind}\n            printf '%s\\n' {' '.join(words)}" for kind, words in choices().items()
+        f"        case {kind}\n            printf '%s\\n' {' '.join(words)}" for kind, words in static_values().items()
     )
-    return _filled("completion.fish", {"@COMMANDS@": "\n".join(lines), "@VALUES@": values})
+    return _render_template("completion.fish", {"@COMMANDS@": "\n".join(lines), "@VALUES@": values})
 
 
-def _fish_option(option: Option) -> str:
+def _format_fish_option(option: Option) -> str:
     names = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
-    values = f" -r {_fish_values(option.takes)}" if option.takes else ""
-    return f"{' '.join(names)}{values} -d {_quoted(option.about)}"
+    values = f" -r {_format_fish_values(option.takes)}" if option.takes else ""
+    return f"{' '.join(names)}{values} -d {_quote_for_fish(option.about)}"
 
 
-def _fish_values(kind: str) -> str:
+def _format_fish_values(kind: str) -> str:
     return "-F" if kind == "files" else f"-f -a '(__sparkwright_values {kind})'"
 
 
-def _quoted(text: str) -> str:
+def _quote_for_fish(text: str) -> str:
     """Quote text for fish, which knows two escapes inside single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _filled(template: str, parts: dict[str, str]) -> str:
-    text = (HERE / template).read_text()
-    playbooks = {path.stem for path in (shipped_files.source() / "playbooks").glob("*.yml")}
+def _render_template(template: str, parts: dict[str, str]) -> str:
+    text = (TEMPLATE_FOLDER / template).read_text()
+    playbooks = {path.stem for path in (shipped_files.shipped_folder() / "playbooks").glob("*.yml")}
     for name, value in {**parts, "@PLAYBOOKS@": " ".join(sorted(playbooks))}.items():
         text = text.replace(name, value)
     return text
 
 
 SHELLS: dict[str, Callable[[Sequence[Command]], str]] = {
-    "bash": _posix("completion.bash"),
-    "zsh": _posix("completion.zsh"),
-    "fish": _fish,
+    "bash": _posix_renderer("completion.bash"),
+    "zsh": _posix_renderer("completion.zsh"),
+    "fish": _render_fish,
 }

@@ -9,7 +9,7 @@ from sparkwright import program
 from sparkwright.app.connect import Selection
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import hang_up
+from sparkwright.fleet.member import close_links
 from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.inventory.groups import Cluster
 from sparkwright.project.inventory.host import Host
@@ -21,52 +21,52 @@ from sparkwright.protocol.plan import Plan
 FOLDER = "cluster"
 
 
-def one_of(selection: Selection) -> Cluster | None:
+def find_cluster(selection: Selection) -> Cluster | None:
     """Return the cluster that a command selects; None for hosts that serve on their own."""
     return next((host.cluster for host in selection.hosts if host.cluster), None)
 
 
-def is_one(selection: Selection) -> bool:
+def is_single_target(selection: Selection) -> bool:
     """Return True if the selection is one host, or one cluster with all its members."""
-    cluster = one_of(selection)
+    cluster = find_cluster(selection)
     names = {host.name for host in selection.hosts}
     return names == set(cluster.members) if cluster else len(names) == 1
 
 
-def path_of(selection: Selection, book: str) -> Path:
+def playbook_path(selection: Selection, playbook_name: str) -> Path:
     """Return the path of the playbook for the selected hosts.
 
     Raises Refused for a part of a cluster, for a cluster combined with other hosts, for a recipe that does not suit the
     cluster, and if there is no such playbook for clusters.
     """
-    usual, cluster = selection.project.playbook(book), one_of(selection)
+    host_path, cluster = selection.project.playbook(playbook_name), find_cluster(selection)
     root = selection.project.root
-    if cluster is None or not _about_servers(usual, root):
-        return usual
-    refuse_part_or_others(selection)
-    path = shipped_files.beside(root, usual, f"{FOLDER}/{usual.name}")
+    if cluster is None or not _concerns_servers(host_path, root):
+        return host_path
+    refuse_partial_or_mixed(selection)
+    path = shipped_files.resolve_relative(root, host_path, f"{FOLDER}/{host_path.name}")
     if not path.is_file():
-        message = f"{cluster.name} is a cluster, and this release cannot run `{usual.stem}` on one yet."
+        message = f"{cluster.name} is a cluster, and this release cannot run `{host_path.stem}` on one yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
         raise Refused(message, where=cluster.where, fix=fix)
-    seat.refuse_unfit(recipe.load(root, cluster.recipe), cluster)  # once, not for each member
+    seat.refuse_mismatch(recipe.load(root, cluster.recipe), cluster)  # once, not for each member
     return path
 
 
-def refuse_parts(selection: Selection) -> None:
+def refuse_partial_clusters(selection: Selection) -> None:
     """Raise Refused if some members of a cluster are selected and others are not."""
     for cluster in {host.cluster.name: host.cluster for host in selection.hosts if host.cluster}.values():
-        _refuse_part(selection, cluster)
+        _refuse_partial(selection, cluster)
 
 
-def refuse_part_or_others(selection: Selection) -> None:
+def refuse_partial_or_mixed(selection: Selection) -> None:
     """Raise Refused for a part of a cluster, and for a cluster combined with other hosts."""
-    if cluster := one_of(selection):
-        _refuse_part(selection, cluster)
-        _refuse_others(selection, cluster)
+    if cluster := find_cluster(selection):
+        _refuse_partial(selection, cluster)
+        _refuse_other_hosts(selection, cluster)
 
 
-def answering(selection: Selection, command: str) -> Selection:
+def exclude_workers(selection: Selection, command: str) -> Selection:
     """Return the selected hosts that answer requests, without workers. Raises Refused if all are workers."""
     workers = [host for host in selection.hosts if host.cluster and host.name != host.cluster.head]
     if not workers:
@@ -76,39 +76,39 @@ def answering(selection: Selection, command: str) -> Selection:
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
     hosts = [host for host in selection.hosts if host not in workers]
     members = [member for member in selection.fleet.members if member.host in hosts]
-    hang_up(member for member in selection.fleet.members if member.host in workers)
+    close_links(member for member in selection.fleet.members if member.host in workers)
     return replace(selection, hosts=hosts, fleet=Fleet(members))
 
 
-def met(plan: Plan, host: Host) -> Plan:
+def add_barrier(plan: Plan, host: Host) -> Plan:
     """Return a member's plan with the address of the cluster's barrier added."""
     cluster = host.cluster
     if cluster is None:
         return plan
-    about = protocol.Cluster(
+    membership = protocol.Cluster(
         name=cluster.name,
         rank=cluster.rank(host.name),
         members=cluster.members,
         address=cluster.addresses[0],
         port=cluster.barrier_port,
     )
-    return replace(plan, cluster=about)
+    return replace(plan, cluster=membership)
 
 
-def _about_servers(path: Path, project: Path) -> bool:
+def _concerns_servers(path: Path, project: Path) -> bool:
     names = {*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}
     return any(play.uses(names) for play in playbook.load(path, project).plays)
 
 
-def _refuse_part(selection: Selection, cluster: Cluster) -> None:
+def _refuse_partial(selection: Selection, cluster: Cluster) -> None:
     names = [host.name for host in selection.hosts]
     if missing := [name for name in cluster.members if name not in names]:
-        alone = next(name for name in cluster.members if name in names)
-        message = f"{alone} is {cluster.place(alone)}, and {', '.join(missing)} would be left out."
+        selected = next(name for name in cluster.members if name in names)
+        message = f"{selected} is {cluster.place(selected)}, and {', '.join(missing)} would be left out."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
 
 
-def _refuse_others(selection: Selection, cluster: Cluster) -> None:
+def _refuse_other_hosts(selection: Selection, cluster: Cluster) -> None:
     names = [host.name for host in selection.hosts]
     if others := [name for name in names if name not in cluster.members]:
         message = f"the cluster {cluster.name} is deployed by itself, not together with {', '.join(others)}."

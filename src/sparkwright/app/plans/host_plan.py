@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters, server_context
-from sparkwright.app.plans.pins import entries, not_pinned
+from sparkwright.app.plans.pins import lock_entries, missing_pins
 from sparkwright.app.plans.plan_cache import PlannedHost
 from sparkwright.app.plans.preparation import Preparation
-from sparkwright.app.plans.recipes import OPEN, served, user_of
+from sparkwright.app.plans.recipes import OPEN_SERVER_WARNING, login_user, planned_server
 from sparkwright.errors import Refused
 from sparkwright.project import playbook, recipe
-from sparkwright.project.gateway_servers import in_front_of
+from sparkwright.project.gateway_servers import list_gateways
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.cluster import TOKEN, new_token
+from sparkwright.protocol.cluster import TOKEN_SECRET, new_token
 from sparkwright.protocol.plan import new_run_id
 from sparkwright.secret import Secret
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.host import Source
 
 #: planning is CPU-bound: in parallel threads the first plan would be ready as late as the last one
-_ONE_BY_ONE = threading.Lock()
+_PLANNING_LOCK = threading.Lock()
 
 
 @dataclass
@@ -56,13 +56,13 @@ class Planner:
     ) -> None:
         self._selection, self._play, self._options, self._prepared = selection, play, options, prepared
         self._root = selection.project.root
-        self._is_gateway, self._asks_gateway_key = play.uses({"gateway"}), play.uses({"gateway_key"})
-        self._asks_lock = play.uses(recipe.PINNED_NAMES)
-        self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
+        self._is_gateway, self._needs_gateway_key = play.uses({"gateway"}), play.uses({"gateway_key"})
+        self._needs_lock = play.uses(recipe.PINNED_NAMES)
+        self._needs_recipe = self._needs_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
         self._serves = play.uses({"container"})
-        self._asks_key = play.has_task("container") and self._serves
-        self._verifies = play.has_task("grant_restart")
+        self._needs_server_key = play.has_task("container") and self._serves
+        self._needs_restart_plan = play.has_task("grant_restart")
         self._token = new_token() if play.has_task("barrier") else None
         self._keys: dict[str, dict[str, Secret]] = {}
 
@@ -77,86 +77,90 @@ class Planner:
             raise refused
         options = replace(self._options, check=True) if check else self._options
         draft = _Draft(host, self._prepared.secrets_of(host), list(self._prepared.notes[host.name]))
-        with _ONE_BY_ONE:
-            names = self._names(draft)
-            restart = self._restart_plan(draft, names) if self._verifies and not options.check else None
-            serves = served(host, names) if self._serves else None
-            about: dict[str, Any] = {"run_id": new_run_id(), "project": self._root, "registered": registered}
-            plan = playbook.compile(self._play, host, names, options, **about)
+        with _PLANNING_LOCK:
+            variables = self._variables(draft)
+            restart = self._restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
+            serves = planned_server(host, variables) if self._serves else None
+            compile_arguments: dict[str, Any] = {
+                "run_id": new_run_id(),
+                "project": self._root,
+                "registered": registered,
+            }
+            plan = playbook.compile(self._play, host, variables, options, **compile_arguments)
         if self._token is not None:
-            plan, draft.secrets = clusters.met(plan, host), {**draft.secrets, TOKEN: self._token}
+            plan, draft.secrets = clusters.add_barrier(plan, host), {**draft.secrets, TOKEN_SECRET: self._token}
         return PlannedHost(
             host,
-            user_of(host),
+            login_user(host),
             plan,
             restart=restart,
             notes=tuple(draft.notes),
             notices=tuple(draft.notices),
             serves=copy.deepcopy(serves),
             keys=draft.keys,
-            engine=self._engine(host) if self._asks_recipe else {},
+            engine=self._engine(host) if self._needs_recipe else {},
             secrets=draft.secrets,
             lasting=draft.lasting and host.name not in self._prepared.asked,
         )
 
-    def _restart_plan(self, draft: _Draft, names: Mapping[str, Any]) -> dict[str, Any]:
+    def _restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan with which the host restarts this server without a laptop; empty if there is none."""
         try:
-            return server_context.restart_plan(self._selection, draft.host, names)
+            return server_context.build_restart_plan(self._selection, draft.host, variables)
         except Refused as error:
             draft.notes.append(f"no restart plan for its health check: {error}")
             return {}
 
-    def _names(self, draft: _Draft) -> Mapping[str, Any]:
+    def _variables(self, draft: _Draft) -> Mapping[str, Any]:
         """Return the variables of a host's plan. Only a play that uses the recipe or the lock needs all of them."""
         host = draft.host
         if self._is_gateway:
-            return {**recipe.scope(host, user_of(host), None, {}), "gateway": self._gateway(draft)}
-        if self._asks_gateway_key:
-            return {**recipe.scope(host, user_of(host), None, {}), "gateway_key": self._gateway_key(draft)}
-        if self._asks_recipe:
-            return self._names_of_recipe(draft, self._prepared.recipe_of(host))
-        gateways = in_front_of(self._root, self._selection.inventory, host)
-        return recipe.scope(host, user_of(host), None, {}, gateways=gateways)
+            return {**recipe.scope(host, login_user(host), None, {}), "gateway": self._gateway_variables(draft)}
+        if self._needs_gateway_key:
+            return {**recipe.scope(host, login_user(host), None, {}), "gateway_key": self._load_gateway_key(draft)}
+        if self._needs_recipe:
+            return self._recipe_variables(draft, self._prepared.recipe_of(host))
+        gateways = list_gateways(self._root, self._selection.inventory, host)
+        return recipe.scope(host, login_user(host), None, {}, gateways=gateways)
 
-    def _names_of_recipe(self, draft: _Draft, wanted: recipe.Recipe) -> Mapping[str, Any]:
+    def _recipe_variables(self, draft: _Draft, host_recipe: recipe.Recipe) -> Mapping[str, Any]:
         host = draft.host
-        if self._asks_key:
-            if wanted.name not in self._keys:  # once for all hosts, as its command may ask the user
-                self._keys[wanted.name] = wanted.secrets()
-            draft.secrets |= self._keys[wanted.name]
-            if (source := wanted.file.server_key) is not None:
-                draft.keys = {wanted.key_secret: (source, wanted.source.where("server_key"))}
-        pinned = entries(self._prepared.lock_of(host), wanted) if self._asks_lock else {}
-        serving = self._prepared.linted(wanted, pinned) if self._lints else None
+        if self._needs_server_key:
+            if host_recipe.name not in self._keys:  # once for all hosts, as its command may ask the user
+                self._keys[host_recipe.name] = host_recipe.secrets()
+            draft.secrets |= self._keys[host_recipe.name]
+            if (source := host_recipe.file.server_key) is not None:
+                draft.keys = {host_recipe.key_secret: (source, host_recipe.source.where("server_key"))}
+        pins = lock_entries(self._prepared.lock_of(host), host_recipe) if self._needs_lock else {}
+        serving = self._prepared.lint_recipe(host_recipe, pins) if self._lints else None
         if serving is not None:
             from sparkwright.app import findings
 
-            draft.notes += findings.doubts(wanted, serving)
-            draft.notices += findings.notices(serving)
-        if self._asks_lock and (not_pinned(pinned) or wanted.file.files):
+            draft.notes += findings.plan_warnings(host_recipe, serving)
+            draft.notices += findings.plan_notices(serving)
+        if self._needs_lock and (missing_pins(pins) or host_recipe.file.files):
             draft.lasting = False  # depends on a host's answer or an outside file
-        if self._options.check and self._asks_key and wanted.open_to_network:
-            draft.notes.append(OPEN)
-        about = server_context.of(self._selection, host)
-        return recipe.scope(host, user_of(host), wanted, pinned, serving, **about)
+        if self._options.check and self._needs_server_key and host_recipe.open_to_network:
+            draft.notes.append(OPEN_SERVER_WARNING)
+        context = server_context.build_scope_arguments(self._selection, host)
+        return recipe.scope(host, login_user(host), host_recipe, pins, serving, **context)
 
-    def _gateway(self, draft: _Draft) -> dict[str, Any]:
+    def _gateway_variables(self, draft: _Draft) -> dict[str, Any]:
         """Return a gateway's variables for its play. Its secrets are sent to the host with the run."""
         from sparkwright.app.plans import gateways
 
         draft.lasting = False  # depends on files outside the project
         entry, hashes = self._prepared.gateways[draft.host.name]
-        about, secrets = gateways.scope(self._selection, draft.host, entry, hashes)
+        variables, secrets = gateways.build_variables(self._selection, draft.host, entry, hashes)
         draft.secrets |= secrets
-        return about
+        return variables
 
-    def _gateway_key(self, draft: _Draft) -> str:
+    def _load_gateway_key(self, draft: _Draft) -> str:
         """Return the name of the clients' key. The key is sent to the host with the run."""
         from sparkwright.app.plans import gateways
 
         draft.lasting = False
-        name, secrets = gateways.key(self._selection, draft.host)
+        name, secrets = gateways.load_client_key(self._selection, draft.host)
         draft.secrets |= secrets
         return name
 

@@ -23,7 +23,7 @@ import yaml
 
 from sparkwright import here, host_side
 from sparkwright.app.runs.options import DeployOptions
-from sparkwright.console.events.summary import Served
+from sparkwright.console.events.summary import ServerSummary
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.host.state import write_atomically
@@ -37,20 +37,20 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     from sparkwright.project.inventory.host import Source
 
-SCHEMA = 3
+CACHE_SCHEMA = 3
 #: inputs of a plan in the project; a playbook can only include files from its own folder and shipped ones
-FOLDERS, LOCK = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
+INPUT_FOLDERS, LOCK_FILE = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
 #: folders of shipped files that are inputs of a plan
-PLANNED = ("playbooks", "templates")
+SHIPPED_INPUT_FOLDERS = ("playbooks", "templates")
 #: limits for a cached project; a larger one is planned again each time (the largest known lock has 1 MB)
-MOST_FILES, MOST_BYTES = 1000, 32 * MIB
+MAX_INPUT_FILES, MAX_INPUT_BYTES = 1000, 32 * MIB
 #: number and size of cached files: one per host or cluster, playbook and set of options; a plan has about 60 KB
-KEPT, PLAN_BYTES = 64, 8 * MIB
-ABOUT_HOST = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
+MAX_CACHED_PLANS, MAX_PLAN_BYTES = 64, 8 * MIB
+HOST_FIELDS = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
 
 
 @dataclass(frozen=True)
-class KeptSource:
+class CachedSource:
     """A `host.Source` as stored in the cache."""
 
     env: str | None
@@ -58,13 +58,13 @@ class KeptSource:
     command: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, data: Sequence[Any]) -> KeptSource:
+    def of(cls, data: Sequence[Any]) -> CachedSource:
         """Parse a cached source. Raises ValueError and TypeError."""
         env, file, command = data
         return cls(env, file, None if command is None else tuple(command))
 
 
-def _source(source: Source) -> list[Any]:
+def _source_json(source: Source) -> list[Any]:
     return [source.env, source.file, source.command]
 
 
@@ -84,7 +84,7 @@ class PlannedHost:
     #: messages that are the same for other hosts and are shown once
     notices: tuple[str, ...] = ()
     #: the server as the panel shows it; None for a play that serves nothing
-    serves: Served | None = None
+    serves: ServerSummary | None = None
     #: source of the server's key, and its "file:line", by the name of the secret
     keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     #: version and options of the image's engine in spark.lock
@@ -94,7 +94,7 @@ class PlannedHost:
     #: True if the plan depends only on files, and so stays valid until one of them changes
     lasting: bool = True
 
-    def take(self, member: Member, fleet: Fleet, serves: Callable[[Served], None]) -> Plan:
+    def take(self, member: Member, fleet: Fleet, serves: Callable[[ServerSummary], None]) -> Plan:
         """Prepare a member for its run of this plan, and return the plan.
 
         Args:
@@ -114,11 +114,11 @@ class PlannedHost:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON, the inverse of `of`."""
         host = self.host
-        about = {name: getattr(host, name) for name in ABOUT_HOST}
+        host_fields = {name: getattr(host, name) for name in HOST_FIELDS}
         return {
-            "host": {**about, "user": host.user, "env": dict(host.env)},
-            "sources": {name: _source(secret_source) for name, secret_source in host.secret_sources.items()},
-            "keys": {name: [_source(key), where] for name, (key, where) in self.keys.items()},
+            "host": {**host_fields, "user": host.user, "env": dict(host.env)},
+            "sources": {name: _source_json(secret_source) for name, secret_source in host.secret_sources.items()},
+            "keys": {name: [_source_json(key), where] for name, (key, where) in self.keys.items()},
             "user": self.user,
             "plan": self.plan.to_json(),
             "restart": self.restart,
@@ -131,7 +131,7 @@ class PlannedHost:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> PlannedHost:
         """Parse a plan. Raises ValueError, TypeError, KeyError or AttributeError for invalid data."""
-        sources = {name: KeptSource.of(source) for name, source in data["sources"].items()}
+        sources = {name: CachedSource.of(source) for name, source in data["sources"].items()}
         return cls(
             host=Host(**data["host"], secret_sources=sources),
             user=data["user"],
@@ -139,66 +139,68 @@ class PlannedHost:
             restart=data["restart"],
             notes=tuple(data["notes"]),
             notices=tuple(data["notices"]),
-            serves=Served(**data["serves"]) if data["serves"] else None,
-            keys={name: (KeptSource.of(key), str(where)) for name, (key, where) in data["keys"].items()},
+            serves=ServerSummary(**data["serves"]) if data["serves"] else None,
+            keys={name: (CachedSource.of(key), str(where)) for name, (key, where) in data["keys"].items()},
             engine=dict(data["engine"]),
         )
 
 
-class Place:
+class PlanCacheEntry:
     """The cache entry of one command's plans, with the inputs that they would be made from now."""
 
     def __init__(self, project: Path, playbook: str, options: DeployOptions) -> None:
         name = json.dumps([str(project.resolve()), playbook, options.key()], sort_keys=True)
         self._project = project
-        self._file = host_side.cache() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
-        self._inputs = ""
+        self._file = host_side.cache_folder() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+        self._input_digest = ""
         #: True if the plans of this command can be cached
-        self.usable = shipped_files.find(project, f"playbooks/{playbook}.yml") is not None and options.cacheable()
-        if self.usable:
+        self.is_cacheable = (
+            shipped_files.find_file(project, f"playbooks/{playbook}.yml") is not None and options.cacheable()
+        )
+        if self.is_cacheable:
             with contextlib.suppress(OSError, ValueError):
-                self._inputs = inputs(project)
+                self._input_digest = input_digest(project)
 
     def find(self) -> list[PlannedHost]:
         """Return the cached plans, of a host or of a cluster's members, if their inputs are unchanged; otherwise none."""
-        if not self._inputs:
+        if not self._input_digest:
             return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            digest, _, text = _own(self._file).partition(b"\n")
-            if digest.decode() == _digest(self._inputs, text):
-                return [PlannedHost.of(item) for item in bounds.parsed(text)]
+            digest, _, text = _read_own_file(self._file).partition(b"\n")
+            if digest.decode() == _digest(self._input_digest, text):
+                return [PlannedHost.of(item) for item in bounds.parse_bounded_json(text)]
         return []
 
-    def keep(self, made: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
+    def keep(self, plans: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
         """Save the plans of members that have run, unless their inputs have changed since, or a plan contains a secret."""
         names = [member.host.name for member in members if member.host.connection == "ssh"]
-        if len(names) == len(members) and all(name in made and made[name].lasting for name in names):
+        if len(names) == len(members) and all(name in plans and plans[name].lasting for name in names):
             secrets = [secret for member in members for secret in member.secrets.values()]
-            self._keep([made[member.host.name] for member in members], secrets)
+            self._save_plans([plans[member.host.name] for member in members], secrets)
 
-    def _keep(self, made: Sequence[PlannedHost], secrets: Sequence[Secret]) -> None:
+    def _save_plans(self, plans: Sequence[PlannedHost], secrets: Sequence[Secret]) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError):
-            if not self._inputs or self._inputs != inputs(self._project):
+            if not self._input_digest or self._input_digest != input_digest(self._project):
                 return
-            text = json.dumps([planned.to_json() for planned in made])
-            if any(text.count(planned.plan.run_id) != 1 for planned in made) or any(
-                _shows(text, secret.reveal()) for secret in secrets
+            text = json.dumps([planned.to_json() for planned in plans])
+            if any(text.count(planned.plan.run_id) != 1 for planned in plans) or any(
+                _contains_secret(text, secret.reveal()) for secret in secrets
             ):
                 return
-            folder = private.folder(self._file.parent)
-            write_atomically(self._file, f"{_digest(self._inputs, text.encode())}\n{text}".encode())
-            _prune(folder)
+            folder = private.create_folder(self._file.parent)
+            write_atomically(self._file, f"{_digest(self._input_digest, text.encode())}\n{text}".encode())
+            _prune_cache(folder)
 
 
-def _own(path: Path) -> bytes:
+def _read_own_file(path: Path) -> bytes:
     """Read a file that only this user can write to. Raises OSError and ValueError."""
-    found = path.lstat()
-    if found.st_uid != os.geteuid() or found.st_mode & private.OTHERS or not stat.S_ISREG(found.st_mode):
+    status = path.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & private.OTHERS_MASK or not stat.S_ISREG(status.st_mode):
         raise ValueError("somebody else's")
-    return bounds.bytes_of(path, PLAN_BYTES)
+    return bounds.read_bytes(path, MAX_PLAN_BYTES)
 
 
-def _shows(text: str, secret: str) -> bool:
+def _contains_secret(text: str, secret: str) -> bool:
     return secret in text or json.dumps(secret)[1:-1] in text
 
 
@@ -206,50 +208,55 @@ def _digest(inputs: str, text: bytes) -> str:
     return hashlib.sha256(f"{inputs}\n".encode() + text).hexdigest()
 
 
-def _prune(folder: Path) -> None:
+def _prune_cache(folder: Path) -> None:
     """Delete all but the newest plans."""
-    found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in found[KEPT:]:
+    paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in paths[MAX_CACHED_PLANS:]:
         path.unlink(missing_ok=True)
 
 
-def inputs(project: Path) -> str:
+def input_digest(project: Path) -> str:
     """Return a digest of all inputs of a plan: the program, the current folder, and the content of the project's files.
 
     Raises OSError and ValueError.
     """
-    total = hashlib.sha256(repr([SCHEMA, *_program(), str(here.folder()), str(project)]).encode())
+    digest = hashlib.sha256(
+        repr([CACHE_SCHEMA, *_program_identity(), str(here.project_folder()), str(project)]).encode()
+    )
     size = count = 0
-    for path in _files(project):
-        data = bounds.bytes_of(Path(path), MOST_BYTES)
+    for path in _list_input_files(project):
+        data = bounds.read_bytes(Path(path), MAX_INPUT_BYTES)
         size, count = size + len(data), count + 1
-        if size > MOST_BYTES or count > MOST_FILES:
+        if size > MAX_INPUT_BYTES or count > MAX_INPUT_FILES:
             raise ValueError("too much to look through")
-        total.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
-    return total.hexdigest()
+        digest.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
+    return digest.hexdigest()
 
 
-def _files(project: Path) -> Iterator[str]:
-    lock = str(project / LOCK)
+def _list_input_files(project: Path) -> Iterator[str]:
+    lock = str(project / LOCK_FILE)
     if os.path.lexists(lock):
         yield lock
-    for folder in FOLDERS:
-        for at, below, names in os.walk(project / folder, followlinks=True):
-            below.sort()
-            yield from (f"{at}/{name}" for name in sorted(names))
+    for folder in INPUT_FOLDERS:
+        for parent, subfolders, names in os.walk(project / folder, followlinks=True):
+            subfolders.sort()
+            yield from (f"{parent}/{name}" for name in sorted(names))
 
 
-def _program() -> Iterator[Any]:
+def _program_identity() -> Iterator[Any]:
     """Yield what identifies the program that plans: Python, the installed packages, and shipped files by size and time."""
     yield sys.version
     yield host_side.content_hash()
     yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116
-    folders = [str(top) for top in (host_side.PACKAGE, *(shipped_files.source() / name for name in PLANNED))]
+    folders = [
+        str(top)
+        for top in (host_side.PACKAGE, *(shipped_files.shipped_folder() / name for name in SHIPPED_INPUT_FOLDERS))
+    ]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in sorted(entries, key=lambda dir_entry: dir_entry.name):
                 if entry.is_dir():
                     folders += [] if entry.name == "__pycache__" else [entry.path]
                 else:
-                    found = entry.stat()
-                    yield entry.name, found.st_size, found.st_mtime_ns
+                    status = entry.stat()
+                    yield entry.name, status.st_size, status.st_mtime_ns

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Selection
-from sparkwright.app.plans.pins import Pins, entries, lock_folder, not_pinned
-from sparkwright.app.plans.recipes import recipe_of
+from sparkwright.app.plans.pins import Pins, lock_entries, lock_folder, missing_pins
+from sparkwright.app.plans.recipes import load_host_recipe
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
-from sparkwright.fleet.member import Member, hang_up
+from sparkwright.fleet.member import Member, close_links
 from sparkwright.project import lockfile, playbook, recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Block, Plan, Step, Task, new_run_id, tasks_of
 from sparkwright.secret import Secret
-from sparkwright.trust.names import PEER_URL, matched
+from sparkwright.trust.names import PEER_URL, require_match
 
 
 class Preparation:
@@ -34,7 +34,7 @@ class Preparation:
         save = not check and not play.file.read_only
         self._pins = {folder: Pins(folder, save=save) for folder in set(self._folders.values())}
         self._recipes: dict[str, recipe.Recipe] = {}
-        self._servings: list[tuple[recipe.Recipe, Mapping[str, Any], Serving]] = []
+        self._servings: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
         self._secrets: dict[str, dict[str, Secret]] = {}
         #: errors of hosts that are not planned for, by host
         self.refused: dict[str, Exception] = {}
@@ -45,37 +45,37 @@ class Preparation:
         #: hosts whose plan depends on an answer and is therefore not cached
         self.asked: set[str] = set()
         self._is_gateway = play.uses({"gateway"})
-        self._pinning = play.uses(recipe.PINNED_NAMES) and not self._is_gateway
+        self._uses_pins = play.uses(recipe.PINNED_NAMES) and not self._is_gateway
         self._lints = play.has_task("lint")
 
     def ask(self, members: Sequence[Member]) -> None:
         """Request the missing entries from the hosts, each one once. Errors are stored in `refused`."""
-        lacking = [member for member in members if self._is_gateway or self._lacks(member.host)]
-        self.asked |= {member.host.name for member in lacking}
-        self._selection.fleet.each(lacking, self._ask)
+        incomplete = [member for member in members if self._is_gateway or self._needs_pins(member.host)]
+        self.asked |= {member.host.name for member in incomplete}
+        self._selection.fleet.each(incomplete, self._query_member)
 
     def recipe_of(self, host: Host) -> recipe.Recipe:
         """Return the recipe of a host. Raises Refused if it has none, or if the recipe does not exist."""
         name = host.recipe or ""
         if name not in self._recipes:
-            self._recipes[name] = recipe_of(self._selection.project, host)
+            self._recipes[name] = load_host_recipe(self._selection.project, host)
         return self._recipes[name]
 
     def lock_of(self, host: Host) -> lockfile.Lock:
         """Return the lock that counts for a host, including newly requested entries."""
         return self._pins[self._folders[host.name]].lock
 
-    def linted(self, wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
+    def lint_recipe(self, host_recipe: recipe.Recipe, pins: Mapping[str, Any]) -> ServerSettings:
         """Return a recipe's server after linting it with the lock's entries. Raises Refused for an error."""
         from sparkwright.app import findings
-        from sparkwright.project.recipe.engine_settings import serving
+        from sparkwright.project.recipe.engine_settings import resolve_settings
 
-        for of, entries_then, served in self._servings:
-            if of is wanted and entries_then == known:
+        for linted_recipe, entries_then, served in self._servings:
+            if linted_recipe is host_recipe and entries_then == pins:
                 return served
-        served = serving(wanted, known)
-        findings.refuse_errors(wanted, served)
-        self._servings.append((wanted, known, served))
+        served = resolve_settings(host_recipe, pins)
+        findings.refuse_errors(host_recipe, served)
+        self._servings.append((host_recipe, pins, served))
         return served
 
     def secrets_of(self, host: Host) -> dict[str, Secret]:
@@ -87,54 +87,58 @@ class Preparation:
         for member in self._selection.fleet.members:
             if member.engine_version and member.host.recipe:
                 pins = self._pins[self._folders[member.host.name]]
-                pins.learn_engine(self._selection.fleet, member, self.recipe_of(member.host))
+                pins.save_engine(self._selection.fleet, member, self.recipe_of(member.host))
 
-    def _lacks(self, host: Host) -> bool:
-        if not self._pinning:
+    def _needs_pins(self, host: Host) -> bool:
+        if not self._uses_pins:
             return False
         try:
-            return bool(not_pinned(entries(self.lock_of(host), self.recipe_of(host))))
+            return bool(missing_pins(lock_entries(self.lock_of(host), self.recipe_of(host))))
         except SparkwrightError:
             return False  # planning reports it
 
-    def _ask(self, member: Member) -> None:
+    def _query_member(self, member: Member) -> None:
         try:
             member.secrets = self._secrets[member.host.name] = self._selection.inventory.secrets(member.host)
-            self._ask_gateway(member) if self._is_gateway else self._pin(member)
+            self._query_gateway(member) if self._is_gateway else self._pin(member)
         except (SparkwrightError, OSError) as error:  # such as a spark.lock that cannot be written
             self.refused[member.host.name] = error
 
     def _pin(self, member: Member) -> None:
         """Complete the lock for a host. A read-only play accepts missing entries if upstream does not answer."""
         host, fleet = member.host, self._selection.fleet
-        wanted = self.recipe_of(host)
+        host_recipe = self.recipe_of(host)
         if self._lints:
-            self.linted(wanted, entries(self.lock_of(host), wanted))  # refuse before any host is contacted
+            self.lint_recipe(
+                host_recipe, lock_entries(self.lock_of(host), host_recipe)
+            )  # refuse before any host is contacted
         try:
-            self._pins[self._folders[host.name]].complete(fleet, member, wanted, new_run_id())
+            self._pins[self._folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
         except Refused as error:
             if not self._play.file.read_only:
                 raise
             fleet.tell(member, f"not in spark.lock, and can't be looked up now: {error.message}")
 
-    def _ask_gateway(self, member: Member) -> None:
+    def _query_gateway(self, member: Member) -> None:
         from sparkwright.app.plans import gateways
 
         host = member.host
-        image = gateways.of_host(self._selection.inventory, host).file.image
+        image = gateways.find_gateway(self._selection.inventory, host).file.image
         entry = self._pins[self._folders[host.name]].image(self._selection.fleet, member, image, new_run_id())
-        hashes = gateways.hashes(self._selection, member, check=self._check, tell=self.notes[host.name].append)
+        hashes = gateways.query_key_hashes(
+            self._selection, member, check=self._check, report=self.notes[host.name].append
+        )
         self.gateways[host.name] = entry, hashes
 
 
 if TYPE_CHECKING:
-    from sparkwright.project.recipe.engine_settings import Serving
+    from sparkwright.project.recipe.engine_settings import ServerSettings
 
 
-MODULE = "hf_model"
-TOKEN = "NEIGHBOUR_TOKEN"  # name of the secret on the host's side
-ADDRESSES = 64
-ABOUT = ("id", "commit", "files", "dir")
+MODEL_MODULE = "hf_model"
+PEER_TOKEN = "NEIGHBOUR_TOKEN"  # name of the secret on the host's side
+MAX_ADDRESSES = 64
+MODEL_FIELDS = ("id", "commit", "files", "dir")
 
 
 class Peers:
@@ -144,16 +148,16 @@ class Peers:
         self._inventory = inventory
         self._members: dict[str, Member] = {}
 
-    def fill(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
+    def add_peer_urls(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
         """Return the plan with the URLs of the model in every `hf_model: {from: HOST}`.
 
         No peer is contacted if a host names itself as the source, or already has the complete model.
         """
-        wanted = [task for task in tasks_of(plan.steps) if task.module == MODULE and _names_host(task)]
-        if not wanted:
+        copy_tasks = [task for task in tasks_of(plan.steps) if task.module == MODEL_MODULE and _needs_peer(task)]
+        if not copy_tasks:
             return plan
-        reported = {task.id: self._reported(fleet, member, task, check=plan.check) for task in wanted}
-        return dataclasses.replace(plan, steps=tuple(_replaced(plan.steps, reported)))
+        replacements = {task.id: self._with_peer_urls(fleet, member, task, check=plan.check) for task in copy_tasks}
+        return dataclasses.replace(plan, steps=tuple(_replace_tasks(plan.steps, replacements)))
 
     def hand_out(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
         """Have a host hand out a model, and return the URLs. Raises Failed with the host's name.
@@ -164,34 +168,36 @@ class Peers:
         from sparkwright.app.questions.host_requests import run_module
 
         member = self._member(source)
-        member.secrets = {TOKEN: token}
+        member.secrets = {PEER_TOKEN: token}
         fleet = Fleet([member])
         try:
-            found = run_module(fleet, member, "share_model", {**{key: model[key] for key in ABOUT}, "readers": readers})
+            answer = run_module(
+                fleet, member, "share_model", {**{key: model[key] for key in MODEL_FIELDS}, "readers": readers}
+            )
         except SparkwrightError as error:
             error.where = error.where or source
             raise
-        return addresses(found, source)
+        return parse_peer_urls(answer, source)
 
     def close(self) -> None:
         """Disconnect from the hosts. They stop handing out models on their own."""
-        hang_up(self._members.values())
+        close_links(self._members.values())
 
-    def _reported(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
+    def _with_peer_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
         from sparkwright.app.questions.host_requests import run_module
 
         source = str(task.args["from"])
-        here = {**task.args, "from": ""}
+        local_args = {**task.args, "from": ""}
         if source == member.host.machine:
-            return dataclasses.replace(task, args=here)
-        if any(name in task.open for name in (*ABOUT, "from")):
+            return dataclasses.replace(task, args=local_args)
+        if any(name in task.open for name in (*MODEL_FIELDS, "from")):
             message = "`from` needs a model that is already known before the run."
             raise Refused(message, where=task.where, fix="Use the recipe's and the lock's.")
-        looked = run_module(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
-        if not looked["wrong"] or check:
-            return dataclasses.replace(task, args=here)
+        verification = run_module(fleet, member, "verify_model", {key: task.args[key] for key in MODEL_FIELDS})
+        if not verification["wrong"] or check:
+            return dataclasses.replace(task, args=local_args)
         token = Secret(secrets.token_urlsafe(32))
-        member.secrets = {**member.secrets, TOKEN: token}
+        member.secrets = {**member.secrets, PEER_TOKEN: token}
         urls = self.hand_out(source, task.args, token, readers=1)
         return dataclasses.replace(task, args={**task.args, "peer": urls})
 
@@ -199,26 +205,26 @@ class Peers:
         if source not in self._members:
             host = self._inventory.machines.get(source)
             if host is None:
-                known = ", ".join(self._inventory.machines)
-                raise Refused(f"no host is called {source!r}.", fix=f"There are: {known}.")
+                known_hosts = ", ".join(self._inventory.machines)
+                raise Refused(f"no host is called {source!r}.", fix=f"There are: {known_hosts}.")
             self._members[source] = Member(host)
         return self._members[source]
 
 
-def _names_host(task: Task) -> bool:
+def _needs_peer(task: Task) -> bool:
     """Return True if a task names a host to copy from but does not have its URLs yet."""
     return bool(task.args.get("from")) and not task.args.get("peer")
 
 
-def addresses(found: Mapping[str, Any], source: str) -> list[str]:
+def parse_peer_urls(answer: Mapping[str, Any], source: str) -> list[str]:
     """Return the URLs at which a host hands out a model to other hosts. Raises Failed for an invalid answer."""
-    urls = found.get("urls")
-    if not isinstance(urls, list) or len(urls) > ADDRESSES:
+    urls = answer.get("urls")
+    if not isinstance(urls, list) or len(urls) > MAX_ADDRESSES:
         raise Failed("the host does not report where it hands out the model.", where=source)
-    return [matched(PEER_URL, url, f"where {source} hands the model out") for url in urls]
+    return [require_match(PEER_URL, url, f"where {source} hands the model out") for url in urls]
 
 
-def source_host(inventory: Inventory, pattern: str) -> Host:
+def select_source_host(inventory: Inventory, pattern: str) -> Host:
     """Return the host that a pattern names. Raises Refused if it does not match exactly one."""
     hosts = inventory.machines_of(inventory.match(pattern))
     if len(hosts) != 1:
@@ -226,11 +232,11 @@ def source_host(inventory: Inventory, pattern: str) -> Host:
     return hosts[0]
 
 
-def _replaced(steps: Iterable[Step], reported: Mapping[str, Task]) -> Iterator[Step]:
+def _replace_tasks(steps: Iterable[Step], replacements: Mapping[str, Task]) -> Iterator[Step]:
     for step in steps:
         if isinstance(step, Block):
             names = ("tasks", "rescue", "always")
-            parts: Any = {name: tuple(_replaced(getattr(step, name), reported)) for name in names}
+            parts: Any = {name: tuple(_replace_tasks(getattr(step, name), replacements)) for name in names}
             yield dataclasses.replace(step, **parts)
         else:
-            yield reported.get(step.id, step)
+            yield replacements.get(step.id, step)

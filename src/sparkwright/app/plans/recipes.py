@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.app.plans.pins import entries, lock_of
-from sparkwright.console.events.summary import Served
+from sparkwright.app.plans.pins import load_lock, lock_entries
+from sparkwright.console.events.summary import ServerSummary
 from sparkwright.engines import engine
 from sparkwright.engines.http import GENERATE, OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.model import chat_template
@@ -17,7 +17,7 @@ from sparkwright.project import recipe, shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.names import Blame
+from sparkwright.project.playbook.names import ErrorLocator
 from sparkwright.project.recipe.rules import is_loopback
 from sparkwright.protocol import expressions
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from sparkwright.app.connect import Selection
 
 #: warning about a server that is published beyond the loopback and needs no key
-OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
+OPEN_SERVER_WARNING = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 
 #: probe (engines/probes/table.py) for recipes whose clients send pictures
-PICTURE = "image"
+PICTURE_PROBE = "image"
 
 
-def docker_run_scripts(selection: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
+def render_docker_run_scripts(selection: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
     """Return the selected hosts' docker run scripts, with the hosts' names, as a deploy writes them.
 
     In a cluster the head's script comes last, because the head waits for the others.
@@ -40,24 +40,24 @@ def docker_run_scripts(selection: Selection, recipe_name: str = "") -> list[tupl
         recipe_name: used instead of the hosts' own recipes.
     """
     hosts = sorted(selection.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
-    return [(host.name, docker_run_script(host, selection.project, recipe_name)) for host in hosts]
+    return [(host.name, render_docker_run_script(host, selection.project, recipe_name)) for host in hosts]
 
 
-def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
+def render_docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
     """Return the docker run script of one host. recipe_name: used instead of its own recipe."""
-    wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
-    names = recipe.scope(host, user_of(host), wanted, entries(lock_of(project, host), wanted))
-    return rendered(project.root, "docker-run.sh.j2", names)
+    host_recipe = recipe.load(project.root, recipe_name) if recipe_name else load_host_recipe(project, host)
+    variables = recipe.scope(host, login_user(host), host_recipe, lock_entries(load_lock(project, host), host_recipe))
+    return render_template(project.root, "docker-run.sh.j2", variables)
 
 
-def recipe_of(project: Project, host: Host) -> recipe.Recipe:
+def load_host_recipe(project: Project, host: Host) -> recipe.Recipe:
     """Return the recipe of a host. Raises Refused if it has none, or if the recipe does not exist."""
     if not host.recipe:
         raise Refused(f"{host.name} has no recipe.", where=str(host.where), fix="Add `recipe: NAME` (see recipes/).")
     return recipe.load(project.root, host.recipe, named_at=host.set_at.get("recipe", ""))
 
 
-def user_of(host: Host) -> str:
+def login_user(host: Host) -> str:
     """Return the login name on a host, from the inventory or from ssh's configuration."""
     if host.user or host.connection != "ssh":
         return host.user or getpass.getuser()
@@ -66,51 +66,51 @@ def user_of(host: Host) -> str:
     return ssh_config.resolve(host).user
 
 
-def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
+def server_url(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
     """Return the URL of a host's server for the laptop, and a hint on how to reach it, which is empty if none is needed.
 
     Args:
         loopback: True if only programs on the host itself can reach the server.
     """
     tunnel = loopback and host.connection == "ssh"
-    at = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
-    return f"http://{at}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else ""
+    hostname = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
+    return f"http://{hostname}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else ""
 
 
-def served(host: Host, names: Mapping[str, Any]) -> Served:
+def planned_server(host: Host, variables: Mapping[str, Any]) -> ServerSummary:
     """Return the server that a host runs after its plan, as the panel shows it. names: variables of the plan."""
-    wanted, container, name = names["recipe"], names["container"], names["engine"]["name"]
+    recipe_fields, container, engine_name = variables["recipe"], variables["container"], variables["engine"]["name"]
     loopback = any(map(is_loopback, container["ports"][:1]))
-    url, way = address(host, names["port"], loopback=loopback)
-    return Served(
+    url, access_hint = server_url(host, variables["port"], loopback=loopback)
+    return ServerSummary(
         host=host.name,
-        recipe=wanted["name"],
+        recipe=recipe_fields["name"],
         image=container["image"],
-        model=wanted["model"]["id"],
-        commit=(names["lock"].get("model") or {}).get("commit", ""),
-        served_name=names["served_name"],
-        adapters=tuple(names["serve"].get("adapters", ())),
+        model=recipe_fields["model"]["id"],
+        commit=(variables["lock"].get("model") or {}).get("commit", ""),
+        served_name=variables["served_name"],
+        adapters=tuple(variables["serve"].get("adapters", ())),
         url=url,
-        reach=way,
-        max_model_len=engine.of(name).flags.context(wanted[name]),
-        key_variable=wanted["server_key"],
-        engine=engine.TITLES[name],
-        task=wanted.get("task", GENERATE),
-        pictures=PICTURE in wanted["expect"].get("probes", ()),
+        reach=access_hint,
+        max_model_len=engine.get_engine(engine_name).flags.context(recipe_fields[engine_name]),
+        key_variable=recipe_fields["server_key"],
+        engine=engine.TITLES[engine_name],
+        task=recipe_fields.get("task", GENERATE),
+        pictures=PICTURE_PROBE in recipe_fields["expect"].get("probes", ()),
         cluster=host.cluster.name if host.cluster else "",
         members=host.cluster.members if host.cluster else (),
-        chat=chat_template.of_server(names["lock"]),
-        warning=OPEN if wanted["open_to_network"] else "",
+        chat=chat_template.select_server_chat(variables["lock"]),
+        warning=OPEN_SERVER_WARNING if recipe_fields["open_to_network"] else "",
     )
 
 
-def rendered(project: Path, name: str, names: Mapping[str, Any]) -> str:
+def render_template(project: Path, name: str, variables: Mapping[str, Any]) -> str:
     """Render templates/NAME, the project's or the shipped one.
 
     Raises Refused, with the line of the template, for a mistake in it.
     """
-    path = shipped_files.path_of(project, f"templates/{name}")
+    path = shipped_files.resolve_path(project, f"templates/{name}")
     try:
-        return str(expressions.render(document.text_of(path), names))
+        return str(expressions.render(document.read_text(path), variables))
     except expressions.ExpressionError as error:
-        raise Refused(f"{error}.", where=Blame.text(path)(error.line)) from None
+        raise Refused(f"{error}.", where=ErrorLocator.text(path)(error.line)) from None

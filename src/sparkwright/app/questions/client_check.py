@@ -11,19 +11,19 @@ from sparkwright.app.questions.client_formats import Endpoint, Format
 from sparkwright.engines import dialects
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.probes import fields
-from sparkwright.engines.probes.probe import Reply, quoted
+from sparkwright.engines.probes.probe import Reply, quote_text
 from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
 from sparkwright.measure import http_probe, stream
 from sparkwright.transport import http
 from sparkwright.transport.connection import TransportError
 from sparkwright.trust import bounds
-from sparkwright.visible import count, one_line
+from sparkwright.visible import format_count, one_line
 
 #: time limit for the whole answer, in seconds
 TIMEOUT_S = 180.0
-SHOWN_CHARS = 300
+MAX_SHOWN_CHARS = 300
 #: request of a client that is not an agent; a reasoning model needs room to think
-SAY = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
+CHAT_REQUEST = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
 def check(form: Format, endpoint: Endpoint) -> str:
@@ -37,18 +37,18 @@ def check(form: Format, endpoint: Endpoint) -> str:
     """
     dialect = dialects.BY_PATH[form.path]
     body = dialect.request(
-        {"model": endpoint.model, **(fields.TOOL_CALL_PROBE.body if form.agent else SAY), "stream": True}
+        {"model": endpoint.model, **(fields.TOOL_CALL_PROBE.body if form.agent else CHAT_REQUEST), "stream": True}
     )
     began_s = time.monotonic()
-    events = _events(dialect, endpoint, body)
-    took = f"{form.path}, streamed, in {time.monotonic() - began_s:.1f} s"
+    events = _request_events(dialect, endpoint, body)
+    summary = f"{form.path}, streamed, in {time.monotonic() - began_s:.1f} s"
     if disorder := dialect.disorder(events):
-        raise Failed(f"{took}: {disorder}.", where=endpoint.url)
-    read = dialect.assembled(events)
-    return f"{took}: {_seen(form, Reply(200, '', read), endpoint)}{_usage(read)}"
+        raise Failed(f"{summary}: {disorder}.", where=endpoint.url)
+    answer = dialect.assembled(events)
+    return f"{summary}: {_describe_answer(form, Reply(200, '', answer), endpoint)}{_describe_usage(answer)}"
 
 
-def _events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) -> list[Any]:
+def _request_events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) -> list[Any]:
     url = f"{endpoint.url}{dialect.path}"
     headers = {"Content-Type": "application/json"}
     if endpoint.key_variable:
@@ -63,43 +63,43 @@ def _events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) -> list[
     except TransportError as error:
         raise Unreachable(f"no answer: it {error}.", where=url) from None
     if answer.status != 200:
-        raise Failed(f"refused with {answer.status}: {_words(answer.body)}", where=url)
+        raise Failed(f"refused with {answer.status}: {_error_text(answer.body)}", where=url)
     try:
-        return stream.events_in(answer.body, dialect.last)
+        return stream.parse_event_stream(answer.body, dialect.last)
     except stream.StreamError as error:
         raise Failed(f"{error}.", where=url) from None
 
 
-def _words(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     try:
-        words = http_probe.message(bounds.json_of(body))
+        message = http_probe.extract_error(bounds.parse_json(body))
     except ValueError:
-        words = ""
-    return one_line(words or body[:SHOWN_CHARS].decode(errors="replace"), at_most=SHOWN_CHARS)
+        message = ""
+    return one_line(message or body[:MAX_SHOWN_CHARS].decode(errors="replace"), max_chars=MAX_SHOWN_CHARS)
 
 
-def _seen(form: Format, reply: Reply, endpoint: Endpoint) -> str:
+def _describe_answer(form: Format, reply: Reply, endpoint: Endpoint) -> str:
     """Describe the content of the answer.
 
 
     Raises Failed for a wrong answer, and Inconclusive for one that ended too early to judge.
     """
     if form.agent:
-        seen = fields.judge_tool_call(reply)
-        if seen.verdict == "disproved":
-            raise Failed(f"{seen.evidence}.", where=f"{endpoint.url}{form.path}")
-        if seen.verdict == "inconclusive":
-            raise Inconclusive(f"{seen.evidence}.", where=f"{endpoint.url}{form.path}")
-        return seen.evidence
+        observation = fields.evaluate_tool_call(reply)
+        if observation.verdict == "disproved":
+            raise Failed(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
+        if observation.verdict == "inconclusive":
+            raise Inconclusive(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
+        return observation.evidence
     if not reply.content:
         kind = Inconclusive if reply.cut else Failed
         raise kind("the answer has no text.", where=f"{endpoint.url}{form.path}")
-    return quoted(reply.content)
+    return quote_text(reply.content)
 
 
-def _usage(read: dict[str, Any]) -> str:
-    usage = read.get("usage") or {}
-    prompt, made = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if prompt is None or made is None:
+def _describe_usage(answer: dict[str, Any]) -> str:
+    usage = answer.get("usage") or {}
+    prompt, generated = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if prompt is None or generated is None:
         return ""
-    return f" ({count(prompt, 'token')} read, {made} generated)"
+    return f" ({format_count(prompt, 'token')} read, {generated} generated)"

@@ -14,7 +14,7 @@ import yaml
 
 from sparkwright.engines import api_paths
 from sparkwright.errors import Refused
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.shell import quote
 
 #: name of the provider, for files that need one
@@ -22,7 +22,7 @@ PROVIDER = "spark"
 #: key for a client that requires one, if the server needs none
 NO_KEY = "none"
 #: least context of an agent, in tokens; Claude Code, Codex and similar ones send 15,000 before the user's first word
-AGENT_CONTEXT = 65_536
+MIN_AGENT_CONTEXT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Endpoint:
     #: description of the key's source, if the user has to set the variable from it
     key_source: str = ""
     #: API paths that the server's engine serves
-    paths: tuple[str, ...] = api_paths.names(api_paths.OPENAI)
+    paths: tuple[str, ...] = api_paths.list_paths(api_paths.OPENAI_PATHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class Format:
     agent: bool = False
 
 
-def _json(data: Mapping[str, Any]) -> str:
+def _format_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2)
 
 
-def _yaml(data: Mapping[str, Any]) -> str:
+def _format_yaml(data: Mapping[str, Any]) -> str:
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip()
 
 
-def _key(endpoint: Endpoint, form: str) -> str:
-    return form.format(endpoint.key_variable) if endpoint.key_variable else NO_KEY
+def _format_key(endpoint: Endpoint, template: str) -> str:
+    return template.format(endpoint.key_variable) if endpoint.key_variable else NO_KEY
 
 
 def claude_variables(endpoint: Endpoint) -> dict[str, str]:
@@ -85,48 +85,50 @@ def claude_variables(endpoint: Endpoint) -> dict[str, str]:
     return variables
 
 
-def _claude_code(endpoint: Endpoint) -> str:
+def _format_claude_code(endpoint: Endpoint) -> str:
     lines = [f"export {name}={quote(value)}" for name, value in claude_variables(endpoint).items()]
-    key = _key(endpoint, "${}")
+    key = _format_key(endpoint, "${}")
     return "\n".join([*lines, f'export ANTHROPIC_AUTH_TOKEN="{key}"', "claude"])
 
 
-def _codex(endpoint: Endpoint) -> str:
+def _format_codex(endpoint: Endpoint) -> str:
     rows: list[tuple[str, Any]] = [("model", endpoint.model), ("model_provider", PROVIDER)]
     if endpoint.context:
         rows.append(("model_context_window", endpoint.context))
     provider = [("name", PROVIDER), ("base_url", f"{endpoint.url}/v1"), ("wire_api", "responses")]
     if endpoint.key_variable:
         provider.append(("env_key", endpoint.key_variable))
-    top, below = ([f"{name} = {json.dumps(value)}" for name, value in table] for table in (rows, provider))
-    return "\n".join([*top, "", f"[model_providers.{PROVIDER}]", *below])
+    top_lines, provider_lines = (
+        [f"{name} = {json.dumps(value)}" for name, value in table] for table in (rows, provider)
+    )
+    return "\n".join([*top_lines, "", f"[model_providers.{PROVIDER}]", *provider_lines])
 
 
-def _opencode(endpoint: Endpoint) -> str:
+def _format_opencode(endpoint: Endpoint) -> str:
     model: dict[str, Any] = {"name": endpoint.model}
     if endpoint.context and endpoint.answer_tokens:
         model["limit"] = {"context": endpoint.context, "output": endpoint.answer_tokens}
     if endpoint.pictures:
         model["modalities"] = {"input": ["text", "image"], "output": ["text"]}
-    options = {"baseURL": f"{endpoint.url}/v1", "apiKey": _key(endpoint, "{{env:{}}}")}
+    options = {"baseURL": f"{endpoint.url}/v1", "apiKey": _format_key(endpoint, "{{env:{}}}")}
     provider = {"npm": "@ai-sdk/openai-compatible", "name": PROVIDER, "options": options}
-    about = {**provider, "models": {endpoint.model: model}}
-    return _json({"provider": {PROVIDER: about}, "model": f"{PROVIDER}/{endpoint.model}"})
+    provider_settings = {**provider, "models": {endpoint.model: model}}
+    return _format_json({"provider": {PROVIDER: provider_settings}, "model": f"{PROVIDER}/{endpoint.model}"})
 
 
-def _continue(endpoint: Endpoint) -> str:
+def _format_continue(endpoint: Endpoint) -> str:
     model: dict[str, Any] = {
         "name": f"{endpoint.model} ({PROVIDER})",
         "provider": "openai",
         "model": endpoint.model,
         "apiBase": f"{endpoint.url}/v1",
-        "apiKey": _key(endpoint, "${{{{ secrets.{} }}}}"),
+        "apiKey": _format_key(endpoint, "${{{{ secrets.{} }}}}"),
         "roles": ["chat", "edit", "apply"],
         "capabilities": ["tool_use", *(["image_input"] if endpoint.pictures else [])],
     }
     if endpoint.context:
         model["defaultCompletionOptions"] = {"contextLength": endpoint.context, "maxTokens": endpoint.answer_tokens}
-    return _yaml({"name": PROVIDER, "version": "1.0.0", "schema": "v1", "models": [model]})
+    return _format_yaml({"name": PROVIDER, "version": "1.0.0", "schema": "v1", "models": [model]})
 
 
 def aider_metadata(endpoint: Endpoint) -> dict[str, Any]:
@@ -137,17 +139,17 @@ def aider_metadata(endpoint: Endpoint) -> dict[str, Any]:
     return {f"openai/{endpoint.model}": {**limits, "litellm_provider": "openai", "mode": "chat"}}
 
 
-def _aider(endpoint: Endpoint) -> str:
-    key, limits = _key(endpoint, "${}"), aider_metadata(endpoint)
+def _format_aider(endpoint: Endpoint) -> str:
+    key, limits = _format_key(endpoint, "${}"), aider_metadata(endpoint)
     lines = [f"export OPENAI_API_BASE={quote(f'{endpoint.url}/v1')}", f'export OPENAI_API_KEY="{key}"']
-    started = f"aider --model {quote(f'openai/{endpoint.model}')}"
+    command = f"aider --model {quote(f'openai/{endpoint.model}')}"
     if not limits:
-        return "\n".join([*lines, started])
+        return "\n".join([*lines, command])
     file = f"~/.aider.{PROVIDER}.json"
-    return "\n".join([*lines, f"echo {quote(json.dumps(limits))} > {file}", f"{started} --model-metadata-file {file}"])
+    return "\n".join([*lines, f"echo {quote(json.dumps(limits))} > {file}", f"{command} --model-metadata-file {file}"])
 
 
-def _openclaw(endpoint: Endpoint) -> str:
+def _format_openclaw(endpoint: Endpoint) -> str:
     model: dict[str, Any] = {
         "id": endpoint.model,
         "name": endpoint.model,
@@ -155,8 +157,12 @@ def _openclaw(endpoint: Endpoint) -> str:
     }
     if endpoint.context and endpoint.answer_tokens:
         model |= {"contextWindow": endpoint.context, "maxTokens": endpoint.answer_tokens}
-    provider = {"baseUrl": f"{endpoint.url}/v1", "apiKey": _key(endpoint, "${{{}}}"), "api": "openai-completions"}
-    return _json(
+    provider = {
+        "baseUrl": f"{endpoint.url}/v1",
+        "apiKey": _format_key(endpoint, "${{{}}}"),
+        "api": "openai-completions",
+    }
+    return _format_json(
         {
             "models": {"providers": {PROVIDER: {**provider, "models": [model]}}},
             "agents": {"defaults": {"model": {"primary": f"{PROVIDER}/{endpoint.model}"}}},
@@ -164,23 +170,26 @@ def _openclaw(endpoint: Endpoint) -> str:
     )
 
 
-def _open_webui(endpoint: Endpoint) -> str:
-    key = _key(endpoint, "${}")
+def _format_open_webui(endpoint: Endpoint) -> str:
+    key = _format_key(endpoint, "${}")
     return f'OPENAI_API_BASE_URL={quote(f"{endpoint.url}/v1")}\nOPENAI_API_KEY="{key}"'
 
 
-def _litellm(endpoint: Endpoint) -> str:
+def _format_litellm(endpoint: Endpoint) -> str:
     params = {"model": f"openai/{endpoint.model}", "api_base": f"{endpoint.url}/v1"}
-    row = {"model_name": endpoint.model, "litellm_params": {**params, "api_key": _key(endpoint, "os.environ/{}")}}
+    row = {
+        "model_name": endpoint.model,
+        "litellm_params": {**params, "api_key": _format_key(endpoint, "os.environ/{}")},
+    }
     # LiteLLM does not start without a key of its own (1.108)
-    return f"{_yaml({'model_list': [row]})}\n# export LITELLM_MASTER_KEY, the key of its own clients, before it starts"
+    return f"{_format_yaml({'model_list': [row]})}\n# export LITELLM_MASTER_KEY, the key of its own clients, before it starts"
 
 
-def _cline(endpoint: Endpoint) -> str:
+def _format_cline(endpoint: Endpoint) -> str:
     rows = {
         "API Provider": "OpenAI Compatible",
         "Base URL": f"{endpoint.url}/v1",
-        "API Key": _key(endpoint, "the value of ${}"),
+        "API Key": _format_key(endpoint, "the value of ${}"),
         "Model ID": endpoint.model,
         "Context Window Size": str(endpoint.context or "not known"),
         "Max Output Tokens": str(endpoint.answer_tokens or "not known"),
@@ -189,13 +198,13 @@ def _cline(endpoint: Endpoint) -> str:
     return "\n".join(f"{name:<20} {value}" for name, value in rows.items())
 
 
-def _curl(endpoint: Endpoint) -> str:
+def _format_curl(endpoint: Endpoint) -> str:
     body = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Say ok."}]})
     header = f' -H "Authorization: Bearer ${endpoint.key_variable}"' if endpoint.key_variable else ""
     return f"curl {quote(f'{endpoint.url}/v1/chat/completions')}{header} -H 'Content-Type: application/json' -d {quote(body)}"
 
 
-def _python(endpoint: Endpoint) -> str:
+def _format_python(endpoint: Endpoint) -> str:
     key = f"os.environ[{endpoint.key_variable!r}]" if endpoint.key_variable else repr(NO_KEY)
     lines = [
         *(("import os", "") if endpoint.key_variable else ()),
@@ -211,47 +220,54 @@ def _python(endpoint: Endpoint) -> str:
 FORMATS: Mapping[str, Format] = {
     "claude-code": Format(
         "the shell that starts it",
-        _claude_code,
+        _format_claude_code,
         "docs.vllm.ai/en/stable/serving/integrations/claude_code",
         api_paths.MESSAGES,
         agent=True,
     ),
     "codex": Format(
-        "~/.codex/config.toml", _codex, "developers.openai.com/codex/config-reference", api_paths.RESPONSES, agent=True
+        "~/.codex/config.toml",
+        _format_codex,
+        "developers.openai.com/codex/config-reference",
+        api_paths.RESPONSES,
+        agent=True,
     ),
-    "opencode": Format("opencode.json", _opencode, "opencode.ai/docs/providers", agent=True),
-    "cline": Format("Cline's settings", _cline, "docs.cline.bot/provider-config/openai-compatible", agent=True),
-    "continue": Format("~/.continue/config.yaml", _continue, "docs.continue.dev/reference", agent=True),
-    "aider": Format("the shell that starts it", _aider, "aider.chat/docs/llms/openai-compat.html", agent=True),
+    "opencode": Format("opencode.json", _format_opencode, "opencode.ai/docs/providers", agent=True),
+    "cline": Format("Cline's settings", _format_cline, "docs.cline.bot/provider-config/openai-compatible", agent=True),
+    "continue": Format("~/.continue/config.yaml", _format_continue, "docs.continue.dev/reference", agent=True),
+    "aider": Format("the shell that starts it", _format_aider, "aider.chat/docs/llms/openai-compat.html", agent=True),
     "openclaw": Format(
-        "~/.openclaw/openclaw.json", _openclaw, "docs.openclaw.ai/gateway/config-tools/custom-providers", agent=True
+        "~/.openclaw/openclaw.json",
+        _format_openclaw,
+        "docs.openclaw.ai/gateway/config-tools/custom-providers",
+        agent=True,
     ),
-    "open-webui": Format("its environment", _open_webui, "docs.openwebui.com/reference/env-configuration"),
-    "litellm": Format("config.yaml", _litellm, "docs.litellm.ai/docs/providers/openai_compatible"),
-    "curl": Format("a shell", _curl, "platform.openai.com/docs/api-reference/chat"),
-    "python": Format("a program, with the package openai", _python, "github.com/openai/openai-python"),
+    "open-webui": Format("its environment", _format_open_webui, "docs.openwebui.com/reference/env-configuration"),
+    "litellm": Format("config.yaml", _format_litellm, "docs.litellm.ai/docs/providers/openai_compatible"),
+    "curl": Format("a shell", _format_curl, "platform.openai.com/docs/api-reference/chat"),
+    "python": Format("a program, with the package openai", _format_python, "github.com/openai/openai-python"),
 }
 
 
-def named(name: str) -> Format:
+def get_format(name: str) -> Format:
     """Return the format of a client. Raises Refused, with the nearest name, for an unknown client."""
     if name not in FORMATS:
-        hint = nearest(name, FORMATS)
+        hint = suggest_name(name, FORMATS)
         raise Refused(f"no client named {name!r} is known.", where="--for", fix=hint or f"One of {', '.join(FORMATS)}.")
     return FORMATS[name]
 
 
-def lines(form: Format, endpoint: Endpoint) -> list[str]:
+def format_lines(form: Format, endpoint: Endpoint) -> list[str]:
     """Return the lines of the settings, with a comment for each requirement of the client that the server does not meet."""
-    found = [f"# for {form.place} ({form.source})", form.text(endpoint)]
-    if form.agent and endpoint.context is not None and endpoint.context < AGENT_CONTEXT:
-        found.append(
-            f"# an agent needs a context of {AGENT_CONTEXT} tokens or more; this server has {endpoint.context}"
+    settings_lines = [f"# for {form.place} ({form.source})", form.text(endpoint)]
+    if form.agent and endpoint.context is not None and endpoint.context < MIN_AGENT_CONTEXT:
+        settings_lines.append(
+            f"# an agent needs a context of {MIN_AGENT_CONTEXT} tokens or more; this server has {endpoint.context}"
         )
     if endpoint.adapters:
-        found.append(f"# its adapters are models of their own: {', '.join(endpoint.adapters)}")
+        settings_lines.append(f"# its adapters are models of their own: {', '.join(endpoint.adapters)}")
     if endpoint.key_source:
-        found.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
+        settings_lines.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
     if form.path not in endpoint.paths:
-        found.append(f"# this client calls {form.path}, which this server's engine is not known to serve")
-    return found
+        settings_lines.append(f"# this client calls {form.path}, which this server's engine is not known to serve")
+    return settings_lines

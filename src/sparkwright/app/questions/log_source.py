@@ -10,27 +10,27 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.app.connect import reach
+from sparkwright.app.connect import connect_hosts
 from sparkwright.app.plans import recipes
-from sparkwright.app.questions.host_requests import ask_module
-from sparkwright.console.out import error_row, say, say_json, say_prose, width
+from sparkwright.app.questions.host_requests import query_module
+from sparkwright.console.out import error_row, print_json_line, print_prose, print_text, terminal_width
 from sparkwright.engines import engine as engines
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.log.book import LogBook
-from sparkwright.engines.log.reader import message, read
+from sparkwright.engines.log.book import LogFormat
+from sparkwright.engines.log.reader import read_log, strip_prefix
 from sparkwright.engines.log.state import FIELDS, EngineState
-from sparkwright.engines.log.text import lines_of, plain
+from sparkwright.engines.log.text import iter_lines, strip_terminal_codes
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project.inventory.host import Host
-from sparkwright.visible import visible
+from sparkwright.visible import escape_invisible
 
 #: number of lines at the start of a saved log that are searched for an engine's start
-FIRST_LINES = 2000
+MAX_SEARCHED_LINES = 2000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class EngineLog:
     """A log and the engine state that it shows."""
 
     #: {"host": NAME} or {"file": PATH}
@@ -58,7 +58,7 @@ class Found:
         return Exit.OK if self.known else Exit.INCONCLUSIVE
 
 
-def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
+def read_file(name: str, tail: int, engine: str = "") -> list[EngineLog]:
     """Read a saved log. Raises Refused if it can't be read, or for an unknown engine.
 
     Args:
@@ -67,86 +67,90 @@ def of_file(name: str, tail: int, engine: str = "") -> list[Found]:
     """
     try:
         with Path(name).open("rb") as saved:
-            writer = _named(engine) if engine else recognised(itertools.islice(saved, FIRST_LINES))
+            writer = _get_engine(engine) if engine else recognise_engine(itertools.islice(saved, MAX_SEARCHED_LINES))
             saved.seek(0)
-            state = read(saved, writer.log)
+            state = read_log(saved, writer.log)
             saved.seek(0)
             lines: deque[bytes] = deque(saved, maxlen=tail)
     except OSError as error:
         raise Refused(f"can't be read: {error.strerror}.", where=name) from None
-    text = visible(plain(b"".join(lines).decode(errors="replace")))
-    return [Found({"file": name}, state.to_json(), writer, text, known=state.known)]
+    text = escape_invisible(strip_terminal_codes(b"".join(lines).decode(errors="replace")))
+    return [EngineLog({"file": name}, state.to_json(), writer, text, known=state.known)]
 
 
-def recognised(lines: Iterable[bytes]) -> Engine:
+def recognise_engine(lines: Iterable[bytes]) -> Engine:
     """Return the engine whose start one of these lines shows, or else the usual engine."""
-    for line in lines_of(lines):
-        for engine in map(engines.of, engines.TITLES):
+    for line in iter_lines(lines):
+        for engine in map(engines.get_engine, engines.TITLES):
             if engine.log.begins(line):
                 return engine
-    return engines.of(engines.USUAL)
+    return engines.get_engine(engines.DEFAULT_ENGINE)
 
 
-def _named(name: str) -> Engine:
+def _get_engine(name: str) -> Engine:
     if name not in engines.TITLES:
         raise Refused(f"there is no engine {name!r}; there are {', '.join(engines.TITLES)}.", where="--engine")
-    return engines.of(name)
+    return engines.get_engine(name)
 
 
-def of_hosts(pattern: str, tail: int) -> list[Found]:
+def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
     """Return the logs of the containers that the hosts' recipes name."""
-    selection = reach(pattern)
+    selection = connect_hosts(pattern)
 
     def log_of(member: Member) -> Mapping[str, Any]:
-        container = recipes.recipe_of(selection.project, member.host).file.container
-        return ask_module(selection.fleet, member, "engine_log", {"name": container.name, "tail": tail})
+        container = recipes.load_host_recipe(selection.project, member.host).file.container
+        return query_module(selection.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
     answers = selection.fleet.ask(log_of)
-    nothing, errors = EngineState().to_json(), selection.fleet.errors()
+    empty_state, errors = EngineState().to_json(), selection.fleet.errors()
 
-    def found(host: Host) -> Found:
-        about: dict[str, Any] = {"source": {"host": host.name}, "title": host.title}
+    def build_log(host: Host) -> EngineLog:
+        source_fields: dict[str, Any] = {"source": {"host": host.name}, "title": host.title}
         if error := errors.get(host.name):
-            usual = engines.of(engines.USUAL)
-            return Found(**about, state=nothing, engine=usual, error=error.message, error_exit=error.exit)
+            usual_engine = engines.get_engine(engines.DEFAULT_ENGINE)
+            return EngineLog(
+                **source_fields, state=empty_state, engine=usual_engine, error=error.message, error_exit=error.exit
+            )
         answer = answers[host.name]
-        engine = engines.of(answer["engine"])
-        return Found(**about, state=answer["state"], engine=engine, text=answer["text"], known=answer["known"])
+        engine = engines.get_engine(answer["engine"])
+        return EngineLog(
+            **source_fields, state=answer["state"], engine=engine, text=answer["text"], known=answer["known"]
+        )
 
-    return [found(host) for host in selection.hosts]
+    return [build_log(host) for host in selection.hosts]
 
 
-def show(result: Found, *, state: bool, json: bool, titled: bool) -> None:
+def print_log(log: EngineLog, *, state: bool, json: bool, titled: bool) -> None:
     """Print one log, or its state.
 
     Args:
         titled: print the host's name above it.
     """
     if json:
-        answer = error_row(result.error, result.error_exit) if result.error else {}
-        body = result.state if state else {"text": result.text}
-        say_json({**result.source, **body, **answer})
-    elif result.error:
-        say_prose(f"{result.title or ' '.join(result.source.values())}: {result.error}", file=sys.stderr)
+        answer = error_row(log.error, log.error_exit) if log.error else {}
+        body = log.state if state else {"text": log.text}
+        print_json_line({**log.source, **body, **answer})
+    elif log.error:
+        print_prose(f"{log.title or ' '.join(log.source.values())}: {log.error}", file=sys.stderr)
     else:
-        say("\n".join(_lines(result, state=state, titled=titled)))
+        print_text("\n".join(_format_log(log, state=state, titled=titled)))
 
 
-def _lines(result: Found, *, state: bool, titled: bool) -> Iterable[str]:
+def _format_log(log: EngineLog, *, state: bool, titled: bool) -> Iterable[str]:
     if titled:
-        yield f"{result.title or ' '.join(result.source.values())}:"
+        yield f"{log.title or ' '.join(log.source.values())}:"
     if state:
-        yield from state_lines(result.state, result.engine.log, width())
-    elif result.text:
-        yield result.text.removesuffix("\n")
+        yield from format_state(log.state, log.engine.log, terminal_width())
+    elif log.text:
+        yield log.text.removesuffix("\n")
 
 
 #: width of the value column; evidence moves right after a longer value
 VALUE_COLUMNS = 28
-LEAST_EVIDENCE = 10
+MIN_EVIDENCE_COLUMNS = 10
 
 
-def state_lines(state: Mapping[str, Any], book: LogBook, columns: int | None) -> list[str]:
+def format_state(state: Mapping[str, Any], book: LogFormat, columns: int | None) -> list[str]:
     """Return the lines of a table with an engine's state.
 
     Args:
@@ -155,22 +159,27 @@ def state_lines(state: Mapping[str, Any], book: LogBook, columns: int | None) ->
         columns: width of the terminal, to which evidence, but never a value, is cut; None without a terminal.
     """
     names = [name for name in (*FIELDS, *book.also) if name in state]
-    rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""), book)) for name in names]
+    rows = [(name, _format_value(state[name]), strip_prefix(state["evidence"].get(name, ""), book)) for name in names]
     rows += [(f"stage {name}", f"{seconds:g} s", "") for name, seconds in state["stage_s"].items()]
-    rows += [("warning", "", message(text, book)) for text in state["warnings"]]
-    widest = max(len(name) for name, _, _ in rows)
-    values = max(len(value) for _, value, _ in rows if len(value) <= VALUE_COLUMNS)
-    return [_state_row(f"{name:<{widest}}  {value:<{values}}", evidence, columns) for name, value, evidence in rows]
+    rows += [("warning", "", strip_prefix(text, book)) for text in state["warnings"]]
+    name_width = max(len(name) for name, _, _ in rows)
+    value_width = max(len(value) for _, value, _ in rows if len(value) <= VALUE_COLUMNS)
+    return [
+        _format_state_row(f"{name:<{name_width}}  {value:<{value_width}}", evidence, columns)
+        for name, value, evidence in rows
+    ]
 
 
-def _state_row(start: str, evidence: str, columns: int | None) -> str:
+def _format_state_row(start: str, evidence: str, columns: int | None) -> str:
     if columns is None:
         return f"{start}  {evidence}".rstrip()
     room = columns - len(start) - 2
-    return f"{start}  {_cut(evidence, room)}" if evidence and room >= LEAST_EVIDENCE else start.rstrip()
+    return (
+        f"{start}  {_shorten_evidence(evidence, room)}" if evidence and room >= MIN_EVIDENCE_COLUMNS else start.rstrip()
+    )
 
 
-def _cut(evidence: str, room: int) -> str:
+def _shorten_evidence(evidence: str, room: int) -> str:
     """Cut the evidence to the room. If it ends with an excerpt of a long line, keep that end, which holds the value."""
     if len(evidence) <= room:
         return evidence
@@ -180,7 +189,7 @@ def _cut(evidence: str, room: int) -> str:
     return evidence[: room - 1] + "…"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "unknown"
     if isinstance(value, bool):

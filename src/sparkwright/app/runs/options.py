@@ -12,9 +12,9 @@ from typing import Any, Literal
 #: scope of an option: runs of every playbook, rolling runs, or a variable of some playbooks
 Kind = Literal["run", "rolling", "variable"]
 #: options that affect only the output
-OUTPUT = ("json", "verbose")
+OUTPUT_OPTIONS = ("json", "verbose")
 #: options with which no plan is run, or not exactly one host's or cluster's
-NOT_CACHED = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
+UNCACHED_OPTIONS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
 def _option(default: bool | int | str, help: str, kind: Kind = "run") -> Any:
@@ -58,23 +58,25 @@ class DeployOptions:
 
     def key(self) -> dict[str, Any]:
         """Return the options that a plan depends on, as plain JSON."""
-        return {name: value for name, value in asdict(self).items() if name not in OUTPUT}
+        return {name: value for name, value in asdict(self).items() if name not in OUTPUT_OPTIONS}
 
     def cacheable(self) -> bool:
         """Return True if the plan of a run with these options may be cached."""
-        return not any(getattr(self, name) for name in NOT_CACHED)
+        return not any(getattr(self, name) for name in UNCACHED_OPTIONS)
 
     def variables(self) -> dict[str, Any]:
         """Return the playbook variables whose values differ from the defaults."""
-        return {name: getattr(self, name) for name, default, _ in table("variable") if getattr(self, name) != default}
+        return {
+            name: getattr(self, name) for name, default, _ in option_rows("variable") if getattr(self, name) != default
+        }
 
 
-def table(kind: Kind, *names: str) -> tuple[tuple[str, Any, str], ...]:
+def option_rows(kind: Kind, *names: str) -> tuple[tuple[str, Any, str], ...]:
     """Return the name, default and help of all or some options of a kind, in their order."""
-    return tuple(_rows(kind, names))
+    return tuple(_iterate_rows(kind, names))
 
 
-def _rows(kind: Kind, names: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+def _iterate_rows(kind: Kind, names: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
     for option in fields(DeployOptions):
         if option.metadata["kind"] == kind and (not names or option.name in names):
             yield option.name, option.default, option.metadata["help"]

@@ -7,19 +7,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparkwright.app.connect import PendingConnections, SelectedHosts, checked, left_of, need_of, with_recipe
-from sparkwright.app.plans.plan_cache import Place, PlannedHost
+from sparkwright.app.connect import (
+    PendingConnections,
+    SelectedHosts,
+    complete_selection,
+    guess_need,
+    remaining_hosts,
+    restrict_to_recipe,
+)
+from sparkwright.app.plans.plan_cache import PlanCacheEntry, PlannedHost
 from sparkwright.app.runs.options import DeployOptions
-from sparkwright.app.runs.presenters import Listener, Shown, ending
+from sparkwright.app.runs.presenters import Listener, RunOutput, closing_fleet
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
-from sparkwright.fleet.rollout import Roll
+from sparkwright.fleet.rollout import PlayRollout
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.rollout_policy import RolloutPolicy
-from sparkwright.protocol.cluster import TOKEN, new_token
-from sparkwright.protocol.plan import new_run_id, who
+from sparkwright.protocol.cluster import TOKEN_SECRET, new_token
+from sparkwright.protocol.plan import new_run_id, user_at_host
 from sparkwright.remote.ssh import ssh_config
 from sparkwright.secret import Secret
 
@@ -35,29 +42,29 @@ def run(playbook: str, command: str, options: DeployOptions, *, on_event: Listen
         command: the command to suggest for resuming the run, without the program's name, for example `restart`.
         on_event: called with each event instead of printing it.
     """
-    host = with_recipe(options.host, options.recipe)
+    host = restrict_to_recipe(options.host, options.recipe)
     options = replace(options, check=options.check or options.dry_run, dry_run=False, host=host, recipe="")
     if options.list_tasks:
         from sparkwright.app.runs import session
 
         session.list_tasks(playbook, options)
         return []
-    pending = PendingConnections(left_of(playbook, host) if options.resume else host, need_of(playbook))
-    place = Place(Project.here().root, playbook, options)
-    if kept := find_kept(pending, place):
-        return run_kept(pending, kept, options, on_event)
-    selection = checked(pending)
-    behind = playbook == "deploy" and bool(selection.inventory.gateways)
-    if behind:
+    pending = PendingConnections(remaining_hosts(playbook, host) if options.resume else host, guess_need(playbook))
+    cache_entry = PlanCacheEntry(Project.here().root, playbook, options)
+    if cached_plans := find_cached_plans(pending, cache_entry):
+        return run_cached_plans(pending, cached_plans, options, on_event)
+    selection = complete_selection(pending)
+    has_gateways = playbook == "deploy" and bool(selection.inventory.gateways)
+    if has_gateways:
         _refuse_conflicts(selection)
     from sparkwright.app.runs import session
 
-    codes = session.run(selection, playbook, command, options, place=place, on_event=on_event)
-    if not behind:
+    codes = session.run(selection, playbook, command, options, cache_entry=cache_entry, on_event=on_event)
+    if not has_gateways:
         return codes
     from sparkwright.app.runs import gateway
 
-    return codes + gateway.deploy_behind(selection, options, on_event)
+    return codes + gateway.redeploy_gateways(selection, options, on_event)
 
 
 def _refuse_conflicts(selection: Selection) -> None:
@@ -71,82 +78,82 @@ def _refuse_conflicts(selection: Selection) -> None:
             refuse_conflicts(selection.project.root, selection.inventory, gateway, deployed)
 
 
-def find_kept(pending: PendingConnections, place: Place) -> list[PlannedHost]:
+def find_cached_plans(pending: PendingConnections, cache_entry: PlanCacheEntry) -> list[PlannedHost]:
     """Return the cached plans of the pending hosts if their inputs are unchanged; otherwise an empty list.
 
     The list is also empty for a cluster with an unreachable member, because a run with planning reports it.
     """
-    kept = place.find()
-    if {planned.host.name: planned.host.way for planned in kept} != {host.name: host.way for host in pending.hosts}:
+    cached = cache_entry.find()
+    if {planned.host.name: planned.host.way for planned in cached} != {host.name: host.way for host in pending.hosts}:
         return []
-    if not all(map(_same_login, kept)) or (len(kept) > 1 and not pending.reached()):
+    if not all(map(_has_same_login, cached)) or (len(cached) > 1 and not pending.reached()):
         return []
-    return kept
+    return cached
 
 
-def _same_login(made: PlannedHost) -> bool:
+def _has_same_login(planned: PlannedHost) -> bool:
     try:
-        return made.user == (made.host.user or ssh_config.resolve(made.host).user)
+        return planned.user == (planned.host.user or ssh_config.resolve(planned.host).user)
     except Refused:
         return False  # the connection reports the reason
 
 
-def run_kept(
-    pending: PendingConnections, kept: Sequence[PlannedHost], options: DeployOptions, on_event: Listener | None
+def run_cached_plans(
+    pending: PendingConnections, cached: Sequence[PlannedHost], options: DeployOptions, on_event: Listener | None
 ) -> list[int]:
     """Run cached plans and return each host's exit code. Raises as `session.run` does."""
-    hosts = [planned.host for planned in kept]
+    hosts = [planned.host for planned in cached]
     fleet = Fleet([Member(host) for host in hosts])
-    shown = Shown.of_run(SelectedHosts(Project.here(), hosts, fleet), options, on_event)
-    renewed = _Renewed(kept)
-    with ending(fleet):
-        pending.give(fleet.members)
-        members = fleet.begin(kept[0].plan.play, hosts)
-        plan_for = lambda member: renewed.of(member.host).take(member, fleet, shown.serves)  # noqa: E731
-        fleet.roll(members, plan_for, Roll(RolloutPolicy(max_fail_percentage=100)))
-        for member, planned in zip(fleet.members, kept, strict=True):
-            if _learnt(member, planned):
-                _keep_engine(fleet, member, planned)
+    output = RunOutput.for_playbook_run(SelectedHosts(Project.here(), hosts, fleet), options, on_event)
+    renewed_plans = _RenewedPlans(cached)
+    with closing_fleet(fleet):
+        pending.assign_links(fleet.members)
+        members = fleet.begin(cached[0].plan.play, hosts)
+        plan_for = lambda member: renewed_plans.of(member.host).take(member, fleet, output.serves)  # noqa: E731
+        fleet.roll(members, plan_for, PlayRollout(RolloutPolicy(max_fail_percentage=100)))
+        for member, planned in zip(fleet.members, cached, strict=True):
+            if _has_new_engine_facts(member, planned):
+                _save_engine(fleet, member, planned)
     return fleet.codes()
 
 
-class _Renewed:
+class _RenewedPlans:
     """Cached plans prepared for another run, with a new run id and freshly read secrets. Thread-safe."""
 
-    def __init__(self, kept: Sequence[PlannedHost]) -> None:
-        self._kept = {planned.host.name: planned for planned in kept}
+    def __init__(self, cached: Sequence[PlannedHost]) -> None:
+        self._cached = {planned.host.name: planned for planned in cached}
         self._token = new_token()
         self._keys: dict[str, Secret] = {}
-        self._one_by_one = threading.Lock()
+        self._planning_lock = threading.Lock()
 
     def of(self, host: Host) -> PlannedHost:
         """Return a host's plan."""
-        kept = self._kept[host.name]
-        with self._one_by_one:
-            secrets = secret_source.of(kept.host) | self._server_keys(kept)
-        secrets |= {TOKEN: self._token} if kept.plan.cluster else {}
-        return replace(kept, secrets=secrets, plan=replace(kept.plan, run_id=new_run_id(), who=who()))
+        cached = self._cached[host.name]
+        with self._planning_lock:
+            secrets = secret_source.read_secrets(cached.host) | self._server_keys(cached)
+        secrets |= {TOKEN_SECRET: self._token} if cached.plan.cluster else {}
+        return replace(cached, secrets=secrets, plan=replace(cached.plan, run_id=new_run_id(), who=user_at_host()))
 
-    def _server_keys(self, kept: PlannedHost) -> dict[str, Secret]:
+    def _server_keys(self, cached: PlannedHost) -> dict[str, Secret]:
         """Return the server's keys. Each key is read once for all hosts, because its command may prompt the user."""
-        for name, (source, where) in kept.keys.items():
+        for name, (source, where) in cached.keys.items():
             if name not in self._keys:
-                self._keys[name] = secret_source.server_key(source, where)
-        return {name: self._keys[name] for name in kept.keys}
+                self._keys[name] = secret_source.read_server_key(source, where)
+        return {name: self._keys[name] for name in cached.keys}
 
 
-def _learnt(member: Member, made: PlannedHost) -> bool:
+def _has_new_engine_facts(member: Member, planned: PlannedHost) -> bool:
     """Return True if a host reported something about its engine that is not in spark.lock."""
-    if not member.engine_version or not made.host.recipe:
+    if not member.engine_version or not planned.host.recipe:
         return False
-    known = made.engine.get("engine_version"), made.engine.get("options")
-    return known != (member.engine_version, member.engine_options or known[1])
+    known_facts = planned.engine.get("engine_version"), planned.engine.get("options")
+    return known_facts != (member.engine_version, member.engine_options or known_facts[1])
 
 
-def _keep_engine(fleet: Fleet, member: Member, made: PlannedHost) -> None:
+def _save_engine(fleet: Fleet, member: Member, planned: PlannedHost) -> None:
     from sparkwright.app.plans.pins import Pins
     from sparkwright.project import recipe
 
     root = Project.here().root
-    pins = Pins(root, save=made.plan.exclusive and not made.plan.check)
-    pins.learn_engine(fleet, member, recipe.load(root, str(made.host.recipe)))
+    pins = Pins(root, save=planned.plan.exclusive and not planned.plan.check)
+    pins.save_engine(fleet, member, recipe.load(root, str(planned.host.recipe)))

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from sparkwright.app.connect import SelectedHosts
-from sparkwright.app.prompts import stop_asked
+from sparkwright.app.prompts import ask_to_stop
 from sparkwright.app.runs.options import DeployOptions
 from sparkwright.console.events.subscriber import JsonLines, Subscriber
-from sparkwright.console.events.summary import Served, Summary
+from sparkwright.console.events.summary import ServerSummary, Summary
 from sparkwright.errors import Inconclusive
 from sparkwright.fleet.fleet import Fleet
 
@@ -23,7 +23,7 @@ class Listener(Subscriber, Protocol):
         """Called with the fleet before its first event. The listener may set `ask_stop` and interrupt the fleet later."""
 
 
-class Shown:
+class RunOutput:
     """A command's output: JSON lines, or text (live on a terminal) with a panel at the end.
 
     Args:
@@ -52,92 +52,94 @@ class Shown:
             selection.fleet.subscribers = [on_event]
             on_event.follows(selection.fleet)
             return
-        selection.fleet.ask_stop = stop_asked
+        selection.fleet.ask_stop = ask_to_stop
         if json:
             selection.fleet.subscribers = [JsonLines()]
             return
-        from sparkwright.console.events.tables import Tables
+        from sparkwright.console.events.tables import ResultTables
 
         plan = check and diff and not verbose and (len(selection.hosts) > 1 or sys.stdout.isatty())
         tasks = diff or verbose or not rows
         many = not tasks and len(selection.hosts) > 1
-        lines = _plan() if plan else _lines(diff, tasks=tasks, many=many, together=bool(self._workers))
+        lines = (
+            _plan_presenter() if plan else _line_presenter(diff, tasks=tasks, many=many, together=bool(self._workers))
+        )
         lines.hosts([host.name for host in selection.hosts])
         self._summary = Summary(lines.write)
         panels = not plan and (not many or bool(self._workers))
-        selection.fleet.subscribers = [lines, Tables(lines.write), *([self._summary] if panels else [])]
+        selection.fleet.subscribers = [lines, ResultTables(lines.write), *([self._summary] if panels else [])]
 
     @classmethod
-    def of_run(cls, selection: SelectedHosts, options: DeployOptions, on_event: Listener | None) -> Shown:
+    def for_playbook_run(cls, selection: SelectedHosts, options: DeployOptions, on_event: Listener | None) -> RunOutput:
         """Create the output of a playbook's run."""
-        about = {name: getattr(options, name) for name in ("json", "diff", "check", "verbose")}
-        return cls(selection, rows=True, on_event=on_event, **about)
+        output_options = {name: getattr(options, name) for name in ("json", "diff", "check", "verbose")}
+        return cls(selection, rows=True, on_event=on_event, **output_options)
 
-    def serves(self, served: Served) -> None:
+    def serves(self, served: ServerSummary) -> None:
         """Store the server that a host will run, for the panel."""
         if self._summary is not None and served.host not in self._workers:
             self._summary.serves(served)
 
 
-def _plan() -> Any:
+def _plan_presenter() -> Any:
     """Return the presenter of a plan's changes. On a terminal it shows how many hosts have been checked so far."""
     from sparkwright.console.events.plan_groups import PlanGroups
 
     if not sys.stdout.isatty():
         return PlanGroups()
-    from sparkwright.console.events.live_lines import printed
-    from sparkwright.console.terminal import terminal
+    from sparkwright.console.events.live_lines import print_line
+    from sparkwright.console.terminal import build_console
 
-    console = terminal()
+    console = build_console()
     status = console.status("")
     status.start()
 
-    def working(text: str) -> None:
+    def show_progress(text: str) -> None:
         status.update(text)
         if not text:
             status.stop()
 
-    return PlanGroups(write=lambda style, text: printed(console, style, text), working=working)
+    return PlanGroups(write=lambda style, text: print_line(console, style, text), working=show_progress)
 
 
-def _lines(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:
+def _line_presenter(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:
     """Return the presenter that prints a line per task, per stage on a terminal, or per host."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
-        from sparkwright.console.events.lines import Lines
+        from sparkwright.console.events.lines import TaskLines
 
-        return HostLines(together=together) if many else Lines(diff=diff)
+        return HostLines(together=together) if many else TaskLines(diff=diff)
     if many:
         from sparkwright.console.events.live_lines import HostTable
 
         return HostTable(together=together)
     if tasks:
-        from sparkwright.console.events.live_lines import Live
+        from sparkwright.console.events.live_lines import LiveTaskLines
 
-        return Live(diff=diff)
+        return LiveTaskLines(diff=diff)
     from sparkwright.console.events.stage_lines import StageLines
 
     return StageLines()
 
 
 @contextmanager
-def ending(fleet: Fleet, left_behind: Callable[[Inconclusive], None] = lambda error: None) -> Iterator[None]:
+def closing_fleet(fleet: Fleet, on_leave: Callable[[Inconclusive], None] = lambda error: None) -> Iterator[None]:
     """Close the fleet after the block that runs it.
 
     Args:
-        left_behind: called with the error if the command ends while hosts are still working.
+        on_leave: called with the error if the command ends while hosts are still working.
     """
     try:
         yield
     except Inconclusive as error:
-        left_behind(error)
+        on_leave(error)
         raise
     except KeyboardInterrupt:  # outside the fleet's waits, which handle Ctrl-C themselves
         names = ",".join(member.host.name for member in fleet.members)
-        stopped = Inconclusive(
+        interruption = Inconclusive(
             "stopped by Ctrl-C.", fix=f"Runs that were started continue: `invoke attach --host {names}`."
         )
-        left_behind(stopped)
-        raise stopped from None
+        on_leave(interruption)
+        raise interruption from None
     finally:
         fleet.close()

@@ -13,50 +13,50 @@ from typing import Any
 from sparkwright import here, program
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters
-from sparkwright.app.plans.pins import entries, lock_of
+from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.app.runs.options import DeployOptions
-from sparkwright.console.words import names as named
+from sparkwright.console.words import join_names as named
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
-from sparkwright.fleet.guard import Guard, floors
-from sparkwright.fleet.member import GOOD, Member, hang_up, question
-from sparkwright.fleet.rollout import Prints, Record, RecordFile, Roll, refuse_other
+from sparkwright.fleet.guard import Guard, compute_floors
+from sparkwright.fleet.member import SUCCESS_CODES, Member, build_module_request, close_links
+from sparkwright.fleet.rollout import Fingerprints, PlayRollout, RecordFile, RolloutRecord, refuse_changed_run
 from sparkwright.project import playbook, recipe, shipped_files
-from sparkwright.project.rollout_policy import RolloutPolicy, sizes
+from sparkwright.project.rollout_policy import RolloutPolicy, parse_sizes
 from sparkwright.protocol.events import event
-from sparkwright.visible import listed
+from sparkwright.visible import parse_list
 
 #: modules that take a server down; a play that uses one respects `min_serving`
-TAKE_DOWN = ("stop_and_keep", "stopped")
-EVERYONE = "all"
+STOPPING_MODULES = ("stop_and_keep", "stopped")
+ALL_GROUP = "all"
 
 
-def policy_of(play: playbook.Play, options: DeployOptions) -> RolloutPolicy:
+def build_policy(play: playbook.Play, options: DeployOptions) -> RolloutPolicy:
     """Return the rollout policy: the command's options, with the play's values where they are not set.
 
     Raises Refused for an invalid batch size or percentage.
     """
     if options.canary < 0:
         raise Refused(f"--canary {options.canary} is not a number of hosts.")
-    explicit, usual = sizes(options.serial), tuple(play.serial)
-    if options.canary and len(usual) > 1:
-        usual = usual[1:]  # [1, "25%"] begins with its own canary
+    explicit, play_serial = parse_sizes(options.serial), tuple(play.serial)
+    if options.canary and len(play_serial) > 1:
+        play_serial = play_serial[1:]  # [1, "25%"] begins with its own canary
     limit = options.max_fail_percentage
     return RolloutPolicy(
         canary=options.canary,
-        serial=explicit or usual,
-        max_fail_percentage=_percentage(limit) if limit else play.max_fail_percentage,
+        serial=explicit or play_serial,
+        max_fail_percentage=_parse_percentage(limit) if limit else play.max_fail_percentage,
     )
 
 
-def _percentage(text: str) -> float:
+def _parse_percentage(text: str) -> float:
     try:
-        found = float(text.removesuffix("%"))
+        percentage = float(text.removesuffix("%"))
     except ValueError:
-        found = -1
-    if not 0 <= found <= 100:
+        percentage = -1
+    if not 0 <= percentage <= 100:
         raise Refused(f"--max-fail-percentage {text} must be a percentage.", fix="Give 0 to 100.")
-    return found
+    return percentage
 
 
 class RolloutRun:
@@ -74,16 +74,16 @@ class RolloutRun:
         self._command = command
         self._options = options
         self._file = RecordFile(selection.project.root, book.path.stem)
-        self._looks = _Looks(selection)
+        self._serving_checks = _ServingChecks(selection)
         everyone = [selection.inventory.match(play.hosts) for play in book.plays]
         self._last_play = {
             name: n for n, hosts in enumerate(everyone) for host in hosts for name in (host.name, host.machine)
         }
-        self._paces = [policy_of(play, options) for play in book.plays]
-        self.record: Record | None = None
-        self._kept = False
+        self._policies = [build_policy(play, options) for play in book.plays]
+        self.record: RolloutRecord | None = None
+        self._is_recorded = False
         self._together = (
-            clusters.one_of(selection) is not None
+            clusters.find_cluster(selection) is not None
         )  # members of a cluster always run together, regardless of batches
         if not options.check and not all(play.file.read_only for play in book.plays):
             self._begin()
@@ -92,42 +92,42 @@ class RolloutRun:
         names = [host.name for host in self._selection.hosts]
         if self._options.resume:
             record = self._file.load()
-            refuse_other(record, self._unchanged(), self._prints)
-            self.record, self._kept = record, True
+            refuse_changed_run(record, self._fixed_options(), self._fingerprints)
+            self.record, self._is_recorded = record, True
             for member in (member for member in self._selection.fleet.members if member.host.name in record.under_way):
                 self._selection.fleet.tell(
                     member, "was in progress when this run was interrupted: its host is checked again."
                 )
-        elif any(policy.rolls(len(names)) for policy in self._paces):
-            self.record = Record(self._file.playbook, names, self._unchanged())
+        elif any(policy.is_rolling(len(names)) for policy in self._policies):
+            self.record = RolloutRecord(self._file.playbook, names, self._fixed_options())
 
-    def may_begin(self) -> bool:
+    def can_begin(self) -> bool:
         """Return True if every host is reachable.
 
         A rolling run does not start while a host is unreachable, unless --skip-unreachable is set.
         """
         fleet = self._selection.fleet
-        lost = [member.host.name for member in fleet.reach()] if self.record or self._together else []
-        if not lost or (self._options.skip_unreachable and not self._together):
+        unreachable = [member.host.name for member in fleet.reach()] if self.record or self._together else []
+        if not unreachable or (self._options.skip_unreachable and not self._together):
             return True
-        ways = "" if self._together else " (--skip-unreachable leaves them out)"
-        lost_are = f"{named(lost)} {'is' if len(lost) == 1 else 'are'}"
-        fleet.stopped = f"{lost_are} unreachable, so nothing was started{ways}"
+        hint = "" if self._together else " (--skip-unreachable leaves them out)"
+        unreachable_are = f"{named(unreachable)} {'is' if len(unreachable) == 1 else 'are'}"
+        fleet.stopped = f"{unreachable_are} unreachable, so nothing was started{hint}"
         return False
 
-    def roll(self, n: int) -> Roll:
+    def roll(self, n: int) -> PlayRollout:
         """Return the rollout settings of the n-th play."""
         play = self._book.plays[n]
         if self._options.check or play.file.read_only or self._together:
-            return Roll(RolloutPolicy(max_fail_percentage=100), together=self._together)
-        return Roll(
-            self._paces[n],
+            return PlayRollout(RolloutPolicy(max_fail_percentage=100), together=self._together)
+        return PlayRollout(
+            self._policies[n],
             everyone=len(self.record.hosts) if self.record else 0,
-            checks_first=_takes_down(play) and not play.acts_in_check,
+            checks_first=_stops_servers(play) and not play.acts_in_check,
             guard=self._guard(play),
             record=self.record,
             save=self._save,
-            prints=self._prints,
+            prints=self._fingerprints,
             finishes=frozenset(name for name, last in self._last_play.items() if last == n),
         )
 
@@ -136,118 +136,120 @@ class RolloutRun:
         fleet = self._selection.fleet
         if self.record is None and not fleet.stopped:
             return []
-        ended = {member.host.name: Exit(member.recap["exit"]) for member in fleet.members if member.recap is not None}
-        left = [member.host.name for member in fleet.members if member.recap is None]
-        if self.record is None and not left:
-            return []
-        goes_on = self.record is not None and self.record.left and self._kept
-        lists = {
-            "done": [name for name, code in ended.items() if code in GOOD],
-            "earlier": [name for name in self.record.done if name not in ended] if self.record else [],
-            "failed": [name for name, code in ended.items() if code not in (*GOOD, Exit.UNREACHABLE)],
-            "unreachable": [name for name, code in ended.items() if code is Exit.UNREACHABLE],
-            "not_begun": left,
+        exit_codes = {
+            member.host.name: Exit(member.recap["exit"]) for member in fleet.members if member.recap is not None
         }
-        resume = f"{program.name()} {self._command} --resume" if goes_on else ""
-        about = {"playbook": self._file.playbook, **lists, "why": fleet.stopped, "resume": resume}
-        fleet.say_last(event("rolled", host="", **about))
+        not_begun = [member.host.name for member in fleet.members if member.recap is None]
+        if self.record is None and not not_begun:
+            return []
+        can_resume = self.record is not None and self.record.left and self._is_recorded
+        lists = {
+            "done": [name for name, code in exit_codes.items() if code in SUCCESS_CODES],
+            "earlier": [name for name in self.record.done if name not in exit_codes] if self.record else [],
+            "failed": [name for name, code in exit_codes.items() if code not in (*SUCCESS_CODES, Exit.UNREACHABLE)],
+            "unreachable": [name for name, code in exit_codes.items() if code is Exit.UNREACHABLE],
+            "not_begun": not_begun,
+        }
+        resume = f"{program.name()} {self._command} --resume" if can_resume else ""
+        outcome = {"playbook": self._file.playbook, **lists, "why": fleet.stopped, "resume": resume}
+        fleet.emit_last_event(event("rolled", host="", **outcome))
         if not fleet.stopped or lists["failed"] or lists["unreachable"]:
             return []
         return [Exit.FAILED if lists["done"] else Exit.REFUSED]
 
-    def left_behind(self, error: Inconclusive) -> None:
+    def add_resume_hint(self, error: Inconclusive) -> None:
         """Add to the error how to resume a run that is left while hosts are still working."""
-        if self._kept:
+        if self._is_recorded:
             error.fix += f" Then `invoke {self._command} --resume` goes on with the rest."
 
     def close(self) -> None:
         """Disconnect from hosts that were connected to only to check whether they serve."""
-        self._looks.close()
+        self._serving_checks.close()
 
-    def _save(self, record: Record) -> None:
+    def _save(self, record: RolloutRecord) -> None:
         self._file.save(record)
-        self._kept = True
+        self._is_recorded = True
 
     def _guard(self, play: playbook.Play) -> Guard | None:
-        if not _takes_down(play):
+        if not _stops_servers(play):
             return None
         inventory = self._selection.inventory
         hosts = self.record.hosts if self.record else [host.name for host in self._selection.hosts]
-        kept = floors(inventory.groups, inventory.min_serving, hosts, EVERYONE)
-        return Guard(kept, self._looks.serves) if kept else None
+        group_floors = compute_floors(inventory.groups, inventory.min_serving, hosts, ALL_GROUP)
+        return Guard(group_floors, self._serving_checks.serves) if group_floors else None
 
-    def _unchanged(self) -> dict[str, Any]:
+    def _fixed_options(self) -> dict[str, Any]:
         """Return the options that must be the same when the run is resumed."""
         options = self._options
-        tags = {"tags": listed(options.tags), "skip_tags": listed(options.skip_tags)}
+        tags = {"tags": parse_list(options.tags), "skip_tags": parse_list(options.skip_tags)}
         return {**tags, "start_at_task": options.start_at_task, "extra": options.variables()}
 
-    def _prints(self, name: str) -> Prints:
+    def _fingerprints(self, name: str) -> Fingerprints:
         """Return the fingerprints of a host's inputs: its values, playbook, recipe, templates, and pins."""
         project, inventory = self._selection.project, self._selection.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
-        files = list(shipped_files.paths(project.root, "templates/*.j2"))
+        files = list(shipped_files.list_paths(project.root, "templates/*.j2"))
         plays = json.dumps(self._book.plays[0].document.data, default=str)  # including its included files
-        found = {_shown(self._book.path, project.root): _digest(plays)}
-        found |= {
+        fingerprints = {_display_path(self._book.path, project.root): _digest(plays)}
+        fingerprints |= {
             f"hosts/{host.machine}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))
         }
         if host.recipe:
-            wanted = recipe.load(project.root, host.recipe)
+            host_recipe = recipe.load(project.root, host.recipe)
             files.append(project.root / "recipes" / f"{host.recipe}.yml")
-            pinned = entries(lock_of(project, host), wanted)
-            models = [pinned["model"], *(pinned.get("models") or {}).values()]
+            pins = lock_entries(load_lock(project, host), host_recipe)
+            models = [pins["model"], *(pins.get("models") or {}).values()]
             commits = " ".join(str((entry or {}).get("commit")) for entry in models)
-            found["spark.lock"] = f"{(pinned['image'] or {}).get('digest')} {commits}"
-        return found | {_shown(path, project.root): _digest(path.read_text()) for path in files}
+            fingerprints["spark.lock"] = f"{(pins['image'] or {}).get('digest')} {commits}"
+        return fingerprints | {_display_path(path, project.root): _digest(path.read_text()) for path in files}
 
 
-class _Looks:
+class _ServingChecks:
     """Checks whether hosts serve. The requests are not shown, and leave no entry in a host's journal."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
         self._members = {member.host.name: member for member in selection.fleet.members}
-        self._mine: list[Member] = []
+        self._own_members: list[Member] = []
 
     def serves(self, names: Sequence[str]) -> set[str]:
         """Return the hosts that generate a token now. Unreachable hosts do not count."""
         if not names:
             return set()
         with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
-            answers = pool.map(here.carried(self._serves), [self._member(name) for name in names])
+            answers = pool.map(here.bind_folder(self._is_serving), [self._member(name) for name in names])
             return {name for name, serving in zip(names, answers, strict=True) if serving}
 
     def close(self) -> None:
         """Close the connections that were opened for these requests only."""
-        hang_up(self._mine)
+        close_links(self._own_members)
 
     def _member(self, name: str) -> Member:
         if name not in self._members:
             self._members[name] = Member(self._selection.inventory.hosts[name])
-            self._mine.append(self._members[name])
+            self._own_members.append(self._members[name])
         return self._members[name]
 
-    def _serves(self, member: Member) -> bool:
+    def _is_serving(self, member: Member) -> bool:
         host = member.host
         name = recipe.load(self._selection.project.root, host.recipe).file.container.name if host.recipe else ""
         try:
             secrets = self._selection.inventory.secrets(host)
-            found = list(member.request(question("serving", {"name": name}), secrets))
+            events = list(member.request(build_module_request("serving", {"name": name}), secrets))
         except SparkwrightError:
             return False
-        return any(row["event"] == "task_finished" and row["data"].get("serving") is True for row in found)
+        return any(row["event"] == "task_finished" and row["data"].get("serving") is True for row in events)
 
 
-def _takes_down(play: playbook.Play) -> bool:
-    return any(play.has_task(module) for module in TAKE_DOWN)
+def _stops_servers(play: playbook.Play) -> bool:
+    return any(play.has_task(module) for module in STOPPING_MODULES)
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _shown(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else shipped_files.name_of(path) or str(path)
+def _display_path(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else shipped_files.shipped_name(path) or str(path)

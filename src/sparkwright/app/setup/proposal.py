@@ -12,18 +12,18 @@ import yaml
 from sparkwright import units
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget
-from sparkwright.engines.budget import SYSTEM, Budget, Row, Start
+from sparkwright.engines.budget import SYSTEM_ROW, Budget, Row, StartFacts
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, shipped_files
-from sparkwright.project.inventory.rules import SIGNS, SIGNS_SHOWN
+from sparkwright.project.inventory.rules import PATTERN_SIGNS, PATTERN_SIGNS_HINT
 from sparkwright.project.recipe import Recipe
-from sparkwright.project.recipe.engine_settings import served_memory
-from sparkwright.project.recipe.scope import USUAL_SHM
-from sparkwright.trust.container_words import size_bytes
+from sparkwright.project.recipe.engine_settings import compute_memory
+from sparkwright.project.recipe.scope import DEFAULT_SHM_SIZE
+from sparkwright.trust.container_words import parse_size
 from sparkwright.visible import one_line
 
 #: the shipped recipe that hosts/spark1.yml and hosts/sandbox.yml use
-USUAL = "qwen3.5-35b"
+USUAL_RECIPE = "qwen3.5-35b"
 Verdict = Literal["fits", "unknown", "too large"]
 
 
@@ -35,7 +35,7 @@ class HostMemory:
     #: memory that must stay free, in GiB
     reserve_gib: float = RESERVE_GIB
     #: memory that the host itself uses while nothing is served
-    own: Row = SYSTEM
+    own: Row = SYSTEM_ROW
     available_bytes: int | None = None
 
 
@@ -78,7 +78,7 @@ class Choice:
     @property
     def on_disk(self) -> str:
         """The model's size and folder on the host; empty if it is not there."""
-        return f"{units.size(self.found['size_bytes'])} in {self.found['dir']}" if self.found else ""
+        return f"{units.format_size(self.found['size_bytes'])} in {self.found['dir']}" if self.found else ""
 
     @property
     def moved(self) -> str:
@@ -86,7 +86,7 @@ class Choice:
         return str(self.found["dir"]) if self.found and self.found["place"] == "folder" else ""
 
 
-def choices(
+def propose_recipes(
     recipes: Sequence[Recipe], survey: Mapping[str, Any] | None, reserve_gib: float = RESERVE_GIB
 ) -> list[Choice]:
     """Return the proposals for a host, best first.
@@ -97,51 +97,56 @@ def choices(
     Args:
         survey: the host's answer; None if it was not surveyed.
     """
-    found = [_choice(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
+    proposals = [_propose_recipe(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(
-        found,
+        proposals,
         key=lambda choice: (
             choice.verdict == "too large",
             not choice.served,
             choice.found is None,
-            choice.name != USUAL,
+            choice.name != USUAL_RECIPE,
             choice.name,
         ),
     )
 
 
-def _choice(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float) -> Choice:
+def _propose_recipe(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float) -> Choice:
     if survey is None:
         return Choice(recipe, Fit("unknown", "the host was not surveyed"))
     rows = [model for model in survey["models"] if model["id"] == recipe.file.model.id]
-    own = [model for model in rows if model["place"] == "own"]
-    row = next(iter([*own, *rows]), None)
+    in_model_folder = [model for model in rows if model["place"] == "own"]
+    row = next(iter([*in_model_folder, *rows]), None)
     folders = {model["dir"] for model in rows}
     served = any(
         server["model_dir"] in folders or recipe.served_name in server["models"] for server in survey["servers"]
     )
-    known = int(catalogue.of(recipe.name, recipe.file.model.id).weights_gb * 1e9) or None
+    catalogue_bytes = int(catalogue.find_entry(recipe.name, recipe.file.model.id).weights_gb * 1e9) or None
     return Choice(
-        recipe, fit(recipe, surveyed(survey, reserve_gib), int(row["size_bytes"]) if row else known), row, served
+        recipe,
+        evaluate_fit(
+            recipe, memory_from_survey(survey, reserve_gib), int(row["size_bytes"]) if row else catalogue_bytes
+        ),
+        row,
+        served,
     )
 
 
-def surveyed(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
+def memory_from_survey(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
     """Return the memory of a host from its survey. If it serves nothing, the memory in use is its own."""
     total, available = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
     models = (survey.get("ollama") or {}).get("models", ())
     if available is None or survey["servers"] or models is None or models:
         return HostMemory(total, reserve_gib, available_bytes=available)
-    own = Row("the host itself", max(0, total - available), "in use now, with nothing served", "host")
-    return HostMemory(total, reserve_gib, own, available)
+    own_memory = Row("the host itself", max(0, total - available), "in use now, with nothing served", "host")
+    return HostMemory(total, reserve_gib, own_memory, available)
 
 
-def fit(
+def evaluate_fit(
     recipe: Recipe,
     host: HostMemory,
     files_bytes: int | None,
     locked: Mapping[str, Any] | None = None,
-    start: Start | None = None,
+    start: StartFacts | None = None,
 ) -> Fit:
     """Return whether a recipe's server fits a host that serves nothing else, using the budget of `plan` and `deploy`.
 
@@ -152,16 +157,16 @@ def fit(
         locked: the model's entry in the lock, which the estimates for some engines need.
         start: figures from earlier starts on the host; None if there are none.
     """
-    memory, model = served_memory(recipe, {"model": locked}), recipe.file.model
-    entire = not (model.chosen or model.allow or model.ignore)
-    if entire and files_bytes and not memory.weights_bytes:
+    memory, model = compute_memory(recipe, {"model": locked}), recipe.file.model
+    uses_all_files = not (model.chosen or model.allow or model.ignore)
+    if uses_all_files and files_bytes and not memory.weights_bytes:
         memory = replace(memory, weights_bytes=files_bytes, weights_source="the model's files")
-    files = f"{units.gib(files_bytes)} GiB of files" if files_bytes else ""
+    files = f"{units.format_gib(files_bytes)} GiB of files" if files_bytes else ""
     if not memory.known:
         return Fit("unknown", f"{files}{'; ' if files else ''}what the engine takes is known once the model is pinned")
-    start = start or Start()
+    start = start or StartFacts()
     start = replace(start, shm_bytes=_shm_bytes(recipe), shm_source="shm_size")
-    found = budget.of(
+    computed = budget.build(
         memory,
         host.total_bytes,
         start,
@@ -169,28 +174,34 @@ def fit(
         own=host.own,
         available_bytes=host.available_bytes,
     )
-    needs = budget_clause(found)
+    needs = describe_budget(computed)
     engine_bytes = memory.engine_bytes(host.total_bytes)
-    if entire and memory.weights_bytes > engine_bytes:
-        takes = f"{units.gib(engine_bytes)} of {units.gib(host.total_bytes)} GiB"
-        return Fit("too large", f"{files}, the engine takes {takes}", found)
-    if not found.fits:
-        return Fit("too large", f"it takes {needs}", found, budget.largest(memory, found))
+    if uses_all_files and memory.weights_bytes > engine_bytes:
+        engine_share = f"{units.format_gib(engine_bytes)} of {units.format_gib(host.total_bytes)} GiB"
+        return Fit("too large", f"{files}, the engine takes {engine_share}", computed)
+    if not computed.fits:
+        return Fit("too large", f"it takes {needs}", computed, budget.format_largest_fit(memory, computed))
     if files_bytes is None:
-        return Fit("unknown", f"it takes {needs}; the model's size is known once it is pinned", found)
-    return Fit("fits", f"{files}; it takes {needs}", found)
+        return Fit("unknown", f"it takes {needs}; the model's size is known once it is pinned", computed)
+    return Fit("fits", f"{files}; it takes {needs}", computed)
 
 
-def budget_clause(found: Budget) -> str:
+def describe_budget(computed: Budget) -> str:
     """Summarize a budget, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
-    side = sum(row.size_bytes for row in found.rows if row.name == budget.HOST_SIDE)
-    reserve = sum(row.size_bytes for row in found.rows if row.name == "reserve")
+    host_side_bytes = sum(row.size_bytes for row in computed.rows if row.name == budget.HOST_SIDE)
+    reserve_bytes = sum(row.size_bytes for row in computed.rows if row.name == "reserve")
     parts = [
-        f"{units.gib(found.of('server') - side)} for the engine",
-        f"{units.gib(side)} on the host's side" if side else "",
+        f"{units.format_gib(computed.of('server') - host_side_bytes)} for the engine",
+        f"{units.format_gib(host_side_bytes)} on the host's side" if host_side_bytes else "",
     ]
-    parts += [f"{units.gib(found.of('host') - reserve)} the host itself", f"{units.gib(reserve)} reserve"]
-    return f"{units.gib(found.need_bytes)} of {units.gib(found.total_bytes)} GiB ({', '.join(filter(None, parts))})"
+    parts += [
+        f"{units.format_gib(computed.of('host') - reserve_bytes)} the host itself",
+        f"{units.format_gib(reserve_bytes)} reserve",
+    ]
+    return (
+        f"{units.format_gib(computed.need_bytes)} of {units.format_gib(computed.total_bytes)} GiB "
+        f"({', '.join(filter(None, parts))})"
+    )
 
 
 def _shm_bytes(recipe: Recipe) -> int:
@@ -199,12 +210,12 @@ def _shm_bytes(recipe: Recipe) -> int:
     It is 0 for `ipc: host`, because only the host knows that limit, which is half of its memory.
     """
     container = recipe.file.container.model_dump()
-    return 0 if container.get("ipc") == "host" else size_bytes(str(container.get("shm_size") or USUAL_SHM))
+    return 0 if container.get("ipc") == "host" else parse_size(str(container.get("shm_size") or DEFAULT_SHM_SIZE))
 
 
 #: a host's name, which is a file name without characters that patterns use
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-GROUP = "lab"
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+DEFAULT_GROUP = "lab"
 _DIR = re.compile(r"(?m)^  dir: .*$")
 _RECIPE = re.compile(r"(?m)^recipe: \S+")
 _PORT = re.compile(r"(?m)^serve_port: [0-9]+")
@@ -223,90 +234,102 @@ class NewHost:
     user: str | None = None
     #: ssh port; None to use the ssh configuration
     port: int | None = None
-    groups: tuple[str, ...] = (GROUP,)
+    groups: tuple[str, ...] = (DEFAULT_GROUP,)
     recipe: str = ""
 
     @classmethod
-    def typed(cls, text: str, **more: Any) -> NewHost:
+    def parse_address(cls, text: str, **other_fields: Any) -> NewHost:
         """Parse [USER@]ADDRESS[:PORT], with no port for an IPv6 address. Raises Refused for any other text."""
         user, _, rest = text.rpartition("@")
         address, _, digits = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
         port = int(digits) if re.fullmatch(r"[0-9]{1,5}", digits) else None
-        good = (_WORD if rest.count(":") < 2 else _IPV6).fullmatch(address) and (not user or _WORD.fullmatch(user))
-        if not good or ("@" in text and not user) or (":" in rest and rest != address and port not in range(1, 65536)):
+        is_valid = (_WORD if rest.count(":") < 2 else _IPV6).fullmatch(address) and (not user or _WORD.fullmatch(user))
+        if (
+            not is_valid
+            or ("@" in text and not user)
+            or (":" in rest and rest != address and port not in range(1, 65536))
+        ):
             fix = "Type NAME, USER@NAME or USER@NAME:PORT."
-            raise Refused(f"'{one_line(text, at_most=80)}' is not an address.", fix=fix)
-        return cls(**{"name": name_of(address), "address": address, "user": user or None, "port": port, **more})
+            raise Refused(f"'{one_line(text, max_chars=80)}' is not an address.", fix=fix)
+        return cls(
+            **{"name": suggest_name(address), "address": address, "user": user or None, "port": port, **other_fields}
+        )
 
 
-def name_of(address: str) -> str:
+def suggest_name(address: str) -> str:
     """Return a name for the host in the project: the first label of its host name, or the whole IP address."""
     name = address if re.fullmatch(r"[0-9.]+", address) else address.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "spark1"
 
 
-def refuse_name(name: str, what: str = "name") -> str:
+def refuse_name(name: str, kind: str = "name") -> str:
     """Return the name if a host or a group can have it. Raises Refused otherwise."""
-    if not NAME.fullmatch(name) or SIGNS.search(name) or name in ("all", "groups", "ungrouped"):
-        fix = f"Use letters, digits, `.`, `_` and `-`: {SIGNS_SHOWN}." if SIGNS.search(name) else "Choose another."
-        raise Refused(f"'{one_line(name, at_most=80)}' can't be a {what}.", fix=fix)
+    if not HOST_NAME.fullmatch(name) or PATTERN_SIGNS.search(name) or name in ("all", "groups", "ungrouped"):
+        fix = (
+            f"Use letters, digits, `.`, `_` and `-`: {PATTERN_SIGNS_HINT}."
+            if PATTERN_SIGNS.search(name)
+            else "Choose another."
+        )
+        raise Refused(f"'{one_line(name, max_chars=80)}' can't be a {kind}.", fix=fix)
     return name
 
 
-def host_text(host: NewHost, found: Sequence[str], command: str) -> str:
+def render_host_file(host: NewHost, survey_lines: Sequence[str], command: str) -> str:
     """Return the text of hosts/NAME.yml.
 
     Args:
-        found: results of the survey, one sentence each.
+        survey_lines: results of the survey, one sentence each.
         command: the command that writes the file.
     """
-    about = [f"# Written by `sparkwright {command}`. Every key: docs/files/host.md, or complete it in your editor."]
-    about += ["# Found there:", *(f"#   {one_line(line, at_most=120)}" for line in found)] if found else []
+    comments = [f"# Written by `sparkwright {command}`. Every key: docs/files/host.md, or complete it in your editor."]
+    comments += (
+        ["# Found there:", *(f"#   {one_line(line, max_chars=120)}" for line in survey_lines)] if survey_lines else []
+    )
     optional = "# user: ops                    # else as your ssh configuration says"
     rows = [
-        f"address: {_yaml(host.address)}",
-        f"user: {_yaml(host.user)}" if host.user else optional,
+        f"address: {_format_yaml(host.address)}",
+        f"user: {_format_yaml(host.user)}" if host.user else optional,
         *([f"port: {host.port}"] if host.port else []),
-        f"groups: [{', '.join(map(_yaml, host.groups))}]",
+        f"groups: [{', '.join(map(_format_yaml, host.groups))}]",
         *(
-            [f"recipe: {_yaml(host.recipe)}            # what it serves: recipes/{host.recipe}.yml"]
+            [f"recipe: {_format_yaml(host.recipe)}            # what it serves: recipes/{host.recipe}.yml"]
             if host.recipe
             else []
         ),
         "# serve_port: 8000             # publish the server elsewhere than the recipe does",
     ]
-    return "\n".join([shipped_files.line("host").rstrip(), *about, "", *rows]) + "\n"
+    return "\n".join([shipped_files.schema_line("host").rstrip(), *comments, "", *rows]) + "\n"
 
 
-def with_groups(text: str, known: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
+def add_groups(text: str, existing: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
     """Return groups.yml with the missing groups added at its end.
 
     Args:
         text: content of the current file; empty if there is none.
     """
-    new = [group for group in groups if group not in (known or {})]
-    start = text or shipped_files.line("groups")
+    new = [group for group in groups if group not in (existing or {})]
+    start = text or shipped_files.schema_line("groups")
     if new and not start.endswith("\n"):
         start += "\n"
     return start + "".join(f"\n{item}: {{}}\n" for item in new)
 
 
-def with_dir(recipe: str, folder: str, host: str) -> str:
+def set_model_dir(recipe: str, folder: str, host: str) -> str:
     """Return a recipe's text with `dir` set to the folder where a host already has the model."""
-    line = f"  dir: {_yaml(folder)}      # as {host} has it; proved by its hashes before it serves"
+    line = f"  dir: {_format_yaml(folder)}      # as {host} has it; proved by its hashes before it serves"
     return _DIR.sub(lambda _: line, recipe, count=1)
 
 
-def with_recipe(host: str, recipe: str) -> str:
+def set_recipe(host: str, recipe: str) -> str:
     """Return a shipped host's text with another recipe."""
     return _RECIPE.sub(f"recipe: {recipe}", host, count=1)
 
 
-def with_port(host: str, port: int) -> str:
+def set_serve_port(host: str, port: int) -> str:
     """Return the shipped sandbox's text with another port."""
     return _PORT.sub(f"serve_port: {port}", host, count=1)
 
 
-def _yaml(value: str) -> str:
+def _format_yaml(value: str) -> str:
     """Format a value so that YAML reads it as text."""
     return yaml.safe_dump(value, default_style=None, width=1000).split("\n")[0]

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparkwright import units
-from sparkwright.app.clean_host import Stored
-from sparkwright.app.connect import Selection, choose
+from sparkwright.app.clean_host import PrunableItems
+from sparkwright.app.connect import Selection, select_hosts
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pins import lock_of
-from sparkwright.app.questions.host_requests import ask_module, in_turn, run_module
-from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.plans.pins import load_lock
+from sparkwright.app.questions.host_requests import act_on_each, query_module, run_module
+from sparkwright.app.runs.presenters import RunOutput
 from sparkwright.console import grid
-from sparkwright.console.out import say
+from sparkwright.console.out import print_text
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -35,7 +35,7 @@ from sparkwright.remote.ssh import ssh_config
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
 from sparkwright.trust import image_name
-from sparkwright.trust.image_name import Name, pinned
+from sparkwright.trust.image_name import ImageReference, with_digest
 
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
 
@@ -47,33 +47,35 @@ def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, jso
         everything: include images of all repositories.
         check: only show them.
     """
-    images = Stored("images", "prune_images", "id", _show)
+    images = PrunableItems("images", "prune_images", "id", _print_images)
 
     def of_host(member: Member) -> Exit:
         args = _prune_args(selection, member, everything=everything)
         return images.prune(selection, member, args, check, yes, json)
 
-    return in_turn(selection, of_host, json=json)
+    return act_on_each(selection, of_host, json=json)
 
 
 def _prune_args(selection: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
     """Return the repositories that the recipes and the lock name, and the pins, whose images are kept."""
     root: Path = selection.project.root
-    lock = lock_of(selection.project, member.host)
+    lock = load_lock(selection.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
-    pinned = {image_name.pinned(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
-    repositories = set() if everything else {image_name.Name.parse(ref).repository for ref in refs}
+    pinned = {
+        image_name.with_digest(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()
+    }
+    repositories = set() if everything else {image_name.ImageReference.parse(ref).repository for ref in refs}
     return {"repositories": sorted(repositories), "pinned": pinned}
 
 
-def _show(host: str, images: list[dict[str, Any]]) -> None:
+def _print_images(host: str, images: list[dict[str, Any]]) -> None:
     """Print the images to keep and the images to remove."""
     names = [row["names"][0] if row["names"] else row["id"][7:19] for row in images]
     rows = [
-        (host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"]), name, row["kept"])
+        (host, "keep" if row["kept"] else "free", units.format_size(row["frees_bytes"]), name, row["kept"])
         for row, name in zip(images, names, strict=True)
     ]
-    grid.show_plain_table(COLUMNS, rows)
+    grid.print_table(COLUMNS, rows)
 
 
 def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
@@ -82,7 +84,7 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     Args:
         image: the image; empty for the one in the receiving host's recipe.
     """
-    selection = choose(f"{source_name},{to}")
+    selection = select_hosts(f"{source_name},{to}")
     sources = selection.inventory.machines_of(selection.inventory.match(source_name))
     if len(sources) != 1:
         raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one.")
@@ -94,16 +96,18 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     if not targets:
         raise Refused(f"--to {to} names no other host than {source_name}.")
     selection.fleet.connect()
-    return _copy(selection, source, targets, image, json=json)
+    return _copy_to_targets(selection, source, targets, image, json=json)
 
 
-def _copy(selection: Selection, source: Member, targets: list[Member], image: str, *, json: bool) -> list[Exit]:
-    Shown(selection, json=json, diff=False)
+def _copy_to_targets(
+    selection: Selection, source: Member, targets: list[Member], image: str, *, json: bool
+) -> list[Exit]:
+    RunOutput(selection, json=json, diff=False)
     sentences, codes = list[str](), list[Exit]()
 
     def copy_to(member: Member) -> None:
         try:
-            sentences.append(copy_image_copy(selection, selection.fleet, source, member, image))
+            sentences.append(copy_between_members(selection, selection.fleet, source, member, image))
         except SparkwrightError as error:
             name = member.host.name
             error.where = error.where or name
@@ -116,15 +120,15 @@ def _copy(selection: Selection, source: Member, targets: list[Member], image: st
     finally:
         selection.fleet.close()
     for sentence in sentences:
-        say(sentence, file=sys.stderr if json else sys.stdout)
+        print_text(sentence, file=sys.stderr if json else sys.stdout)
     return codes
 
 
-KEY = "SPARKWRIGHT_COPY_KEY"
-MARGIN = 1.05
+COPY_KEY_SECRET = "SPARKWRIGHT_COPY_KEY"
+FREE_SPACE_FACTOR = 1.05
 
 #: Arguments: image, incoming tag, pack command. sh has no pipefail, so the exit code bypasses the pipe.
-SAVE = (
+SAVE_SCRIPT = (
     'docker tag "$1" "$2" || exit 1; '
     'exec 3>&1; code=$( { { docker save "$2"; echo $? >&4; } | $3 >&3; } 4>&1 ); '
     'docker rmi --no-prune "$2" >/dev/null; exit "$code"'
@@ -132,7 +136,7 @@ SAVE = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImageToCopy:
     """The image to copy."""
 
     #: reference, with the digest if it is known
@@ -149,7 +153,7 @@ class Wanted:
     @property
     def incoming(self) -> str:
         """A temporary tag, so that an image that has not been compared yet is not used."""
-        return f"{Name.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
+        return f"{ImageReference.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class ImageTransfer:
     packer: str
 
 
-def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
+def copy_between_members(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
     """Copy an image between two members, and return a sentence about the outcome.
 
     Args:
@@ -178,114 +182,127 @@ def copy_image_copy(selection: Selection, fleet: Fleet, source: Member, target: 
     Raises:
         Refused: the source has no such image, or the target can't take it; nothing is sent then.
     """
-    wanted = _wanted(selection, target, image)
-    here = ask_module(fleet, source, "inspect_image", wanted.to_json())
-    if not here["present"]:
-        other = f", only another image under its name ({here['impostor'][7:19]})" if here["impostor"] else ""
+    image_to_copy = _resolve_image(selection, target, image)
+    source_image = query_module(fleet, source, "inspect_image", image_to_copy.to_json())
+    if not source_image["present"]:
+        other_image = (
+            f", only another image under its name ({source_image['impostor'][7:19]})"
+            if source_image["impostor"]
+            else ""
+        )
         fix = "Deploy it there first, or name one with --image."
-        raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
-    if not Name.parse(wanted.ref).digest and here["digests"]:
-        wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
+        raise Refused(f"{source.host.name} has no {image_to_copy.ref}{other_image}.", fix=fix)
+    if not ImageReference.parse(image_to_copy.ref).digest and source_image["digests"]:
+        image_to_copy = replace(image_to_copy, ref=with_digest(image_to_copy.ref, source_image["digests"][0]))
     # the source may report any size, so the size in the lock limits it
-    most = image_archive.bound(here["size_bytes"], wanted.sizes.get(here["platform"]))
-    there = ask_module(fleet, target, "inspect_image", {**wanted.to_json(), "most_bytes": most})
-    if there["present"] and there["layers"] == here["layers"]:
-        return f"{target.host.name}: has {wanted.ref} already."
-    incoming, packer = wanted.incoming, image_archive.packer(here["tools"], there["tools"])
-    transfer = ImageTransfer(fleet, source, target, here, there, incoming, packer)
-    _refuse_what_cannot_be(wanted, transfer)
+    max_bytes = image_archive.max_unpacked_bytes(
+        source_image["size_bytes"], image_to_copy.sizes.get(source_image["platform"])
+    )
+    target_image = query_module(fleet, target, "inspect_image", {**image_to_copy.to_json(), "most_bytes": max_bytes})
+    if target_image["present"] and target_image["layers"] == source_image["layers"]:
+        return f"{target.host.name}: has {image_to_copy.ref} already."
+    incoming, packer = image_to_copy.incoming, image_archive.select_packer(source_image["tools"], target_image["tools"])
+    transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming, packer)
+    _refuse_impossible(image_to_copy, transfer)
     started_s = time.monotonic()
     try:
-        way = _some_way(transfer)
+        route = _transfer(transfer)
     except BaseException:
         with suppress(SparkwrightError):  # the error of the copy matters more
-            run_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
+            run_module(fleet, target, "undo_load", {"before": target_image["names"]}, exclusive=True)
         raise
-    compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
-    run_module(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
-    took = units.duration(time.monotonic() - started_s)
-    size = units.size(here["size_bytes"])
-    proof = "its content is the lock's" if wanted.ids else f"unverified by the lock: the copy of {source.host.name}"
-    return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
+    compared = {"layers": source_image["layers"], "platform": source_image["platform"], "before": target_image["names"]}
+    run_module(
+        fleet, target, "adopt_image", {**image_to_copy.to_json(), "incoming": incoming, **compared}, exclusive=True
+    )
+    duration = units.format_duration(time.monotonic() - started_s)
+    size = units.format_size(source_image["size_bytes"])
+    proof = (
+        "its content is the lock's" if image_to_copy.ids else f"unverified by the lock: the copy of {source.host.name}"
+    )
+    return f"{target.host.name}: has {image_to_copy.ref} now, {proof} ({size}, {duration}, {route}, {packer})."
 
 
-def _some_way(transfer: ImageTransfer) -> str:
+def _transfer(transfer: ImageTransfer) -> str:
     """Transfer the image, directly if possible, and return a description of the route."""
     try:
-        return _straight(transfer)
+        return _transfer_directly(transfer)
     except SparkwrightError as error:
         if error.exit is not Exit.UNREACHABLE:
             raise
         transfer.fleet.tell(transfer.target, f"{error.message} Copying through this laptop instead.")
-        return _through_the_laptop(transfer)
+        return _transfer_through_laptop(transfer)
 
 
-def _wanted(selection: Selection, target: Member, image: str) -> Wanted:
+def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToCopy:
     if not image:
-        image = recipes.recipe_of(selection.project, target.host).image
-    name = Name.given(image)
-    entry = lock_of(selection.project, target.host).image(name.by_tag)
+        image = recipes.load_host_recipe(selection.project, target.host).image
+    name = ImageReference.given(image)
+    entry = load_lock(selection.project, target.host).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
-        return Wanted(image)
+        return ImageToCopy(image)
     sizes = {manifest["platform"]: manifest["size_bytes"] for manifest in entry.get("manifests") or ()}
-    return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry), sizes)
+    return ImageToCopy(with_digest(name.by_tag, entry["digest"]), locked_ids(entry), sizes)
 
 
-def _refuse_what_cannot_be(wanted: Wanted, transfer: ImageTransfer) -> None:
-    here, there, source, target = transfer.here, transfer.there, transfer.source, transfer.target
-    if here["platform"] != there["host_platform"]:
-        has = f"{source.host.name} has {wanted.ref} for {here['platform']}"
-        message = f"{has}, {target.host.name} needs {there['host_platform']}."
+def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
+    source_image, target_image, source, target = transfer.here, transfer.there, transfer.source, transfer.target
+    if source_image["platform"] != target_image["host_platform"]:
+        description = f"{source.host.name} has {image.ref} for {source_image['platform']}"
+        message = f"{description}, {target.host.name} needs {target_image['host_platform']}."
         raise Refused(message, fix="Take it from a host of the same kind.")
-    need = int(here["size_bytes"] * MARGIN)
-    if there["free_bytes"] is not None and there["free_bytes"] < need:
-        free = units.size(there["free_bytes"])
-        message = f"{free} are free where Docker stores images, but {units.size(need)} are needed."
+    need = int(source_image["size_bytes"] * FREE_SPACE_FACTOR)
+    if target_image["free_bytes"] is not None and target_image["free_bytes"] < need:
+        free = units.format_size(target_image["free_bytes"])
+        message = f"{free} are free where Docker stores images, but {units.format_size(need)} are needed."
         raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
-    for member, found in ((source, here), (target, there)):
+    for member, found in ((source, source_image), (target, target_image)):
         if "docker" not in found["tools"]:
             raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
 
 
-def _straight(transfer: ImageTransfer) -> str:
+def _transfer_directly(transfer: ImageTransfer) -> str:
     """Transfer the image from host to host. Raises an error with Exit.UNREACHABLE if they can't reach each other."""
     fleet, target, link = transfer.fleet, transfer.target, transfer.target.open()
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
-    private, public = _key_pair()
-    allowed = {"public_key": public, "command": image_archive.load_command(transfer.packer, transfer.there["intake"])}
+    private, public = _generate_key_pair()
+    key_arguments = {
+        "public_key": public,
+        "command": image_archive.load_command(transfer.packer, transfer.there["intake"]),
+    }
     args = {
         "image": transfer.here["id"],
         "incoming": transfer.incoming,
         "size_bytes": transfer.here["size_bytes"],
-        "addresses": _addresses(target, transfer.there["addresses"]),
+        "addresses": _reachable_addresses(target, transfer.there["addresses"]),
         "user": ssh_config.resolve(target.host).user,
         "host_key": link.host_key(),
         "packer": transfer.packer,
     }
-    run_module(fleet, target, "copy_key", allowed)
+    run_module(fleet, target, "copy_key", key_arguments)
     try:
-        with _given(transfer.source, KEY, private):
+        with _temporary_secret(transfer.source, COPY_KEY_SECRET, private):
             sent = run_module(fleet, transfer.source, "send_image", args)
     finally:
-        run_module(fleet, target, "copy_key", {**allowed, "state": "absent"})
+        run_module(fleet, target, "copy_key", {**key_arguments, "state": "absent"})
     return f"straight to {sent['address']}"
 
 
-def _addresses(target: Member, own: list[str]) -> list[str]:
+def _reachable_addresses(target: Member, target_addresses: list[str]) -> list[str]:
     """Return the addresses at which another host may reach the target's sshd.
 
     These are the target's addresses on its networks, then the one that the laptop uses unless it is loopback.
     """
     resolved = ssh_config.resolve(target.host)
     ports = dict.fromkeys([22, resolved.port])
-    found = [f"{address}:{port}" for address in own for port in ports]
+    addresses = [f"{address}:{port}" for address in target_addresses for port in ports]
     if resolved.jump or resolved.hostname in ("localhost", "::1") or resolved.hostname.startswith("127."):
-        return found
-    return list(dict.fromkeys([*found, f"{resolved.hostname}:{resolved.port}"]))
+        return addresses
+    return list(dict.fromkeys([*addresses, f"{resolved.hostname}:{resolved.port}"]))
 
 
-def _key_pair() -> tuple[Secret, str]:
+def _generate_key_pair() -> tuple[Secret, str]:
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
@@ -293,7 +310,7 @@ def _key_pair() -> tuple[Secret, str]:
 
 
 @contextmanager
-def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
+def _temporary_secret(member: Member, name: str, secret: Secret) -> Iterator[None]:
     """Give a member a secret for one request."""
     before = dict(member.secrets)
     member.secrets = {**before, name: secret}
@@ -303,19 +320,19 @@ def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
         member.secrets = before
 
 
-def _through_the_laptop(transfer: ImageTransfer) -> str:
+def _transfer_through_laptop(transfer: ImageTransfer) -> str:
     links = (transfer.source.open(), transfer.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
     pack = " ".join(image_archive.PACKERS[transfer.packer][0])
-    out = links[0].run(["sh", "-c", SAVE, "sparkwright", transfer.here["id"], transfer.incoming, pack])
-    into = links[1].run(["sh", "-c", image_archive.load_command(transfer.packer, transfer.there["intake"])])
+    save_channel = links[0].run(["sh", "-c", SAVE_SCRIPT, "sparkwright", transfer.here["id"], transfer.incoming, pack])
+    load_channel = links[1].run(["sh", "-c", image_archive.load_command(transfer.packer, transfer.there["intake"])])
 
     def progress(sent: int) -> None:
-        about = {"task": "copy", "host": transfer.target.host.name, "unit": "bytes", "text": "packed"}
-        transfer.fleet.say_later(event("progress", done=sent, total=0, **about))
+        progress_fields = {"task": "copy", "host": transfer.target.host.name, "unit": "bytes", "text": "packed"}
+        transfer.fleet.emit_event(event("progress", done=sent, total=0, **progress_fields))
 
-    ended = relay(out, into, progress)
-    if ended.code:
-        raise Failed(f"its Docker Engine refuses the image: {ended.message}", where=transfer.target.host.name)
-    return f"{units.size(ended.sent_bytes)} through this laptop"
+    outcome = relay(save_channel, load_channel, progress)
+    if outcome.code:
+        raise Failed(f"its Docker Engine refuses the image: {outcome.message}", where=transfer.target.host.name)
+    return f"{units.format_size(outcome.sent_bytes)} through this laptop"

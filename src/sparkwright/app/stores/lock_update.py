@@ -10,20 +10,28 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pins import ask, entries, image_task, keyed, lock_folder, model_task, save
+from sparkwright.app.plans.pins import (
+    image_task,
+    lock_entries,
+    lock_folder,
+    model_key_parts,
+    model_task,
+    run_lock_tasks,
+    save_lock,
+)
 from sparkwright.console import words
 from sparkwright.console.out import error_row
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.fleet.member import Member, broke, hang_up
+from sparkwright.fleet.member import Member, close_links, convert_error
 from sparkwright.project import lockfile
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.plan import new_run_id
 
 
 @dataclass
-class Pinned:
+class LockEntry:
     """An existing or missing entry of the lock, with the answer of the registry or the hub."""
 
     #: image or model
@@ -67,23 +75,23 @@ class Pinned:
         new = self.new or {}
         if self.kind == "model":
             size = sum(file["size_bytes"] for file in new["files"])
-            return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.size(size)}"
-        about = [words.short(new["digest"])]
-        about += [f"{self.wanted.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
-        about += [new["created"][:10]] if new.get("created") else []
-        about += [units.size(new["size_bytes"])] if new.get("size_bytes") else []
-        return f"{self.state}: {', '.join(about)}"
+            return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.format_size(size)}"
+        parts = [words.truncate_value(new["digest"])]
+        parts += [f"{self.wanted.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
+        parts += [new["created"][:10]] if new.get("created") else []
+        parts += [units.format_size(new["size_bytes"])] if new.get("size_bytes") else []
+        return f"{self.state}: {', '.join(parts)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry in the form of --json."""
         rows = [asdict(row) for row in self.rows]
-        found = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
+        fields = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
         if self.error is None:
-            return found
-        return {**found, **error_row(str(self.error), self.error.exit, host=self.member.host.name)}
+            return fields
+        return {**fields, **error_row(str(self.error), self.error.exit, host=self.member.host.name)}
 
 
-def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
+def select_entries(selection: Selection, name: str = "") -> list[LockEntry]:
     """Return the entries that the recipes of the selected hosts need.
 
     Args:
@@ -92,19 +100,21 @@ def pinned_by(selection: Selection, name: str = "") -> list[Pinned]:
     Raises:
         Refused: nothing matches.
     """
-    found = list(_entries(selection))
-    if not found:
+    all_entries = list(_all_entries(selection))
+    if not all_entries:
         raise Refused("none of these hosts has a recipe.", fix="Add `recipe: NAME` to a host (see recipes/).")
     if not name:
-        return found
-    named = [entry for entry in found if name in (entry.key, entry.key.partition("@")[0], entry.wanted.name)]
-    if not named:
-        known = sorted({word for entry in found for word in (entry.key, entry.wanted.name)})
-        raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=nearest(name, known))
-    return named
+        return all_entries
+    matches = [entry for entry in all_entries if name in (entry.key, entry.key.partition("@")[0], entry.wanted.name)]
+    if not matches:
+        known_names = sorted({word for entry in all_entries for word in (entry.key, entry.wanted.name)})
+        raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=suggest_name(name, known_names))
+    return matches
 
 
-def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfile.Lock | None = None) -> list[Pinned]:
+def recipe_entries(
+    selection: Selection, member: Member, recipe: Recipe, lock: lockfile.Lock | None = None
+) -> list[LockEntry]:
     """Return the entries for a recipe's image and models, to be looked up through a host.
 
     Args:
@@ -112,17 +122,24 @@ def pinned_of(selection: Selection, member: Member, wanted: Recipe, lock: lockfi
     """
     member.secrets = selection.inventory.secrets(member.host)
     folder = lock_folder(selection.project, member.host)
-    named = wanted.file.model
-    keys = {"image": wanted.image, "model": lockfile.model_key(named.id, named.revision, named.chosen)}
-    known = entries(lock or lockfile.load(folder), wanted)
-    found = [Pinned(kind, key, wanted, member, folder, known[kind]) for kind, key in keys.items()]
-    for role, model in wanted.file.further.items():
-        entry = known["models"][role]
-        found.append(Pinned("model", lockfile.model_key(*keyed(model, role)), wanted, member, folder, entry, role=role))
-    return found
+    model_settings = recipe.file.model
+    keys = {
+        "image": recipe.image,
+        "model": lockfile.model_key(model_settings.id, model_settings.revision, model_settings.chosen),
+    }
+    pins = lock_entries(lock or lockfile.load(folder), recipe)
+    result = [LockEntry(kind, key, recipe, member, folder, pins[kind]) for kind, key in keys.items()]
+    for role, model in recipe.file.further.items():
+        entry = pins["models"][role]
+        result.append(
+            LockEntry(
+                "model", lockfile.model_key(*model_key_parts(model, role)), recipe, member, folder, entry, role=role
+            )
+        )
+    return result
 
 
-def _entries(selection: Selection) -> Iterator[Pinned]:
+def _all_entries(selection: Selection) -> Iterator[LockEntry]:
     """Yield each image and model once, to be looked up through the first host that serves it."""
     seen: set[tuple[Path, str]] = set()
     locks: dict[Path, lockfile.Lock] = {}
@@ -131,13 +148,15 @@ def _entries(selection: Selection) -> Iterator[Pinned]:
             continue
         folder = lock_folder(selection.project, member.host)
         lock = locks.setdefault(folder, lockfile.load(folder))
-        for pinned in pinned_of(selection, member, recipes.recipe_of(selection.project, member.host), lock):
-            if (folder, pinned.key) not in seen:
-                seen.add((folder, pinned.key))
-                yield pinned
+        for lock_entry in recipe_entries(
+            selection, member, recipes.load_host_recipe(selection.project, member.host), lock
+        ):
+            if (folder, lock_entry.key) not in seen:
+                seen.add((folder, lock_entry.key))
+                yield lock_entry
 
 
-def ask_upstream(selection: Selection, entries: Sequence[Pinned], *, follow: bool) -> None:
+def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow: bool) -> None:
     """Look up the entries in registries and on the hub, through all hosts in parallel, and disconnect.
 
     An entry that can't be looked up stores the error.
@@ -146,56 +165,56 @@ def ask_upstream(selection: Selection, entries: Sequence[Pinned], *, follow: boo
         follow: look up the current meaning of tags and branches, not only the pinned digest.
     """
 
-    def ask_of(member: Member) -> None:
+    def query_through(member: Member) -> None:
         for n, entry in enumerate(entries):
             if entry.member is member:
-                _ask(selection, entry, new_run_id() + f"-{n}", follow=follow)
+                _query_entry(selection, entry, new_run_id() + f"-{n}", follow=follow)
 
     members = [member for member in selection.fleet.members if any(entry.member is member for entry in entries)]
     try:
         if members:
-            selection.fleet.each(members, ask_of)
+            selection.fleet.each(members, query_through)
     finally:
-        hang_up(selection.fleet.members)
+        close_links(selection.fleet.members)
 
 
-def _ask(selection: Selection, entry: Pinned, run_id: str, *, follow: bool) -> None:
-    image = entry.kind == "image"
-    pinned = entry.old["digest"] if image and entry.old else ""
+def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow: bool) -> None:
+    is_image = entry.kind == "image"
+    pinned_digest = entry.old["digest"] if is_image and entry.old else ""
     task = (
-        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow)
-        if image
+        image_task(entry.wanted, entry.member.host, pinned=pinned_digest, follow=follow)
+        if is_image
         else model_task(entry.wanted, role=entry.role)
     )
     try:
-        answer = ask(selection.fleet, entry.member, [task], run_id)[task.id]
-        entry.new = {**lockfile.entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
+        answer = run_lock_tasks(selection.fleet, entry.member, [task], run_id)[task.id]
+        entry.new = {**lockfile.build_entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
     except Exception as error:  # such as a full disk or a read-only folder
-        entry.error = broke(error)
+        entry.error = convert_error(error)
         return
     if entry.old is not None:
         title = entry.wanted.engine.title
-        entry.rows = image_rows(entry.old, entry.new, title) if image else model_rows(entry.old, entry.new)
+        entry.rows = compare_images(entry.old, entry.new, title) if is_image else compare_models(entry.old, entry.new)
 
 
-def write(fresh: Sequence[Pinned]) -> None:
+def write_locks(new_entries: Sequence[LockEntry]) -> None:
     """Write the new entries to each lock, which is read again in case another command wrote it. Raises Failed."""
-    for folder in {entry.folder for entry in fresh}:
-        known = lockfile.load(folder)
-        for entry in (entry for entry in fresh if entry.folder == folder):
-            new = _kept(entry)
+    for folder in {entry.folder for entry in new_entries}:
+        lock = lockfile.load(folder)
+        for entry in (entry for entry in new_entries if entry.folder == folder):
+            new = _merge_entry(entry)
             if entry.kind == "image":
-                known = known.with_image(entry.key, new)
+                lock = lock.with_image(entry.key, new)
             else:
                 model = entry.wanted.file.model
                 id_, revision, file = model.id, model.revision, model.chosen
                 if entry.role is not None:
-                    id_, revision, file = keyed(entry.wanted.file.further[entry.role], entry.role)
-                known = known.with_model(id_, revision, new, file)
-        save(known, folder)
+                    id_, revision, file = model_key_parts(entry.wanted.file.further[entry.role], entry.role)
+                lock = lock.with_model(id_, revision, new, file)
+        save_lock(lock, folder)
 
 
-def _kept(entry: Pinned) -> dict[str, Any]:
+def _merge_entry(entry: LockEntry) -> dict[str, Any]:
     """Return the new entry, which for the same image keeps what was learnt by running it."""
     new = dict(entry.new or {})
     if entry.state == "completed" and entry.old is not None:
@@ -203,12 +222,12 @@ def _kept(entry: Pinned) -> dict[str, Any]:
     return new
 
 
-Entry = Mapping[str, Any]
-SHOWN_FILES = 12
+EntryData = Mapping[str, Any]
+MAX_SHOWN_FILES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EntryDifference:
     """A difference between two entries."""
 
     what: str
@@ -221,7 +240,7 @@ class Row:
         return f"{self.what:<10} {self.before or 'unknown'} -> {self.after or 'unknown'}"
 
 
-def image_rows(old: Entry, new: Entry, engine: str) -> list[Row]:
+def compare_images(old: EntryData, new: EntryData, engine: str) -> list[EntryDifference]:
     """Return the differences between two entries of an image; none if they have the same digest, which determines the rest.
 
     Args:
@@ -229,57 +248,59 @@ def image_rows(old: Entry, new: Entry, engine: str) -> list[Row]:
     """
     if old["digest"] == new["digest"]:
         return []
-    rows = [Row("digest", words.short(old["digest"]), words.short(new["digest"]))]
-    rows += _row(engine, old.get("engine_version"), new.get("engine_version"))
-    rows += _row("created", _day(old.get("created")), _day(new.get("created")))
-    rows += _row("size", _size(old.get("size_bytes")), _size(new.get("size_bytes")))
-    return rows + _row("platforms", ", ".join(old["platforms"]), ", ".join(new["platforms"]))
+    rows = [EntryDifference("digest", words.truncate_value(old["digest"]), words.truncate_value(new["digest"]))]
+    rows += _difference(engine, old.get("engine_version"), new.get("engine_version"))
+    rows += _difference("created", _format_day(old.get("created")), _format_day(new.get("created")))
+    rows += _difference("size", _format_size(old.get("size_bytes")), _format_size(new.get("size_bytes")))
+    return rows + _difference("platforms", ", ".join(old["platforms"]), ", ".join(new["platforms"]))
 
 
-def model_rows(old: Entry, new: Entry) -> list[Row]:
+def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
     """Return the differences between two entries of a model: the commit, and the files added, removed and changed."""
-    rows = _row("commit", old["commit"][:12], new["commit"][:12])
-    rows += _chat(old, new)
+    rows = _difference("commit", old["commit"][:12], new["commit"][:12])
+    rows += _chat_differences(old, new)
     before, after = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
     added = [after[path] for path in after if path not in before]
     removed = [before[path] for path in before if path not in after]
-    changed = [(before[path], after[path]) for path in after if path in before and _differ(before[path], after[path])]
-    rows += [Row(f"+ {item['path']}", "absent", _size(item["size_bytes"])) for item in added]
-    rows += [Row(f"- {item['path']}", _size(item["size_bytes"]), "absent") for item in removed]
-    rows += [Row(f"~ {b['path']}", _content(b), _content(a)) for b, a in changed]
-    anew = sum(item["size_bytes"] for item in [*added, *(after_one for _, after_one in changed)])
-    return [*rows, Row("to load", "0 B", units.size(anew))] if added or changed else rows
+    changed = [
+        (before[path], after[path]) for path in after if path in before and _has_changed(before[path], after[path])
+    ]
+    rows += [EntryDifference(f"+ {item['path']}", "absent", _format_size(item["size_bytes"])) for item in added]
+    rows += [EntryDifference(f"- {item['path']}", _format_size(item["size_bytes"]), "absent") for item in removed]
+    rows += [EntryDifference(f"~ {b['path']}", _format_content(b), _format_content(a)) for b, a in changed]
+    download_bytes = sum(item["size_bytes"] for item in [*added, *(after_one for _, after_one in changed)])
+    return [*rows, EntryDifference("to load", "0 B", units.format_size(download_bytes))] if added or changed else rows
 
 
-def shown(rows: list[Row]) -> Iterator[str]:
+def format_differences(rows: list[EntryDifference]) -> Iterator[str]:
     """Format rows as lines. If there are very many files, only the first are shown."""
-    yield from (str(row) for row in rows[: SHOWN_FILES + 6])
-    if len(rows) > SHOWN_FILES + 6:
-        yield f"... and {len(rows) - SHOWN_FILES - 6} more"
+    yield from (str(row) for row in rows[: MAX_SHOWN_FILES + 6])
+    if len(rows) > MAX_SHOWN_FILES + 6:
+        yield f"... and {len(rows) - MAX_SHOWN_FILES - 6} more"
 
 
-def _row(what: str, before: str | None, after: str | None) -> list[Row]:
-    return [] if before == after else [Row(what, before, after)]
+def _difference(field_name: str, before: str | None, after: str | None) -> list[EntryDifference]:
+    return [] if before == after else [EntryDifference(field_name, before, after)]
 
 
-def _chat(old: Entry, new: Entry) -> list[Row]:
+def _chat_differences(old: EntryData, new: EntryData) -> list[EntryDifference]:
     """Return the changes in the chat template and the sampling defaults; none if the old ones were never read."""
     if old.get("chat") is None or new.get("chat") is None:
         return []
-    return [Row(*change) for change in chat_template.changes(old["chat"], new["chat"])]
+    return [EntryDifference(*change) for change in chat_template.list_changes(old["chat"], new["chat"])]
 
 
-def _differ(before: Entry, after: Entry) -> bool:
+def _has_changed(before: EntryData, after: EntryData) -> bool:
     return any(before.get(key) != after.get(key) for key in ("sha256", "blob_id", "size_bytes"))
 
 
-def _content(entry: Entry) -> str:
-    return f"{_size(entry['size_bytes'])} {(entry.get('sha256') or entry.get('blob_id') or '')[:8]}"
+def _format_content(entry: EntryData) -> str:
+    return f"{_format_size(entry['size_bytes'])} {(entry.get('sha256') or entry.get('blob_id') or '')[:8]}"
 
 
-def _day(created: str | None) -> str | None:
+def _format_day(created: str | None) -> str | None:
     return created[:10] if created else None
 
 
-def _size(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else units.size(size_bytes)
+def _format_size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else units.format_size(size_bytes)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import SelectedHosts, Selection, choose, machines
+from sparkwright.app.connect import SelectedHosts, Selection, select_hosts, select_machines
 from sparkwright.app.plans import preparation, recipes
-from sparkwright.app.plans.pins import entries, lock_of
-from sparkwright.app.prompts import agreed
+from sparkwright.app.plans.pins import load_lock, lock_entries
+from sparkwright.app.prompts import confirm
 from sparkwright.app.questions import host_requests
-from sparkwright.app.questions.host_requests import ask_module, run_module
-from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.questions.host_requests import query_module, run_module
+from sparkwright.app.runs.presenters import RunOutput
 from sparkwright.console import grid
-from sparkwright.console.out import error_row, say, say_error, say_json, say_prose
+from sparkwright.console.out import error_row, print_error, print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import lockfile
@@ -24,115 +24,118 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.secret import Secret
-from sparkwright.visible import count, first, one_line
+from sparkwright.visible import format_count, join_first, one_line
 
 #: columns of `models.list`
-LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("USED BY", 0), ("FOLDER", 0))
+LIST_COLUMNS = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("USED BY", 0), ("FOLDER", 0))
 Rows = list[tuple[str, dict[str, Any]]]
 
 
-def ask(selection: Selection, answer_of: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def query_hosts(selection: Selection, answer_of: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the answers of the selected hosts, by host name. The errors of hosts that can't answer are printed."""
-    found = selection.fleet.ask(answer_of)
+    answers = selection.fleet.ask(answer_of)
     for name, error in selection.fleet.errors().items():
-        say_error(error, json=False, host=name)
-    return found
+        print_error(error, json=False, host=name)
+    return answers
 
 
 def list_models(pattern: str, *, as_json: bool) -> list[int]:
     """List every model of every host, with its users."""
-    selection = machines(choose(pattern))
-    found = _models(selection)
-    rows = [(host, model) for host in found for model in found[host]["models"]]
+    selection = select_machines(select_hosts(pattern))
+    answers = _query_models(selection)
+    rows = [(host, model) for host in answers for model in answers[host]["models"]]
     if as_json:
-        say_json(_objects(rows) + _errors(selection))
+        print_json_line(_rows_json(rows) + _error_rows(selection))
         return selection.fleet.codes()
-    grid.show_plain_table(LISTED, [_cells(host, row) for host, row in rows])
-    if not rows and len(found) == len(selection.hosts):
-        say("no models that sparkwright has verified.")
+    grid.print_table(LIST_COLUMNS, [_model_cells(host, row) for host, row in rows])
+    if not rows and len(answers) == len(selection.hosts):
+        print_text("no models that sparkwright has verified.")
     return selection.fleet.codes()
 
 
-def _models(selection: Selection) -> dict[str, dict[str, Any]]:
-    return ask(selection, lambda member: ask_module(selection.fleet, member, "models", {}))
+def _query_models(selection: Selection) -> dict[str, dict[str, Any]]:
+    return query_hosts(selection, lambda member: query_module(selection.fleet, member, "models", {}))
 
 
-def _objects(rows: Rows) -> list[dict[str, Any]]:
+def _rows_json(rows: Rows) -> list[dict[str, Any]]:
     return [{"host": host, **row} for host, row in rows]
 
 
-def _errors(*selections: Selection) -> list[dict[str, Any]]:
+def _error_rows(*selections: Selection) -> list[dict[str, Any]]:
     """Return the errors in the form of --json, one per host."""
-    found = {host: error for selection in reversed(selections) for host, error in selection.fleet.errors().items()}
-    return [error_row(str(error), error.exit, host=host) for host, error in found.items()]
+    errors = {host: error for selection in reversed(selections) for host, error in selection.fleet.errors().items()}
+    return [error_row(str(error), error.exit, host=host) for host, error in errors.items()]
 
 
-def _cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+def _model_cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of a model in the columns `LISTED`."""
-    state = f"{count(len(row['changed']), 'file')} changed" if row["changed"] else "whole"
-    model, used = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
-    return host, model, units.size(row["size_bytes"]), state, used or "unused", row["dir"]
+    state = f"{format_count(len(row['changed']), 'file')} changed" if row["changed"] else "whole"
+    model, users = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
+    return host, model, units.format_size(row["size_bytes"]), state, users or "unused", row["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     """Compare each host's model with the lock. The exit code is 2 if a file is missing or changed."""
-    selection = choose(pattern)
+    selection = select_hosts(pattern)
     models = {host.name: locked_model(selection.project, host) for host in selection.hosts}
-    further = {host.name: _further(selection.project, host) for host in selection.hosts}
+    further = {host.name: _further_models(selection.project, host) for host in selection.hosts}
 
-    def compared(member: Member) -> dict[str, Any]:
+    def verify_member(member: Member) -> dict[str, Any]:
         name = member.host.name
         args = {**models[name], "deep": deep, "models": further[name]}
         return run_module(selection.fleet, member, "verify_model", args)
 
-    found = ask(selection, compared)
+    answers = query_hosts(selection, verify_member)
     if as_json:
-        say_json(
-            [{"host": host, "id": models[host]["id"], **value} for host, value in found.items()] + _errors(selection)
+        print_json_line(
+            [{"host": host, "id": models[host]["id"], **value} for host, value in answers.items()]
+            + _error_rows(selection)
         )
     else:
-        for host, value in found.items():
-            how = "every byte read again" if deep else "as verified"
-            summary = f"whole: {value['files']} files, {units.size(value['size_bytes'])}, {how}"
-            message = f"wrong: {first(value['wrong'], 3)}" if value["wrong"] else summary
-            say(one_line(f"{host:<12} {models[host]['id']}  {message}"))
-    return [*selection.fleet.codes(), *(Exit.CHANGES for row in found.values() if row["wrong"])]
+        for host, value in answers.items():
+            depth = "every byte read again" if deep else "as verified"
+            summary = f"whole: {value['files']} files, {units.format_size(value['size_bytes'])}, {depth}"
+            message = f"wrong: {join_first(value['wrong'], 3)}" if value["wrong"] else summary
+            print_text(one_line(f"{host:<12} {models[host]['id']}  {message}"))
+    return [*selection.fleet.codes(), *(Exit.CHANGES for row in answers.values() if row["wrong"])]
 
 
 def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     """Copy the locked model of each host's recipe from a host that has it, without contacting the hub."""
-    selection = choose(pattern)
-    giver = preparation.source_host(selection.inventory, source)
-    selection.fleet.members = [member for member in selection.fleet.members if member.host.machine != giver.name]
-    takers = [member.host for member in selection.fleet.members]
-    if not takers:
-        raise Refused(f"--to names no host except {giver.name}.", fix="Name the hosts that need the model.")
-    models = {host.name: locked_model(selection.project, host) for host in takers}
+    selection = select_hosts(pattern)
+    source_machine = preparation.select_source_host(selection.inventory, source)
+    selection.fleet.members = [
+        member for member in selection.fleet.members if member.host.machine != source_machine.name
+    ]
+    targets = [member.host for member in selection.fleet.members]
+    if not targets:
+        raise Refused(f"--to names no host except {source_machine.name}.", fix="Name the hosts that need the model.")
+    models = {host.name: locked_model(selection.project, host) for host in targets}
     selection.fleet.connect()
-    message = preparation.Peers(selection.inventory)
-    Shown(SelectedHosts(selection.project, takers, selection.fleet), json=as_json, diff=False)
+    peers = preparation.Peers(selection.inventory)
+    RunOutput(SelectedHosts(selection.project, targets, selection.fleet), json=as_json, diff=False)
     try:
-        urls, tokens = _handed_out(message, giver, models, check=check)
+        urls, tokens = _hand_out_models(peers, source_machine, models, check=check)
 
-        def one(member: Member) -> None:
+        def copy_to(member: Member) -> None:
             model = models[member.host.name]
             key = (model["id"], model["commit"])
-            member.secrets = {preparation.TOKEN: tokens[key]}
-            args = {**model, "from": giver.name, "peer": urls[key]}
-            name = f"Copy {model['id']} from {giver.name}"
-            task = Task(id="copy", name=name, module=preparation.MODULE, args=args)
+            member.secrets = {preparation.PEER_TOKEN: tokens[key]}
+            args = {**model, "from": source_machine.name, "peer": urls[key]}
+            name = f"Copy {model['id']} from {source_machine.name}"
+            task = Task(id="copy", name=name, module=preparation.MODEL_MODULE, args=args)
             plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
             selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
-        selection.fleet.each(selection.fleet.members, one)
+        selection.fleet.each(selection.fleet.members, copy_to)
     finally:
-        message.close()
+        peers.close()
         selection.fleet.close()
     return selection.fleet.codes()
 
 
-def _handed_out(
-    message: preparation.Peers, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
+def _hand_out_models(
+    peers: preparation.Peers, source_machine: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
     """Have each needed model handed out once, for all hosts that need it."""
     urls: dict[tuple[str, str], list[str]] = {}
@@ -142,7 +145,7 @@ def _handed_out(
         if key not in urls:
             readers = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
             tokens[key] = Secret(secrets.token_urlsafe(32))
-            urls[key] = [] if check else message.hand_out(giver.name, model, tokens[key], readers=readers)
+            urls[key] = [] if check else peers.hand_out(source_machine.name, model, tokens[key], readers=readers)
     return urls, tokens
 
 
@@ -151,50 +154,52 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
 
     A model that a container mounts or a recipe names is never removed.
     """
-    selection = machines(choose(pattern))
-    own = {host.name: _folders(selection, host) for host in selection.hosts}
+    selection = select_machines(select_hosts(pattern))
+    folders_by_host = {host.name: _recipe_folders(selection, host) for host in selection.hosts}
     rows = [
         (host, model)
-        for host, found in _models(selection).items()
+        for host, found in _query_models(selection).items()
         for model in found["models"]
-        if not model["used_by"] and not any(_is_kept(model["dir"], folder) for folder in own[host])
+        if not model["used_by"] and not any(_is_recipe_folder(model["dir"], folder) for folder in folders_by_host[host])
     ]
     if not as_json:
         for host, row in rows:
-            say(one_line(f"{host:<12} {row['id'] or '?'}  {units.size(row['size_bytes']):>9}  {row['dir']}"))
+            print_text(
+                one_line(f"{host:<12} {row['id'] or '?'}  {units.format_size(row['size_bytes']):>9}  {row['dir']}")
+            )
         total = sum(row["size_bytes"] for _, row in rows)
-        say(f"{units.size(total)} can be freed." if rows else "nothing to free.")
-    if rows and not agreed(f"Remove {len(rows)} models?", yes=yes):
-        say("nothing was removed.", file=sys.stderr)
+        print_text(f"{units.format_size(total)} can be freed." if rows else "nothing to free.")
+    if rows and not confirm(f"Remove {len(rows)} models?", yes=yes):
+        print_text("nothing was removed.", file=sys.stderr)
         if as_json:
-            say_json(_objects(rows) + _errors(selection))
+            print_json_line(_rows_json(rows) + _error_rows(selection))
         return [*selection.fleet.codes(), Exit.CHANGES]
-    again = machines(choose(pattern))
-    done = _removed(again, rows) if rows else []
+    new_selection = select_machines(select_hosts(pattern))
+    removed = _remove_models(new_selection, rows) if rows else []
     if as_json:
-        say_json(_objects(done) + _errors(selection, again))
-    for host, value in [] if as_json else done:
-        say(one_line(f"{host:<12} {value['dir']}: {units.size(value['freed_bytes'])} freed"))
-    return [*selection.fleet.codes(), *again.fleet.codes()]
+        print_json_line(_rows_json(removed) + _error_rows(selection, new_selection))
+    for host, value in [] if as_json else removed:
+        print_text(one_line(f"{host:<12} {value['dir']}: {units.format_size(value['freed_bytes'])} freed"))
+    return [*selection.fleet.codes(), *new_selection.fleet.codes()]
 
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
     """Return the id, commit, files and dir of a host's model, from its recipe and the lock. Raises Failed and Refused."""
-    wanted = recipes.recipe_of(project, host).file.model
-    entry = lock_of(project, host).model(wanted.id, wanted.revision, wanted.chosen)
+    model = recipes.load_host_recipe(project, host).file.model
+    entry = load_lock(project, host).model(model.id, model.revision, model.chosen)
     if entry is None:
         fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
         raise Failed(
-            f"spark.lock has no entry for {lockfile.model_key(wanted.id, wanted.revision, wanted.chosen)}.", fix=fix
+            f"spark.lock has no entry for {lockfile.model_key(model.id, model.revision, model.chosen)}.", fix=fix
         )
-    return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
+    return {"id": model.id, "commit": entry["commit"], "files": entry["files"], "dir": model.dir}
 
 
-def _further(project: Project, host: Host) -> list[dict[str, Any]]:
+def _further_models(project: Project, host: Host) -> list[dict[str, Any]]:
     """Return the second models of a host's recipe that are in the lock, as `verify_model` takes them."""
-    wanted = recipes.recipe_of(project, host)
-    known = entries(lock_of(project, host), wanted).get("models") or {}
-    models = wanted.file.further
+    host_recipe = recipes.load_host_recipe(project, host)
+    pins = lock_entries(load_lock(project, host), host_recipe).get("models") or {}
+    models = host_recipe.file.further
     return [
         {
             "role": role,
@@ -203,28 +208,28 @@ def _further(project: Project, host: Host) -> list[dict[str, Any]]:
             "files": entry["files"],
             "dir": models[role].dir,
         }
-        for role, entry in known.items()
+        for role, entry in pins.items()
         if entry
     ]
 
 
-def _folders(selection: Selection, machine: Host) -> list[str]:
+def _recipe_folders(selection: Selection, machine: Host) -> list[str]:
     """Return the model folders that the recipes of a machine name."""
     hosts = [host for host in selection.inventory.servers_of(machine.name) if host.recipe]
-    files = [recipes.recipe_of(selection.project, host).file for host in hosts]
+    files = [recipes.load_host_recipe(selection.project, host).file for host in hosts]
     return [model.dir for file in files for model in (file.model, *file.further.values())]
 
 
-def _is_kept(folder: str, own: str) -> bool:
+def _is_recipe_folder(folder: str, recipe_folder: str) -> bool:
     """Return True if the recipe names this folder. `~` stands for any home, because the laptop may not know the login's."""
-    return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
+    return folder.endswith(recipe_folder[1:]) if recipe_folder.startswith("~/") else folder == recipe_folder
 
 
-def _removed(selection: Selection, rows: Rows) -> Rows:
+def _remove_models(selection: Selection, rows: Rows) -> Rows:
     """Remove the models on all hosts in parallel. Each host checks again before it removes one."""
-    done: Rows = []
+    results: Rows = []
 
-    def one(member: Member) -> None:
+    def remove_on(member: Member) -> None:
         tasks = tuple(
             Task(id=f"r{n}", name=f"Remove {row['dir']}", module="remove_model", args={"dir": row["dir"]})
             for n, (host, row) in enumerate(rows)
@@ -235,10 +240,10 @@ def _removed(selection: Selection, rows: Rows) -> Rows:
         plan = Plan(run_id=new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
-                removed = host_requests.checked("remove_model", event["data"], host=member.host.name)
-                done.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
+                removed = host_requests.validate_answer("remove_model", event["data"], host=member.host.name)
+                results.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
 
-    selection.fleet.ask(one)
+    selection.fleet.ask(remove_on)
     for name, error in selection.fleet.errors().items():
-        say_prose(f"{name}: {error.message}", file=sys.stderr)
-    return done
+        print_prose(f"{name}: {error.message}", file=sys.stderr)
+    return results

@@ -9,19 +9,19 @@ from typing import Any
 
 from invoke.tasks import Task
 
-from sparkwright.app.outcome import reporting
+from sparkwright.app.outcome import handle_errors
 
 #: name, default and help of an option. The default () means that it may be repeated.
 Option = tuple[str, str | bool | int | tuple[()], str]
 Body = Callable[..., int | Sequence[int] | None]
 #: the last option of every command
-DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
+DEBUG_OPTION = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
 
 #: short options, which are the same in all commands: Fabric's -H, Ansible's -C, -D and -v, Invoke's -d
-SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "verbose": "v", "debug": "d"}
+SHORT_OPTIONS = {"host": "H", "check": "C", "diff": "D", "json": "j", "verbose": "v", "debug": "d"}
 
 #: default help texts of common options
-USUAL = {
+DEFAULT_HELP = {
     "host": "a host, a group, several (spark1,spark2), or all",
     "recipe": "of a host that serves several: only the server of this recipe",
     "json": "print JSON on stdout, one object per line",
@@ -40,14 +40,14 @@ class Command(Task[Any]):
     def argspec(self, body: Callable[..., Any]) -> Signature:
         """Return the options of a command, whose function takes neither Invoke's context nor --debug."""
         own = inspect.signature(body)
-        return own.replace(parameters=[*own.parameters.values(), DEBUG])
+        return own.replace(parameters=[*own.parameters.values(), DEBUG_OPTION])
 
     def arg_opts(self, name: str, default: str, taken_names: set[str]) -> dict[str, Any]:
         """Return an option in Invoke's form, with its short name and help."""
-        found: dict[str, Any] = super().arg_opts(name, default, taken_names)
-        if name in SHORT:
-            found["names"] = [*found["names"], SHORT[name]]
-        return {"help": USUAL.get(name), **found}
+        options: dict[str, Any] = super().arg_opts(name, default, taken_names)
+        if name in SHORT_OPTIONS:
+            options["names"] = [*options["names"], SHORT_OPTIONS[name]]
+        return {"help": DEFAULT_HELP.get(name), **options}
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Any]:
         """Return all options. Invoke clears the help texts while doing so, so they are restored."""
@@ -78,24 +78,24 @@ def command(
         default: run this command for the collection's name alone.
     """
 
-    def made(body: Body) -> Command:
-        about: dict[str, Any] = {
+    def decorate(body: Body) -> Command:
+        settings: dict[str, Any] = {
             "name": name,
             "help": help,
             "positional": positional,
             "optional": optional,
             "iterable": iterable,
         }
-        task = Command(reporting(body), **about, default=default, auto_shortflags=False)
+        task = Command(handle_errors(body), **settings, default=default, auto_shortflags=False)
         task.word = word
         return task
 
-    return made
+    return decorate
 
 
-def command_of(body: Body, name: str, doc: str, options: Sequence[Option], *positional: str) -> Command:
+def build_command(body: Body, name: str, doc: str, options: Sequence[Option], *positional: str) -> Command:
     """Make a command from a table of options, by giving its function a signature for Invoke."""
-    run = reporting(body)
+    run = handle_errors(body)
     run.__name__, run.__doc__ = name, doc
     defaults = {
         option: Parameter.empty if option in positional else None if default == () else default
@@ -104,6 +104,6 @@ def command_of(body: Body, name: str, doc: str, options: Sequence[Option], *posi
     run.__signature__ = Signature(  # type: ignore[attr-defined]
         [Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
     )
-    texts = {option.replace("_", "-"): text for option, _, text in options}
-    many = [option.replace("-", "_") for option, default, _ in options if default == ()]
-    return Command(run, name=name, positional=positional, iterable=many, help=texts, auto_shortflags=False)
+    help_texts = {option.replace("_", "-"): text for option, _, text in options}
+    repeatable = [option.replace("-", "_") for option, default, _ in options if default == ()]
+    return Command(run, name=name, positional=positional, iterable=repeatable, help=help_texts, auto_shortflags=False)

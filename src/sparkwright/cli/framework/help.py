@@ -8,24 +8,24 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sparkwright.cli.help_groups import GROUPS, NAMES, examples_of
-from sparkwright.program import typed
+from sparkwright.cli.help_groups import COMMAND_NAMES, GROUPS, find_examples
+from sparkwright.program import rewrite_commands
 
 
-def listing(collection: Any, root: str = "") -> str:
+def format_command_list(collection: Any, root: str = "") -> str:
     """Return the commands by group, one per line.
 
     Args:
         root: name of the collection to list; empty for all.
     """
-    tasks = {name: task for name, task in walk(collection) if name.startswith(f"{root}." if root else "")}
+    tasks = {name: task for name, task in walk_tasks(collection) if name.startswith(f"{root}." if root else "")}
     groups = {title: [name for name in commands if name in tasks] for title, commands in GROUPS.items()}
-    groups["Other tasks"] = sorted(set(tasks) - set(NAMES))  # from the user's tasks.py
-    shown = {name: spoken(collection, name) for name in tasks}
-    width = max(map(len, shown.values()), default=0)
+    groups["Other tasks"] = sorted(set(tasks) - set(COMMAND_NAMES))  # from the user's tasks.py
+    display_names = {name: display_name(collection, name) for name in tasks}
+    width = max(map(len, display_names.values()), default=0)
     parts = []
     for title, names in groups.items():
-        rows = [f"  {shown[name]:<{width}}  {first_line(tasks[name])}".rstrip() for name in names]
+        rows = [f"  {display_names[name]:<{width}}  {first_line(tasks[name])}".rstrip() for name in names]
         parts += ["\n".join([f"{title}:", *rows, ""])] if rows else []
     return "\n".join(parts)
 
@@ -36,12 +36,19 @@ def program_help(binary: str, options: Iterable[Any], collection: Any) -> str:
     Args:
         options: options that come before a command.
     """
-    lines = [f"Usage: {binary} COMMAND [options]", "", listing(collection), "Options:", *_columns(options), ""]
+    lines = [
+        f"Usage: {binary} COMMAND [options]",
+        "",
+        format_command_list(collection),
+        "Options:",
+        *_format_options(options),
+        "",
+    ]
     return "\n".join([*lines, f"`{binary} COMMAND --help` shows a command's options and two examples.", ""])
 
 
-def _columns(options: Iterable[Any]) -> list[str]:
-    return columns([(spelled(option), option.help or "") for option in options])
+def _format_options(options: Iterable[Any]) -> list[str]:
+    return format_columns([(format_option(option), option.help or "") for option in options])
 
 
 def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
@@ -55,28 +62,32 @@ def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
     words = [option for option in context.args.values() if option.positional]
     others = (option for option in context.args.values() if not option.positional)
     flags = [option for option in others if option.attr_name != word != option.name]
-    spoken_name = spoken(collection, name)
+    shown_name = display_name(collection, name)
     usage = [*(option.name.upper() for option in words), *([f"[{word.upper()}]"] if word else []), "[options]"]
-    lines = [f"Usage: {binary} {spoken_name} {' '.join(usage)}", ""]
-    lines += [*folded(inspect.getdoc(task) or ""), ""]
+    lines = [f"Usage: {binary} {shown_name} {' '.join(usage)}", ""]
+    lines += [*wrap_paragraphs(inspect.getdoc(task) or ""), ""]
     if words or word:
-        named = [*words, *([context.args[word]] if word else [])]
-        lines += ["Arguments:", *columns([(option.name.upper(), option.help or "") for option in named]), ""]
-    lines += ["Options:", *_columns(flags), ""]
-    if examples := examples_of(name):
-        lines += ["Examples:", *(f"  {typed(f'invoke {spoken_name} {words}').rstrip()}" for words in examples), ""]
+        arguments = [*words, *([context.args[word]] if word else [])]
+        lines += ["Arguments:", *format_columns([(option.name.upper(), option.help or "") for option in arguments]), ""]
+    lines += ["Options:", *_format_options(flags), ""]
+    if examples := find_examples(name):
+        lines += [
+            "Examples:",
+            *(f"  {rewrite_commands(f'invoke {shown_name} {words}').rstrip()}" for words in examples),
+            "",
+        ]
     return "\n".join(lines)
 
 
-def walk(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+def walk_tasks(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield all tasks with their full names, for example `bench.serve`."""
     for name, task in collection.tasks.items():
         yield before + name, task
     for name, part in collection.collections.items():
-        yield from walk(part, f"{before}{name}.")
+        yield from walk_tasks(part, f"{before}{name}.")
 
 
-def spoken(collection: Any, name: str) -> str:
+def display_name(collection: Any, name: str) -> str:
     """Return the shortest name of a command, for example `health` for `health.check`."""
     part, _, own = name.rpartition(".")
     return part if part and collection.subcollection_from_path(part).default == own else name
@@ -87,46 +98,52 @@ def first_line(task: Any) -> str:
     return (inspect.getdoc(task) or "").partition("\n")[0]
 
 
-WIDEST, LEAST = 100, 60
+MAX_WIDTH, MIN_WIDTH = 100, 60
 #: longer names get a line of their own
-NAMES_WIDTH = 24
+MAX_NAME_WIDTH = 24
 #: placeholders of option values that differ from the option's name
-VALUES = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
+PLACEHOLDERS = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
 Row = tuple[str, str]
 
 
-def spelled(option: Any) -> str:
+def format_option(option: Any) -> str:
     """Return the usage of an option: `-H, --host HOST`, `--tags TAGS`, `--no-rollback`, `--update[=NAME]`."""
     if option.kind is bool and option.default is True:
         return f"    --no-{option.name.replace('_', '-')}"
     names = [name.replace("_", "-") for name in option.names]
     short = next((name for name in names if len(name) == 1), "")
     long = next((name for name in names if len(name) > 1), "")
-    value = "" if option.kind is bool else f"[={_value(option)}]" if option.optional else f" {_value(option)}"
+    value = (
+        ""
+        if option.kind is bool
+        else f"[={_format_placeholder(option)}]"
+        if option.optional
+        else f" {_format_placeholder(option)}"
+    )
     if not long:
         return f"-{short}{value}"
     return f"{f'-{short},' if short else '   '} --{long}{value}"
 
 
-def _value(option: Any) -> str:
+def _format_placeholder(option: Any) -> str:
     name = option.names[0].replace("_", "-")
-    return "N" if option.kind in (int, float) else VALUES.get(name) or name.rpartition("-")[2].upper()
+    return "N" if option.kind in (int, float) else PLACEHOLDERS.get(name) or name.rpartition("-")[2].upper()
 
 
-def _width() -> int:
-    return max(min(shutil.get_terminal_size().columns, WIDEST), LEAST)
+def _terminal_width() -> int:
+    return max(min(shutil.get_terminal_size().columns, MAX_WIDTH), MIN_WIDTH)
 
 
-def folded(doc: str) -> list[str]:
+def wrap_paragraphs(doc: str) -> list[str]:
     """Return the lines of a docstring's paragraphs, wrapped to the terminal's width."""
-    paragraphs = [textwrap.wrap(text, _width() - 2, break_on_hyphens=False) for text in doc.split("\n\n")]
+    paragraphs = [textwrap.wrap(text, _terminal_width() - 2, break_on_hyphens=False) for text in doc.split("\n\n")]
     return [line for text in paragraphs for line in ("", *(f"  {line}" for line in text))][1:]
 
 
-def columns(rows: list[Row]) -> list[str]:
+def format_columns(rows: list[Row]) -> list[str]:
     """Return lines with names and texts side by side, with the texts wrapped to the terminal's width."""
-    width = max((len(name) for name, _ in rows if len(name) <= NAMES_WIDTH), default=0)
-    space = _width() - width - 4
+    width = max((len(name) for name, _ in rows if len(name) <= MAX_NAME_WIDTH), default=0)
+    space = _terminal_width() - width - 4
     lines = []
     for name, text in rows:
         texts = textwrap.wrap(text, space, break_on_hyphens=False) or [""]

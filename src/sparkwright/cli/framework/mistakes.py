@@ -17,44 +17,48 @@ from sparkwright.cli.framework.command import Command
 from sparkwright.errors import Exit
 
 #: options of Invoke that resemble ours but have no effect, with the option to suggest
-MISTAKEN = {"dry": "--dry-run (the same as --check)"}
+SUGGESTED_OPTIONS = {"dry": "--dry-run (the same as --check)"}
 #: options that a bare word after a command may be meant for
-WORDLIKE = ("--host", "--recipe")
+WORD_OPTIONS = ("--host", "--recipe")
 
 
-def parse(program: Program, original: Callable[[Program], None]) -> None:
+def parse_commands(program: Program, original: Callable[[Program], None]) -> None:
     """Parse the commands with Invoke's `original`. Raises Invoke's Exit with one sentence for a mistake."""
     words: list[str] = program.core.unparsed
     if {"--help", "-h"} & set(words):
-        _help_first(program, words)
-    _name_word(program, words)
+        _request_help(program, words)
+    _expand_word(program, words)
     try:
         original(program)
     except ParseError as error:
         contexts = _contexts(program)
-        raise _refusal(_sentence(str(error), words, error.context or _command(words, contexts), contexts)) from None
+        raise _refuse(
+            _describe_parse_error(str(error), words, error.context or _find_command(words, contexts), contexts)
+        ) from None
     except ValueError:
-        raise _refusal(none_in(words, _command(words, _contexts(program)))) from None
-    if wrong := _not_there(program):
-        raise _refusal(wrong)
-    for name, meant in MISTAKEN.items():
+        raise _refuse(describe_invalid_number(words, _find_command(words, _contexts(program)))) from None
+    if message := _check_help_names(program):
+        raise _refuse(message)
+    for name, suggestion in SUGGESTED_OPTIONS.items():
         if program.args[name].value:
-            raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
+            raise _refuse(f"unknown option --{name}. Did you mean {suggestion}?")
     for context in program.tasks:
-        own = isinstance(_task(program, str(context.name)), Command)  # the user's own tasks validate their own numbers
-        if own and (wrong := out_of_range(context)):
-            raise _refusal(wrong)
+        own = isinstance(
+            _find_task(program, str(context.name)), Command
+        )  # the user's own tasks validate their own numbers
+        if own and (message := check_ranges(context)):
+            raise _refuse(message)
 
 
-def _name_word(program: Program, words: list[str]) -> None:
+def _expand_word(program: Program, words: list[str]) -> None:
     """Replace `explain RULE` with `explain --rule=RULE`, because Invoke has no optional words."""
     if len(words) > 1 and not words[1].startswith("-"):
-        option = getattr(_task(program, words[0]), "word", "")
+        option = getattr(_find_task(program, words[0]), "word", "")
         if option:
             words[1] = f"--{option}={words[1]}"
 
 
-def _task(program: Program, name: str) -> Any:
+def _find_task(program: Program, name: str) -> Any:
     """Return the task of this name, or None."""
     try:
         return program.collection[name]
@@ -62,9 +66,9 @@ def _task(program: Program, name: str) -> Any:
         return None
 
 
-def _help_first(program: Program, words: Sequence[str]) -> None:
+def _request_help(program: Program, words: Sequence[str]) -> None:
     """Treat `play --help` as a request for help even though the command expects a word."""
-    command = _command(words, _contexts(program))
+    command = _find_command(words, _contexts(program))
     if command is not None:
         program.args.help.value = command.name
         program.core.unparsed = [command.name] if not command.positional_args else []
@@ -79,69 +83,71 @@ def _contexts(program: Program) -> dict[str, Any]:
     }
 
 
-def _command(words: Sequence[str], contexts: dict[str, Any]) -> Any:
+def _find_command(words: Sequence[str], contexts: dict[str, Any]) -> Any:
     return next((contexts[word] for word in words if word in contexts), None)
 
 
-def _not_there(program: Program) -> str:
+def _check_help_names(program: Program) -> str:
     """Return an error message if the word after `--help` or `--list` is unknown; otherwise empty."""
-    wanted, group = program.args.help.value, program.args.list.value
-    if isinstance(wanted, str) and _task(program, wanted) is None:
-        return _unknown(wanted, (), "", None, _contexts(program))
+    command, group = program.args.help.value, program.args.list.value
+    if isinstance(command, str) and _find_task(program, command) is None:
+        return _describe_unknown_word(command, (), "", None, _contexts(program))
     groups = program.collection.collections
     if isinstance(group, str) and group not in groups:
-        return f"no commands below '{group}'." + _meant(group, groups, "--list")
+        return f"no commands below '{group}'." + _suggest(group, groups, "--list")
     return ""
 
 
-def _refusal(sentence: str) -> InvokeExit:
+def _refuse(sentence: str) -> InvokeExit:
     return InvokeExit(message=sentence, code=int(Exit.REFUSED))
 
 
-def _sentence(text: str, words: Sequence[str], context: Any, contexts: dict[str, Any]) -> str:
+def _describe_parse_error(text: str, words: Sequence[str], context: Any, contexts: dict[str, Any]) -> str:
     """Return Invoke's error message in our wording.
 
     Args:
         context: the command in which the mistake occurred, if any.
     """
-    named = context.name if context is not None and context.name else ""
+    command = context.name if context is not None and context.name else ""
     if text.startswith("No idea what"):  # words: data
         word = text.removeprefix("No idea what ").removesuffix(" is!").strip("'\"")  # words: data
-        return _unknown(word, words, named, context, contexts)
+        return _describe_unknown_word(word, words, command, context, contexts)
     if text.startswith("Flag "):
         option = next((word for word in reversed(words) if word.startswith("-")), "the option")
         return f"{option} needs a value."
-    if named and context.missing_positional_args:
+    if command and context.missing_positional_args:
         missing = " ".join(arg.name.upper() for arg in context.missing_positional_args)
-        return f"{named} needs {missing}: {named} --help."
+        return f"{command} needs {missing}: {command} --help."
     return text
 
 
-def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts: dict[str, Any]) -> str:
-    known = context.flags if named else {}
+def _describe_unknown_word(
+    word: str, words: Sequence[str], command: str, context: Any, contexts: dict[str, Any]
+) -> str:
+    known = context.flags if command else {}
     if word.startswith("-"):
-        if word.lstrip("-") in MISTAKEN:
-            return f"unknown option {word}. Did you mean {MISTAKEN[word.lstrip('-')]}?"
-        help_of = f"{named} --help".strip()
-        return f"unknown option {word.partition('=')[0]}." + _meant(word.partition("=")[0], known, help_of)
-    switch = next((item.partition("=")[0] for item in words if item.startswith("-") and item.endswith(f"={word}")), "")
-    if switch in known:
-        return f"{switch} takes no value, got '{word}'."
-    if not named or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
-        return f"unknown command '{word}'." + _meant(word, contexts, "--list")
-    option = next((item for item in WORDLIKE if item in known), "")
-    meant = f"Did you mean {named} {option} {word}?" if option else f"See {named} --help."
-    return f"unexpected argument '{word}'. {meant}"
+        if word.lstrip("-") in SUGGESTED_OPTIONS:
+            return f"unknown option {word}. Did you mean {SUGGESTED_OPTIONS[word.lstrip('-')]}?"
+        help_of = f"{command} --help".strip()
+        return f"unknown option {word.partition('=')[0]}." + _suggest(word.partition("=")[0], known, help_of)
+    flag = next((item.partition("=")[0] for item in words if item.startswith("-") and item.endswith(f"={word}")), "")
+    if flag in known:
+        return f"{flag} takes no value, got '{word}'."
+    if not command or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
+        return f"unknown command '{word}'." + _suggest(word, contexts, "--list")
+    option = next((item for item in WORD_OPTIONS if item in known), "")
+    hint = f"Did you mean {command} {option} {word}?" if option else f"See {command} --help."
+    return f"unexpected argument '{word}'. {hint}"
 
 
-def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
+def _suggest(word: str, known: Iterable[str], otherwise: str) -> str:
     names = {item.lstrip("-"): item for item in known}  # dashes must not count as similarity
-    near = difflib.get_close_matches(word.lstrip("-"), names, n=1)
-    return f" Did you mean {names[near[0]]}?" if near else f" See {otherwise}."
+    matches = difflib.get_close_matches(word.lstrip("-"), names, n=1)
+    return f" Did you mean {names[matches[0]]}?" if matches else f" See {otherwise}."
 
 
 #: minimum of numeric options
-LEAST: dict[str, float] = {
+MIN_VALUES: dict[str, float] = {
     "canary": 0,
     "every": 0.1,
     "last": 1,
@@ -155,23 +161,23 @@ LEAST: dict[str, float] = {
     "token-s": 0,
 }
 #: maximum of durations and counts; a seed has no limit
-MOST = 1e9
-ANY = ("seed",)
+MAX_VALUE = 1e9
+UNBOUNDED_OPTIONS = ("seed",)
 
 
-def out_of_range(context: Any) -> str:
+def check_ranges(context: Any) -> str:
     """Return an error message if a number is out of range for its option; otherwise empty."""
     numbers = (option for option in context.args.values() if option.kind in (int, float) and option.got_value)
-    for option in (number for number in numbers if number.name not in ANY):
+    for option in (number for number in numbers if number.name not in UNBOUNDED_OPTIONS):
         name = option.name.replace("_", "-")
-        least = LEAST.get(name, -MOST)
-        if not least <= option.value <= MOST:  # also False for NaN
-            bound = f"at least {least:g}" if option.value < least else f"a number up to {MOST:,.0f}"
+        minimum = MIN_VALUES.get(name, -MAX_VALUE)
+        if not minimum <= option.value <= MAX_VALUE:  # also False for NaN
+            bound = f"at least {minimum:g}" if option.value < minimum else f"a number up to {MAX_VALUE:,.0f}"
             return f"--{name} must be {bound}, got {option.value}."
     return ""
 
 
-def none_in(words: Sequence[str], command: Any) -> str:
+def describe_invalid_number(words: Sequence[str], command: Any) -> str:
     """Return an error message that names the option whose value is not a number but must be."""
     for n, word in enumerate(words):
         option, _, value = word.partition("=")

@@ -15,14 +15,14 @@ from sparkwright.cli.framework import mistakes, start
 
 #: Invoke's own options that have an effect here, with their help. The others (--pty, --dry, --hide ...) concern its `run`,
 #: which none of our commands use
-KEPT = {
+SUPPORTED_OPTIONS = {
     "help": "show this help; after a command, the help of the command",
     "list": "list the commands; with a value (--list bench) only those below it",
     "version": "show the version",
 }
 
-_parse_tasks = Program.parse_tasks
-_list_flat = Program.list_flat
+_invoke_parse_tasks = Program.parse_tasks
+_invoke_list_flat = Program.list_flat
 
 
 class Sparkwright(Program):
@@ -30,16 +30,16 @@ class Sparkwright(Program):
 
     def core_args(self) -> list[Any]:
         """Return the options that may come before or after one of our commands."""
-        found = [option for option in super().core_args() if option.name in KEPT]
-        for option in found:
-            option.help = KEPT[str(option.name)]
-        return found
+        options = [option for option in super().core_args() if option.name in SUPPORTED_OPTIONS]
+        for option in options:
+            option.help = SUPPORTED_OPTIONS[str(option.name)]
+        return options
 
     def parse_core_args(self) -> None:
         """Parse the options, and add defaults for Invoke's other options, which it reads."""
         super().parse_core_args()
         for option in super().core_args():
-            if option.name not in KEPT:
+            if option.name not in SUPPORTED_OPTIONS:
                 self.core[0].add_arg(option)
 
     def _make_parser(self) -> Parser:
@@ -63,25 +63,25 @@ class Sparkwright(Program):
 
 def install() -> None:
     """Install our help and messages in `invoke`, which imports this module through tasks.py before parsing the tasks."""
-    Program.parse_tasks = _parsed  # type: ignore[assignment,method-assign]
-    Program.list_flat = _listed  # type: ignore[assignment,method-assign]
-    Program.print_task_help = _command_help  # type: ignore[assignment,method-assign]
+    Program.parse_tasks = _parse_commands  # type: ignore[assignment,method-assign]
+    Program.list_flat = _print_command_list  # type: ignore[assignment,method-assign]
+    Program.print_task_help = _print_command_help  # type: ignore[assignment,method-assign]
 
 
-def _parsed(program: Program) -> None:
-    start.keep_bytecode()
-    mistakes.parse(program, _parse_tasks)
+def _parse_commands(program: Program) -> None:
+    start.enable_bytecode()
+    mistakes.parse_commands(program, _invoke_parse_tasks)
 
 
-def _listed(program: Program) -> None:
+def _print_command_list(program: Program) -> None:
     from sparkwright.cli.framework import help
 
     if program.list_depth:
-        return _list_flat(program)
-    return _print(help.listing(program.collection, program.list_root or ""))
+        return _invoke_list_flat(program)
+    return _print(help.format_command_list(program.collection, program.list_root or ""))
 
 
-def _command_help(program: Program, name: str) -> None:
+def _print_command_help(program: Program, name: str) -> None:
     from sparkwright.cli.framework import help
 
     name = program.parser.contexts[name].name

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from sparkwright import units
 from sparkwright.console import words
 from sparkwright.console.events import lines
-from sparkwright.console.events.lines import explained, plain
-from sparkwright.engines.engine import USUAL, of
+from sparkwright.console.events.lines import failure_lines, print_plain
+from sparkwright.engines.engine import DEFAULT_ENGINE, get_engine
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import COUNTS, Event
 
@@ -25,12 +25,12 @@ VERDICTS = {
 }
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
 #: module that completes the restore of the previous server, after which the failed host serves as before
-RESTORES = "grant_restart_previous"
-PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
+RESTORE_MODULE = "grant_restart_previous"
+PROOF_MODULES = ("verify_health", "liveness", "smoke_test", "verdict")
 
 
 @dataclass
-class Row:
+class HostRow:
     """The state of one host."""
 
     host: str
@@ -65,11 +65,11 @@ class Board:
 
     #: returns monotonic seconds
     clock: Callable[[], float] = time.monotonic
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, HostRow] = field(default_factory=dict)
 
     def hosts(self, names: list[str]) -> None:
         """Set the hosts of the run."""
-        self.rows = {name: Row(name) for name in names}
+        self.rows = {name: HostRow(name) for name in names}
 
     def on(self, event: Event) -> None:
         """Update the row of an event's host."""
@@ -78,7 +78,7 @@ class Board:
         if row is not None and handle is not None:
             handle(row, event)
 
-    def took_s(self, row: Row) -> float | None:
+    def took_s(self, row: HostRow) -> float | None:
         """Return how long a host has been running, or ran, in seconds; None if it has not started."""
         if row.took_s is not None or row.began_s is None:
             return row.took_s
@@ -88,42 +88,42 @@ class Board:
         """Return a summary such as "8 hosts: 6 ok, 1 failed, 1 waiting"."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
-        return f"{lines.how_many(self.rows)}: {', '.join(parts)}"
+        return f"{lines.count_hosts(self.rows)}: {', '.join(parts)}"
 
-    def foremost(self, most: int) -> list[Row]:
+    def select_rows(self, max_rows: int) -> list[HostRow]:
         """Return at most this many rows in inventory order, preferring running and failed hosts."""
-        order = list(self.rows.values())
-        if len(order) <= most:
-            return order
-        ranked = sorted(order, key=_rank)[:most]
-        return [row for row in order if row in ranked]
+        rows = list(self.rows.values())
+        if len(rows) <= max_rows:
+            return rows
+        ranked = sorted(rows, key=_display_priority)[:max_rows]
+        return [row for row in rows if row in ranked]
 
-    def _on_run_started(self, row: Row, event: Event) -> None:
+    def _on_run_started(self, row: HostRow, event: Event) -> None:
         row.verdict, row.took_s = "running", None
         row.began_s = self.clock() if row.began_s is None else row.began_s
 
-    def _on_task_started(self, row: Row, event: Event) -> None:
+    def _on_task_started(self, row: HostRow, event: Event) -> None:
         stage = event.get("stage")
         row.stage, row.progress = f"{stage}: {event['name']}" if stage else event["name"], ""
 
-    def _on_progress(self, row: Row, event: Event) -> None:
+    def _on_progress(self, row: HostRow, event: Event) -> None:
         row.verdict = "running" if row.verdict == "waiting" else row.verdict
         share = f"{100 * event['done'] / event['total']:3.0f}%  " if event["total"] else ""
-        row.progress = f"{share}{words.amount(event['done'], event['total'], event['unit'])}"
+        row.progress = f"{share}{words.format_progress(event['done'], event['total'], event['unit'])}"
         row.stage = row.stage or event["text"]
 
-    def _on_task_finished(self, row: Row, event: Event) -> None:
+    def _on_task_finished(self, row: HostRow, event: Event) -> None:
         row.progress = ""
         if event["status"] == "failed":
             row.failure = row.failure or event
-        elif event["module"] in PROOFS and event["msg"] and event["status"] != "skipped":
+        elif event["module"] in PROOF_MODULES and event["msg"] and event["status"] != "skipped":
             row.proof = event["msg"]
-        row.restored |= event["module"] == RESTORES and event["status"] in ("ok", "changed")
+        row.restored |= event["module"] == RESTORE_MODULE and event["status"] in ("ok", "changed")
 
-    def _on_waiting(self, row: Row, event: Event) -> None:
+    def _on_waiting(self, row: HostRow, event: Event) -> None:
         row.verdict, row.stage, row.progress = "waiting", "", ""
 
-    def _on_recap(self, row: Row, event: Event) -> None:
+    def _on_recap(self, row: HostRow, event: Event) -> None:
         code = Exit(event["exit"])
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
         row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
@@ -131,30 +131,30 @@ class Board:
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
-        row.like = next((item.host for item in self.rows.values() if _says_the_same(item, row)), "")
+        row.like = next((item.host for item in self.rows.values() if _has_same_failure(item, row)), "")
 
     _on_host_finished = _on_recap
 
 
-def _says_the_same(first: Row, row: Row) -> bool:
+def _has_same_failure(first: HostRow, row: HostRow) -> bool:
     """Return True if a host failed for the same reason as an earlier one."""
     if first is row or row.style != "failed" or not first.ended or first.like:
         return False
-    return (first.verdict, first.stage, _details(first)) == (row.verdict, row.stage, _details(row))
+    return (first.verdict, first.stage, _failure_details(first)) == (row.verdict, row.stage, _failure_details(row))
 
 
-def _details(row: Row) -> list[object]:
+def _failure_details(row: HostRow) -> list[object]:
     failure = row.failure or {}
     return [failure.get("fix"), failure.get("where"), (failure.get("data") or {}).get("evidence")]
 
 
-def _rank(row: Row) -> int:
+def _display_priority(row: HostRow) -> int:
     return 0 if row.style == "failed" else 1 if row.verdict == "running" else 3 if row.ended else 2
 
 
-WIDTH_VERDICT = 12
+VERDICT_WIDTH = 12
 #: limit on the characters of a host's message on its line
-LONGEST = 1000
+MAX_MESSAGE_CHARS = 1000
 
 
 class HostLines:
@@ -172,12 +172,12 @@ class HostLines:
     details = True
 
     def __init__(
-        self, *, write: Callable[[str, str], None] = plain, board: Board | None = None, together: bool = False
+        self, *, write: Callable[[str, str], None] = print_plain, board: Board | None = None, together: bool = False
     ) -> None:
         self.write = write
         self.board = board or Board()
         self._together = together
-        self._held: list[Row] = []
+        self._held: list[HostRow] = []
         self._reported: set[str] = set()
         self._sandboxes: set[str] = set()
         self._rolled: Event | None = None
@@ -191,73 +191,73 @@ class HostLines:
         kind, host = event["event"], event.get("host", "")
         self.board.on(event)
         if kind == "play_started":
-            self.write("title", f"PLAY [{event['play']}] {words.names(event['hosts'])}")
+            self.write("title", f"PLAY [{event['play']}] {words.join_names(event['hosts'])}")
         elif kind == "looking":
-            self.write("muted", lines.looking(event))
+            self.write("muted", lines.checking_message(event))
         elif kind == "batch_started":
             self.write("title", lines.batch_title(event))
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
-            self.write("muted", words.simulated(host))
+            self.write("muted", words.sandbox_notice(host))
         elif kind == "note" and (self._together or not event["task"]) and (self.details or not event.get("detail")):
-            start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
+            start = f"{'':<{VERDICT_WIDTH}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
             self._reported.add(host)
             self._held.append(self.board.rows[host])
-            if not self._together or self._cause_is_known(self.board.rows[host]):
-                self._tell_ends()
+            if not self._together or self._is_cause_known(self.board.rows[host]):
+                self._print_ended()
         elif kind == "rolled":
             self._rolled = event
 
-    def _cause_is_known(self, last: Row) -> bool:
+    def _is_cause_known(self, last: HostRow) -> bool:
         """Return True if all hosts have ended, or if one was refused by itself, which the others may not notice for minutes."""
-        refused = last.verdict == VERDICTS[Exit.REFUSED] and not because_of_another(last)
+        refused = last.verdict == VERDICTS[Exit.REFUSED] and not is_caused_by_another(last)
         return refused or all(row.ended for row in self.board.rows.values())
 
-    def _tell_ends(self) -> None:
-        held, self._held = self._held, []
-        for row in first(held) if self._together else held:
-            self.ended(row)
+    def _print_ended(self) -> None:
+        rows, self._held = self._held, []
+        for row in order_by_cause(rows) if self._together else rows:
+            self.print_host(row)
 
     def close(self) -> None:
-        self._tell_ends()
+        self._print_ended()
         self.write("", "")
         self.write("title", self.board.totals())
-        for style, text in lines.rollout_end(self._rolled) if self._rolled else ():
+        for style, text in lines.rollout_summary(self._rolled) if self._rolled else ():
             self.write(style, text)
 
-    def ended(self, row: Row) -> None:
+    def print_host(self, row: HostRow) -> None:
         """Print the line of a finished host."""
-        took = units.duration(row.took_s or 0)
-        stage = words.as_of(row.like) if row.like else row.stage[:LONGEST].replace("\n", " ")
-        self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {stage}")
+        duration = units.format_duration(row.took_s or 0)
+        stage = words.same_reason(row.like) if row.like else row.stage[:MAX_MESSAGE_CHARS].replace("\n", " ")
+        self.write(row.style, f"{row.verdict:<{VERDICT_WIDTH}} {row.host:<{self._width}}  {duration:>6}  {stage}")
         if row.failure is not None and not row.like:
-            for style, text in explained(row.failure, " " * (WIDTH_VERDICT + 1)):
+            for style, text in failure_lines(row.failure, " " * (VERDICT_WIDTH + 1)):
                 self.write(style, text)
 
 
 #: message of a run that failed because of another member
-ANOTHER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
+OTHER_MEMBER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
 
 #: message of a run whose own rank exited
-ENDED = re.compile(r"rank \d{1,3} exited")
+RANK_EXITED = re.compile(r"rank \d{1,3} exited")
 
 
-def first(rows: Iterable[Row]) -> list[Row]:
+def order_by_cause(rows: Iterable[HostRow]) -> list[HostRow]:
     """Return the rows of members that have ended, root cause first.
 
     A rank that exited comes before a server that answered with an error, and both before members that lost another one.
     """
-    return sorted(rows, key=lambda row: (because_of_another(row), not ENDED.match(_message(row))))
+    return sorted(rows, key=lambda row: (is_caused_by_another(row), not RANK_EXITED.match(_failure_message(row))))
 
 
-def _message(row: Row) -> str:
+def _failure_message(row: HostRow) -> str:
     return row.failure["msg"] if row.failure else ""
 
 
-def because_of_another(row: Row) -> bool:
+def is_caused_by_another(row: HostRow) -> bool:
     """Return True if a member failed because of another."""
-    message = _message(row)
-    named, parallel = ANOTHER.match(message), of(USUAL).parallel
-    return bool((named and named[1] != row.host) or (parallel and parallel.of_another(message)))
+    message = _failure_message(row)
+    other, parallel = OTHER_MEMBER.match(message), get_engine(DEFAULT_ENGINE).parallel
+    return bool((other and other[1] != row.host) or (parallel and parallel.of_another(message)))

@@ -12,26 +12,26 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.out import width
+from sparkwright.console.out import terminal_width
 from sparkwright.engines.budget import Budget
-from sparkwright.protocol.events import KNOWN_AFTER, Event, recap_line
-from sparkwright.visible import count, visible
+from sparkwright.protocol.events import KNOWN_AFTER, Event, format_recap
+from sparkwright.visible import escape_invisible, format_count
 
 PROGRESS_EVERY_S = 5.0
-WIDTH_STATUS = 8
-SKIPPED_EACH = 3
+STATUS_WIDTH = 8
+MAX_SKIPPED_LINES = 3
 #: limit on the characters of two texts that are compared line by line, which takes quadratic time
-COMPARED = 200_000
+MAX_COMPARED_CHARS = 200_000
 #: module that reports the memory budget of a start
-BUDGET = "assert_memory_fits"
+BUDGET_MODULE = "assert_memory_fits"
 #: module without which a run has replaced and restarted nothing, so that its stages are not worth a line
-LOADS = "wait_ready"
-LEAST_S = 0.05
+LOAD_MODULE = "wait_ready"
+MIN_STAGE_S = 0.05
 #: events that do not end a sequence of skipped tasks
-SAYS_NOTHING = ("task_started", "recap", "rolled")
+SILENT_EVENTS = ("task_started", "recap", "rolled")
 
 
-class Lines:
+class TaskLines:
     """Prints one line of plain text per task and host.
 
     Args:
@@ -41,7 +41,7 @@ class Lines:
 
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
         self.diff = diff
-        self.write = write or plain
+        self.write = write or print_plain
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._reported: set[str] = set()
@@ -62,28 +62,28 @@ class Lines:
     def on(self, event: Event) -> None:
         handle = getattr(self, f"_on_{event['event']}", None)
         if handle is not None:
-            if event["event"] not in SAYS_NOTHING and not _is_skip(event):
-                self._tell_skipped(event["host"])
+            if event["event"] not in SILENT_EVENTS and not _is_skip(event):
+                self._print_skipped(event["host"])
             handle(event)
 
     def close(self) -> None:
         for host in list(self._skipped):
-            self._tell_skipped(host)
+            self._print_skipped(host)
         if self._recaps:
             self.write("", "")
-            shown_of: dict[str, str] = {}
+            first_hosts: dict[str, str] = {}
             for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
-                self._recap(recap, shown_of)
+                self._print_recap(recap, first_hosts)
         if self._rolled is not None:
             self.write("", "")
-            for style, text in rollout_end(self._rolled):
+            for style, text in rollout_summary(self._rolled):
                 self.write(style, text)
 
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
     def _on_looking(self, event: Event) -> None:
-        self.write("muted", looking(event))
+        self.write("muted", checking_message(event))
 
     def _on_batch_started(self, event: Event) -> None:
         self.write("title", batch_title(event))
@@ -94,7 +94,7 @@ class Lines:
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox") and event["host"] not in self._reported:
             self._reported.add(event["host"])
-            self.write("muted", words.simulated(event["host"]))
+            self.write("muted", words.sandbox_notice(event["host"]))
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {event['host']}.")
 
@@ -106,8 +106,8 @@ class Lines:
         if event["time"] - self._progress_at.setdefault(key, event["time"]) < PROGRESS_EVERY_S:
             return
         self._progress_at[key] = event["time"]
-        far = words.amount(event["done"], event["total"], event["unit"])
-        self.write("muted", self._line("...", event["host"], f"{far}  {event['text']}".rstrip()))
+        progress = words.format_progress(event["done"], event["total"], event["unit"])
+        self.write("muted", self._line("...", event["host"], f"{progress}  {event['text']}".rstrip()))
 
     def _on_note(self, event: Event) -> None:
         self.write("muted", self._line("", event["host"], event["text"]))
@@ -125,28 +125,28 @@ class Lines:
         if _is_skip(event):
             self._skipped.setdefault(event["host"], []).append(event["name"])
             return
-        took = f"  ({units.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
-        message = f"  {self._not_shown(event)}" if event["msg"] and event["status"] != "skipped" else ""
-        word = "later" if event["status"] == "skipped" else event["status"]
-        self.write(word, self._line(word, event["host"], f"{event['name']}{took}{message}"))
+        duration = f"  ({units.format_duration(event['seconds'])})" if event["seconds"] >= 2 else ""
+        message = f"  {self._unprinted_message(event)}" if event["msg"] and event["status"] != "skipped" else ""
+        status = "later" if event["status"] == "skipped" else event["status"]
+        self.write(status, self._line(status, event["host"], f"{event['name']}{duration}{message}"))
         if event["status"] in ("failed", "ignored"):
-            for style, text in explained(event, " " * (WIDTH_STATUS + 1)):
+            for style, text in failure_lines(event, " " * (STATUS_WIDTH + 1)):
                 self.write(style, text)
             reported = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
             self._failures.setdefault(event["host"], set()).update(reported)
-        elif event["module"] == BUDGET:
+        elif event["module"] == BUDGET_MODULE:
             for text in budget_lines((event.get("data") or {}).get("budget")):
-                self.write("muted", f"{' ' * (WIDTH_STATUS + 1)}{text}")
+                self.write("muted", f"{' ' * (STATUS_WIDTH + 1)}{text}")
         if self.diff:
-            self._differences(event)
+            self._print_diff(event)
 
     def _add_to_stage(self, event: Event) -> None:
         if event.get("stage") and event["status"] != "skipped":
             stages = self._stages.setdefault(event["host"], {})
             stages[event["stage"]] = stages.get(event["stage"], 0.0) + event["seconds"]
-            self._loaded |= {event["host"]} if event["module"] == LOADS else set()
+            self._loaded |= {event["host"]} if event["module"] == LOAD_MODULE else set()
 
-    def _not_shown(self, event: Event) -> str:
+    def _unprinted_message(self, event: Event) -> str:
         """Return a task's message without a failure that was already printed, which a rescue's message begins with."""
         reported = [
             item for item in self._failures.get(event["host"], ()) if item and event["msg"].startswith(f"{item} ")
@@ -157,21 +157,21 @@ class Lines:
     def _on_recap(self, event: Event) -> None:
         self._recaps.append(event)
 
-    def _tell_skipped(self, host: str) -> None:
+    def _print_skipped(self, host: str) -> None:
         """Print consecutive skipped tasks, one line each, or a single line if there are many."""
         names = self._skipped.pop(host, [])
-        if len(names) > SKIPPED_EACH:
+        if len(names) > MAX_SKIPPED_LINES:
             names = [f"{len(names)} tasks: {names[0]} ... {names[-1]}"]
         for name in names:
             self.write("skipped", self._line("skipped", host, name))
 
     def _line(self, status: str, host: str, text: str) -> str:
         who = f"{host:<{self._width}}  " if self._many else ""
-        start = f"{status:<{WIDTH_STATUS}} {who}"
+        start = f"{status:<{STATUS_WIDTH}} {who}"
         return start + text.replace("\n", "\n" + " " * len(start))  # indents continuation lines
 
-    def _differences(self, event: Event) -> None:
-        indent = " " * (WIDTH_STATUS + 1)
+    def _print_diff(self, event: Event) -> None:
+        indent = " " * (STATUS_WIDTH + 1)
         for change in event.get("diff", ()):
             why = f"   # {change['why']}" if change.get("why") else ""
             for field, before, after in changed_fields(change):
@@ -179,24 +179,27 @@ class Lines:
                     style = {"-": "removed", "+": "added"}.get(sign, "muted")
                     self.write(style, f"{indent}{sign} {field}: {row}{why if sign == '+' else ''}")
 
-    def _recap(self, recap: Event, shown_of: dict[str, str]) -> None:
+    def _print_recap(self, recap: Event, first_hosts: dict[str, str]) -> None:
         """Print a host's recap.
 
         Args:
-            shown_of: the host for each message that was printed, to which later hosts with the same message refer.
+            first_hosts: the host for each message that was printed, to which later hosts with the same message refer.
         """
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(
-            style, f"{recap['host']:<{self._width}} : {recap_line(recap)}  in {units.duration(recap['seconds'])}"
+            style,
+            f"{recap['host']:<{self._width}} : {format_recap(recap)}  in {units.format_duration(recap['seconds'])}",
         )
         if recap["host"] in self._loaded:
             stages = self._stages[recap["host"]].items()
-            text = ", ".join(f"{name} {units.duration(seconds)}" for name, seconds in stages if seconds >= LEAST_S)
+            text = ", ".join(
+                f"{name} {units.format_duration(seconds)}" for name, seconds in stages if seconds >= MIN_STAGE_S
+            )
             self.write("muted", f"  stages: {text}")
         message = recap.get("msg")
         if message and message not in self._failures.get(recap["host"], ()):  # not printed with the failed task
-            first = shown_of.setdefault(message, recap["host"])
-            text = message if first == recap["host"] else words.as_of(first)
+            first = first_hosts.setdefault(message, recap["host"])
+            text = message if first == recap["host"] else words.same_reason(first)
             self.write("fix", "  " + text.replace("\n", "\n  "))
 
 
@@ -206,7 +209,7 @@ def _is_skip(event: Event) -> bool:
     return skipped and not event["msg"].startswith(KNOWN_AFTER)
 
 
-def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
+def failure_lines(event: Event, indent: str) -> Iterator[tuple[str, str]]:
     """Yield the style and text of the lines that explain a failed task: fix, evidence, place."""
     if event.get("fix"):
         yield "fix", f"{indent}→ {event['fix']}"
@@ -242,26 +245,26 @@ def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
     For multi-line texts these are the changed lines, with one line of context.
     """
     texts = isinstance(before, str) and isinstance(after, str)
-    if texts and "\n" in before + after and len(before) + len(after) <= COMPARED:
-        compared = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
-        return [(row[0], row[1:]) for row in compared if not row.startswith("@@")]
+    if texts and "\n" in before + after and len(before) + len(after) <= MAX_COMPARED_CHARS:
+        diff_lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
+        return [(row[0], row[1:]) for row in diff_lines if not row.startswith("@@")]
     sides = (("-", before), ("+", after))
-    return [(sign, row) for sign, value in sides if value is not None for row in _lines_of(value)]
+    return [(sign, row) for sign, value in sides if value is not None for row in _value_lines(value)]
 
 
-def _lines_of(value: Any) -> list[str]:
+def _value_lines(value: Any) -> list[str]:
     """Return a value as lines of text. A single line is cut on a terminal, but not in a pipe."""
-    text = value if isinstance(value, str) and len(value) <= COMPARED else ""
+    text = value if isinstance(value, str) and len(value) <= MAX_COMPARED_CHARS else ""
     if "\n" in text:
         return text.splitlines()
-    full = words.line(value)
-    return [full if width() is None and len(full) <= COMPARED else words.short(value)]
+    full = words.format_value(value)
+    return [full if terminal_width() is None and len(full) <= MAX_COMPARED_CHARS else words.truncate_value(value)]
 
 
-def plain(style: str, text: str) -> None:
+def print_plain(style: str, text: str) -> None:
     """Print a line to stdout."""
     del style
-    sys.stdout.write(visible(text).rstrip() + "\n")
+    sys.stdout.write(escape_invisible(text).rstrip() + "\n")
     sys.stdout.flush()
 
 
@@ -275,27 +278,29 @@ ROLLOUT_ROWS = (
 )
 
 
-def looking(event: Event) -> str:
+def checking_message(event: Event) -> str:
     """Return the message to show while all hosts are checked."""
-    return f"checking {how_many(event['hosts'])} before changing any"
+    return f"checking {count_hosts(event['hosts'])} before changing any"
 
 
-def how_many(names: Collection[str]) -> str:
+def count_hosts(names: Collection[str]) -> str:
     """Return the number of hosts as text, or the number of servers if a host has several."""
-    return count(len(names), "server" if any("/" in name for name in names) else "host")
+    return format_count(len(names), "server" if any("/" in name for name in names) else "host")
 
 
 def batch_title(event: Event) -> str:
     """Return the title of a batch."""
     kind = "canary" if event["canary"] else f"batch {event['n']}"
     left = f", {event['left']} left" if event["left"] else ""
-    return f"{kind}: {words.names(event['hosts'])}{left}"
+    return f"{kind}: {words.join_names(event['hosts'])}{left}"
 
 
-def rollout_end(event: Event) -> list[tuple[str, str]]:
+def rollout_summary(event: Event) -> list[tuple[str, str]]:
     """Return the style and text of each line: finished and unfinished hosts, the reason for a stop, and how to resume."""
-    shown = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
-    shown += [(style, f"  {name:<12} {words.names(event[key], 40)}") for name, key, style in ROLLOUT_ROWS if event[key]]
+    lines = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
+    lines += [
+        (style, f"  {name:<12} {words.join_names(event[key], 40)}") for name, key, style in ROLLOUT_ROWS if event[key]
+    ]
     if event["resume"]:
-        shown.append(("fix", f"  → `{event['resume']}` continues with the rest."))
-    return shown
+        lines.append(("fix", f"  → `{event['resume']}` continues with the rest."))
+    return lines

@@ -9,12 +9,12 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import grid, words
-from sparkwright.console.events.host_lines import Board, HostLines, Row
-from sparkwright.console.events.lines import Lines
-from sparkwright.console.out import hanging, width
-from sparkwright.console.terminal import column, styled_line, terminal
+from sparkwright.console.events.host_lines import Board, HostLines, HostRow
+from sparkwright.console.events.lines import TaskLines
+from sparkwright.console.out import terminal_width, wrap_hanging
+from sparkwright.console.terminal import build_console, style_table_line, text_column
 from sparkwright.protocol.events import Event
-from sparkwright.visible import visible
+from sparkwright.visible import escape_invisible
 
 STYLES = {
     "changed": "yellow",
@@ -28,22 +28,22 @@ STYLES = {
     **dict.fromkeys(("title", "fix"), "bold"),
 }
 #: styles named like the first word of their lines, which is the only part that is coloured
-WORDS = ("ok", "changed", "failed", "skipped", "ignored")
+STATUS_WORDS = ("ok", "changed", "failed", "skipped", "ignored")
 
 
-class Live(Lines):
+class LiveTaskLines(TaskLines):
     """Prints with Rich, with a bar per host while a task reports progress."""
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
         super().__init__(diff=diff, write=self._print)
-        self._console = console or terminal()
+        self._console = console or build_console()
         self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
-            column("{task.fields[who]:>8}"),
+            text_column("{task.fields[who]:>8}"),
             BarColumn(bar_width=28),
-            column("{task.fields[far]}"),
+            text_column("{task.fields[far]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            column("{task.description}", style="dim"),
+            text_column("{task.description}", style="dim"),
             console=self._console,
             transient=True,
         )
@@ -51,7 +51,7 @@ class Live(Lines):
 
     def on(self, event: Event) -> None:
         if event["event"] == "progress":
-            self._bar(event)
+            self._update_bar(event)
         else:
             if event["event"] in ("task_finished", "recap", "waiting"):
                 self._remove_bar(event["host"])
@@ -61,19 +61,19 @@ class Live(Lines):
         self._progress.stop()
         super().close()
 
-    def _bar(self, event: Event) -> None:
+    def _update_bar(self, event: Event) -> None:
         host = event["host"]
         if host not in self._bars:
             self._bars[host] = self._progress.add_task("", total=None, who=host, far="")
         bar = self._bars[host]
         rate = self._progress._tasks[bar].speed or 0
-        speed = f"  {units.speed(rate)}" if event["unit"] == "bytes" and rate else ""
+        speed = f"  {units.format_rate(rate)}" if event["unit"] == "bytes" and rate else ""
         self._progress.update(
             bar,
             completed=event["done"],
             total=event["total"] or None,
-            description=words.short(event["text"]),
-            far=words.amount(event["done"], event["total"], event["unit"]) + speed,
+            description=words.truncate_value(event["text"]),
+            far=words.format_progress(event["done"], event["total"], event["unit"]) + speed,
         )
 
     def _remove_bar(self, host: str) -> None:
@@ -84,21 +84,23 @@ class Live(Lines):
 
     def _print(self, style: str, text: str) -> None:
         """Print a line above the bars."""
-        printed(self._console, style, text)
+        print_line(self._console, style, text)
 
 
-def printed(console: Console, style: str, text: str) -> None:
+def print_line(console: Console, style: str, text: str) -> None:
     """Print a line, wrapped at words. Continuation lines are aligned with the text after the first word."""
-    first, *rest = hanging(visible(text).rstrip(), console.width if console.is_terminal else width())
-    console.print(styled(style, first), soft_wrap=True)
+    first, *rest = wrap_hanging(
+        escape_invisible(text).rstrip(), console.width if console.is_terminal else terminal_width()
+    )
+    console.print(style_line(style, first), soft_wrap=True)
     for line in rest:
-        console.print(Text(line, "" if style in WORDS else STYLES.get(style, "")), soft_wrap=True)
+        console.print(Text(line, "" if style in STATUS_WORDS else STYLES.get(style, "")), soft_wrap=True)
 
 
-def styled(style: str, text: str) -> Text:
+def style_line(style: str, text: str) -> Text:
     """Return a line in the colour of its style. If it begins with a status, only the status is coloured."""
-    line = Text(visible(text).rstrip())
-    if style in WORDS and text.startswith(style):
+    line = Text(escape_invisible(text).rstrip())
+    if style in STATUS_WORDS and text.startswith(style):
         line.stylize(STYLES[style], 0, len(style))
     elif style in STYLES:
         line.stylize(STYLES[style])
@@ -106,8 +108,8 @@ def styled(style: str, text: str) -> Text:
 
 
 #: lines of the terminal that are not rows of the table
-AROUND = 6
-A_SECOND = 4
+RESERVED_LINES = 6
+REFRESHES_PER_SECOND = 4
 COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1), ("STAGE", 0))
 
 
@@ -118,10 +120,13 @@ class HostTable(HostLines):
 
     def __init__(self, *, console: Console | None = None, board: Board | None = None, together: bool = False) -> None:
         super().__init__(write=self._print, board=board, together=together)
-        self._console = console or terminal()
+        self._console = console or build_console()
         self._ended = False
         self._live = Display(
-            get_renderable=self._table, console=self._console, refresh_per_second=A_SECOND, vertical_overflow="crop"
+            get_renderable=self._table,
+            console=self._console,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            vertical_overflow="crop",
         )
         self._live.start()
 
@@ -131,31 +136,33 @@ class HostTable(HostLines):
         self._live.stop()
         super().close()
 
-    def ended(self, row: Row) -> None:
+    def print_host(self, row: HostRow) -> None:
         """Explain a failure above the table, whose row shows everything else."""
         if row.failure is not None and not row.like:
-            super().ended(row)
+            super().print_host(row)
 
     def _print(self, style: str, text: str) -> None:
         """Print a line above the table, or below it at the end."""
-        printed(self._console, style, text)
+        print_line(self._console, style, text)
 
     def _table(self) -> Text:
         """Return the table with as many rows as fit the terminal, or at the end with all of them in full."""
-        every = len(self.board.rows)
-        room = every if self._ended else max(3, self._console.size.height - AROUND)
-        rows = self.board.foremost(room)
-        title, *shown = grid.lines(COLUMNS, [self._cells(row) for row in rows], self._console.width)
-        lines = [Text(grid.text(line), style="dim") for line in title]
-        for row, found in zip(rows, shown, strict=True):
-            lines += [styled_line(line, "VERDICT", STYLES.get(row.style, "")) for line in found]
-        if len(rows) < every:
-            lines.append(Text(f"and {every - len(rows)} more; {self.board.totals()}", style="dim"))
+        host_count = len(self.board.rows)
+        max_rows = host_count if self._ended else max(3, self._console.size.height - RESERVED_LINES)
+        rows = self.board.select_rows(max_rows)
+        title, *row_lines = grid.format_rows(COLUMNS, [self._cells(row) for row in rows], self._console.width)
+        lines = [Text(grid.plain_text(line), style="dim") for line in title]
+        for row, found in zip(rows, row_lines, strict=True):
+            lines += [style_table_line(line, "VERDICT", STYLES.get(row.style, "")) for line in found]
+        if len(rows) < host_count:
+            lines.append(Text(f"and {host_count - len(rows)} more; {self.board.totals()}", style="dim"))
         return Text("\n").join(lines)
 
-    def _cells(self, row: Row) -> tuple[str, ...]:
+    def _cells(self, row: HostRow) -> tuple[str, ...]:
         took_s = self.board.took_s(row)
-        stage = words.as_of(row.like) if row.like else row.stage
-        stage = visible(words.line(stage) if self._ended or row.ended else words.short(stage, 60))
-        time = "" if took_s is None else units.duration(took_s)
-        return visible(row.host), row.verdict, time, visible(row.progress), stage
+        stage = words.same_reason(row.like) if row.like else row.stage
+        stage = escape_invisible(
+            words.format_value(stage) if self._ended or row.ended else words.truncate_value(stage, 60)
+        )
+        time = "" if took_s is None else units.format_duration(took_s)
+        return escape_invisible(row.host), row.verdict, time, escape_invisible(row.progress), stage

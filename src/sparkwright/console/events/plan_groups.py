@@ -7,19 +7,19 @@ from typing import Any
 
 from sparkwright.console import words
 from sparkwright.console.events.host_lines import Board
-from sparkwright.console.events.lines import changed_fields, changed_rows, explained, how_many, plain
+from sparkwright.console.events.lines import changed_fields, changed_rows, count_hosts, failure_lines, print_plain
 from sparkwright.protocol.events import Event
 
 #: modules that write what other changes imply, for which the task's name is enough
-IMPLIED = ("run_script",)
+IMPLIED_MODULES = ("run_script",)
 #: modules whose message is of interest even if they change nothing
-TELLING = ("drain",)
+INFORMATIVE_MODULES = ("drain",)
 #: limit on the characters of a value
-VALUE = 160
+MAX_VALUE_CHARS = 160
 #: limit on the fields of a task that are shown; any more are counted
-FIELDS = 10
+MAX_FIELDS = 10
 #: limit on the lines of a changed field
-FIELD_LINES = 20
+MAX_FIELD_LINES = 20
 
 #: the lines of one change, as (style, text)
 Change = tuple[tuple[str, str], ...]
@@ -34,7 +34,7 @@ class PlanGroups:
     """
 
     def __init__(
-        self, *, write: Callable[[str, str], None] = plain, working: Callable[[str], None] = lambda text: None
+        self, *, write: Callable[[str, str], None] = print_plain, working: Callable[[str], None] = lambda text: None
     ) -> None:
         self.write = write
         self._working = working
@@ -51,7 +51,7 @@ class PlanGroups:
         self._board.on(event)
         kind, host = event["event"], event.get("host", "")
         if kind == "play_started":
-            self.write("title", f"PLAY [{event['play']}] {words.names(event['hosts'])}: what would change")
+            self.write("title", f"PLAY [{event['play']}] {words.join_names(event['hosts'])}: what would change")
         elif kind == "run_started" and event.get("sandbox"):
             self._simulated.add(host)
         elif kind == "note" and not event.get("detail"):
@@ -59,18 +59,18 @@ class PlanGroups:
         elif kind == "task_finished":
             self._add(event)
         ended = sum(row.ended for row in self._board.rows.values())
-        self._working(f"{ended} of {how_many(self._board.rows)} checked")
+        self._working(f"{ended} of {count_hosts(self._board.rows)} checked")
 
     def close(self) -> None:
         self._working("")
         if self._simulated:
-            simulated = "is simulated" if len(self._simulated) == 1 else "are simulated"
-            self.write("muted", f"{words.names(sorted(self._simulated))} {simulated}, without GPU or real model.")
+            predicate = "is simulated" if len(self._simulated) == 1 else "are simulated"
+            self.write("muted", f"{words.join_names(sorted(self._simulated))} {predicate}, without GPU or real model.")
         if len(self._board.rows) == 1:
             for proof in next(iter(self._proofs.values()), []):
                 self.write("muted", f"  {proof}")
         for hosts, changes in self._groups():
-            self._group(hosts, changes)
+            self._print_group(hosts, changes)
         self._unchanged()
         self._failed()
         self.write("title", self._board.totals())
@@ -78,8 +78,10 @@ class PlanGroups:
     def _add(self, event: Event) -> None:
         if event["status"] == "changed":
             changes = self._changes.setdefault(event["host"], {})
-            changes.update(dict.fromkeys(_changes(event)))
-        elif event["status"] == "ok" and event["msg"] and (event.get("proof") or event["module"] in TELLING):
+            changes.update(dict.fromkeys(_task_changes(event)))
+        elif (
+            event["status"] == "ok" and event["msg"] and (event.get("proof") or event["module"] in INFORMATIVE_MODULES)
+        ):
             self._proofs.setdefault(event["host"], []).append(event["msg"])
 
     def _groups(self) -> Iterator[tuple[list[str], list[Change]]]:
@@ -94,56 +96,59 @@ class PlanGroups:
         for names in sorted(groups, key=len, reverse=True):
             yield list(names), groups[names]
 
-    def _group(self, hosts: list[str], changes: list[Change]) -> None:
+    def _print_group(self, hosts: list[str], changes: list[Change]) -> None:
         """Print a group, on one line if it is a single one-line change, naming its hosts unless it has all hosts."""
         lines = [line for change in changes for line in change]
-        who = words.names(hosts) if len(hosts) == 1 else how_many(hosts)
+        who = words.join_names(hosts) if len(hosts) == 1 else count_hosts(hosts)
         if len(lines) == 1:
             self.write(lines[0][0], f"{who}: {lines[0][1]}")
         else:
             self.write("title", f"{who}:")
         if 1 < len(hosts) < len(self._board.rows):
-            self.write("muted", f"  {words.names(hosts)}")
+            self.write("muted", f"  {words.join_names(hosts)}")
         for style, text in lines if len(lines) > 1 else ():
             self.write(style, f"  {text}")
 
     def _unchanged(self) -> None:
-        fine = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
-        if fine:
-            self.write("ok", f"{how_many(fine)} without changes: {words.names(fine)}")
+        unchanged = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
+        if unchanged:
+            self.write("ok", f"{count_hosts(unchanged)} without changes: {words.join_names(unchanged)}")
 
     def _failed(self) -> None:
         """Print each reason for a failure once, with its hosts."""
         rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
         for row in (row for row in rows if not row.like):
             hosts = [row.host, *(other.host for other in rows if other.like == row.host)]
-            self.write("failed", f"{row.verdict}: {words.names(hosts)}: {row.stage}")
-            for style, text in explained(row.failure, "  ") if row.failure else ():
+            self.write("failed", f"{row.verdict}: {words.join_names(hosts)}: {row.stage}")
+            for style, text in failure_lines(row.failure, "  ") if row.failure else ():
                 self.write(style, text)
 
 
-def _changes(event: Event) -> Iterator[Change]:
+def _task_changes(event: Event) -> Iterator[Change]:
     """Yield a task's changes: each field that differs, or the task's name if it reports no fields."""
     diff: list[dict[str, Any]] = event.get("diff") or []
-    if not diff or event["module"] in IMPLIED or len(diff) > FIELDS:
-        about = event["msg"] or (f"{len(diff)} differences" if len(diff) > FIELDS else "")
-        yield (("changed", f"{event['name']}: {about}" if about else event["name"]),)
+    if not diff or event["module"] in IMPLIED_MODULES or len(diff) > MAX_FIELDS:
+        summary = event["msg"] or (f"{len(diff)} differences" if len(diff) > MAX_FIELDS else "")
+        yield (("changed", f"{event['name']}: {summary}" if summary else event["name"]),)
         return
     for change in diff:
         why = f"   # {change['why']}" if change.get("why") else ""
         for field, before, after in changed_fields(change):
             rows = changed_rows(before, after)
             if len(rows) == 2 and rows[0][0] == "-" and rows[1][0] == "+":
-                old, new = (words.short(text, VALUE) for _, text in rows)
+                old, new = (words.truncate_value(text, MAX_VALUE_CHARS) for _, text in rows)
                 yield (("changed", f"{field} {old} -> {new}{why}"),)
             else:
                 lines = [
-                    (_style(sign), f"{sign} {field}: {words.short(text, VALUE)}{why if n == len(rows) - 1 else ''}")
-                    for n, (sign, text) in enumerate(rows[:FIELD_LINES])
+                    (
+                        _sign_style(sign),
+                        f"{sign} {field}: {words.truncate_value(text, MAX_VALUE_CHARS)}{why if n == len(rows) - 1 else ''}",
+                    )
+                    for n, (sign, text) in enumerate(rows[:MAX_FIELD_LINES])
                 ]
-                more = len(rows) - len(lines)
-                yield (*lines, *([("muted", f"  {field}: {more} more lines")] if more > 0 else []))
+                hidden = len(rows) - len(lines)
+                yield (*lines, *([("muted", f"  {field}: {hidden} more lines")] if hidden > 0 else []))
 
 
-def _style(sign: str) -> str:
+def _sign_style(sign: str) -> str:
     return {"-": "removed", "+": "added"}.get(sign, "muted")

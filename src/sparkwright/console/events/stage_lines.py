@@ -12,29 +12,29 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.events.lines import batch_title, looking, rollout_end
-from sparkwright.console.events.live_lines import STYLES, printed
-from sparkwright.console.out import folded
-from sparkwright.console.terminal import terminal
-from sparkwright.program import typed
-from sparkwright.protocol.events import KNOWN_AFTER, Event, recap_line
-from sparkwright.visible import count, visible
+from sparkwright.console.events.lines import batch_title, checking_message, rollout_summary
+from sparkwright.console.events.live_lines import STYLES, print_line
+from sparkwright.console.out import wrap_sentence
+from sparkwright.console.terminal import build_console
+from sparkwright.program import rewrite_commands
+from sparkwright.protocol.events import KNOWN_AFTER, Event, format_recap
+from sparkwright.visible import escape_invisible, format_count
 
-A_SECOND = 4
-BAR = 16
+REFRESHES_PER_SECOND = 4
+BAR_WIDTH = 16
 #: widths of the columns for a stage's name and duration, in characters
-WIDTH_STAGE, WIDTH_TIME = 8, 6
+STAGE_WIDTH, TIME_WIDTH = 8, 6
 #: least width for a stage's results, in characters; a narrower terminal wraps the lines itself
-LEAST = 24
+MIN_RESULTS_WIDTH = 24
 #: limits on a failure's evidence: the lines on a terminal, so that the stages above stay on the screen, the characters of such
 #: a line, and the characters of a line of evidence
-EVIDENCE, LINE, EVIDENCE_WIDTH = 10, 74, 240
+MAX_EVIDENCE_LINES, EVIDENCE_LINE_WIDTH, MAX_EVIDENCE_CHARS = 10, 74, 240
 #: module that saves the diagnostics of a failed server
-INCIDENT = "incident"
+INCIDENT_MODULE = "incident"
 #: module with which a rescue reports the failure and how it was handled
-REPORT = "fail"
+REPORT_MODULE = "fail"
 #: verdicts of a check that was not requested
-SILENT = ("off", "not asked for")
+UNREQUESTED_VERDICTS = ("off", "not asked for")
 #: a stage without results and changes gets a line if it took at least this many seconds
 SLOW_S = 2.0
 MARKS = {"ok": "✓", "changed": "✓", "failed": "✗", "unfinished": "…"}
@@ -76,7 +76,7 @@ class StageLines:
     """
 
     def __init__(self, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console or terminal()
+        self._console = console or build_console()
         self._clock = clock
         self._runs: dict[str, HostRun] = {}
         self._play = self._title = ""
@@ -85,7 +85,7 @@ class StageLines:
         self._recaps: list[Event] = []
         self._rolled: Event | None = None
         self._live = Live(
-            get_renderable=self._below, console=self._console, refresh_per_second=A_SECOND, transient=True
+            get_renderable=self._below, console=self._console, refresh_per_second=REFRESHES_PER_SECOND, transient=True
         )
         self._live.start()
 
@@ -95,7 +95,7 @@ class StageLines:
 
     def write(self, style: str, text: str) -> None:
         """Print a line, wrapped at words."""
-        printed(self._console, style, text)
+        print_line(self._console, style, text)
 
     def on(self, event: Event) -> None:
         if event["event"] not in ("play_started", "run_started"):
@@ -111,8 +111,8 @@ class StageLines:
             self._end_stage(host)
         self._live.stop()
         for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
-            self._recap(recap)
-        for style, text in rollout_end(self._rolled) if self._rolled else ():
+            self._print_recap(recap)
+        for style, text in rollout_summary(self._rolled) if self._rolled else ():
             self.write(style, text)
 
     # -- events --------------------------------------------------------------------------------------------------
@@ -122,24 +122,24 @@ class StageLines:
             self._end_stage(host)
         self._print_title("")
         self._play = event["play"]
-        self._title = f"PLAY [{event['play']}] {words.names(event['hosts'])}"
+        self._title = f"PLAY [{event['play']}] {words.join_names(event['hosts'])}"
 
     def _on_run_started(self, event: Event) -> None:
-        host, simulated = event["host"], ""
+        host, notice = event["host"], ""
         if event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
-            simulated = words.simulated(host)
-        if simulated and self._title.endswith(f" {host}"):
-            self._print_title(f": {words.SIMULATED}")
+            notice = words.sandbox_notice(host)
+        if notice and self._title.endswith(f" {host}"):
+            self._print_title(f": {words.SANDBOX_DESCRIPTION}")
         else:
             self._print_title("")
-            if simulated:
-                self.write("muted", simulated)
+            if notice:
+                self.write("muted", notice)
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {host}.")
 
     def _on_looking(self, event: Event) -> None:
-        self.write("muted", looking(event))
+        self.write("muted", checking_message(event))
 
     def _on_batch_started(self, event: Event) -> None:
         self.write("title", batch_title(event))
@@ -186,16 +186,16 @@ class StageLines:
         stage = run.stage
         stage.finished += 1
         stage.seconds += event["seconds"]
-        run.incident |= event["module"] == INCIDENT and event["status"] in ("ok", "changed")
+        run.incident |= event["module"] == INCIDENT_MODULE and event["status"] in ("ok", "changed")
         if event["status"] == "failed":
-            retold = event["module"] == REPORT and any(
+            is_repeated = event["module"] == REPORT_MODULE and any(
                 failure["msg"] and event["msg"].startswith(failure["msg"]) for failure in run.failures
             )
             run.failures.append(event)
-            if retold:  # a rescue's report, which the end of the run repeats
+            if is_repeated:  # a rescue's report, which the end of the run repeats
                 return
             stage.outcome = "failed"
-        stage.facts += _facts(event)
+        stage.facts += _task_facts(event)
         if event["status"] == "changed" and stage.outcome == "ok":
             stage.outcome = "changed"
 
@@ -213,10 +213,10 @@ class StageLines:
     def _run(self, event: Event) -> HostRun:
         return self._runs.setdefault(event["host"], HostRun())
 
-    def _print_title(self, more: str) -> None:
+    def _print_title(self, suffix: str) -> None:
         title, self._title = self._title, ""
         if title:
-            self.write("title", title + more)
+            self.write("title", title + suffix)
 
     def _end_stage(self, host: str) -> None:
         """Print the line of a host's current stage, if there is one."""
@@ -230,20 +230,22 @@ class StageLines:
 
     def _block(self, host: str, stage: Stage, mark: str, seconds: float) -> Iterator[Text]:
         """Yield the lines of a stage: its name and duration, followed by its results and changes."""
-        facts = list(dict.fromkeys(stage.facts)) or [("muted", f"{count(stage.finished, 'task')}, nothing to change")]
-        start = f"{mark} {self._host(host)}{stage.name:<{WIDTH_STAGE}} {units.duration(seconds):>{WIDTH_TIME}}  "
-        indent = 2 + len(self._host("")) + WIDTH_STAGE + 1 + WIDTH_TIME + 2
+        facts = list(dict.fromkeys(stage.facts)) or [
+            ("muted", f"{format_count(stage.finished, 'task')}, nothing to change")
+        ]
+        start = f"{mark} {self._host(host)}{stage.name:<{STAGE_WIDTH}} {units.format_duration(seconds):>{TIME_WIDTH}}  "
+        indent = 2 + len(self._host("")) + STAGE_WIDTH + 1 + TIME_WIDTH + 2
         style = STYLES["failed" if stage.outcome == "failed" else "ok"]
-        for n, line in enumerate(_flowed(facts, max(LEAST, self._console.width - indent))):
-            head = Text(" " * indent) if n else Text(visible(start))
+        for n, line in enumerate(_flow_facts(facts, max(MIN_RESULTS_WIDTH, self._console.width - indent))):
+            head = Text(" " * indent) if n else Text(escape_invisible(start))
             if n == 0:
                 head.stylize(style, 0, 1)
             yield Text.assemble(head, *line)
 
     def _line(self, host: str, style: str, mark: str, text: str) -> None:
         start = f"{mark:<2}{self._host(host)}"
-        room = max(LEAST, self._console.width - len(start))
-        for n, line in enumerate(folded(visible(text), room)):
+        max_width = max(MIN_RESULTS_WIDTH, self._console.width - len(start))
+        for n, line in enumerate(wrap_sentence(escape_invisible(text), max_width)):
             self._console.print(
                 Text(f"{start if n == 0 else ' ' * len(start)}{line}", style=STYLES.get(style, "")), soft_wrap=True
             )
@@ -251,16 +253,16 @@ class StageLines:
     def _host(self, host: str) -> str:
         return f"{host:<{self._who}}  " if self._who else ""
 
-    def _recap(self, recap: Event) -> None:
+    def _print_recap(self, recap: Event) -> None:
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
-        text = f"{recap['host']:<{self._who}} : {recap_line(recap)}  in {units.duration(recap['seconds'])}"
+        text = f"{recap['host']:<{self._who}} : {format_recap(recap)}  in {units.format_duration(recap['seconds'])}"
         if style != "failed" and recap["exit"] in (0, 2):
             self.write(style, text)
             return
         self.write("", "")
         self.write(style, text)
         run = self._runs.get(recap["host"], HostRun())
-        for line_style, line in _story(run, recap.get("msg") or "", recap["host"]):
+        for line_style, line in _failure_account(run, recap.get("msg") or "", recap["host"]):
             self.write(line_style, line)
 
     def _below(self) -> Group:
@@ -276,64 +278,64 @@ class StageLines:
     def _working(self, host: str, run: HostRun) -> Text:
         assert run.stage is not None
         shown_above = run.stage.facts and not self._who
-        took = units.duration(self._clock() - (run.task_began_s if shown_above else run.stage.began_s))
+        duration = units.format_duration(self._clock() - (run.task_began_s if shown_above else run.stage.began_s))
         name = "" if shown_above else run.stage.name
-        text = Text(f"  {self._host(host)}{name:<{WIDTH_STAGE}} {took:>{WIDTH_TIME}}  ", no_wrap=True)
-        text.append(f"{visible(run.task)}  ")
+        text = Text(f"  {self._host(host)}{name:<{STAGE_WIDTH}} {duration:>{TIME_WIDTH}}  ", no_wrap=True)
+        text.append(f"{escape_invisible(run.task)}  ")
         progress = run.progress
         if progress is not None:
             if progress["total"]:
-                done = min(BAR, int(BAR * progress["done"] / progress["total"]))
-                text.append("━" * done, STYLES["ok"]).append("━" * (BAR - done), "dim").append("  ")
-            text.append(_far(progress, self._clock() - run.task_began_s), "dim")
+                done = min(BAR_WIDTH, int(BAR_WIDTH * progress["done"] / progress["total"]))
+                text.append("━" * done, STYLES["ok"]).append("━" * (BAR_WIDTH - done), "dim").append("  ")
+            text.append(_format_progress(progress, self._clock() - run.task_began_s), "dim")
         text.truncate(self._console.width, overflow="ellipsis")
         return text
 
 
-def _far(progress: Event, seconds: float) -> str:
+def _format_progress(progress: Event, seconds: float) -> str:
     """Return the progress of a task as text, with its speed."""
-    far = (
-        words.amount(progress["done"], progress["total"], progress["unit"])
+    amount = (
+        words.format_progress(progress["done"], progress["total"], progress["unit"])
         if progress["done"] or progress["total"]
         else ""
     )
     if progress["unit"] == "bytes" and seconds >= 1:
-        far += f", {units.speed(progress['done'] / seconds)}"
-    return "  ".join(part for part in (far, visible(words.short(progress["text"]))) if part)
+        amount += f", {units.format_rate(progress['done'] / seconds)}"
+    return "  ".join(part for part in (amount, escape_invisible(words.truncate_value(progress["text"]))) if part)
 
 
-def _facts(event: Event) -> Iterator[tuple[str, str]]:
+def _task_facts(event: Event) -> Iterator[tuple[str, str]]:
     """Yield the style and text that a finished task adds to its stage's line."""
     status, msg, name = event["status"], event["msg"], event["name"]
     if status == "skipped":
         yield "later", f"{name}: {msg}"
     elif status in ("failed", "ignored"):
-        yield status, f"{name}: {words.short(msg, 160)}" if msg else name
+        yield status, f"{name}: {words.truncate_value(msg, 160)}" if msg else name
     elif event.get("proof") and msg:
-        if (event.get("data") or {}).get("verdict") not in SILENT:
-            yield "", words.line(msg)
+        if (event.get("data") or {}).get("verdict") not in UNREQUESTED_VERDICTS:
+            yield "", words.format_value(msg)
     elif status == "changed":
-        yield "", words.line(f"{name}: {msg}" if msg else name)
+        yield "", words.format_value(f"{name}: {msg}" if msg else name)
 
 
-def _flowed(facts: list[tuple[str, str]], room: int) -> Iterator[list[tuple[str, str]]]:
+def _flow_facts(facts: list[tuple[str, str]], max_width: int) -> Iterator[list[tuple[str, str]]]:
     """Yield lines of facts, each as (text, style) parts. A fact goes on the same line as the previous one if it fits in full."""
     line: list[tuple[str, str]] = []
     for style, text in facts:
         used = sum(len(part) for part, _ in line)
-        found = folded(visible(text), room)
-        if line and len(found) == 1 and used + 2 + len(found[0]) <= room:
-            line += [("; ", ""), (found[0], STYLES.get(style, ""))]
+        wrapped = wrap_sentence(escape_invisible(text), max_width)
+        if line and len(wrapped) == 1 and used + 2 + len(wrapped[0]) <= max_width:
+            line += [("; ", ""), (wrapped[0], STYLES.get(style, ""))]
             continue
         if line:
             yield line
-        for item in found[:-1]:
+        for item in wrapped[:-1]:
             yield [(item, STYLES.get(style, ""))]
-        line = [(found[-1], STYLES.get(style, ""))]
+        line = [(wrapped[-1], STYLES.get(style, ""))]
     yield line
 
 
-def _story(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
+def _failure_account(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
     """Yield the style and text of a failed run's account: the task, the reason, the evidence, the restored server, and the fix.
 
     Args:
@@ -344,33 +346,33 @@ def _story(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
         if outcome:
             yield "fix", f"  {outcome}"
         return
-    decided = [failure for failure in failures[:-1] if failure["msg"] and outcome.startswith(failure["msg"])]
-    root = max(decided, key=lambda failure: len(failure["msg"]), default=failures[0])
+    candidates = [failure for failure in failures[:-1] if failure["msg"] and outcome.startswith(failure["msg"])]
+    root = max(candidates, key=lambda failure: len(failure["msg"]), default=failures[0])
     yield "failed", f"failed   {root['name']}: {root['msg']}"
-    yield from _evidence(root, host)
+    yield from _evidence_lines(root, host)
     fixes = list(dict.fromkeys(event["fix"] for event in (root, failures[-1]) if event.get("fix")))
-    rest = outcome.removeprefix(root["msg"]).strip()
+    consequence = outcome.removeprefix(root["msg"]).strip()
     for fix in fixes:
-        rest = rest.removesuffix(fix).removeprefix(fix).strip()
-    if rest:
-        yield "title", f"outcome  {rest}"
+        consequence = consequence.removesuffix(fix).removeprefix(fix).strip()
+    if consequence:
+        yield "title", f"outcome  {consequence}"
     if run.incident and not fixes:
-        fixes = [typed(f"`invoke incident --host {host}` downloads the diagnostics of the failed server.")]
+        fixes = [rewrite_commands(f"`invoke incident --host {host}` downloads the diagnostics of the failed server.")]
     yield from (("fix", f"→ {fix}") for fix in fixes)
 
 
-def _evidence(root: Event, host: str) -> Iterator[tuple[str, str]]:
+def _evidence_lines(root: Event, host: str) -> Iterator[tuple[str, str]]:
     """Yield the style and text of the last lines of a failure's evidence, and of its place."""
     rows = (root.get("data") or {}).get("evidence", ())
     lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
-    kept: list[str] = []
+    tail: list[str] = []
     for line in reversed(lines):
-        kept.insert(0, words.short(line, EVIDENCE_WIDTH))
-        if sum(1 + len(shown) // LINE for shown in kept) >= EVIDENCE:
+        tail.insert(0, words.truncate_value(line, MAX_EVIDENCE_CHARS))
+        if sum(1 + len(shown) // EVIDENCE_LINE_WIDTH for shown in tail) >= MAX_EVIDENCE_LINES:
             break
-    if len(lines) > len(kept):
-        text = typed(f"`invoke attach --host {host}` shows all of it")
-        yield "muted", f"  | {count(len(lines) - len(kept), 'more line')}: {text}"
-    yield from (("muted", f"  | {line}") for line in kept)
+    if len(lines) > len(tail):
+        text = rewrite_commands(f"`invoke attach --host {host}` shows all of it")
+        yield "muted", f"  | {format_count(len(lines) - len(tail), 'more line')}: {text}"
+    yield from (("muted", f"  | {line}") for line in tail)
     if root.get("where"):
         yield "muted", f"  at {root['where']}"

@@ -18,7 +18,7 @@ class Subscriber(Protocol):
     def close(self) -> None: ...
 
 
-HIDDEN = ("alive",)
+HIDDEN_EVENTS = ("alive",)
 
 
 class JsonLines:
@@ -30,9 +30,9 @@ class JsonLines:
 
     def on(self, event: Event) -> None:
         if event["event"] == "recap":
-            fine = event["exit"] in (Exit.OK, Exit.CHANGES)
-            self._recaps.append(event if fine else {**event, "error": event.get("msg", "")})
-        elif event["event"] not in HIDDEN:
+            succeeded = event["exit"] in (Exit.OK, Exit.CHANGES)
+            self._recaps.append(event if succeeded else {**event, "error": event.get("msg", "")})
+        elif event["event"] not in HIDDEN_EVENTS:
             self._print(event)
 
     def close(self) -> None:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.http import GENERATE
-from sparkwright.program import typed
+from sparkwright.program import rewrite_commands
 from sparkwright.protocol.events import Event
 
 #: module that records the last verified state, and the field of its diff that shows a different server
-GRANT, LAST_GOOD = "grant_restart", "last good state"
+GRANT_MODULE, LAST_GOOD_FIELD = "grant_restart", "last good state"
 #: modules that prove that the server answers
-PROOFS = ("verify_health", "liveness")
+PROOF_MODULES = ("verify_health", "liveness")
 
 
 @dataclass
-class Served:
+class ServerSummary:
     """The server of a host, gathered from the results of its tasks."""
 
     host: str
@@ -66,11 +66,11 @@ class Summary:
     """
 
     def __init__(self, write: Callable[[str, str], None]) -> None:
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServerSummary] = {}
         self._bad: set[str] = set()
         self._write = write
 
-    def serves(self, served: Served) -> None:
+    def serves(self, served: ServerSummary) -> None:
         """Set the server that a host will run, before its run begins."""
         self._served[served.host] = served
 
@@ -81,41 +81,43 @@ class Summary:
         if served is None:
             return
         if event["event"] == "task_finished" and event["status"] in ("ok", "changed"):
-            self._learn(served, event["module"], event["data"])
-            served.proved |= event["module"] in PROOFS and event["data"].get("serves") is not False
-            served.new |= event["module"] == GRANT and any(row["field"] == LAST_GOOD for row in event.get("diff", ()))
+            self._update_server(served, event["module"], event["data"])
+            served.proved |= event["module"] in PROOF_MODULES and event["data"].get("serves") is not False
+            served.new |= event["module"] == GRANT_MODULE and any(
+                row["field"] == LAST_GOOD_FIELD for row in event.get("diff", ())
+            )
         elif event["event"] == "recap":
             served.done = event["exit"] == 0 and served.proved
 
     def close(self) -> None:
         for served in self._served.values():
             if served.done and not self._bad.intersection(served.members):
-                self._panel(served)
+                self._print_panel(served)
 
     @staticmethod
-    def _learn(served: Served, module: str, data: dict[str, Any]) -> None:
+    def _update_server(served: ServerSummary, module: str, data: dict[str, Any]) -> None:
         version = data.get("version") or data.get("engine_version")
         if module in ("docker_image", "verify_health", "liveness") and isinstance(version, str):
             served.engine_version = version
         if module == "verify_health" and isinstance(data.get("max_model_len"), int):
             served.max_model_len = data["max_model_len"]
 
-    def _panel(self, served: Served) -> None:
+    def _print_panel(self, served: ServerSummary) -> None:
         host = served.cluster or served.host
         engine = (
             f"{served.engine} {served.engine_version}" if served.engine_version else f"{served.engine}, version unknown"
         )
         self._write("title", f"{host} serves {served.served_name} ({engine}) at {served.url}/v1")
         if served.adapters:
-            self._row("adapters", ", ".join(served.adapters))
+            self._print_row("adapters", ", ".join(served.adapters))
         if served.reach:
-            self._row("reach", served.reach)
+            self._print_row("reach", served.reach)
         if served.new and served.key_variable:
-            self._row("key", f"${served.key_variable}: the key that the recipe's `server_key` names")
+            self._print_row("key", f"${served.key_variable}: the key that the recipe's `server_key` names")
         if served.new:
-            self._row("client", typed(f"`invoke client --host {host}` prints client settings"))
+            self._print_row("client", rewrite_commands(f"`invoke client --host {host}` prints client settings"))
         if served.warning:
-            self._row("warning", served.warning, "fix")
+            self._print_row("warning", served.warning, "fix")
 
-    def _row(self, label: str, value: str, style: str = "") -> None:
+    def _print_row(self, label: str, value: str, style: str = "") -> None:
         self._write(style, f"  {label:<8} {value}")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.console import grid
-from sparkwright.console.out import width
+from sparkwright.console.out import terminal_width
 from sparkwright.protocol.event_reader import text as a_text
 from sparkwright.protocol.events import Event
-from sparkwright.trust.shapes import Misfit, Usual, fitted, line
+from sparkwright.trust.shapes import OptionalField, ShapeError, line, validate
 
 STYLES = {
     "proved": "ok",
@@ -33,7 +33,7 @@ TABLES: dict[str, tuple[str, Columns]] = {
 }
 
 
-class Tables:
+class ResultTables:
     """A subscriber that prints the tables once all hosts are done.
 
     Args:
@@ -47,8 +47,12 @@ class Tables:
     def on(self, event: Event) -> None:
         if event["event"] == "task_finished" and event["module"] in TABLES:
             key, columns = TABLES[event["module"]]
-            row = {**{name: Usual(a_text, "") for _, name in columns}, "verdict": line, "fix": Usual(a_text, "")}
-            rows = list(_readable((event.get("data") or {}).get(key), row, f"{event['module']}.{key}"))
+            row = {
+                **{name: OptionalField(a_text, "") for _, name in columns},
+                "verdict": line,
+                "fix": OptionalField(a_text, ""),
+            }
+            rows = list(_valid_rows((event.get("data") or {}).get(key), row, f"{event['module']}.{key}"))
             if rows:
                 self._found.append((event["host"], event["module"], rows))
 
@@ -58,35 +62,35 @@ class Tables:
             self._write("", "")
             if many:
                 self._write("title", host)
-            for style, text in lines(rows, TABLES[module][1], width()):
+            for style, text in format_table(rows, TABLES[module][1], terminal_width()):
                 self._write(style, text)
 
 
-def _readable(found: object, shape: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+def _valid_rows(data: object, shape: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a host's answer that have the right shape, because a host may answer anything."""
-    for row in found if isinstance(found, list) else ():
-        with contextlib.suppress(Misfit):
-            yield from fitted([row], [shape], name)
+    for row in data if isinstance(data, list) else ():
+        with contextlib.suppress(ShapeError):
+            yield from validate([row], [shape], name)
 
 
-def lines(rows: Sequence[dict[str, Any]], columns: Columns, room: int | None) -> list[tuple[str, str]]:
+def format_table(rows: Sequence[dict[str, Any]], columns: Columns, max_width: int | None) -> list[tuple[str, str]]:
     """Return the style and text of each line. A fix follows its finding, with an arrow.
 
     Args:
-        room: characters per line, see `grid.lines`.
+        max_width: characters per line, see `grid.lines`.
     """
-    kept = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
-    cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in kept] for row in rows]
+    shown_columns = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
+    cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in shown_columns] for row in rows]
     for row, cell in zip(rows, cells, strict=True):
         cell[-1] += f"\n{ARROW}{row['fix']}" if row.get("fix") else ""
-    title, *shown = grid.lines([grid.Column(title) for title, _ in kept], cells, room)
-    found = [("muted", grid.text(line)) for line in title]
-    for row, lines_of_row in zip(rows, shown, strict=True):
-        found += _styled(STYLES.get(str(row["verdict"]), "muted"), [grid.text(line) for line in lines_of_row])
-    return found
+    title, *row_lines = grid.format_rows([grid.Column(title) for title, _ in shown_columns], cells, max_width)
+    styled = [("muted", grid.plain_text(line)) for line in title]
+    for row, lines_of_row in zip(rows, row_lines, strict=True):
+        styled += _style_row(STYLES.get(str(row["verdict"]), "muted"), [grid.plain_text(line) for line in lines_of_row])
+    return styled
 
 
-def _styled(verdict: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _style_row(verdict: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield a row's lines with their styles: the first line by verdict, then the evidence, then the fix."""
     style = "muted"
     for n, text in enumerate(texts):

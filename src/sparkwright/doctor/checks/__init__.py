@@ -25,7 +25,7 @@ CHECKS: dict[str, Check] = {
     operating_system.SESSION_NAME: operating_system.check_session,
     operating_system.LANGUAGE_NAME: operating_system.check_language,
     network.NAMES_NAME: network.check_names,
-    memory.NAME: memory.check,
+    memory.BUDGET_NAME: memory.check_memory,
     memory.EARLYOOM_NAME: memory.check_earlyoom,
     memory.SWAP_NAME: memory.check_swap,
     memory.SHM_NAME: memory.check_shm,
@@ -43,14 +43,14 @@ CHECKS: dict[str, Check] = {
 }
 
 
-AT_ONCE = 6
+MAX_PARALLEL_CHECKS = 6
 
 
-def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
+def run_checks(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
     """Return the findings in the order of the checks. A check that raises is `unknown` and does not hide the others."""
 
-    def one(named: tuple[str, Check]) -> list[Finding]:
-        name, check = named
+    def run_check(item: tuple[str, Check]) -> list[Finding]:
+        name, check = item
         try:
             return list(check(host))
         except SparkwrightError as error:
@@ -58,13 +58,13 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
         except Exception as error:  # an unexpected error must not hide the other checks
             return [Finding(name, "unknown", f"internal error in the check: {type(error).__name__}: {error}")]
 
-    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        found = [finding for findings in pool.map(one, checks.items()) for finding in findings]
-    pretended = host.context.machine.sandbox  # a sandbox's `sudo` would be this machine's
-    return [replace(finding, repair="") for finding in found] if pretended else found
+    with ThreadPoolExecutor(max_workers=MAX_PARALLEL_CHECKS) as pool:
+        results = [finding for findings in pool.map(run_check, checks.items()) for finding in findings]
+    is_sandbox = host.context.machine.sandbox  # a sandbox's `sudo` would be this machine's
+    return [replace(finding, repair="") for finding in results] if is_sandbox else results
 
 
-def sentence(findings: Sequence[Finding]) -> str:
+def format_counts(findings: Sequence[Finding]) -> str:
     """Return a sentence with the numbers of findings that are bad, warnings, unknown and ok."""
     counts = Counter(finding.verdict for finding in findings)
     return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

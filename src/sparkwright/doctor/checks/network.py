@@ -14,61 +14,68 @@ from sparkwright.host.containers import containers, port_forwarders
 from sparkwright.units import GIB
 
 FABRIC_NAME = "fabric"
-MEMORY = "RDMA memory"
+RDMA_MEMORY_NAME = "RDMA memory"
 
 
 def check_fabric(host: Host) -> Iterator[Finding]:
-    found = fabric.links(host)
-    up = {port: links for port, links in fabric.ports(found).items() if any(link.active for link in links)}
+    adapters = fabric.list_links(host)
+    up = {port: links for port, links in fabric.group_by_port(adapters).items() if any(link.active for link in links)}
     if not up:
-        verdict: Verdict = "ok" if found else "unknown"  # a Spark has adapters even if no cable is plugged in
-        shown = "no link is up" if found else "no RDMA adapter seen"
+        verdict: Verdict = "ok" if adapters else "unknown"  # a Spark has adapters even if no cable is plugged in
+        summary = "no link is up" if adapters else "no RDMA adapter seen"
         yield Finding(
-            FABRIC_NAME, verdict, f"{shown}: needed only for a model over several hosts", source=known.PLAYBOOKS
+            FABRIC_NAME, verdict, f"{summary}: needed only for a model over several hosts", source=known.PLAYBOOKS
         )
         yield from (
-            finding for finding in memory(host) if finding.verdict == "bad"
+            finding for finding in check_rdma_memory(host) if finding.verdict == "bad"
         )  # the driver's allocations fail too
         return
-    for port, links in up.items():
-        problems = list(problems_of(links))
+    for port, port_links in up.items():
+        problems = list(port_problems(port_links))
         for verdict, evidence, fix, source in problems:
             yield Finding(f"{FABRIC_NAME} {port}", verdict, evidence, fix, source)
         if not problems:
-            yield Finding(f"{FABRIC_NAME} {port}", "ok", _shown(links), source=known.PLAYBOOKS)
-    yield from memory(host)
+            yield Finding(f"{FABRIC_NAME} {port}", "ok", _format_links(port_links), source=known.PLAYBOOKS)
+    yield from check_rdma_memory(host)
 
 
-def problems_of(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
+def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
     """Yield the problems of a port as (verdict, evidence, fix, source)."""
     up = [link for link in links if link.active]
     down = [link.adapter for link in links if not link.active]
     if down:
-        about = known.BOTH_TWINS
-        yield "warning", f"{', '.join(down)} is down, its twin is up: {about.says}", _bring_up(links), about.source
+        fact = known.BOTH_TWINS
+        yield "warning", f"{', '.join(down)} is down, its twin is up: {fact.says}", _bring_up(links), fact.source
     versions = {link.adapter: link.firmware for link in links if link.firmware}
     if len(set(versions.values())) > 1:
-        about = known.NIC_FIRMWARE
-        shown = ", ".join(f"{name} has firmware {version}" for name, version in versions.items())
-        yield "warning", f"{shown}: {about.says}", "fwupdmgr get-updates", about.source
+        fact = known.NIC_FIRMWARE
+        versions_text = ", ".join(f"{name} has firmware {version}" for name, version in versions.items())
+        yield "warning", f"{versions_text}: {fact.says}", "fwupdmgr get-updates", fact.source
     for link in up:
         if 0 < link.rate_gbps < known.LINK_GBPS:
-            about = known.SLOW_LINK
-            yield "warning", f"{link.adapter}: {link.rate_gbps:.0f} Gb/s: {about.says}", "", about.source
+            fact = known.SLOW_LINK
+            yield "warning", f"{link.adapter}: {link.rate_gbps:.0f} Gb/s: {fact.says}", "", fact.source
         if 0 < link.mtu < known.JUMBO_MTU:
-            about = known.JUMBO
+            fact = known.JUMBO
             fix = f"sudo ip link set {link.interface} mtu {known.JUMBO_MTU} (and in /etc/netplan, on every host)"
-            yield "warning", f"{link.interface}: MTU {link.mtu}: {about.says}", fix, about.source
+            yield "warning", f"{link.interface}: MTU {link.mtu}: {fact.says}", fix, fact.source
         if link.pci.endswith((" x1", " x2")):
-            about = known.PCI_WIDTH
-            yield "warning", f"{link.adapter}: {link.pci}: {about.says}", "fwupdmgr get-updates", about.source
-        bare = [found for found in (address.partition("/")[0] for address in link.addresses) if found not in link.gids]
+            fact = known.PCI_WIDTH
+            yield "warning", f"{link.adapter}: {link.pci}: {fact.says}", "fwupdmgr get-updates", fact.source
+        without_gid = [
+            found for found in (address.partition("/")[0] for address in link.addresses) if found not in link.gids
+        ]
         if not link.addresses:
-            about = known.TWIN_ADDRESSES
-            yield "warning", f"{link.interface} has no IPv4 address: {about.says}", "", about.source
-        elif bare:
-            about = known.ROCE_GID
-            yield "bad", f"{link.adapter} has no RoCE v2 GID for {bare[0]}: {about.says}", "sudo reboot", about.source
+            fact = known.TWIN_ADDRESSES
+            yield "warning", f"{link.interface} has no IPv4 address: {fact.says}", "", fact.source
+        elif without_gid:
+            fact = known.ROCE_GID
+            yield (
+                "bad",
+                f"{link.adapter} has no RoCE v2 GID for {without_gid[0]}: {fact.says}",
+                "sudo reboot",
+                fact.source,
+            )
 
 
 def _bring_up(links: list[Link]) -> str:
@@ -76,108 +83,110 @@ def _bring_up(links: list[Link]) -> str:
     return f"sudo ip link set {name} up" if name else ""
 
 
-def _shown(links: list[Link]) -> str:
+def _format_links(links: list[Link]) -> str:
     names = " and ".join(link.interface or link.adapter for link in links)
     firmware = f", firmware {links[0].firmware}" if links[0].firmware else ""
     return f"{names}: {links[0].rate_gbps:.0f} Gb/s, MTU {links[0].mtu}, {', '.join(links[0].addresses)}{firmware}"
 
 
-def memory(host: Host) -> Iterator[Finding]:
+def check_rdma_memory(host: Host) -> Iterator[Finding]:
     """Check for a kernel that reserves its CMA and reports more of it as free than exists."""
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
-    memory, about = host.memory() or {}, known.CMA
-    if "CmaFree" not in memory or "CmaTotal" not in memory:
-        yield Finding(MEMORY, "unknown", "no CmaFree in /proc/meminfo", source=about.source)
+    meminfo, fact = host.memory() or {}, known.CMA
+    if "CmaFree" not in meminfo or "CmaTotal" not in meminfo:
+        yield Finding(RDMA_MEMORY_NAME, "unknown", "no CmaFree in /proc/meminfo", source=fact.source)
         return
-    free, total = memory["CmaFree"], memory["CmaTotal"]
-    off = "kho=off" in (host.read("/proc/cmdline") or "").split()
-    if re.match(r"7\.0\.", release) and free > total + known.CMA_LOST_BYTES and not off:
-        shown = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {about.says}"
-        yield Finding(MEMORY, "bad", shown, "add kho=off to the kernel command line and reboot", about.source)
+    free, total = meminfo["CmaFree"], meminfo["CmaTotal"]
+    is_kho_off = "kho=off" in (host.read("/proc/cmdline") or "").split()
+    if re.match(r"7\.0\.", release) and free > total + known.CMA_LOST_BYTES and not is_kho_off:
+        evidence = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {fact.says}"
+        yield Finding(
+            RDMA_MEMORY_NAME, "bad", evidence, "add kho=off to the kernel command line and reboot", fact.source
+        )
     else:
-        yield Finding(MEMORY, "ok", f"{release}: CmaTotal {total / GIB:.2f} GiB", source=about.source)
+        yield Finding(RDMA_MEMORY_NAME, "ok", f"{release}: CmaTotal {total / GIB:.2f} GiB", source=fact.source)
 
 
 NAMES_NAME = "names"
-COUNTED = re.compile(r"^(.*)-(\d{1,4})$")
+NUMBERED_NAME = re.compile(r"^(.*)-(\d{1,4})$")
 
 
 def check_names(host: Host) -> Iterator[Finding]:
-    own = (host.read("/proc/sys/kernel/hostname") or host.read("/etc/hostname") or "").strip()
-    yield _own(host, own)
-    yield from _avahi(host, own)
-    yield _hub(host)
+    hostname = (host.read("/proc/sys/kernel/hostname") or host.read("/etc/hostname") or "").strip()
+    yield _own_name_finding(host, hostname)
+    yield from _check_avahi(host, hostname)
+    yield _hub_name_finding(host)
 
 
-def _own(host: Host, own: str) -> Finding:
+def _own_name_finding(host: Host, hostname: str) -> Finding:
     source = known.OWN_NAME.source
-    if not own:
+    if not hostname:
         return Finding(NAMES_NAME, "unknown", "cannot read the hostname", source=source)
-    answer = host.output("getent", "hosts", own)
-    if answer is None:
-        return Finding(NAMES_NAME, "unknown", f"unknown whether {own} resolves", source=source)
-    if not answer.ok:
-        fix = f"echo 127.0.1.1 {own} | sudo tee -a /etc/hosts"
-        evidence = f"{own} does not resolve on the host itself: {known.OWN_NAME.says}"
+    result = host.output("getent", "hosts", hostname)
+    if result is None:
+        return Finding(NAMES_NAME, "unknown", f"unknown whether {hostname} resolves", source=source)
+    if not result.ok:
+        fix = f"echo 127.0.1.1 {hostname} | sudo tee -a /etc/hosts"
+        evidence = f"{hostname} does not resolve on the host itself: {known.OWN_NAME.says}"
         return Finding(NAMES_NAME, "warning", evidence, fix, source)
-    return Finding(NAMES_NAME, "ok", f"{own} is {' '.join(answer.out.split()[:1])}", source=source)
+    return Finding(NAMES_NAME, "ok", f"{hostname} is {' '.join(result.out.split()[:1])}", source=source)
 
 
-def _avahi(host: Host, own: str) -> Iterator[Finding]:
+def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
     """Check the name that avahi-daemon took, according to its process title: avahi-daemon: running [spark-2.local]."""
     titles = " ".join(word for words in host.processes("avahi-daemon") for word in words)
-    found = re.search(r"running \[([^\]]{1,255})\]", titles)
-    if not found:
+    match = re.search(r"running \[([^\]]{1,255})\]", titles)
+    if not match:
         return
-    taken = found[1].removesuffix(".local")
-    counted = COUNTED.match(taken)
-    if counted and counted[1] == own:
+    announced = match[1].removesuffix(".local")
+    numbered = NUMBERED_NAME.match(announced)
+    if numbered and numbered[1] == hostname:
         fix = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
-        evidence = f"avahi announces {found[1]} instead of {own}.local: {known.AVAHI.says}"
+        evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known.AVAHI.says}"
         yield Finding("avahi", "warning", evidence, f"{fix} && sudo systemctl restart avahi-daemon", known.AVAHI.source)
     else:
-        yield Finding("avahi", "ok", f"{found[1]}", source=known.AVAHI.source)
+        yield Finding("avahi", "ok", f"{match[1]}", source=known.AVAHI.source)
 
 
-def _hub(host: Host) -> Finding:
+def _hub_name_finding(host: Host) -> Finding:
     """Check that the name of the hub, or of the proxy to it, can be resolved, unless it is an address."""
     machine = host.context.machine
     proxy = machine.env.get("HTTPS_PROXY") or machine.env.get("https_proxy") or ""
     name = urlsplit(proxy if "://" in proxy else machine.hub_url).hostname or ""
     if not name or re.fullmatch(r"[\d.]+|.*:.*", name):
         return Finding("DNS", "ok", f"{name} is an address")
-    answer = host.output("getent", "ahosts", name)
-    if answer is None:
+    result = host.output("getent", "ahosts", name)
+    if result is None:
         return Finding("DNS", "unknown", f"timed out resolving {name}", "resolvectl status", "getent(1)")
-    if not answer.ok:
+    if not result.ok:
         return Finding("DNS", "bad", f"cannot resolve {name}", "resolvectl status", "getent(1)")
-    return Finding("DNS", "ok", f"{name} is {answer.out.split()[0]}", source="getent(1)")
+    return Finding("DNS", "ok", f"{name} is {result.out.split()[0]}", source="getent(1)")
 
 
 PORTS_NAME = "port"
 
 
 def check_ports(host: Host) -> Iterator[Finding]:
-    wanted = host.wanted
-    if not wanted.port and wanted.recipe:
+    server = host.wanted
+    if not server.port and server.recipe:
         yield Finding(PORTS_NAME, "ok", "no port is needed: the head of the cluster answers requests")
         return
-    if not wanted.port:
+    if not server.port:
         yield Finding(PORTS_NAME, "unknown", "the host has no recipe, so no port to check")
         return
     try:
         client = host.context.docker()
-        holder = containers.who_listens(client, wanted.port)
+        holder = containers.describe_port_holder(client, server.port)
     except SparkwrightError:
-        yield Finding(PORTS_NAME, "unknown", f"unknown what uses port {wanted.port}: no answer from Docker")
+        yield Finding(PORTS_NAME, "unknown", f"unknown what uses port {server.port}: no answer from Docker")
         return
     if not holder:
-        yield Finding(PORTS_NAME, "ok", f"port {wanted.port} is free")
-    elif holder == f"container {wanted.container}":
-        yield Finding(PORTS_NAME, "ok", f"port {wanted.port} is used by this server")
+        yield Finding(PORTS_NAME, "ok", f"port {server.port} is free")
+    elif holder == f"container {server.container}":
+        yield Finding(PORTS_NAME, "ok", f"port {server.port} is used by this server")
     else:
         kind, _, name = holder.partition(" ")
-        fix = f"docker stop {name}" if kind == "container" else f"sudo ss -tlnp 'sport = :{wanted.port}'"
+        fix = f"docker stop {name}" if kind == "container" else f"sudo ss -tlnp 'sport = :{server.port}'"
         if holder.startswith(port_forwarders.TITLE):
-            fix = port_forwarders.COMMAND
-        yield Finding(PORTS_NAME, "bad", f"port {wanted.port} is in use by {holder}", fix, "docker run --publish")
+            fix = port_forwarders.RESTART_COMMAND
+        yield Finding(PORTS_NAME, "bad", f"port {server.port} is in use by {holder}", fix, "docker run --publish")

@@ -12,14 +12,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.doctor.diagnosis import down_causes, inspect, server_state
-from sparkwright.doctor.diagnosis.server_probe import Expected, Measured, ServerProbe, measure
-from sparkwright.doctor.diagnosis.server_state import EXITS, DiagnosisInput, RecipeFacts, ServerState, standing
+from sparkwright.doctor.diagnosis.server_probe import ExpectedRate, Measurement, ServerProbe, measure_rate
+from sparkwright.doctor.diagnosis.server_state import EXITS, DiagnosisInput, RecipeFacts, ServerState, evaluate_state
 from sparkwright.engines import slowness as slow_causes
 from sparkwright.engines import tasks
 from sparkwright.engines.slowness import Cause
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.probe import start_of
+from sparkwright.health.probe import start_id
 from sparkwright.health.record import Gpu
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
@@ -33,12 +33,12 @@ from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
 #: how long a server may take to exit after a request, in seconds
-ENDS_S = 2.0
-AGAIN_S = 0.2
+EXIT_TIMEOUT_S = 2.0
+POLL_S = 0.2
 
 
 @dataclass
-class Answer:
+class DiagnosisResult:
     """The diagnosis of a host's server."""
 
     #: observation of the server
@@ -46,17 +46,17 @@ class Answer:
     #: state of the server
     place: ServerState
     #: expected rate of a single stream
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedRate = field(default_factory=ExpectedRate)
     #: the measurement; None if nothing was measured
-    measured: Measured | None = None
+    measured: Measurement | None = None
     #: ranked causes; those that could not be determined have the verdict unknown
     causes: Sequence[Cause] = ()
-    gpu: background.State = field(default_factory=background.State)
+    gpu: background.GpuState = field(default_factory=background.GpuState)
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as plain JSON, in the schema of `diagnose --json` (docs/diagnose.md)."""
         rate = self.measured.tok_per_s if self.measured else None
-        box = self.seen.box
+        container = self.seen.box
         return {
             "schema": SCHEMA,
             "state": self.place.state,
@@ -68,10 +68,10 @@ class Answer:
             "expected_by": self.expected.source or None,
             "container": {
                 "name": self.seen.name or None,
-                "status": box.status or None,
-                "exit_code": self.seen.end.code if box.status != "running" else None,
-                "restarts": box.restarts,
-                "started_s": box.started_s,
+                "status": container.status or None,
+                "exit_code": self.seen.end.code if container.status != "running" else None,
+                "restarts": container.restarts,
+                "started_s": container.started_s,
             },
             "gpu": self.gpu.to_json(),
             "causes": [cause.to_json() for cause in self.causes],
@@ -80,14 +80,16 @@ class Answer:
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
     """Diagnose this host's server without changing anything. An idle server is asked for a token and a few short answers."""
-    good, limits = good_states.last(context.state), Settings.of(context.state).limits
+    good_state, limits = good_states.load_last(context.state), Settings.of(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
-    seen = inspect.inspect_server(context, good, facts.container, limits, time.time())
-    key = facts.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
-    answer = _Diagnosis(context, facts, good, limits, inspect.url_of(seen, good) or facts.base_url, key).of(seen)
-    shown: dict[str, Any] = secret_patterns.leaves(Redactor([key]).value(answer.to_json()))
-    return shown
+    seen = inspect.inspect_server(context, good_state, facts.container, limits, time.time())
+    key = facts.key or (server_key.read_container_key(context.state, seen.inspected) if seen.inspected else "")
+    result = _Diagnosis(
+        context, facts, good_state, limits, inspect.diagnosed_url(seen, good_state) or facts.base_url, key
+    ).of(seen)
+    redacted: dict[str, Any] = secret_patterns.mask_texts(Redactor([key]).value(result.to_json()))
+    return redacted
 
 
 @dataclass(frozen=True)
@@ -105,136 +107,157 @@ class _Diagnosis:
     #: the server's API key
     key: str
 
-    def of(self, seen: DiagnosisInput) -> Answer:
+    def of(self, server: DiagnosisInput) -> DiagnosisResult:
         """Probe the server, and measure it if that does not disturb requests."""
-        if (place := server_state.worker_standing(self.context, self.good, seen)) is not None:
-            return self._not_measured(seen, place)
-        asking = ServerProbe(seen.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state))
+        if (state := server_state.worker_state(self.context, self.good, server)) is not None:
+            return self._explain_unmeasured(server, state)
+        prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state))
         model = ""
-        if self.url and seen.box.status not in ("exited", "created", "paused", "dead", "absent"):
-            seen = replace(seen, probe=asking.health())
-            if seen.probe.health == 200 and not seen.busy:
+        if self.url and server.box.status not in ("exited", "created", "paused", "dead", "absent"):
+            server = replace(server, probe=prober.health())
+            if server.probe.health == 200 and not server.busy:
                 serve = self.good.get("serve") or {}
-                model = asking.served_name(str(serve.get("served_name", "")) or self.asked.model)
-                seen = self._with_token(asking, seen, model)
-        elif self.url and not seen.busy:
-            seen = _with_listener(seen, self.context, self.url)
-        place = standing(seen, self.limits) or _of_another_task(seen)
-        return self._measured(seen, model) if place is None else self._not_measured(seen, place)
+                model = prober.served_name(str(serve.get("served_name", "")) or self.asked.model)
+                server = self._with_token(prober, server, model)
+        elif self.url and not server.busy:
+            server = _with_listener(server, self.context, self.url)
+        state = evaluate_state(server, self.limits) or _other_task_state(server)
+        return self._measure(server, model) if state is None else self._explain_unmeasured(server, state)
 
-    def _with_token(self, asking: ServerProbe, seen: DiagnosisInput, model: str) -> DiagnosisInput:
+    def _with_token(self, prober: ServerProbe, server: DiagnosisInput, model: str) -> DiagnosisInput:
         """Add the result of a token request, unless others are using the server. It is inspected again if it exited."""
-        probe = asking.others(seen.probe, seen)
+        probe = prober.detect_traffic(server.probe, server)
         if not probe.running:
-            words = list((seen.inspected.get("Config") or {}).get("Cmd") or ())
-            probe = asking.token(probe, model, asking.http.low_priority(words))
-        seen = replace(seen, probe=probe)
-        return self._after_an_error(seen) if probe.token == "error" else seen
+            words = list((server.inspected.get("Config") or {}).get("Cmd") or ())
+            probe = prober.token(probe, model, prober.http.low_priority(words))
+        server = replace(server, probe=probe)
+        return self._inspect_after_error(server) if probe.token == "error" else server
 
-    def _after_an_error(self, seen: DiagnosisInput) -> DiagnosisInput:
+    def _inspect_after_error(self, server: DiagnosisInput) -> DiagnosisInput:
         """Inspect the server again after an error, in case it exited because of the request.
 
         Its process outlives its last answer by a moment.
         """
         began_s = time.monotonic()
-        while seen.inspected and time.monotonic() - began_s < ENDS_S:
-            now = inspect.again(seen, self.context, self.good)
-            if start_of(now.box) != start_of(seen.box) or now.box.status != seen.box.status:
-                return replace(now, probe=replace(seen.probe, token="ended"))
-            time.sleep(AGAIN_S)
-        return seen
+        while server.inspected and time.monotonic() - began_s < EXIT_TIMEOUT_S:
+            now = inspect.inspect_again(server, self.context, self.good)
+            if start_id(now.box) != start_id(server.box) or now.box.status != server.box.status:
+                return replace(now, probe=replace(server.probe, token="ended"))
+            time.sleep(POLL_S)
+        return server
 
-    def _not_measured(self, seen: DiagnosisInput, place: ServerState) -> Answer:
-        now = background.sample_of(nvidia_smi.sample(self.context.machine))
-        about = inspect.seen(self.context, self.asked, self.good, seen, None, "")
-        rows = [*down_causes.causes(seen), *self._of_host(seen, Gpu(now.temperature_c if now else None))]
-        if down_causes.failed(seen):
-            rows += slow_causes.of_a_start(about, str(down_causes.last_words(seen).value or ""))
-        return Answer(
-            seen, place, causes=_named_once(slow_causes.ranked(rows)), gpu=background.summed([now] if now else [])
+    def _explain_unmeasured(self, server: DiagnosisInput, state: ServerState) -> DiagnosisResult:
+        gpu_sample = background.build_sample(nvidia_smi.sample_gpu(self.context.machine))
+        facts = inspect.build_rate_facts(self.context, self.asked, self.good, server, None, "")
+        rows = [
+            *down_causes.causes(server),
+            *self._host_causes(server, Gpu(gpu_sample.temperature_c if gpu_sample else None)),
+        ]
+        if down_causes.has_failed(server):
+            rows += slow_causes.find_start_causes(facts, str(down_causes.failure_reason(server).value or ""))
+        return DiagnosisResult(
+            server,
+            state,
+            causes=_deduplicate(slow_causes.rank_causes(rows)),
+            gpu=background.summarize_samples([gpu_sample] if gpu_sample else []),
         )
 
-    def _measured(self, seen: DiagnosisInput, model: str) -> Answer:
-        expected = Expected.of(self.context, self.good, self.asked.tok_per_s, verified=seen.box.verified)
-        found = measure(self.context, seen.engine.http, self.url, model, self.key, expected)
-        share = None if found.doubt or found.error else expected.share(found.runs)
-        slow = None if share is None else share < 1 - expected.tolerance
-        about = inspect.seen(self.context, self.asked, self.good, seen, found, self.url)
-        state = found.gpu
-        host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
-        why = slow_causes.causes(replace(about, share=share, slow=slow))
-        rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *why])
-        if slow:  # problems that do not slow tokens down come after the measured causes
+    def _measure(self, server: DiagnosisInput, model: str) -> DiagnosisResult:
+        expected = ExpectedRate.of(self.context, self.good, self.asked.tok_per_s, verified=server.box.verified)
+        measurement = measure_rate(self.context, server.engine.http, self.url, model, self.key, expected)
+        share = None if measurement.doubt or measurement.error else expected.share(measurement.runs)
+        is_slow = None if share is None else share < 1 - expected.tolerance
+        facts = inspect.build_rate_facts(self.context, self.asked, self.good, server, measurement, self.url)
+        gpu_state = measurement.gpu
+        host_causes = self._host_causes(
+            server, Gpu(gpu_state.temperature_c, gpu_state.power_w, gpu_state.clock_mhz, gpu_state.utilization_percent)
+        )
+        rate_causes = slow_causes.find_causes(replace(facts, share=share, slow=is_slow))
+        rows = slow_causes.rank_causes([*host_causes, *down_causes.restart_causes(server), *rate_causes])
+        if is_slow:  # problems that do not slow tokens down come after the measured causes
             rows.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
-        return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
+        return DiagnosisResult(
+            server,
+            evaluate_measurement(expected, measurement, is_slow, rows),
+            expected,
+            measurement,
+            _deduplicate(rows),
+            gpu_state,
+        )
 
-    def _of_host(self, seen: DiagnosisInput, now: Gpu) -> list[Cause]:
+    def _host_causes(self, server: DiagnosisInput, gpu: Gpu) -> list[Cause]:
         """Return the causes in the Docker Engine and the host."""
-        granted = seen.box.policy and not seen.broken and not seen.asleep
-        policy = str((self.good.get("spec") or {}).get("restart", "")) if granted else ""
-        return [*_docker(seen), *down_causes.host_causes(self.context, seen, now, policy, self.limits)]
+        has_policy = server.box.policy and not server.broken and not server.asleep
+        policy = str((self.good.get("spec") or {}).get("restart", "")) if has_policy else ""
+        return [*_docker_causes(server), *down_causes.host_causes(self.context, server, gpu, policy, self.limits)]
 
 
-def _of_another_task(seen: DiagnosisInput) -> ServerState | None:
+def _other_task_state(server: DiagnosisInput) -> ServerState | None:
     """Return the state of a server that answers but does not generate text and so has no rate; None if it generates."""
-    other, noun = tasks.aside(seen.engine.http), tasks.noun(seen.engine.http)
+    other, noun = tasks.reason_not_generating(server.engine.http), tasks.result_noun(server.engine.http)
     return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
 
-def _with_listener(seen: DiagnosisInput, context: Context, url: str) -> DiagnosisInput:
+def _with_listener(server: DiagnosisInput, context: Context, url: str) -> DiagnosisInput:
     port = urlsplit(url).port
     try:
-        listener = containers.who_listens(context.docker(), port) if port else ""
+        listener = containers.describe_port_holder(context.docker(), port) if port else ""
     except (SparkwrightError, OSError):
         listener = ""
-    return replace(seen, port=port, listener=listener)
+    return replace(server, port=port, listener=listener)
 
 
-def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> ServerState:
+def evaluate_measurement(
+    expected: ExpectedRate, measurement: Measurement, is_slow: bool | None, rows: Sequence[Cause]
+) -> ServerState:
     """Return the state of a measured server, or the reason why it could not be measured."""
     worst = next((cause for cause in rows if cause.verdict == "found"), None)
-    rate = found.tok_per_s
-    if found.error or rate is None:
-        message = found.error or "the responses had fewer than two tokens"
+    rate = measurement.tok_per_s
+    if measurement.error or rate is None:
+        message = measurement.error or "the responses had fewer than two tokens"
         return ServerState(
             "degraded", f"it generates a token, but a longer response failed: {message}", "`invoke logs` shows why."
         )
-    if found.doubt:
-        return ServerState("busy", f"throughput inconclusive: {found.doubt}", "Try again when nothing else is running.")
-    if slow is None:
-        but = f"; but {_because(worst)}" if worst else ""
-        message = f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){but}"
+    if measurement.doubt:
+        return ServerState(
+            "busy", f"throughput inconclusive: {measurement.doubt}", "Try again when nothing else is running."
+        )
+    if is_slow is None:
+        addition = f"; but {_format_cause(worst)}" if worst else ""
+        message = (
+            f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){addition}"
+        )
         return ServerState("degraded" if worst else "unknown", message)
-    of = f"{_figure(rate)} of {_figure(expected.tok_per_s or 0)} tok/s"
-    if slow:
+    comparison = f"{_format_rate(rate)} of {_format_rate(expected.tok_per_s or 0)} tok/s"
+    if is_slow:
         reason = next((cause for cause in rows if cause.verdict == "found" and cause.of_rate), None)
-        why = _because(reason) if reason else "no measured cause"
-        return ServerState("slow", f"slow: {of}; {why}", reason.fix if reason else "")
+        cause_text = _format_cause(reason) if reason else "no measured cause"
+        return ServerState("slow", f"slow: {comparison}; {cause_text}", reason.fix if reason else "")
     if worst:
-        return ServerState("degraded", f"not slow: {of}; but {_because(worst)}", worst.fix)
-    return ServerState("ok", f"not slow: {of}")
+        return ServerState("degraded", f"not slow: {comparison}; but {_format_cause(worst)}", worst.fix)
+    return ServerState("ok", f"not slow: {comparison}")
 
 
-def _figure(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     """Format a number with at most one decimal: 47, 5.7."""
     return f"{round(rate, 1):g}"
 
 
-def _because(cause: Cause | None) -> str:
+def _format_cause(cause: Cause | None) -> str:
     return f"{cause.name}: {cause.evidence}" if cause else ""
 
 
-def _docker(seen: DiagnosisInput) -> list[Cause]:
+def _docker_causes(server: DiagnosisInput) -> list[Cause]:
     """Return the cause in the Docker Engine itself if it does not answer."""
-    if not seen.engine_error:
+    if not server.engine_error:
         return []
-    message = f"{seen.engine_error}; cannot read its container or log"
-    return [Cause("no answer from the Docker Engine", "found", message, seen.engine_fix, 175, of_rate=False)]
+    message = f"{server.engine_error}; cannot read its container or log"
+    return [Cause("no answer from the Docker Engine", "found", message, server.engine_fix, 175, of_rate=False)]
 
 
-def _named_once(rows: Sequence[Cause]) -> list[Cause]:
+def _deduplicate(rows: Sequence[Cause]) -> list[Cause]:
     """Drop causes with the name of an earlier one, because two rules may find the same and the first explains more."""
-    kept: dict[str, Cause] = {}
+    by_name: dict[str, Cause] = {}
     for cause in rows:
-        kept.setdefault(cause.name, cause)
-    return list(kept.values())
+        by_name.setdefault(cause.name, cause)
+    return list(by_name.values())

@@ -8,25 +8,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, Probe
+from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, ProbeResult
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.probe import start_of
+from sparkwright.health.probe import start_id
 from sparkwright.health.store import CheckHistory
 from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
-from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.measure import background, http_probe, smoke, stream
-from sparkwright.measure.asker import Asker
-from sparkwright.measure.background import Lag, undisturbed
-from sparkwright.measure.http_probe import risen, settled, uncounted
-from sparkwright.measure.smoke import Baseline, Run, Taken
+from sparkwright.measure.asker import ServerClient
+from sparkwright.measure.background import LagSampler, suspend_gc
+from sparkwright.measure.http_probe import counter_increase, has_foreign_tokens, read_settled_counters
+from sparkwright.measure.smoke import Baseline, Measurements, Run
 
-HEALTH_S = 5.0
-AGAIN_S = 0.5
+HEALTH_TIMEOUT_S = 5.0
+POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,83 +46,93 @@ class ServerProbe:
     #: waits for a number of seconds
     pause: Callable[[float], None] = time.sleep
 
-    def health(self) -> Probe:
+    def health(self) -> ProbeResult:
         """Probe /health."""
-        found = http_probe.ask(self.url, self.http.health, timeout_s=max(HEALTH_S, self.http.health_s))
-        return Probe(self.url, health=found.status, error=found.error)
+        result = http_probe.send_request(
+            self.url, self.http.health, timeout_s=max(HEALTH_TIMEOUT_S, self.http.health_s)
+        )
+        return ProbeResult(self.url, health=result.status, error=result.error)
 
     def served_name(self, known: str) -> str:
         """Return the model name for requests, which is the verified one or else the first that the server lists."""
-        answer = http_probe.ask(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_S)
-        names = openai_api.served(self.http, answer.json())
+        answer = http_probe.send_request(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_TIMEOUT_S)
+        names = openai_api.parse_models(self.http, answer.json())
         return known if known in names else next(iter(names), known)
 
-    def others(self, probe: Probe, seen: DiagnosisInput) -> Probe:
+    def detect_traffic(self, probe: ProbeResult, server: DiagnosisInput) -> ProbeResult:
         """Detect other clients and their token rate, by reading the counters twice, and for longer if nothing moves."""
         before, at_s = self._counters(), time.monotonic()
         if roles.RUNNING not in before:
             return probe
-        self.pause(AGAIN_S)
+        self.pause(POLL_S)
         after = self._counters()
-        moved = _beats(after) - _beats(before)
-        running = max(http_probe.busy_requests(before) or 0.0, http_probe.busy_requests(after) or 0.0, float(moved > 0))
-        if not running or moved > 0:
+        progress = _heartbeat(after) - _heartbeat(before)
+        running = max(
+            http_probe.count_active_requests(before) or 0.0,
+            http_probe.count_active_requests(after) or 0.0,
+            float(progress > 0),
+        )
+        if not running or progress > 0:
             return replace(probe, running=running, rate=self._rate(before, after, at_s))
-        return self._watched(replace(probe, running=running), seen, before)
+        return self._watch_stalled(replace(probe, running=running), server, before)
 
-    def token(self, probe: Probe, model: str, priority: int) -> Probe:
+    def token(self, probe: ProbeResult, model: str, priority: int) -> ProbeResult:
         """Request one token."""
         limit_s = self.limits.token_s
-        made = http_probe.token_check(
+        result = http_probe.check_token(
             self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority
         )
-        return replace(probe, token=made.token, error=made.error, waited_s=limit_s if made.token == "none" else 0.0)
+        return replace(
+            probe, token=result.token, error=result.error, waited_s=limit_s if result.token == "none" else 0.0
+        )
 
-    def _watched(self, probe: Probe, seen: DiagnosisInput, before: Mapping[str, float]) -> Probe:
+    def _watch_stalled(self, probe: ProbeResult, server: DiagnosisInput, before: Mapping[str, float]) -> ProbeResult:
         """Watch requests that get no tokens until one gets a token, they end, or enough time has passed to be sure."""
-        still_s = self._still_already_s(seen, _beats(before))
+        still_s = self._known_stall_s(server, _heartbeat(before))
         began_s = time.monotonic() - still_s
-        most_s = min(self.limits.frozen_s, max(still_s + AGAIN_S, self.limits.token_s * 2))
-        while (now_s := time.monotonic()) - began_s < most_s:
-            self.pause(AGAIN_S)
+        max_s = min(self.limits.frozen_s, max(still_s + POLL_S, self.limits.token_s * 2))
+        while (now_s := time.monotonic()) - began_s < max_s:
+            self.pause(POLL_S)
             counters = self._counters()
-            if _beats(counters) > _beats(before):
+            if _heartbeat(counters) > _heartbeat(before):
                 return replace(probe, rate=self._rate(before, counters, now_s))
-            if not http_probe.busy_requests(counters):
+            if not http_probe.count_active_requests(counters):
                 return replace(probe, running=0.0)
         return replace(probe, still_s=time.monotonic() - began_s)
 
-    def _still_already_s(self, seen: DiagnosisInput, beats: float) -> float:
+    def _known_stall_s(self, server: DiagnosisInput, beats: float) -> float:
         """Return how long the counter has been unchanged, according to the last check, if the server was not restarted since."""
-        since_s = self.remembered.still_since_s(start_of(seen.box), beats)
-        return 0.0 if since_s is None else max(0.0, seen.now_s - since_s)
+        since_s = self.remembered.still_since_s(start_id(server.box), beats)
+        return 0.0 if since_s is None else max(0.0, server.now_s - since_s)
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
         """Return the tokens per second in between; None if there were none, or if the engine counts them when a request ends."""
         generated = after.get(roles.GENERATED, 0.0) - before.get(roles.GENERATED, 0.0)
-        return generated / (time.monotonic() - since_s) if generated > 0 and not self.http.apart else None
+        return (
+            generated / (time.monotonic() - since_s) if generated > 0 and not self.http.has_separate_heartbeat else None
+        )
 
     def _counters(self) -> dict[str, float]:
         return http_probe.read_counters(self.http, self.url, self.key)[0]
 
 
-def _beats(counters: Mapping[str, float]) -> float:
+def _heartbeat(counters: Mapping[str, float]) -> float:
     return counters.get(roles.HEARTBEAT, 0.0)
 
 
-TOKENS = 64
+MEASURED_TOKENS = 64
 WARM_UP_TOKENS = 8
-CAP_S = 4.0
-THINKS_TOKENS = 32
-THINKS_S = 2.0
+STREAM_LIMIT_S = 4.0
+REASONING_TOKENS = 32
+REASONING_LIMIT_S = 2.0
 #: share of the expected rate below which a single stream is conclusive
-PLAIN = 0.5
+CONCLUSIVE_SHARE = 0.5
 #: share by which a rate may be below the recipe's and still be as expected
 RECIPE_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedRate:
     """The expected rate of a single stream."""
 
     #: tokens per second
@@ -136,15 +146,15 @@ class Expected:
     @classmethod
     def of(
         cls, context: Context, good: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
-    ) -> Expected:
+    ) -> ExpectedRate:
         """Return the baseline if this is the verified server, or else the rate that the recipe expects."""
         serve = good.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
             http = container_labels.engine_of_spec(good.get("spec")).http
-            found = Baselines(context.state).read(key_of(key, context.machine, http))
-            if found is not None:
-                return cls(found.median, found.tolerance, "baseline", found)
+            baseline = Baselines(context.state).read(build_key(key, context.machine, http))
+            if baseline is not None:
+                return cls(baseline.median, baseline.tolerance, "baseline", baseline)
         expected = recipe_tok_per_s or (serve.get("tok_per_s") if verified else None)
         return cls(float(expected), source="recipe") if expected else cls()
 
@@ -158,10 +168,10 @@ class Expected:
 
 
 @dataclass
-class Measured(Taken):
+class Measurement(Measurements):
     """The measurement of a stream, and what may have disturbed it."""
 
-    gpu: background.State = field(default_factory=background.State)
+    gpu: background.GpuState = field(default_factory=background.GpuState)
     #: True if the GPU is in a low-power state; None if its clock is unknown
     gpu_degraded: bool | None = None
     #: reasoning tokens among `answered`, from a stream that set no option for reasoning
@@ -185,60 +195,74 @@ class Measured(Taken):
     def acceptance(self) -> float | None:
         """The number of accepted tokens per draft; None without speculation."""
         counters = (roles.DRAFTS, roles.ACCEPTED_TOKENS)
-        drafts, accepted = (risen(self.before, self.after, name) or 0.0 for name in counters)
+        drafts, accepted = (counter_increase(self.before, self.after, name) or 0.0 for name in counters)
         return accepted / drafts if drafts > 0 else None
 
 
-def measure(context: Context, http: Http, url: str, model: str, key: str, expected: Expected) -> Measured:
+def measure_rate(context: Context, http: Http, url: str, model: str, key: str, expected: ExpectedRate) -> Measurement:
     """Measure a warm-up and a stream, and two more if the first is inconclusive."""
-    found = Measured(before=http_probe.read_counters(http, url, key)[0])
-    asker = Asker(http, model, url, key)
+    measurement = Measurement(before=http_probe.read_counters(http, url, key)[0])
+    asker = ServerClient(http, model, url, key)
 
-    def asked(name: str, tokens: int) -> stream.Stream:
-        return asker.run(asker.request(smoke.prompt(name), tokens), cap_s=CAP_S)
+    def run_stream(name: str, tokens: int) -> stream.Stream:
+        return asker.run(asker.request(smoke.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
 
-    with undisturbed(), Lag() as lag, background.Sampler(lambda: nvidia_smi.sample(context.machine)) as sampler:
+    with (
+        suspend_gc(),
+        LagSampler() as lag,
+        background.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
+    ):
         try:
-            found.count(asked("prose", WARM_UP_TOKENS))
+            measurement.count(run_stream("prose", WARM_UP_TOKENS))
             sampler.forget()
-            found.take("prose", asked("prose", TOKENS))
-            share = expected.share(found.runs)
-            unclear = share is None or PLAIN < share < 1 - expected.tolerance / 2
-            for name in ("code", "reasoning") if unclear else ():
-                found.take(name, asked(name, TOKENS))
-            _think(found, http, url, model, key)
+            measurement.take("prose", run_stream("prose", MEASURED_TOKENS))
+            share = expected.share(measurement.runs)
+            is_inconclusive = share is None or CONCLUSIVE_SHARE < share < 1 - expected.tolerance / 2
+            for name in ("code", "reasoning") if is_inconclusive else ():
+                measurement.take(name, run_stream(name, MEASURED_TOKENS))
+            _measure_reasoning(measurement, http, url, model, key)
         except stream.StreamError as error:
-            found.error = str(error)
-        found.gpu = sampler.state
-    if found.gpu.known:
-        found.gpu_degraded = found.gpu.degraded(expected.baseline.clock_mhz if expected.baseline else None)
-    found.after = settled(lambda: http_probe.read_counters(http, url, key)[0], lambda after: _others(found, after))
-    found.doubt = _doubt(found, lag)
-    return found
+            measurement.error = str(error)
+        measurement.gpu = sampler.state
+    if measurement.gpu.known:
+        measurement.gpu_degraded = measurement.gpu.is_degraded(
+            expected.baseline.clock_mhz if expected.baseline else None
+        )
+    measurement.after = read_settled_counters(
+        lambda: http_probe.read_counters(http, url, key)[0], lambda after: _describe_other_traffic(measurement, after)
+    )
+    measurement.doubt = _describe_doubt(measurement, lag)
+    return measurement
 
 
-def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
+def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: str, key: str) -> None:
     """Measure a stream that sets no option for reasoning."""
-    body = openai_api.measured_stream(http, model, smoke.prompt("reasoning"), THINKS_TOKENS)
-    plain = {name: value for name, value in body.items() if name not in http.plain}
+    body = openai_api.build_stream_request(http, model, smoke.build_prompt("reasoning"), REASONING_TOKENS)
+    default_body = {name: value for name, value in body.items() if name not in http.plain}
     try:
-        free = stream.run(url, plain, counted=http.counted, api_key=key, cap_s=THINKS_S)
+        result = stream.measure_stream(
+            url, default_body, counter_keys=http.counted, api_key=key, cap_s=REASONING_LIMIT_S
+        )
     except stream.StreamError:
         return
-    found.count(free)
-    found.thought, found.answered = min(free.thought, free.tokens), free.tokens
+    measurement.count(result)
+    measurement.thought, measurement.answered = min(result.thought, result.tokens), result.tokens
 
 
-def _others(found: Measured, after: Mapping[str, float]) -> str:
+def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]) -> str:
     """Describe the traffic of other clients during the measurement; empty if there was none."""
-    served = risen(found.before, after, roles.GENERATED)
-    if served is not None and not found.approximate and uncounted(served, found.tokens, found.capped):
-        return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"
-    running = http_probe.busy_requests(after)
-    return f"other traffic: {running:.0f} requests" if running and not found.capped else ""
+    served = counter_increase(measurement.before, after, roles.GENERATED)
+    if (
+        served is not None
+        and not measurement.approximate
+        and has_foreign_tokens(served, measurement.tokens, measurement.capped)
+    ):
+        return f"other traffic: it generated {served:.0f} tokens, only {measurement.tokens} for this measurement"
+    running = http_probe.count_active_requests(after)
+    return f"other traffic: {running:.0f} requests" if running and not measurement.capped else ""
 
 
-def _doubt(found: Measured, lag: Lag) -> str:
-    if lag.spoils_rates(found.decoding_s):
+def _describe_doubt(measurement: Measurement, lag: LagSampler) -> str:
+    if lag.spoils_rates(measurement.decoding_s):
         return f"this client is too slow: it wakes up {lag.p99_s * 1000:.0f} ms late (p99)"
-    return _others(found, found.after)
+    return _describe_other_traffic(measurement, measurement.after)

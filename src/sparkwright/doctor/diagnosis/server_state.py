@@ -14,18 +14,18 @@ from sparkwright.engines.log.state import UNKNOWN, EngineState, Reading
 from sparkwright.errors import Exit
 from sparkwright.health import current_state
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.judging.ranks import LOOP, SETTLED_S
-from sparkwright.health.probe import rank_now, start_of
+from sparkwright.health.judging.ranks import BACKOFF_RESET_S, MIN_LOOP_RESTARTS
+from sparkwright.health.probe import read_rank, start_id
 from sparkwright.health.record import Container
-from sparkwright.health.snapshot import Now
+from sparkwright.health.snapshot import Snapshot
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ContainerExit:
     """The last exit of a container."""
 
     #: exit code; None if unknown
@@ -38,7 +38,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeResult:
     """A server's answers to a probe."""
 
     url: str = ""
@@ -76,7 +76,7 @@ class DiagnosisInput:
     engine_fix: str = ""
     box: Container = field(default_factory=Container)
     inspected: Mapping[str, Any] = field(default_factory=dict)
-    end: End = field(default_factory=End)
+    end: ContainerExit = field(default_factory=ContainerExit)
     #: state from the log of the current start; None if it could not be read
     log: EngineState | None = None
     #: reason for the exit of this start or the previous one
@@ -103,9 +103,9 @@ class DiagnosisInput:
     #: differences from the verified state
     drift: tuple[str, ...] = ()
     drift_error: str = ""
-    probe: Probe = field(default_factory=Probe)
+    probe: ProbeResult = field(default_factory=ProbeResult)
     #: engine of the container, or else of the verified server
-    engine: Engine = field(default_factory=lambda: engines.of(engines.USUAL))
+    engine: Engine = field(default_factory=lambda: engines.get_engine(engines.DEFAULT_ENGINE))
 
     @property
     def age_s(self) -> float | None:
@@ -142,7 +142,7 @@ EXITS: dict[State, Exit] = {
     **dict.fromkeys(get_args(Bad), Exit.FAILED),
 }
 
-LINE_CHARS = 200
+MAX_LINE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,150 +156,170 @@ class ServerState:
     fix: str = ""
 
 
-def standing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+def evaluate_state(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Return the state of a server that is not serving or can't be measured, or None if it generated a token and is idle."""
-    found = next((server_state for ask in QUESTIONS if (server_state := ask(seen, limits)) is not None), None)
-    if not seen.busy:
-        return found
-    meanwhile = found.message if found is not None else "/health answers; not measured during the run"
-    message = f"in progress: {seen.busy}; {meanwhile}"
+    state = next((server_state for ask in STATE_RULES if (server_state := ask(server, limits)) is not None), None)
+    if not server.busy:
+        return state
+    current = state.message if state is not None else "/health answers; not measured during the run"
+    message = f"in progress: {server.busy}; {current}"
     return ServerState("in progress", message, "Run `invoke diagnose` again when it has finished.")
 
 
-def is_slow(seen: DiagnosisInput, limits: Limits) -> bool:
+def is_slow_start(server: DiagnosisInput, limits: Limits) -> bool:
     """Return True if this start takes longer than the last measured one explains.
 
     Returns False as long as Docker may still consider it a restart.
     """
-    if seen.box.status != "running" or seen.age_s is None:
+    if server.box.status != "running" or server.age_s is None:
         return False
-    return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)
+    return server.age_s > (
+        max(BACKOFF_RESET_S, limits.ready_factor * server.ready_s) if server.ready_s else server.allowed_s
+    )
 
 
-def _down(message: str, fix: str) -> ServerState:
+def _down_state(message: str, fix: str) -> ServerState:
     return ServerState("down", f"no server answers: {message}", fix)
 
 
-def _engine(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+def _check_engine(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Judge a server without the Docker Engine, by its port alone. If the port answers, the server is measured anyway."""
-    if not seen.engine_error or seen.probe.health == 200:
+    if not server.engine_error or server.probe.health == 200:
         return None
-    if seen.probe.health is None:
-        return ServerState("unknown", f"unknown whether a server is running: {seen.engine_error}", seen.engine_fix)
-    return ServerState("down", f"no server answers at {seen.probe.url}: {seen.engine_error}", seen.engine_fix)
+    if server.probe.health is None:
+        return ServerState("unknown", f"unknown whether a server is running: {server.engine_error}", server.engine_fix)
+    return ServerState("down", f"no server answers at {server.probe.url}: {server.engine_error}", server.engine_fix)
 
 
-def _nothing(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    if seen.name:
+def _check_known(server: DiagnosisInput, limits: Limits) -> ServerState | None:
+    if server.name:
         return None
     return ServerState("unknown", "no server known: nothing deployed, and the host has no recipe", DEPLOY)
 
 
-def _container(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    box = seen.box
-    if seen.engine_error or box.status in ("running", "restarting"):
+def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | None:
+    container = server.box
+    if server.engine_error or container.status in ("running", "restarting"):
         return None
-    if seen.asleep:
-        return ServerState("asleep", f"{box.name} is asleep: it is the turn of {seen.asleep}", WAKE)
-    if box.status == "absent":
-        never = "" if seen.known else "; no server has been verified on this host"
-        return _down(f"there is no container {box.name}{never}", DEPLOY)
-    if box.status == "paused":
-        return _down(f"{box.name} is paused", f"On the host: `docker unpause {box.name}`.")
-    if box.status == "created":
-        why = f": {seen.end.error}" if seen.end.error else ""
-        return _down(f"{box.name} was created but never started{why}", RESTART)
-    if seen.broken:  # Docker would restart it, so it was stopped manually, regardless of what happened before
-        message = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
+    if server.asleep:
+        return ServerState("asleep", f"{container.name} is asleep: it is the turn of {server.asleep}", WAKE)
+    if container.status == "absent":
+        unverified = "" if server.known else "; no server has been verified on this host"
+        return _down_state(f"there is no container {container.name}{unverified}", DEPLOY)
+    if container.status == "paused":
+        return _down_state(f"{container.name} is paused", f"On the host: `docker unpause {container.name}`.")
+    if container.status == "created":
+        why = f": {server.end.error}" if server.end.error else ""
+        return _down_state(f"{container.name} was created but never started{why}", RESTART)
+    if server.broken:  # Docker would restart it, so it was stopped manually, regardless of what happened before
+        message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.broken}"
         return ServerState("crash-looping", message, SEE_LOGS)
-    if box.status in ("exited", "dead"):
-        return _down(f"{box.name} {_ended(seen)}", RESTART)
-    return _down(f"{box.name} is {box.status}", RESTART)
+    if container.status in ("exited", "dead"):
+        return _down_state(f"{container.name} {_describe_exit(server)}", RESTART)
+    return _down_state(f"{container.name} is {container.status}", RESTART)
 
 
-def _loop(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Judge a crash loop, in which Docker keeps restarting a container that does not answer."""
-    box, restarts = seen.box, seen.box.restarts or 0
-    if seen.engine_error or seen.probe.health == 200:
+    container, restarts = server.box, server.box.restarts or 0
+    if server.engine_error or server.probe.health == 200:
         return None
-    if (seen.loop or restarts >= LOOP) and not is_slow(seen, limits):
-        message = f"crash loop: {box.name} {_ended(seen, f', {restarts} restarts so far')}"
+    if (server.loop or restarts >= MIN_LOOP_RESTARTS) and not is_slow_start(server, limits):
+        message = f"crash loop: {container.name} {_describe_exit(server, f', {restarts} restarts so far')}"
         return ServerState("crash-looping", f"no server answers: {message}", SEE_LOGS)
-    if box.status == "restarting":
-        return _down(f"{box.name} {_ended(seen)}; Docker is restarting it", SEE_LOGS)
+    if container.status == "restarting":
+        return _down_state(f"{container.name} {_describe_exit(server)}; Docker is restarting it", SEE_LOGS)
     return None
 
 
-def _start(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Judge a start, in which the port of a running container does not answer or reports that it is not ready yet."""
-    name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
-    loading = health in seen.engine.http.loading
+    name, health, age_s = server.box.name, server.probe.health, server.age_s
+    loading = health in server.engine.http.loading
     if health is None:
         return ServerState("unknown", f"{name} is running but publishes no port, so it cannot be checked")
     if health and not loading:
         return None
-    if loading and seen.log is not None and seen.log.ready:
+    if loading and server.log is not None and server.log.ready:
         message = f"/health answers {health}, but it was ready"
-        return ServerState("wedged", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
+        return ServerState(
+            "wedged", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
+        )
     if age_s is None:
-        return ServerState("unknown", f"nothing answers at {seen.probe.url}, and the start time of {name} is unknown")
-    last = f"; the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
-    again = f"; {name} {_ended(seen)} before it" if seen.box.restarts else ""
-    stage = f" ({_stage(seen)})" if _stage(seen) else ""
+        return ServerState("unknown", f"nothing answers at {server.probe.url}, and the start time of {name} is unknown")
+    last = f"; the last start took {server.ready_s:.0f} s" if server.ready_s else ""
+    again = f"; {name} {_describe_exit(server)} before it" if server.box.restarts else ""
+    stage = f" ({_describe_stage(server)})" if _describe_stage(server) else ""
     message = f"for {age_s:.0f} s{stage}{last}{again}"
-    if seen.log is not None and seen.log.ready:
-        how = "silent" if seen.probe.error == "timeout" else "closed"
-        return _down(f"{name} was ready, and {seen.probe.url} is {how} now", RESTART)
-    if age_s > seen.allowed_s or (seen.box.restarts and is_slow(seen, limits)):
+    if server.log is not None and server.log.ready:
+        prefix = "silent" if server.probe.error == "timeout" else "closed"
+        return _down_state(f"{name} was ready, and {server.probe.url} is {prefix} now", RESTART)
+    if age_s > server.allowed_s or (server.box.restarts and is_slow_start(server, limits)):
         return ServerState("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
-    if seen.box.restarts:
-        return _down(f"{name} is starting again {message}", SEE_LOGS)
-    how = "slow start: " if is_slow(seen, limits) else ""
-    return ServerState("starting", f"no server answers yet: {how}{name} has been starting {message}", WAIT)
+    if server.box.restarts:
+        return _down_state(f"{name} is starting again {message}", SEE_LOGS)
+    prefix = "slow start: " if is_slow_start(server, limits) else ""
+    return ServerState("starting", f"no server answers yet: {prefix}{name} has been starting {message}", WAIT)
 
 
-def _health(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    if seen.probe.health == 200:
+def _check_health(server: DiagnosisInput, limits: Limits) -> ServerState | None:
+    if server.probe.health == 200:
         return None
-    return _down(f"/health returns {seen.probe.health}: the engine is dead", RESTART)
+    return _down_state(f"/health returns {server.probe.health}: the engine is dead", RESTART)
 
 
-def _token(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
-    probe = seen.probe
+def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
+    probe = server.probe
     if probe.token == "ended":
-        return _down(f"{seen.box.name} {_ended(seen)}, on the test request", SEE_LOGS)
+        return _down_state(f"{server.box.name} {_describe_exit(server)}, on the test request", SEE_LOGS)
     if probe.token == "none" and not probe.running:
         message = (
-            f"/health answers 200, no other requests, but no {tasks.noun(seen.engine.http)} within {probe.waited_s:g} s"
+            f"/health answers 200, no other requests, but no {tasks.result_noun(server.engine.http)} within "
+            f"{probe.waited_s:g} s"
         )
-        return ServerState("wedged", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
+        return ServerState(
+            "wedged", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
+        )
     if probe.token == "refused":
-        return ServerState("unknown", "not measured: the server requires an API key that is not known here", http.SET)
+        return ServerState(
+            "unknown", "not measured: the server requires an API key that is not known here", http.SET_KEY_FIX
+        )
     if probe.token == "error":
         return ServerState(
-            "down", f"no {tasks.noun(seen.engine.http)}: the server returned an error: {probe.error}", SEE_LOGS
+            "down", f"no {tasks.result_noun(server.engine.http)}: the server returned an error: {probe.error}", SEE_LOGS
         )
     return None
 
 
-def _others(seen: DiagnosisInput, limits: Limits) -> ServerState | None:
+def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Judge by other clients' requests, which are not disturbed: the counters show whether they get tokens."""
-    probe = seen.probe
+    probe = server.probe
     if not probe.running:
         return None
-    runs = f"{count(int(probe.running), 'request')} running"
+    runs = f"{format_count(int(probe.running), 'request')} running"
     if probe.still_s is None:
         rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
         message = f"not measured: {runs}{rate}; measuring would slow them down"
         return ServerState("busy", message, "Try again when the server is idle.")
-    message = f"{runs}, no {tasks.noun(seen.engine.http)} for {probe.still_s:.0f} s"
+    message = f"{runs}, no {tasks.result_noun(server.engine.http)} for {probe.still_s:.0f} s"
     if probe.still_s >= limits.frozen_s:
-        return ServerState("stalled", f"no {tasks.noun(seen.engine.http)}: the server is wedged: {message}", RESTART)
+        return ServerState(
+            "stalled", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
+        )
     return ServerState("unknown", f"unknown whether it is wedged: {message}; it may be a long prefill", "Try again.")
 
 
-QUESTIONS: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...]
-QUESTIONS = (_engine, _nothing, _container, _loop, _start, _health, _token, _others)
+STATE_RULES: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...]
+STATE_RULES = (
+    _check_engine,
+    _check_known,
+    _check_container,
+    _check_crash_loop,
+    _check_start,
+    _check_health,
+    _check_token,
+    _check_other_traffic,
+)
 
 DEPLOY = "Run `invoke deploy` to start a server."
 RESTART = "Run `invoke restart`."
@@ -308,32 +328,34 @@ WAKE = "`invoke switch` wakes it."
 WAIT = "Wait, then try again."
 
 
-def _ended(seen: DiagnosisInput, more: str = "") -> str:
+def _describe_exit(server: DiagnosisInput, more: str = "") -> str:
     """Return a clause such as `exited (1) 20 s ago, its last line: "..."`. more: inserted before that line."""
-    end = seen.end
-    how = "was OOM-killed" if end.out_of_memory else "exited"
-    code = f" ({end.code})" if end.code is not None else ""
-    when = f" {units.about(seen.now_s - end.at_s)} ago" if end.at_s is not None else ""
-    line = f', its last line: "{seen.last_line}"' if seen.last_line else ""
-    return f"{how}{code}{when}{more}{line}"
+    last_exit = server.end
+    manner = "was OOM-killed" if last_exit.out_of_memory else "exited"
+    code = f" ({last_exit.code})" if last_exit.code is not None else ""
+    when = f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
+    line = f', its last line: "{server.last_line}"' if server.last_line else ""
+    return f"{manner}{code}{when}{more}{line}"
 
 
-def _stage(seen: DiagnosisInput) -> str:
-    if seen.log is None or not seen.log.stage:
+def _describe_stage(server: DiagnosisInput) -> str:
+    if server.log is None or not server.log.stage:
         return ""
-    done, total = seen.log.shards
-    return f"{seen.log.stage}, {done} of {total} shards" if total and done < total else seen.log.stage
+    done, total = server.log.shards
+    return f"{server.log.stage}, {done} of {total} shards" if total and done < total else server.log.stage
 
 
-def worker_standing(context: Context, good: Mapping[str, Any], seen: DiagnosisInput) -> ServerState | None:
+def worker_state(context: Context, good: Mapping[str, Any], server: DiagnosisInput) -> ServerState | None:
     """Return the state of a worker, or None if the server is not a worker. good: the last verified state."""
     labels = (good.get("spec") or {}).get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
-    rank = rank_now(context, good, seen.box, CheckHistory.of(context.state), start_of(seen.box))
-    state, message = current_state.judged(Now(seen.now_s, seen.box, error=seen.engine_error), good, rank)
-    if seen.busy:
-        return ServerState("in progress", f"in progress: {seen.busy}; {message}")
+    rank = read_rank(context, good, server.box, CheckHistory.of(context.state), start_id(server.box))
+    state, message = current_state.evaluate_snapshot(
+        Snapshot(server.now_s, server.box, error=server.engine_error), good, rank
+    )
+    if server.busy:
+        return ServerState("in progress", f"in progress: {server.busy}; {message}")
     known: dict[str, State] = {**{str(name): name for name in EXITS}, "up": "ok"}
     fix = f"`invoke restart --host {rank.cluster}` restarts the whole cluster." if state == "down" else ""
     return ServerState(known.get(state, "unknown"), message, fix)

@@ -12,35 +12,35 @@ from packaging.version import Version
 from sparkwright.engines.advice import (
     Decision,
     Effective,
+    ImpossiblePolicy,
+    PrefillExpectation,
     ServerRequest,
     UnknownKind,
-    Wanted,
-    WhenImpossible,
-    cannot_be_asked,
+    decide_without_switch,
 )
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flags as flag_words
 from sparkwright.engines.llama_cpp import flags as own
 from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp.files import SUFFIX
-from sparkwright.engines.llama_cpp.flags import number
-from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE, Header
-from sparkwright.engines.memory import Memory, Part
-from sparkwright.trust.bounds import count_of
+from sparkwright.engines.llama_cpp.flags import parse_integer
+from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE_KEY, Header
+from sparkwright.engines.memory import Memory, MemoryPart
+from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB, MIB
 
 #: there is no switch for it
 CHUNKED_PREFILL = ""
 RULES = (rules.RULES,)
-WHY = "it always cuts prompts into pieces of batch-size tokens"
-USUAL_BATCH = 2048
+NO_SWITCH_REASON = "it always cuts prompts into pieces of batch-size tokens"
+DEFAULT_BATCH_TOKENS = 2048
 _BUILD = re.compile(r"\bb?(\d{4,6})\b")
 
 
 def version(text: str | None) -> Version | None:
     """Return the build in a text, as 11549 of "b11549-7e4c0a9"; None if it holds none."""
-    found = _BUILD.search(text or "")
-    return Version(found[1]) if found else None
+    match = _BUILD.search(text or "")
+    return Version(match[1]) if match else None
 
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
@@ -57,11 +57,11 @@ def decide(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
-    wanted: Wanted,
-    impossible: WhenImpossible,
+    wanted: PrefillExpectation,
+    impossible: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill; llama.cpp has no switch for it."""
-    return cannot_be_asked(request, "llama.cpp", wanted, impossible, WHY)
+    return decide_without_switch(request, "llama.cpp", wanted, impossible, NO_SWITCH_REASON)
 
 
 def check(
@@ -80,7 +80,7 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
     return Effective(
         chunked_prefill=True,
         prefix_caching=own.value(flags, "cache-prompt") is not False,
-        budget=own.integer(own.value(flags, own.BUDGET)) or USUAL_BATCH,
+        budget=own.parse_positive_integer(own.value(flags, own.BUDGET)) or DEFAULT_BATCH_TOKENS,
         max_num_seqs=own.slots(flags),
         max_model_len=own.context(flags),
     )
@@ -93,34 +93,34 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     locked: its files are all that the recipe downloads. Without a header the KV cache is left out.
     """
     rows, flags = locked.get("files") or (), own.named(flags)
-    held = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
-    if not held:
+    file_sizes = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
+    if not file_sizes:
         return Memory()
-    header = _header(locked)
-    needs = needed(held, flags, header)
-    tokens = cells(header, flags) if header and needs.kv else None
+    header = _locked_header(locked)
+    needs = estimate_memory(file_sizes, flags, header)
+    tokens = cache_tokens(header, flags) if header and needs.kv else None
     cache = f"{tokens} tokens, by the model's header" if tokens else "the model's header does not tell its size"
     return Memory(
         bytes=needs.total,
         weights_bytes=needs.weights,
         parts=(
-            Part("weights", needs.weights, "spark.lock"),
-            Part("KV cache", needs.kv, cache, assumed=not tokens),
-            Part("earlier prompts", needs.prompts, own.PROMPTS, later=True),
-            Part(
+            MemoryPart("weights", needs.weights, "spark.lock"),
+            MemoryPart("KV cache", needs.kv, cache, assumed=not tokens),
+            MemoryPart("earlier prompts", needs.prompts, own.PROMPT_CACHE, later=True),
+            MemoryPart(
                 "host's side", needs.overhead, "compute buffers, CUDA's context, the program", assumed=True, host=True
             ),
         ),
         flag=own.CONTEXT,
-        value=own.integer(own.value(flags, own.CONTEXT)) or 0,
+        value=own.parse_positive_integer(own.value(flags, own.CONTEXT)) or 0,
         per_token_bytes=needs.kv / tokens if tokens else 0,
     )
 
 
-def _header(locked: Mapping[str, Any]) -> Header | None:
+def _locked_header(locked: Mapping[str, Any]) -> Header | None:
     """Return the part of the model's header that the lock keeps; None if it keeps none."""
     values = locked.get("config")
-    return Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE) else None
+    return Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
 
 
 def chunked_prefill_arms(
@@ -137,7 +137,7 @@ def chunked_prefill_arms(
 # takes less: the figures here are an upper bound.
 
 #: (bytes, values) of a block, by type (ggml-common.h)
-TYPES: dict[str, tuple[int, int]] = {
+CACHE_TYPES: dict[str, tuple[int, int]] = {
     "f32": (4, 1),
     "f16": (2, 1),
     "bf16": (2, 1),
@@ -148,16 +148,16 @@ TYPES: dict[str, tuple[int, int]] = {
     "q4_0": (18, 32),
     "iq4_nl": (18, 32),
 }
-USUAL_TYPE = "f16"
+DEFAULT_CACHE_TYPE = "f16"
 #: compute buffers, CUDA's context and the program: a guess on the safe side, 0.3 to 1.2 GiB are usual at a ubatch of 512
 OVERHEAD_BYTES = 3 * GIB // 2
 #: default limit of the prompts kept beside the cache (--cache-ram, MiB)
-USUAL_CACHE_MIB = 8192
-MOST_LAYERS = 1024
+DEFAULT_PROMPT_CACHE_MIB = 8192
+MAX_LAYERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class MemoryNeeds:
     """The memory of a server, in bytes."""
 
     weights: int
@@ -172,7 +172,7 @@ class Needs:
         return self.weights + self.kv + self.prompts + self.overhead
 
 
-def needed(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> Needs:
+def estimate_memory(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> MemoryNeeds:
     """Return the memory of a server with these flags.
 
     Args:
@@ -182,57 +182,57 @@ def needed(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | 
     """
     weights = sum(sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
-    given = number(flag_words.value(flags, flag_words.PROMPTS))
-    prompts = USUAL_CACHE_MIB if given is None or given < 0 else given
-    return Needs(weights, kv or 0, prompts * MIB)
+    prompt_cache_mib = parse_integer(flag_words.value(flags, flag_words.PROMPT_CACHE))
+    prompts = DEFAULT_PROMPT_CACHE_MIB if prompt_cache_mib is None or prompt_cache_mib < 0 else prompt_cache_mib
+    return MemoryNeeds(weights, kv or 0, prompts * MIB)
 
 
-def cells(header: Header, flags: Mapping[str, Any]) -> int | None:
+def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
     """Return the number of tokens in the whole cache, over all slots; None if neither flags nor header tell.
 
     A context beyond the trained one is allocated in full, though a slot serves no more than the trained one.
     """
-    slot = flag_words.context(flags) or flag_words.stepped(count_of(header.own("context_length")) or 0)
-    return slot * (1 if flag_words.unified(flags) else flag_words.slots(flags)) or None
+    slot = flag_words.context(flags) or flag_words.round_up_context(count_or_none(header.own("context_length")) or 0)
+    return slot * (1 if flag_words.has_unified_cache(flags) else flag_words.slots(flags)) or None
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
     """Return the size of the KV cache in bytes; None if the header does not tell its sizes."""
-    held, layers = cells(header, flags), count_of(header.own("block_count"))
-    if held is None or layers is None or layers > MOST_LAYERS:
+    tokens, layers = cache_tokens(header, flags), count_or_none(header.own("block_count"))
+    if tokens is None or layers is None or layers > MAX_LAYERS:
         return None
-    heads = _heads(header, layers)
-    width = _width(header)
+    heads = _total_kv_heads(header, layers)
+    width = _head_widths(header)
     if heads is None or width is None:
         return None
     key, value = width
     rows = ((key, "cache-type-k"), (value, "cache-type-v"))
-    return sum(_row_bytes(held * heads * size, flags.get(name)) for size, name in rows)
+    return sum(_quantized_bytes(tokens * heads * size, flags.get(name)) for size, name in rows)
 
 
-def _row_bytes(values: int, kind: Any) -> int:
-    size, block = TYPES.get(str(kind or USUAL_TYPE), TYPES["f32"])
+def _quantized_bytes(values: int, kind: Any) -> int:
+    size, block = CACHE_TYPES.get(str(kind or DEFAULT_CACHE_TYPE), CACHE_TYPES["f32"])
     return -(-values // block) * size
 
 
-def _heads(header: Header, layers: int) -> int | None:
+def _total_kv_heads(header: Header, layers: int) -> int | None:
     """Return the KV heads of all layers together; the header has one number for all layers, or one each."""
-    given = header.own("attention.head_count_kv")
-    given = header.own("attention.head_count") if given is None else given
-    if isinstance(given, list):
-        each = [count_of(item) for item in given[:layers]]
-        return sum(index for index in each if index is not None) if None not in each else None
-    every = count_of(given)
-    return None if every is None else every * layers
+    head_counts = header.own("attention.head_count_kv")
+    head_counts = header.own("attention.head_count") if head_counts is None else head_counts
+    if isinstance(head_counts, list):
+        counts = [count_or_none(item) for item in head_counts[:layers]]
+        return sum(index for index in counts if index is not None) if None not in counts else None
+    count = count_or_none(head_counts)
+    return None if count is None else count * layers
 
 
-def _width(header: Header) -> tuple[int, int] | None:
+def _head_widths(header: Header) -> tuple[int, int] | None:
     """Return the numbers per key and per value of a head."""
-    given = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
-    embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
-    heads = count_of(
+    lengths = [count_or_none(header.own(f"attention.{part}_length")) for part in ("key", "value")]
+    embedding, heads = count_or_none(header.own("embedding_length")), header.own("attention.head_count")
+    heads = count_or_none(
         max(heads, default=0) if isinstance(heads, list) and all(type(head) is int for head in heads) else heads
     )
-    usual = embedding // heads if embedding and heads else None
-    key, value = (index if index is not None else usual for index in given)
+    default_length = embedding // heads if embedding and heads else None
+    key, value = (index if index is not None else default_length for index in lengths)
     return None if key is None or value is None else (key, value)

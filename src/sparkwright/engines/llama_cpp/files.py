@@ -16,31 +16,31 @@ from sparkwright.engines.llama_cpp import gguf
 from sparkwright.engines.model import adapter
 from sparkwright.errors import Refused
 from sparkwright.units import GIB
-from sparkwright.visible import count, first
+from sparkwright.visible import format_count, join_first
 
 SUFFIX = ".gguf"
 NEEDED = "one GGUF file, or its shards"
-SHOWN_CHOICES = 30
+MAX_SHOWN_CHOICES = 30
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 #: files beside a model in its repository that are not models
-_PROJECTOR, _IMPORTANCE = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
+_PROJECTOR, _IMPORTANCE_MATRIX = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
 #: names of draft models and of heads for speculation
 _DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
 #: an architecture's name, as gpt-oss
-_NAME = re.compile(r"[\w.-]{1,64}")
+_ARCHITECTURE_NAME = re.compile(r"[\w.-]{1,64}")
 #: the model's shape is in the first few hundred bytes
 BEGINNING_BYTES = 1 << 16
 HEADER_BYTES = gguf.HEADER_BYTES
 #: suffixes of weights in other formats
-WEIGHTS = (".safetensors", ".bin", ".pt")
+OTHER_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
 
 
-class NoChoice(ValueError):
+class NoSingleModel(ValueError):
     """The files and the patterns do not lead to a single model; the message says why and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedFiles:
     """The selected files, by path."""
 
     #: the model's files in order; `--model` gets the first
@@ -62,7 +62,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class RepositoryModel:
     """A model in a repository: its files in order, and the number that there should be."""
 
     name: str
@@ -71,9 +71,9 @@ class Model:
     size: int
 
 
-def choose(
+def select_files(
     sizes: Mapping[str, int], patterns: Sequence[str] = (), *, mmproj: str = "", draft: str = "", repository: str = ""
-) -> Chosen:
+) -> SelectedFiles:
     """Return the files that match the patterns.
 
     Args:
@@ -89,66 +89,76 @@ def choose(
     where = repository or "the repository"
     files = {name: size for name, size in sizes.items() if name.lower().endswith(SUFFIX)}
     if not files:
-        raise NoChoice(_no_gguf(sizes, where))
-    offered = models_of({name: size for name, size in files.items() if _is_model(name)})
-    models = [model for model in offered if not patterns or any(_matches(name, patterns) for name in model.files)]
+        raise NoSingleModel(_describe_missing_gguf(sizes, where))
+    candidates = group_models({name: size for name, size in files.items() if _is_model(name)})
+    models = [model for model in candidates if not patterns or any(_matches(name, patterns) for name in model.files)]
     if not models and patterns:
-        raise NoChoice(f"{_written(patterns)} matches no model of {where}, which has {listed(offered)}.")
+        raise NoSingleModel(
+            f"{_format_patterns(patterns)} matches no model of {where}, which has {format_models(candidates)}."
+        )
     if not models:
-        raise NoChoice(f"{where} has no model among its .gguf files: {first(sorted(files), SHOWN_CHOICES)}.")
+        raise NoSingleModel(
+            f"{where} has no model among its .gguf files: {join_first(sorted(files), MAX_SHOWN_CHOICES)}."
+        )
     if len(models) > 1:
-        narrowed = f" that {_written(patterns)} matches" if patterns else ""
-        raise NoChoice(f"{where} has {len(models)} models{narrowed}: name one of {listed(models)} as `model.file`.")
-    return Chosen(_complete(models[0], where), *_beside(files, patterns, mmproj, draft, where))
+        narrowed = f" that {_format_patterns(patterns)} matches" if patterns else ""
+        raise NoSingleModel(
+            f"{where} has {len(models)} models{narrowed}: name one of {format_models(models)} as `model.file`."
+        )
+    return SelectedFiles(_check_shards(models[0], where), *_select_companions(files, patterns, mmproj, draft, where))
 
 
 def chosen(
     files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
-) -> seam.Chosen:
+) -> seam.ChosenFiles:
     """See engine.Files."""
     sizes = {str(file["path"]): int(file["size_bytes"]) for file in files}
     try:
-        found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
-    except NoChoice as error:
+        selection = select_files(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
+    except NoSingleModel as error:
         raise Refused(str(error)) from None
-    flags = {"model": found.served, "mmproj": found.mmproj, "model-draft": found.draft}
-    rows = tuple(file for file in files if file["path"] in found.all)
-    return seam.Chosen(rows, {flag: path for flag, path in flags.items() if path})
+    flags = {"model": selection.served, "mmproj": selection.mmproj, "model-draft": selection.draft}
+    rows = tuple(file for file in files if file["path"] in selection.all)
+    return seam.ChosenFiles(rows, {flag: path for flag, path in flags.items() if path})
 
 
 def config_of(beginning: bytes) -> dict[str, Any] | None:
     """See engine.Files: the numbers that determine the memory, and the name of the architecture."""
     try:
-        header = gguf.beginning(beginning)
+        header = gguf.parse_partial_header(beginning)
     except gguf.NotGguf:
         return None
-    known = {key: header.own(key) for key in gguf.SHAPE}
-    held = {f"{header.architecture}.{key}": value for key, value in known.items() if gguf.is_number(value)}
-    return {gguf.ARCHITECTURE: header.architecture, **held} if _NAME.fullmatch(header.architecture) else None
+    values = {key: header.own(key) for key in gguf.SHAPE_KEYS}
+    shape = {f"{header.architecture}.{key}": value for key, value in values.items() if gguf.is_integer(value)}
+    return (
+        {gguf.ARCHITECTURE_KEY: header.architecture, **shape}
+        if _ARCHITECTURE_NAME.fullmatch(header.architecture)
+        else None
+    )
 
 
 def adapter_of(beginning: bytes) -> dict[str, Any] | None:
     """See engine.Files. source: gguf 0.19, constants.py: `general.type` and `adapter.type`."""
     try:
-        header = gguf.beginning(beginning)
+        header = gguf.parse_partial_header(beginning)
     except gguf.NotGguf:
         return None
     if header.values.get("general.type") != "adapter" or header.values.get("adapter.type") != "lora":
         return None
     base = header.values.get("general.base_model.0.name")
-    return adapter.kept({"architecture": header.architecture, "base": base})
+    return adapter.validate_entry({"architecture": header.architecture, "base": base})
 
 
-def chat_of(beginning: bytes) -> seam.Chat | None:
+def chat_of(beginning: bytes) -> seam.EmbeddedChat | None:
     """See engine.Files: template and sampling usually come after the vocabulary."""
     try:
-        header = gguf.beginning(beginning)
+        header = gguf.parse_partial_header(beginning)
     except gguf.NotGguf:
         return None
-    return seam.Chat(header.template, header.sampling) if header.complete else None
+    return seam.EmbeddedChat(header.template, header.sampling) if header.complete else None
 
 
-def models_of(sizes: Mapping[str, int]) -> list[Model]:
+def group_models(sizes: Mapping[str, int]) -> list[RepositoryModel]:
     """Return the models among these files, each with its shards, the smallest first."""
     grouped: dict[tuple[str, int], list[str]] = {}
     for name in sorted(sizes):
@@ -156,49 +166,54 @@ def models_of(sizes: Mapping[str, int]) -> list[Model]:
         grouped.setdefault(
             (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1), []
         ).append(name)
-    found = [
-        Model(stem, tuple(names), count, sum(sizes[item] for item in names)) for (stem, count), names in grouped.items()
+    models = [
+        RepositoryModel(stem, tuple(names), count, sum(sizes[item] for item in names))
+        for (stem, count), names in grouped.items()
     ]
-    return sorted(found, key=lambda model: (model.size, model.name))
+    return sorted(models, key=lambda model: (model.size, model.name))
 
 
-def listed(models: Sequence[Model]) -> str:
+def format_models(models: Sequence[RepositoryModel]) -> str:
     """Return the models' patterns with sizes: "*-Q4_K_M.gguf (4.6 GiB), *-Q8_0*.gguf (8.0 GiB, 2 files)"."""
-    return first([_shown(model) for model in models], SHOWN_CHOICES) if models else "none"
+    return join_first([_format_model(model) for model in models], MAX_SHOWN_CHOICES) if models else "none"
 
 
 def _is_model(name: str) -> bool:
     last = name.rpartition("/")[2]
-    return not (_PROJECTOR.search(last) or _IMPORTANCE.search(last) or _DRAFT.search(last.removesuffix(SUFFIX)))
+    return not (_PROJECTOR.search(last) or _IMPORTANCE_MATRIX.search(last) or _DRAFT.search(last.removesuffix(SUFFIX)))
 
 
-def _complete(model: Model, where: str) -> tuple[str, ...]:
-    numbers = [int(found["number"]) if (found := _SHARD.fullmatch(name)) else 1 for name in model.files]
+def _check_shards(model: RepositoryModel, where: str) -> tuple[str, ...]:
+    numbers = [int(match["number"]) if (match := _SHARD.fullmatch(name)) else 1 for name in model.files]
     missing = sorted(set(range(1, model.count + 1)) - set(numbers)) if len(model.files) <= model.count else []
     if missing or len(model.files) != model.count:
         lacks = f"lacks shard {missing[0]}" if missing else f"has {len(model.files)} files for {model.count} shards"
-        raise NoChoice(f"{model.name} in {where} {lacks} of {model.count}: it cannot be loaded.")
+        raise NoSingleModel(f"{model.name} in {where} {lacks} of {model.count}: it cannot be loaded.")
     return model.files
 
 
-def _beside(files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str) -> tuple[str, str]:
+def _select_companions(
+    files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str
+) -> tuple[str, str]:
     companions = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
-    return tuple(_one(files, wanted, patterns, kind, what, where) for wanted, kind, what in companions)  # type: ignore[return-value]
+    return tuple(_select_companion(files, wanted, patterns, kind, what, where) for wanted, kind, what in companions)  # type: ignore[return-value]
 
 
-def _one(
-    files: Mapping[str, int], wanted: str, patterns: Sequence[str], kind: re.Pattern[str], what: str, where: str
+def _select_companion(
+    files: Mapping[str, int], pattern: str, patterns: Sequence[str], kind: re.Pattern[str], role: str, where: str
 ) -> str:
     """Return the file that this pattern matches, else the file of its kind that the model's own patterns match."""
-    if wanted:
-        found = [name for name in files if _matches(name, [wanted])]
+    if pattern:
+        matches = [name for name in files if _matches(name, [pattern])]
     else:
-        found = [name for name in files if patterns and kind.search(_stem(name)) and _matches(name, patterns)]
-    if len(found) > 1 or (wanted and not found):
-        number = f"{len(found)} files" if found else "no file"
-        names = f" ({first(sorted(found), SHOWN_CHOICES)})" if found else ""
-        raise NoChoice(f"{wanted or _written(patterns)} matches {number}{names} for the {what} in {where}: name one.")
-    return found[0] if found else ""
+        matches = [name for name in files if patterns and kind.search(_stem(name)) and _matches(name, patterns)]
+    if len(matches) > 1 or (pattern and not matches):
+        number = f"{len(matches)} files" if matches else "no file"
+        names = f" ({join_first(sorted(matches), MAX_SHOWN_CHOICES)})" if matches else ""
+        raise NoSingleModel(
+            f"{pattern or _format_patterns(patterns)} matches {number}{names} for the {role} in {where}: name one."
+        )
+    return matches[0] if matches else ""
 
 
 def _stem(name: str) -> str:
@@ -209,21 +224,23 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
-def _no_gguf(sizes: Mapping[str, int], where: str) -> str:
-    other = next((end for end in WEIGHTS if any(name.endswith(end) for name in sizes)), "")
-    why = (
-        f"its weights are {other} files, which llama.cpp cannot read"
-        if other
-        else f"it has {count(len(sizes), 'other file')}"
+def _describe_missing_gguf(sizes: Mapping[str, int], where: str) -> str:
+    suffix = next((end for end in OTHER_WEIGHT_SUFFIXES if any(name.endswith(end) for name in sizes)), "")
+    reason = (
+        f"its weights are {suffix} files, which llama.cpp cannot read"
+        if suffix
+        else f"it has {format_count(len(sizes), 'other file')}"
     )
-    return f"{where} has no .gguf file: {why}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
+    return (
+        f"{where} has no .gguf file: {reason}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
+    )
 
 
-def _shown(model: Model) -> str:
-    many = f", {model.count} files" if model.count > 1 else ""
+def _format_model(model: RepositoryModel) -> str:
+    file_count = f", {model.count} files" if model.count > 1 else ""
     stem = model.name.rpartition("/")[2]
-    return f"{stem}{'-*' if model.count > 1 else ''}{SUFFIX} ({model.size / GIB:.1f} GiB{many})"
+    return f"{stem}{'-*' if model.count > 1 else ''}{SUFFIX} ({model.size / GIB:.1f} GiB{file_count})"
 
 
-def _written(patterns: Sequence[str]) -> str:
+def _format_patterns(patterns: Sequence[str]) -> str:
     return ", ".join(patterns)

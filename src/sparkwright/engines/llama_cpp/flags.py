@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import option_table
-from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, plain_value
+from sparkwright.engines.flags import AdapterFlags, Command, ImportTable, ModelFlag, ModelRole, parse_word
 from sparkwright.engines.llama_cpp import http
 from sparkwright.engines.llama_cpp.http import PORT as DEFAULT_PORT
 from sparkwright.engines.option_table import Option, OptionTable
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
 
-OLDER, NEWER = 10434, 11549
-LARGEST = 2**31 - 1
+OLDEST_BUILD, NEWEST_BUILD = 10434, 11549
+MAX_INTEGER = 2**31 - 1
 _INT, _FLOAT = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
 #: other words for on, off and auto
-ON, OFF, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
+ON_WORDS, OFF_WORDS, AUTO_WORDS = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
 #: Kinds: switch (on and off), bare (on alone), on (one of its choices, or another word for it), int, float, layers (a number, auto or
 #: all), json, two (words), text. An option's own name is the last of its long names.
@@ -42,27 +42,29 @@ def exists(name: str, build: int | None) -> bool | None:
     return HISTORY.existence(name, f"b{build}" if build else None).exists
 
 
-def word_of(option: Option, value: Any) -> str:
+def format_word(option: Option, value: Any) -> str:
     """Return the word for a single value. A YAML `on` or `off` arrives here as a boolean."""
     if option.kind == "on" and isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple) and option.kind != "json":
         return str(value)
-    return option_table.word_of(value)
+    return option_table.format_word(value)
 
 
-def value_misfit(name: str, value: Any) -> str:
+def check_value(name: str, value: Any) -> str:
     """Return the problem with a value, as "must be a whole number, got '128k'"; "" if nothing is known against it."""
     option = TABLE.known.get(name)
     if option is None:
         return ""
-    why = option_table.misfit(option, value, READERS, functools.partial(word_of, option), as_word=True)
-    if not why and name == SLOTS and number(value) == 0:
-        return f"must be at least 1, or -1 for as many as it chooses, {option_table.shown(word_of(option, value))}"
-    return why
+    problem = option_table.find_value_problem(
+        option, value, READERS, functools.partial(format_word, option), as_word=True
+    )
+    if not problem and name == SLOTS and parse_integer(value) == 0:
+        return f"must be at least 1, or -1 for as many as it chooses, {option_table.format_value(format_word(option, value))}"
+    return problem
 
 
-def number(value: Any) -> int | None:
+def parse_integer(value: Any) -> int | None:
     """Return a whole number, given as a number or as digits; None for anything else."""
     if isinstance(value, bool) or not _INT.fullmatch(str(value).strip()):
         return None
@@ -72,32 +74,32 @@ def number(value: Any) -> int | None:
 def is_on(value: Any) -> bool | None:
     """Return True for a value that means on, False for off; None for auto, for none and for any other word."""
     word = str(value).lower()
-    return True if word in ON else False if word in OFF else None
+    return True if word in ON_WORDS else False if word in OFF_WORDS else None
 
 
-def _integer(word: str) -> int:
-    if not _INT.fullmatch(word.strip()) or abs(int(word)) > LARGEST:
+def _to_integer(word: str) -> int:
+    if not _INT.fullmatch(word.strip()) or abs(int(word)) > MAX_INTEGER:
         raise ValueError(word)
     return int(word)
 
 
-def _float(word: str) -> float:
+def _to_float(word: str) -> float:
     if not _FLOAT.fullmatch(word.strip()):
         raise ValueError(word)
     return float(word)
 
 
-def _switched(word: str) -> str:
-    return next((words[0] for words in (ON, OFF, AUTO) if word.lower() in words), word)
+def _normalize_switch(word: str) -> str:
+    return next((words[0] for words in (ON_WORDS, OFF_WORDS, AUTO_WORDS) if word.lower() in words), word)
 
 
 READERS: option_table.Readers = {
-    "int": (_integer, "a whole number"),
-    "two": (_integer, "a whole number"),
-    "layers": (lambda word: word if word in ("auto", "all") else _integer(word), "a whole number, auto or all"),
-    "float": (_float, "a number"),
+    "int": (_to_integer, "a whole number"),
+    "two": (_to_integer, "a whole number"),
+    "layers": (lambda word: word if word in ("auto", "all") else _to_integer(word), "a whole number, auto or all"),
+    "float": (_to_float, "a number"),
     "json": (json.loads, "a mapping, as YAML or as JSON"),
-    "on": (_switched, "a word"),
+    "on": (_normalize_switch, "a word"),
 }
 
 MODEL = "model"
@@ -105,9 +107,9 @@ SERVED_NAME = "alias"
 CONTEXT = "ctx-size"
 SLOTS = "parallel"
 LAYERS = "n-gpu-layers"
-PROMPTS = "cache-ram"
+PROMPT_CACHE = "cache-ram"
 FIT = "fit"
-KEY = http.KEY
+KEY = http.KEY_FLAG
 PORT = "port"
 HOST = "host"
 METRICS = "metrics"
@@ -118,7 +120,7 @@ ENTRYPOINT: tuple[str, ...] | None = None
 #: no flag sets a share of memory
 MEMORY = ""
 BUDGET = "batch-size"
-MODEL_FLAGS: Mapping[Role, ModelFlag] = {"draft": ModelFlag("model-draft")}
+MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {"draft": ModelFlag("model-draft")}
 #: b11549, tools/server: `lora` of a request is a list of ids and scales, no model's name selects an adapter, and without it each
 #: request gets all adapters at full scale
 ADAPTERS: AdapterFlags | None = AdapterFlags(
@@ -132,16 +134,16 @@ TEMPLATES: tuple[str, ...] = ("chat-template", "chat-template-file")
 #: it reads the sampling from the model's file
 SAMPLING: tuple[str, ...] | None = None
 #: files below the model's mount point
-FILES = (MODEL, "mmproj", "model-draft")
+FILE_FLAGS = (MODEL, "mmproj", "model-draft")
 
 #: flags of every command unless the recipe sets them. The default port will change with a release; a published port needs the
 #: container's address; nothing is downloaded at a start; /metrics has the heartbeat; and the log has the sizes and types of
 #: buffers only at 4
-ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
+DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
 #: default number of slots, which then share one context
-AUTO_SLOTS = 4
+DEFAULT_SLOTS = 4
 #: a slot's context is rounded up to it
-CONTEXT_STEP = 256
+CONTEXT_STEP_TOKENS = 256
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
@@ -151,12 +153,12 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
     """Return why a flag's value is invalid; "" if nothing is known against it."""
-    return value_misfit(name, value(flags, name))
+    return check_value(name, value(flags, name))
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
-    return tuple(word for name, given in named(flags).items() for word in _words(name, given))
+    return tuple(word for name, given in named(flags).items() for word in _flag_words(name, given))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -164,10 +166,10 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
 
     model: its folder in the container; the flag MODEL names a file there (the first of its shards).
     """
-    given = named(flags)
-    files = {name: _below(model, given[name]) for name in FILES if given.get(name) is not None}
-    usual = {name: value for name, value in ALWAYS.items() if given.get(name) is None}
-    return argv({MODEL: model, **given, **files, **usual})
+    recipe_flags = named(flags)
+    files = {name: _path_below(model, recipe_flags[name]) for name in FILE_FLAGS if recipe_flags.get(name) is not None}
+    defaults = {name: value for name, value in DEFAULT_FLAGS.items() if recipe_flags.get(name) is None}
+    return argv({MODEL: model, **recipe_flags, **files, **defaults})
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
@@ -178,28 +180,28 @@ def served_name(flags: Mapping[str, Any], model: str) -> str:
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
     """Return the aliases in alphabetical order, else the file's name."""
-    given = value(flags, SERVED_NAME)
-    names = [str(name) for name in given] if isinstance(given, list | tuple) else str(given or "").split(",")
-    own = str(value(flags, MODEL) or model).rpartition("/")[2]
-    return tuple(sorted({name.strip() for name in names if name.strip()})) or (own,)
+    aliases = value(flags, SERVED_NAME)
+    names = [str(name) for name in aliases] if isinstance(aliases, list | tuple) else str(aliases or "").split(",")
+    file_name = str(value(flags, MODEL) or model).rpartition("/")[2]
+    return tuple(sorted({name.strip() for name in names if name.strip()})) or (file_name,)
 
 
 def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens inside its container. An invalid value must be refused before."""
-    given = None if misfit(flags, PORT) else number(value(flags, PORT))
-    return DEFAULT_PORT if given is None else given
+    port_number = None if misfit(flags, PORT) else parse_integer(value(flags, PORT))
+    return DEFAULT_PORT if port_number is None else port_number
 
 
 def slots(flags: Mapping[str, Any]) -> int:
     """Return the number of requests that it serves at a time."""
-    given = number(value(flags, SLOTS))
-    return AUTO_SLOTS if given is None or given < 1 else given
+    count = parse_integer(value(flags, SLOTS))
+    return DEFAULT_SLOTS if count is None or count < 1 else count
 
 
-def unified(flags: Mapping[str, Any]) -> bool:
+def has_unified_cache(flags: Mapping[str, Any]) -> bool:
     """Return True if the slots share one context, instead of having a part of it each."""
-    given = value(flags, "kv-unified")
-    return given if isinstance(given, bool) else (number(value(flags, SLOTS)) or -1) < 1
+    setting = value(flags, "kv-unified")
+    return setting if isinstance(setting, bool) else (parse_integer(value(flags, SLOTS)) or -1) < 1
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
@@ -207,33 +209,33 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
     A model's trained length may cap it.
     """
-    total = integer(value(flags, CONTEXT))
+    total = parse_positive_integer(value(flags, CONTEXT))
     if total is None:
         return None
-    return stepped(total if unified(flags) else stepped(total) // slots(flags))
+    return round_up_context(total if has_unified_cache(flags) else round_up_context(total) // slots(flags))
 
 
 def properties() -> dict[str, Any]:
     """Return the flags of both builds as the properties of a JSON Schema."""
-    return {name: _schema(option) for name, option in sorted(TABLE.known.items()) if name not in SET_BY}
+    return {name: _option_schema(option) for name, option in sorted(TABLE.known.items()) if name not in SET_BY}
 
 
-def integer(given: Any) -> int | None:
+def parse_positive_integer(text: Any) -> int | None:
     """Return a whole number above 0; None for anything else."""
-    found = number(given)
-    return found if found is not None and found > 0 else None
+    count = parse_integer(text)
+    return count if count is not None and count > 0 else None
 
 
-def stepped(tokens: int) -> int:
+def round_up_context(tokens: int) -> int:
     """Return tokens rounded up to the step of a context."""
-    return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
+    return -(-tokens // CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS
 
 
-def _below(folder: str, file: Any) -> str:
+def _path_below(folder: str, file: Any) -> str:
     return str(file) if str(file).startswith("/") else f"{folder.rstrip('/')}/{file}"
 
 
-def _schema(option: Option) -> dict[str, Any]:
+def _option_schema(option: Option) -> dict[str, Any]:
     if option.kind in ("switch", "bare"):
         return {"type": "boolean"}
     if option.kind == "on":
@@ -241,61 +243,63 @@ def _schema(option: Option) -> dict[str, Any]:
     return {"enum": [*option.choices, None]} if option.choices else {}
 
 
-def _words(name: str, given: Any) -> list[str]:
+def _flag_words(name: str, setting: Any) -> list[str]:
     option = TABLE.known.get(name)
-    if given is None or (isinstance(given, list | tuple) and not given):
+    if setting is None or (isinstance(setting, list | tuple) and not setting):
         return []
-    if isinstance(given, bool) and (option is None or option.kind in ("switch", "bare")):
-        off = [] if option is not None and option.kind == "bare" else [_off(name, option)]
-        return [f"--{name}"] if given else off
+    if isinstance(setting, bool) and (option is None or option.kind in ("switch", "bare")):
+        off_words = [] if option is not None and option.kind == "bare" else [_off_word(name, option)]
+        return [f"--{name}"] if setting else off_words
     if option is None or option.kind == "two":
-        return [f"--{name}", *map(str, given if isinstance(given, list | tuple) else [given])]
-    if isinstance(given, list | tuple) and option.kind == "text":
-        return [f"--{name}", ",".join(map(str, given))]
-    return [f"--{name}", word_of(option, given)]
+        return [f"--{name}", *map(str, setting if isinstance(setting, list | tuple) else [setting])]
+    if isinstance(setting, list | tuple) and option.kind == "text":
+        return [f"--{name}", ",".join(map(str, setting))]
+    return [f"--{name}", format_word(option, setting)]
 
 
-def _off(name: str, option: Option | None) -> str:
+def _off_word(name: str, option: Option | None) -> str:
     words = option.off if option is not None else ()
     return next((word for word in reversed(words) if word.startswith("--")), f"--no-{name}")
 
 
 def parsed(words: Sequence[str]) -> Command:
     """Return the model and the flags of a command: a switch as true or false, a number as a number. Other words are skipped."""
-    found: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        option, off = TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
+    flags: dict[str, Any] = {}
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
+        option, is_off = TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
         if not word.startswith("-"):
             continue
         if option is None:
-            found[canonical(word)] = _plain(rest.pop(0)) if rest and not rest[0].startswith("-") else True
+            flags[canonical(word)] = (
+                _parse_plain(remaining.pop(0)) if remaining and not remaining[0].startswith("-") else True
+            )
         elif option.kind in ("switch", "bare"):
-            found[option.name] = not off
+            flags[option.name] = not is_off
         else:
             count = 2 if option.kind == "two" else 1
-            given, rest = rest[:count], rest[count:]
-            found[option.name] = _given(option, given)
-    return Command(str(found.pop(MODEL, "")), found)
+            arguments, remaining = remaining[:count], remaining[count:]
+            flags[option.name] = _parse_value(option, arguments)
+    return Command(str(flags.pop(MODEL, "")), flags)
 
 
-def _given(option: Option, words: Sequence[str]) -> Any:
+def _parse_value(option: Option, words: Sequence[str]) -> Any:
     if option.kind == "two":
-        return [_plain(word) for word in words]
+        return [_parse_plain(word) for word in words]
     word = words[0] if words else ""
-    return word if option.kind in ("text", "on") else _plain(word)
+    return word if option.kind in ("text", "on") else _parse_plain(word)
 
 
-def _plain(word: str) -> Any:
+def _parse_plain(word: str) -> Any:
     """Return a word as the number or the mapping that it holds, else as text."""
-    found = plain_value(word)
-    return word if isinstance(found, list) else found
+    plain = parse_word(word)
+    return word if isinstance(plain, list) else plain
 
 
 # Other people's ways to start llama-server. Sources: scitrera/oss-spark-run@3190eb7; tools/server/README.md of b11434.
 
-IMPORTS = Imports(
+IMPORTS = ImportTable(
     image="ghcr.io/ggml-org/llama.cpp:server-cuda13",
     port_inside=http.PORT,
     names=("llama-server", "llama.cpp", "llama-cpp", "llama_cpp"),
@@ -324,10 +328,12 @@ TASK_FLAGS = TaskFlags(
 # Flags of llama-server that cause what a probe finds. Seen on b11549 (tests/real_llama/test_probes.py): any model returns JSON
 # of a schema, tools are refused with --no-jinja, pictures without --mmproj. The rest is from its help text.
 
-TEMPLATE = "--no-jinja, or --chat-template is not that of this model"
-FORMAT = "--reasoning-format none leaves the thinking in the content, or --chat-template is not that of this model"
+TEMPLATE_CAUSE = "--no-jinja, or --chat-template is not that of this model"
+REASONING_FORMAT_CAUSE = (
+    "--reasoning-format none leaves the thinking in the content, or --chat-template is not that of this model"
+)
 #: llama-server's error for a template that it can't render; its template engine is not Python's (b11549, minja)
-UNRENDERED = (
+RENDER_ERRORS = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )
 PROBE_FLAGS = ProbeFlags(
@@ -339,20 +345,20 @@ PROBE_FLAGS = ProbeFlags(
         ),
         (r"hint: .{0,80}mmproj", "--mmproj is missing (`model.mmproj`)"),
         (
-            UNRENDERED,
+            RENDER_ERRORS,
             "the chat template is not one that llama.cpp can render: --chat-template-file with a template made for it",
         ),
     ),
     causes={
         "tools refused": "--chat-template-file with a template made for llama.cpp: the model's own does not take tools here",
-        "tool call as text": f"{TEMPLATE}; --skip-chat-parsing leaves calls in the text",
-        "tool call in the thinking": FORMAT,
-        "tool call with bad arguments": TEMPLATE,
-        "no tool call": TEMPLATE,
+        "tool call as text": f"{TEMPLATE_CAUSE}; --skip-chat-parsing leaves calls in the text",
+        "tool call in the thinking": REASONING_FORMAT_CAUSE,
+        "tool call with bad arguments": TEMPLATE_CAUSE,
+        "no tool call": TEMPLATE_CAUSE,
         "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says",
         "only without stream": "--chat-template is not that of this model, or --reasoning-format; its streaming is broken in this build",
         "content null": "--reasoning-budget or --chat-template is not that of this model: all of the text counted as thinking",
-        "thinking in content": FORMAT,
+        "thinking in content": REASONING_FORMAT_CAUSE,
         "no thinking apart": "--reasoning off, or --reasoning-format none",
         "not the schema": "--skip-chat-parsing, or a build without grammars",
         "picture refused": "--mmproj is missing (`model.mmproj`)",

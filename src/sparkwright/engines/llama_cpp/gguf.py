@@ -17,26 +17,26 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 #: bytes of a file to read: the vocabulary and the merges of the largest have some 15 MiB
 HEADER_BYTES = 64 * MIB
-MOST_PAIRS, MOST_TENSORS, KEY_BYTES, TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
-MOST_ITEMS, KEPT_ITEMS = 1 << 22, 1024
+MAX_PAIRS, MAX_TENSORS, MAX_KEY_BYTES, MAX_TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
+MAX_ARRAY_ITEMS, MAX_KEPT_ARRAY_ITEMS = 1 << 22, 1024
 #: limits for all lists together: items that are kept, and texts that are skipped one by one; a vocabulary of 262,000 tokens and
 #: its merges are 800,000
-MOST_KEPT, MOST_READ = 1 << 16, 1 << 21
+MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS = 1 << 16, 1 << 21
 
-TEXT, ARRAY = 8, 9
+TEXT_TYPE, ARRAY_TYPE = 8, 9
 #: the formats of the plain types, by their number
-PLAIN = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+SCALAR_FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
 
 class NotGguf(ValueError):
     """The bytes are not a GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
 
 
-ARCHITECTURE = "general.architecture"
-TEMPLATE = "tokenizer.chat_template"
+ARCHITECTURE_KEY = "general.architecture"
+TEMPLATE_KEY = "tokenizer.chat_template"
 #: by the names of a request. source: llama.cpp pull request 17120 (merged November 2025); llama-server uses them unless a flag
 #: or a request sets another value
-SAMPLING = {
+SAMPLING_KEYS = {
     "temperature": "temp",
     "top_p": "top_p",
     "top_k": "top_k",
@@ -44,18 +44,18 @@ SAMPLING = {
     "repetition_penalty": "penalty_repeat",
 }
 #: decimal places kept of a number that is stored with 32 bits
-DIGITS = 6
+SAMPLING_DIGITS = 6
 #: keys that determine the KV cache's size, below the architecture's name
-SHAPE = (
+SHAPE_KEYS = (
     *("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv"),
     *("attention.key_length", "attention.value_length"),
 )
 
 
-def is_number(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Return True for a whole number, or a list of whole numbers (one per layer)."""
-    each = value if isinstance(value, list) else [value]
-    return bool(each) and all(type(item) is int for item in each)
+    items = value if isinstance(value, list) else [value]
+    return bool(items) and all(type(item) is int for item in items)
 
 
 @dataclass(frozen=True)
@@ -74,22 +74,22 @@ class Header:
     @property
     def architecture(self) -> str:
         """The architecture, as `llama` or `qwen3moe`; empty if the header has none."""
-        found = self.values.get(ARCHITECTURE)
-        return found if isinstance(found, str) else ""
+        value = self.values.get(ARCHITECTURE_KEY)
+        return value if isinstance(value, str) else ""
 
     @property
     def template(self) -> str:
         """The chat template that llama-server renders; empty for none."""
-        found = self.values.get(TEMPLATE)
-        return found if isinstance(found, str) else ""
+        value = self.values.get(TEMPLATE_KEY)
+        return value if isinstance(value, str) else ""
 
     @property
     def sampling(self) -> dict[str, float]:
         """The sampling defaults of the model's makers, by the names of a request."""
-        found = {name: self.values.get(f"general.sampling.{key}") for name, key in SAMPLING.items()}
+        defaults = {name: self.values.get(f"general.sampling.{key}") for name, key in SAMPLING_KEYS.items()}
         return {
-            name: round(value, DIGITS)
-            for name, value in found.items()
+            name: round(value, SAMPLING_DIGITS)
+            for name, value in defaults.items()
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         }
 
@@ -98,37 +98,37 @@ class Header:
         return self.values.get(f"{self.architecture}.{key}")
 
 
-def header(data: bytes) -> Header:
+def parse_header(data: bytes) -> Header:
     """Return the header at the beginning of these bytes. Raises NotGguf, also if the header continues beyond them."""
     try:
-        return _header(_Reader(data))
+        return _read_header(_ByteReader(data))
     except (struct.error, UnicodeDecodeError):
         raise NotGguf("ends within its header, or is damaged") from None
 
 
-def beginning(data: bytes) -> Header:
+def parse_partial_header(data: bytes) -> Header:
     """Return the part of the header in these bytes: the model's shape comes before its vocabulary.
 
     Raises NotGguf if the bytes are not a header.
     """
     try:
-        return _header(_Reader(data), to_end=False)
+        return _read_header(_ByteReader(data), to_end=False)
     except (struct.error, UnicodeDecodeError):
         raise NotGguf("ends within its header, or is damaged") from None
 
 
-def _header(reader: _Reader, *, to_end: bool = True) -> Header:
+def _read_header(reader: _ByteReader, *, to_end: bool = True) -> Header:
     if reader.take(4) != MAGIC:
         raise NotGguf("does not begin as a GGUF file")
     version = reader.plain("<I")
     if version not in VERSIONS:
         raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are known")
-    tensors = reader.count("<Q", MOST_TENSORS, "tensors")
+    tensors = reader.count("<Q", MAX_TENSORS, "tensors")
     values: dict[str, Any] = {}
     complete = True
     try:
-        for _ in range(reader.count("<Q", MOST_PAIRS, "values")):
-            key = reader.text(KEY_BYTES)
+        for _ in range(reader.count("<Q", MAX_PAIRS, "values")):
+            key = reader.text(MAX_KEY_BYTES)
             values[key] = reader.value(reader.plain("<I"))
     except struct.error:
         if to_end:
@@ -137,12 +137,12 @@ def _header(reader: _Reader, *, to_end: bool = True) -> Header:
     return Header(version, tensors, values, complete)
 
 
-class _Reader:
+class _ByteReader:
     """A forward reader of bytes; raises struct.error at their end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
-        self._to_keep, self._to_read = MOST_KEPT, MOST_READ
+        self._items_to_keep, self._texts_to_skip = MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS
 
     def take(self, size: int) -> bytes:
         if self._at + size > len(self._data):
@@ -153,49 +153,49 @@ class _Reader:
     def plain(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
-    def count(self, form: str, most: int, what: str) -> int:
-        found: int = self.plain(form)
-        if found > most:
-            raise NotGguf(f"claims {found} {what}, more than any model has")
-        return found
+    def count(self, form: str, maximum: int, noun: str) -> int:
+        number: int = self.plain(form)
+        if number > maximum:
+            raise NotGguf(f"claims {number} {noun}, more than any model has")
+        return number
 
-    def text(self, most: int) -> str:
-        return self.take(self.count("<Q", most, "bytes of one text")).decode()
+    def text(self, maximum: int) -> str:
+        return self.take(self.count("<Q", maximum, "bytes of one text")).decode()
 
     def value(self, kind: int) -> Any:
-        if kind == TEXT:
-            return self.text(TEXT_BYTES)
-        if kind == ARRAY:
+        if kind == TEXT_TYPE:
+            return self.text(MAX_TEXT_BYTES)
+        if kind == ARRAY_TYPE:
             return self._array()
-        if kind not in PLAIN:
+        if kind not in SCALAR_FORMATS:
             raise NotGguf(f"has a value of the unknown type {kind}")
-        return self.plain(PLAIN[kind])
+        return self.plain(SCALAR_FORMATS[kind])
 
     def _array(self) -> list[Any] | None:
-        kind, items = self.plain("<I"), self.count("<Q", MOST_ITEMS, "items of one list")
-        if kind == ARRAY:
+        kind, items = self.plain("<I"), self.count("<Q", MAX_ARRAY_ITEMS, "items of one list")
+        if kind == ARRAY_TYPE:
             raise NotGguf("has a list of lists, which llama.cpp does not load")
-        if items <= min(KEPT_ITEMS, self._to_keep):
-            self._to_keep -= items
+        if items <= min(MAX_KEPT_ARRAY_ITEMS, self._items_to_keep):
+            self._items_to_keep -= items
             return [self.value(kind) for _ in range(items)]
-        if kind in PLAIN:
-            self.take(items * struct.calcsize(PLAIN[kind]))
-        elif kind == TEXT:
-            self._pass_over_texts(items)
+        if kind in SCALAR_FORMATS:
+            self.take(items * struct.calcsize(SCALAR_FORMATS[kind]))
+        elif kind == TEXT_TYPE:
+            self._skip_texts(items)
         else:
             raise NotGguf(f"has a list of the unknown type {kind}")
         return None
 
-    def _pass_over_texts(self, items: int) -> None:
-        self._to_read -= items
-        if self._to_read < 0:
-            raise NotGguf(f"has lists of more than {MOST_READ} texts together")
-        size_of, data, at, end = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
+    def _skip_texts(self, items: int) -> None:
+        self._texts_to_skip -= items
+        if self._texts_to_skip < 0:
+            raise NotGguf(f"has lists of more than {MAX_SKIPPED_TEXTS} texts together")
+        size_of, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
         for _ in range(items):
-            size = size_of(data, at)[0]
-            at += 8 + size
-            if size > TEXT_BYTES:
+            size = size_of(data, position)[0]
+            position += 8 + size
+            if size > MAX_TEXT_BYTES:
                 raise NotGguf(f"claims {size} bytes of one text, more than any model has")
-            if at > end:
+            if position > end:
                 raise struct.error
-        self._at = at
+        self._at = position

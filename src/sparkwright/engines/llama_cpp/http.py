@@ -11,37 +11,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines import http
-from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI, ApiPath
-from sparkwright.engines.http import USAGES, Http, Sample, ServerKey, Usage, key_of_lines, line_of
-from sparkwright.trust.bounds import count_of
+from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI_PATHS, ApiPath
+from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usage, format_key_line, parse_key_lines
+from sparkwright.trust.bounds import count_or_none
 
 PORT = 8080
 #: the flag, and the variable, that would hold the key itself
-KEY = "api-key"
+KEY_FLAG = "api-key"
 KEY_VARIABLE = "LLAMA_API_KEY"
 
 
-def build(props: Any) -> str:
+def parse_build(props: Any) -> str:
     """Return the build in an answer of /props, "b11549-7e4c0a9"; empty if it has none."""
     return str(props.get("build_info") or "") if isinstance(props, dict) else ""
 
 
-def settings(props: Any) -> dict[str, Any]:
+def parse_settings(props: Any) -> dict[str, Any]:
     """Return the settings that /props reports, without those that it does not: context and slots as they are, not as requested.
 
     max_model_len: tokens of one slot. max_concurrency: slots.
     """
     if not isinstance(props, dict):
         return {}
-    usual = props.get("default_generation_settings")
-    found = {
-        "version": build(props) or None,
-        "max_model_len": count_of(usual.get("n_ctx")) if isinstance(usual, dict) else None,
-        "max_concurrency": count_of(props.get("total_slots")),
+    defaults = props.get("default_generation_settings")
+    reported = {
+        "version": parse_build(props) or None,
+        "max_model_len": count_or_none(defaults.get("n_ctx")) if isinstance(defaults, dict) else None,
+        "max_concurrency": count_or_none(props.get("total_slots")),
         "model_path": props.get("model_path"),
         "served_name": props.get("model_alias"),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in reported.items() if value is not None}
 
 
 def slot_context(row: Mapping[str, Any]) -> Any:
@@ -51,28 +51,28 @@ def slot_context(row: Mapping[str, Any]) -> Any:
 
 
 #: the routes of b11549
-PATHS = (*OPENAI, *map(ApiPath, (MESSAGES, COUNT_TOKENS, "/tokenize", "/detokenize", "/infill")))
+PATHS = (*OPENAI_PATHS, *map(ApiPath, (MESSAGES, COUNT_TOKENS, "/tokenize", "/detokenize", "/infill")))
 
 HTTP = Http(
     port=PORT,
     roles={
-        http.GENERATED: Sample("llamacpp:tokens_predicted_total"),  # added when a request ends
-        http.HEARTBEAT: Sample("llamacpp:n_decode_total"),  # every step; not those of a draft model
-        http.RUNNING: Sample("llamacpp:requests_processing"),
-        http.WAITING: Sample("llamacpp:requests_deferred"),
-        http.PREFIX_QUERIES: Sample("llamacpp:prompt_tokens_total"),
-        http.PREFIX_HITS: Sample("llamacpp:prompt_tokens_cached_total"),
-        http.DRAFTS: Sample("llamacpp:spec_decode_num_drafts_total"),
-        http.ACCEPTED_TOKENS: Sample("llamacpp:spec_decode_num_accepted_tokens_total"),
+        http.GENERATED: MetricSample("llamacpp:tokens_predicted_total"),  # added when a request ends
+        http.HEARTBEAT: MetricSample("llamacpp:n_decode_total"),  # every step; not those of a draft model
+        http.RUNNING: MetricSample("llamacpp:requests_processing"),
+        http.WAITING: MetricSample("llamacpp:requests_deferred"),
+        http.PREFIX_QUERIES: MetricSample("llamacpp:prompt_tokens_total"),
+        http.PREFIX_HITS: MetricSample("llamacpp:prompt_tokens_cached_total"),
+        http.DRAFTS: MetricSample("llamacpp:spec_decode_num_drafts_total"),
+        http.ACCEPTED_TOKENS: MetricSample("llamacpp:spec_decode_num_accepted_tokens_total"),
     },
     hits_apart=True,
     prefix_block=1,
     loading=(503,),
     any_name=True,
     version="/props",
-    version_of=build,
+    version_of=parse_build,
     settings="/props",
-    settings_of=settings,
+    settings_of=parse_settings,
     measured={"ignore_eos": True, "stream_options": {"include_usage": True}, "timings_per_token": True},
     plain={"chat_template_kwargs": {"enable_thinking": False}},
     thinking={"chat_template_kwargs": {"enable_thinking": True}},
@@ -105,15 +105,15 @@ HTTP = Http(
 # key.
 
 
-OPTION = "api-key-file"
+KEY_FILE_FLAG = "api-key-file"
 #: path of the file in the container
-MOUNT = "/run/sparkwright/engine.key"
-text, key_of = line_of, key_of_lines
+KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
+render_key_file, parse_key_file = format_key_line, parse_key_lines
 
 SERVER_KEY = ServerKey(
-    flag=KEY,
+    flag=KEY_FLAG,
     variable=KEY_VARIABLE,
-    option=OPTION,
-    mount=MOUNT,
+    option=KEY_FILE_FLAG,
+    mount=KEY_FILE_MOUNT,
     alone="llama-server reads one file of keys, which holds this one",
 )

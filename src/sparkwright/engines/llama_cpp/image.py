@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.engines.llama_cpp import flags
 from sparkwright.engines.option_table import ListedOptions
 
-MOST_CHARS = 1 << 20
+MAX_HELP_CHARS = 1 << 20
 _WORD = re.compile(r"-{1,2}[A-Za-z][\w.-]*")
 _BRACED = re.compile(r"{([\w-]+(?:,[\w-]+)+)}|\[(\w+(?:\|\w+)+)\]")
 _ALLOWED = re.compile(r"allowed values: ([\w, ]+)")
@@ -20,7 +20,7 @@ _REMOVED = "the argument has been removed"
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedOption:
     """An option in the help text."""
 
     #: its own name, the last of the long ones
@@ -37,53 +37,55 @@ class Listed:
     variable: str = ""
 
 
-def options_in(text: str) -> dict[str, Listed]:
+def parse_options(text: str) -> dict[str, ListedOption]:
     """Return the options by their own names; empty if the text is not a list of options. Removed options are left out."""
-    found: dict[str, Listed] = {}
-    for entry in re.split(r"\n(?=-[A-Za-z-])", "\n" + text[:MOST_CHARS]):
-        option = _option(entry.strip("\n"))
+    options: dict[str, ListedOption] = {}
+    for entry in re.split(r"\n(?=-[A-Za-z-])", "\n" + text[:MAX_HELP_CHARS]):
+        option = _parse_option(entry.strip("\n"))
         if option is not None:
-            found[option.name] = option
-    return found
+            options[option.name] = option
+    return options
 
 
-def _option(entry: str) -> Listed | None:
-    head, _, rest = entry.partition("\n")
+def _parse_option(entry: str) -> ListedOption | None:
+    head, _, further_lines = entry.partition("\n")
     columns = re.split(r"\s{2,}", re.sub(r",\s+", ", ", head), maxsplit=1)
-    about = " ".join([*columns[1:], rest])
-    words, values = _words(columns[0])
+    description = " ".join([*columns[1:], further_lines])
+    words, values = _split_head(columns[0])
     long = [word for word in words if word.startswith("--")]
-    if not long or _REMOVED in about:
+    if not long or _REMOVED in description:
         return None
-    off = _negative(words)
+    off = _off_words(words)
     on = tuple(word for word in words if word not in off)
     name = [word for word in on if word.startswith("--")][-1].removeprefix("--")
-    variable = _VARIABLE.search(about)
-    return Listed(name, on, off, len(values), _choices(values, about), variable[1] if variable else "")
+    variable = _VARIABLE.search(description)
+    return ListedOption(
+        name, on, off, len(values), _parse_choices(values, description), variable[1] if variable else ""
+    )
 
 
-def _negative(words: list[str]) -> tuple[str, ...]:
+def _off_words(words: list[str]) -> tuple[str, ...]:
     """Return the words that switch the option off: those after the last long word that switches it on."""
     long = [at for at, word in enumerate(words) if word.startswith("--")]
     on = [at for at in long if not words[at].startswith("--no-")]
     return tuple(words[max(on) + 1 :]) if on and len(on) < len(long) else ()
 
 
-def _words(head: str) -> tuple[list[str], list[str]]:
+def _split_head(head: str) -> tuple[list[str], list[str]]:
     """Return the option's words, and its values' placeholders."""
     parts = head.split(" ")
-    at = 0
-    while at < len(parts) and _WORD.fullmatch(parts[at].rstrip(",")):
-        at += 1
-    return [part.rstrip(",") for part in parts[:at]], _values(" ".join(parts[at:]))
+    position = 0
+    while position < len(parts) and _WORD.fullmatch(parts[position].rstrip(",")):
+        position += 1
+    return [part.rstrip(",") for part in parts[:position]], _placeholders(" ".join(parts[position:]))
 
 
-def _values(written: str) -> list[str]:
-    return [] if not written else [written] if written[0] in "<[{" else written.split(" ")
+def _placeholders(text: str) -> list[str]:
+    return [] if not text else [text] if text[0] in "<[{" else text.split(" ")
 
 
-def _choices(values: list[str], about: str) -> tuple[str, ...]:
-    allowed = _ALLOWED.search(re.sub(r"\s+", " ", about))
+def _parse_choices(values: list[str], description: str) -> tuple[str, ...]:
+    allowed = _ALLOWED.search(re.sub(r"\s+", " ", description))
     braced = _BRACED.fullmatch(values[0]) if len(values) == 1 else None
     if allowed and values:
         return tuple(allowed[1].replace("default", "").replace(" ", "").strip(",").split(","))
@@ -94,7 +96,7 @@ def _choices(values: list[str], about: str) -> tuple[str, ...]:
 PROGRAM = "/app/llama-server"
 ASK_VERSION = (PROGRAM, "--version")
 ASK_OPTIONS = (PROGRAM, "--help")
-LIKE = f"b{flags.NEWER}"
+REFERENCE_BUILD = f"b{flags.NEWEST_BUILD}"
 #: "version: 10434 (7e4c0a9)", and later "version: 0.1.0-dev (build 10434, commit 7e4c0a9)"
 _VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
 
@@ -106,25 +108,25 @@ def version_of(config: Mapping[str, Any]) -> str | None:
 
 def version_in(text: str) -> str | None:
     """Return the build in the output of `llama-server --version`, as b11549."""
-    found = _VERSION.search(text)
-    return f"b{found[1]}" if found else None
+    match = _VERSION.search(text)
+    return f"b{match[1]}" if match else None
 
 
 def listed(text: str) -> dict[str, str]:
     """Return the options in a help text with the number of words that each takes; empty if it is not a list of options."""
-    return {name: str(option.takes) for name, option in options_in(text).items()}
+    return {name: str(option.takes) for name, option in parse_options(text).items()}
 
 
 @lru_cache(maxsize=1)
-def usual() -> Mapping[str, str]:
+def reference_shapes() -> Mapping[str, str]:
     """Return the options of the newest build in options.json, with the number of words that each takes."""
     takes = {"switch": "0", "bare": "0", "two": "2"}
     return {
         name: takes.get(option.kind, "1")
         for name, option in flags.TABLE.known.items()
-        if flags.exists(name, flags.NEWER)
+        if flags.exists(name, flags.NEWEST_BUILD)
     }
 
 
-_KEPT = ListedOptions(LIKE, usual)
-difference, is_current, applied = _KEPT.difference, _KEPT.is_current, _KEPT.applied
+_STORED_OPTIONS = ListedOptions(REFERENCE_BUILD, reference_shapes)
+difference, is_current, applied = _STORED_OPTIONS.difference, _STORED_OPTIONS.is_current, _STORED_OPTIONS.applied

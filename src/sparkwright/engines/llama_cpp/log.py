@@ -6,147 +6,155 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.engines.log.book import LogBook, Resolution
-from sparkwright.engines.log.last_words import Death, death
-from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
-from sparkwright.engines.log.text import Line, integer, line, number
-from sparkwright.engines.slowness import Cause, Seen
+from sparkwright.engines.log.book import LogFormat, Resolution
+from sparkwright.engines.log.last_words import FailurePattern, failure_pattern
+from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
+from sparkwright.engines.log.text import Line, line, parse_count, parse_number
+from sparkwright.engines.slowness import Cause, SlownessEvidence
 
-NO_MEMORY = "it ran out of memory: a buffer of {0} MiB could not be allocated."
+OUT_OF_MEMORY = "it ran out of memory: a buffer of {0} MiB could not be allocated."
 
-FAILURES: tuple[Death, ...] = (
+FAILURES: tuple[FailurePattern, ...] = (
     # the command line
-    death("error: invalid argument: ", r"^error: invalid argument: (\S+)", "the engine does not know: {0}."),
-    death(
+    failure_pattern("error: invalid argument: ", r"^error: invalid argument: (\S+)", "the engine does not know: {0}."),
+    failure_pattern(
         "Unsupported cache type: ",
         r"^error while handling argument \"([^\"]+)\": Unsupported cache type: (\S*)",
         "the engine refuses {1} for {0}.",
     ),
-    death(
+    failure_pattern(
         "expected value for argument",
         r"^error while handling argument \"([^\"]+)\": expected value",
         "{0} needs a value.",
     ),
-    death(": stoi", r"^error while handling argument \"([^\"]+)\": stoi", "{0} takes a number."),
-    death(
+    failure_pattern(": stoi", r"^error while handling argument \"([^\"]+)\": stoi", "{0} takes a number."),
+    failure_pattern(
         "failed to open file '",
         r"^error while handling argument \"([^\"]+)\": .{0,40}?failed to open file '([^']+)'",
         "{0}: it cannot open {1}.",
     ),
-    death(
+    failure_pattern(
         "error while handling argument ",
         r"^error while handling argument \"([^\"]+)\": (.+?)\.?$",
         "the engine refuses {0}: {1}.",
     ),
-    death(
+    failure_pattern(
         "error: the supplied chat template is not supported", "", "it cannot use the chat template of chat-template."
     ),
     # settings that exclude each other; b10434 has another message for the first
-    death(
+    failure_pattern(
         "V cache quantization requires flash_attn",
         "",
         "a quantized V cache (cache-type-v) needs flash-attn, which is off.",
         "never",
     ),
-    death(
+    failure_pattern(
         "quantized V cache requires flash_attn",
         "",
         "a quantized V cache (cache-type-v) needs flash-attn, which is off.",
         "never",
     ),
-    death(
+    failure_pattern(
         "n_seq_max must be <= ",
         r"n_seq_max must be <= (\d+)",
         "parallel is more than the {0} slots that it can have.",
         "never",
     ),
     # the model's files
-    death(
+    failure_pattern(
         "failed to open GGUF file '",
         r"failed to open GGUF file '([^']{1,500})' \(([^)]{1,100})\)",
         "it cannot open {0} in the container: {1}.",
         "never",
     ),
-    death(
+    failure_pattern(
         "data is not within the file bounds", "", "the model's file is cut off: a tensor lies beyond its end.", "never"
     ),
-    death(
+    failure_pattern(
         "unknown model architecture: '",
         r"unknown model architecture: '([^']+)'",
         "this engine cannot load {0}.",
         "never",
     ),
-    death(
+    failure_pattern(
         "unknown pre-tokenizer type: '",
         r"unknown pre-tokenizer type: '([^']+)'",
         "this engine does not know the model's tokenizer ({0}): it is too old for it.",
         "never",
     ),
-    death("invalid magic characters", "", "the model's file is no GGUF file.", "never"),
-    death("failed to read magic", "", "the model is a folder or an empty file, not a GGUF file.", "never"),
-    death(
+    failure_pattern("invalid magic characters", "", "the model's file is no GGUF file.", "never"),
+    failure_pattern("failed to read magic", "", "the model is a folder or an empty file, not a GGUF file.", "never"),
+    failure_pattern(
         "gguf_init_from_reader: failed to read ",
         r"gguf_init_from_reader: failed to read (.+?)\.?$",
         "the model's file is cut off or damaged: its {0} cannot be read.",
         "never",
     ),
     # memory; CUDA's words: source
-    death(
+    failure_pattern(
         "cudaMalloc failed: out of memory",
         r"allocating ([\d.]+) MiB on device",
         "the GPU ran out of memory: a buffer of {0} MiB could not be allocated.",
         "never",
     ),
-    death("insufficient memory (attempted to allocate ", r"attempted to allocate ([\d.]+) MB", NO_MEMORY, "never"),
-    death("failed to allocate buffer for kv cache", "", "there is no memory for its KV cache.", "never"),
-    death("failed to allocate compute pp buffers", "", "there is no memory for its compute buffers.", "never"),
+    failure_pattern(
+        "insufficient memory (attempted to allocate ", r"attempted to allocate ([\d.]+) MB", OUT_OF_MEMORY, "never"
+    ),
+    failure_pattern("failed to allocate buffer for kv cache", "", "there is no memory for its KV cache.", "never"),
+    failure_pattern(
+        "failed to allocate compute pp buffers", "", "there is no memory for its compute buffers.", "never"
+    ),
     # the machine and the image; all but the port: source
-    death(
+    failure_pattern(
         "couldn't bind HTTP server socket",
         r"hostname: (\S+), port: (\d+)",
         "it cannot listen on {0}, port {1}: the port is in use, or the address is not the container's.",
     ),
-    *HOST,
-    *IMAGE,
-    death(
+    *HOST_FAILURES,
+    *IMAGE_FAILURES,
+    failure_pattern(
         "error while loading shared libraries: ",
         r"error while loading shared libraries: ([^:]+):",
         "its image lacks {0}.",
     ),
-    death("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}.", "always"),
-    death("GGML_ASSERT(", r"GGML_ASSERT\((.{1,300}?)\) failed", "an assertion of the engine failed: {0}.", "always"),
-    death(  # issue 24324
+    failure_pattern("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}.", "always"),
+    failure_pattern(
+        "GGML_ASSERT(", r"GGML_ASSERT\((.{1,300}?)\) failed", "an assertion of the engine failed: {0}.", "always"
+    ),
+    failure_pattern(  # issue 24324
         ": fatal error",
         r"(?:^|/)([\w.-]{1,80}\.(?:cu|cuh|c|cpp):\d{1,6}): fatal error$",
         "it ended with a fatal error of its own ({0}).",
         "always",
     ),
     # consequences of a cause
-    death(
+    failure_pattern(
         "error loading model: ",
         r"error loading model: (?!llama_model_loader: failed to load)(.+?)\.?$",
         "it cannot load the model: {0}.",
         "never",
     ),
-    death(
+    failure_pattern(
         "failed to initialize the context: ",
         r"failed to initialize the context: (.+?)\.?$",
         "it cannot make its context: {0}.",
         "never",
     ),
-    death(
+    failure_pattern(
         "failed to load draft model, '", r"failed to load draft model, '([^']+)'", "it cannot load its draft model {0}."
     ),
-    death(
+    failure_pattern(
         "failed to load multimodal model, '",
         r"failed to load multimodal model, '([^']+)'",
         "it cannot load {0} (mmproj).",
     ),
-    death("failed to load model, '", r"load_model: failed to load model, '([^']+)'", "it cannot load the model {0}."),
-    death("failed to create context with model '", "", "it cannot make its context."),
-    death("failed to create_context with model '", "", "it cannot make its context."),
-    death("exiting due to ", r"(?:llama_server|init|main): exiting due to (.+?)\.?$", "it ended: {0}."),
-    *CRASHES,
+    failure_pattern(
+        "failed to load model, '", r"load_model: failed to load model, '([^']+)'", "it cannot load the model {0}."
+    ),
+    failure_pattern("failed to create context with model '", "", "it cannot make its context."),
+    failure_pattern("failed to create_context with model '", "", "it cannot make its context."),
+    failure_pattern("exiting due to ", r"(?:llama_server|init|main): exiting due to (.+?)\.?$", "it ended: {0}."),
+    *CRASH_FAILURES,
 )
 
 
@@ -161,7 +169,7 @@ FAILURES: tuple[Death, ...] = (
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
 #: function that logs the server's events. real: the first until b10434, the second in b11549.
-_BY = r"(?:llama_server|init): "
+_LOGGED_BY = r"(?:llama_server|init): "
 
 #: only with -lv 4. real.
 BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
@@ -169,30 +177,30 @@ BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\
 BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
 VERBOSITY = line("common_params_print_info: verbosity = ")
 #: before any other line. real.
-REFUSED = (
+ARGUMENT_ERRORS = (
     line("error: invalid argument: ", r"^error: invalid argument: "),
     line("error while handling argument ", r"^error while handling argument "),
 )
 SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
 #: the address follows. real.
-LISTENING = line(": listening on ", _BY + "listening on ")
+LISTENING = line(": listening on ", _LOGGED_BY + "listening on ")
 #: a device of its own; `CUDA_Host` is the host's side
-_GPU = r"(?:CUDA|Vulkan|ROCm)\d+ "
+_GPU_DEVICE = r"(?:CUDA|Vulkan|ROCm)\d+ "
 #: a model with sliding windows has two caches, and a draft model one of its own: a line for each. real.
 KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
-CAPPED = line(
+CONTEXT_CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
 )
 #: -fit shrank a context that no flag sets, to leave memory free. source; only with -lv 4.
-REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
+CONTEXT_REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
 
 
-def _build(text: str) -> str:
+def _format_build(text: str) -> str:
     """Return the build as /props writes it: b10434-7e4c0a9."""
     return text if text.startswith("b") else "b" + text.replace(" (", "-").rstrip(")")
 
 
-def _of_both(text: str) -> str:
+def _merge_cache_types(text: str) -> str:
     """Return the type of keys and values if they have the same, else both types."""
     keys, values = re.findall(r"[KV] \((\w+)\)", text)
     return keys if keys == values else f"K {keys}, V {values}"
@@ -206,7 +214,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("kv cache", (KV_CACHE,)),
     ("warm-up", (line("common_init_: warming up the model"),)),
     ("slots", (SLOTS,)),
-    ("server", (line(": model loaded", _BY + "model loaded"),)),
+    ("server", (line(": model loaded", _LOGGED_BY + "model loaded"),)),
     ("ready", (LISTENING,)),
 )
 
@@ -223,9 +231,9 @@ VALUES: tuple[tuple[str, Line], ...] = (
     # no evidence of the device: printed without any GPU too
     ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
     ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
-    ("gpu_weights_mib", line(" model buffer size = ", _GPU + r"model buffer size = +([\d.]+) MiB")),
+    ("gpu_weights_mib", line(" model buffer size = ", _GPU_DEVICE + r"model buffer size = +([\d.]+) MiB")),
     # compute buffers, and the state of recurrent layers. real for a CPU; seen for a GPU, b8467 to b11549
-    ("gpu_compute_mib", line(" compute buffer size = ", _GPU + r"compute buffer size = +([\d.]+) MiB")),
+    ("gpu_compute_mib", line(" compute buffer size = ", _GPU_DEVICE + r"compute buffer size = +([\d.]+) MiB")),
     ("recurrent_mib", line("llama_memory_recurrent: size = ", r"llama_memory_recurrent: size = +([\d.]+) MiB")),
     ("slots", SLOTS),
     ("max_model_len", line(SLOTS.needle, r"n_ctx_slot = (\d+)")),
@@ -234,20 +242,20 @@ VALUES: tuple[tuple[str, Line], ...] = (
 
 
 #: readings of sizes, each the sum of its lines
-SIZES = ("kv_cache_mib", "recurrent_mib", "cpu_weights_mib", "gpu_weights_mib", "gpu_compute_mib")
+SIZE_READINGS = ("kv_cache_mib", "recurrent_mib", "cpu_weights_mib", "gpu_weights_mib", "gpu_compute_mib")
 
 
-def _switched(given: Any) -> Any:
+def _normalize_flash_attention(value: Any) -> Any:
     """Return the value of flash-attn in the log's words; "auto" stays."""
-    return {"on": "enabled", "1": "enabled", "off": "disabled", "0": "disabled"}.get(str(given).casefold(), given)
+    return {"on": "enabled", "1": "enabled", "off": "disabled", "0": "disabled"}.get(str(value).casefold(), value)
 
 
-LOG = LogBook(
+LOG = LogFormat(
     # answers of the model, with whole exceptions in them, and lines of each request
     noise=("unparsed ", "got exception: ", "print_timing: "),
     banners=(BUILD, BUILD_INFO),
     arguments=VERBOSITY,
-    refused=REFUSED,
+    refused=ARGUMENT_ERRORS,
     stages=STAGES,
     values=VALUES,
     # "flash_attn = auto" is settled later. real.
@@ -257,31 +265,32 @@ LOG = LogBook(
         ("KV cache", "kv_cache_dtype"),
     ),
     resolution=Resolution(
-        readings={"flash-attn": "flash_attention", "parallel": "slots"}, values={"flash-attn": _switched}
+        readings={"flash-attn": "flash_attention", "parallel": "slots"},
+        values={"flash-attn": _normalize_flash_attention},
     ),
     fixed=(
         ("flash_attention", line("resolve_fused_ops: Flash Attention enabled"), "enabled"),
         ("flash_attention", line("resolve_fused_ops: Flash Attention was auto, set to disabled"), "disabled"),
     ),
     types={
-        "version": _build,
-        "kv_cache_dtype": _of_both,
+        "version": _format_build,
+        "kv_cache_dtype": _merge_cache_types,
         "gpu_layers": lambda text: text.replace("/", " of "),
-        **dict.fromkeys(SIZES, number),
+        **dict.fromkeys(SIZE_READINGS, parse_number),
         "kv_unified": lambda text: text == "true",
-        **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), integer),
+        **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), parse_count),
     },
-    summed=frozenset(SIZES),
-    also=("slots", "kv_unified", "flash_attention", "gpu_layers", *SIZES),
+    summed=frozenset(SIZE_READINGS),
+    also=("slots", "kv_unified", "flash_attention", "gpu_layers", *SIZE_READINGS),
     always={
         "chunked_prefill": (
             True,
             "llama-server always reads a prompt in batches (-b, -ub); there is no flag to turn it off",
         )
     },
-    unmet=(CAPPED,),
+    unmet=(CONTEXT_CAPPED,),
     warnings=(
-        REDUCED,
+        CONTEXT_REDUCED,
         line("possible training context overflow"),
         line("failed to fit params to free device memory"),
         line("no usable GPU found"),  # source
@@ -306,42 +315,42 @@ LOG = LogBook(
 # cache.cpp (types of K and V); without `flash-attn` or with unlike types the attention kernels of CUDA fall back.
 
 
-def layers_on_the_cpu(seen: Seen) -> Iterator[Cause]:
+def detect_layers_on_cpu(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield the cause that n-gpu-layers, or `fit`, left layers on the CPU."""
-    offloaded, line = seen.in_log("gpu_layers")
+    offloaded, line = evidence.find_in_log("gpu_layers")
     if not offloaded:
         return
     on_gpu, layers = (int(number) for number in str(offloaded).split(" of "))
     name = f"{layers - on_gpu} of {layers} layers are on the CPU"
     if on_gpu < layers:
-        share = _cpu_share(seen)
+        share = _describe_cpu_share(evidence)
         yield Cause(name, "found", f"{line}{share}", "n-gpu-layers: all", weight=130)
     else:
         yield Cause("layers on the CPU", "excluded", line)
 
 
-def flash_attention_off(seen: Seen) -> Iterator[Cause]:
-    state, line = seen.in_log("flash_attention")
+def detect_flash_attention_off(evidence: SlownessEvidence) -> Iterator[Cause]:
+    state, line = evidence.find_in_log("flash_attention")
     if state == "disabled":
         yield Cause("flash attention is off", "found", line, "flash-attn: true", weight=35)
 
 
-def unlike_cache_types(seen: Seen) -> Iterator[Cause]:
+def detect_unlike_cache_types(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield the cause of unlike KV cache types: CUDA's flash attention is built for equal types unless GGML_CUDA_FA_ALL_QUANTS
     was set."""
-    kinds, line = seen.in_log("kv_cache_dtype")
-    if kinds and "," in str(kinds):
+    types, line = evidence.find_in_log("kv_cache_dtype")
+    if types and "," in str(types):
         fix = "the same type for cache-type-k and cache-type-v"
         yield Cause("its K and V caches have unlike types", "found", line, fix, weight=45)
 
 
-def _cpu_share(seen: Seen) -> str:
+def _describe_cpu_share(evidence: SlownessEvidence) -> str:
     """Return the bytes of the weights on either side, if the log tells them."""
-    sizes = [seen.in_log(name)[0] for name in ("cpu_weights_mib", "gpu_weights_mib")]
+    sizes = [evidence.find_in_log(name)[0] for name in ("cpu_weights_mib", "gpu_weights_mib")]
     if not all(sizes):
         return ""
     cpu, gpu = (float(size) / 1024 for size in sizes)
     return f"; {cpu:.1f} of {cpu + gpu:.1f} GiB of its weights"
 
 
-DETECTORS = (layers_on_the_cpu, flash_attention_off, unlike_cache_types)
+DETECTORS = (detect_layers_on_cpu, detect_flash_attention_off, detect_unlike_cache_types)

@@ -14,13 +14,13 @@ from sparkwright.engines.llama_cpp import flags
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.shared_rules import (
     OptionCase,
-    in_its_container_only,
     key_in_arguments,
-    not_asked,
-    published_elsewhere,
+    locking_flags,
     unknown_flags,
+    unreachable_host,
+    wrong_published_port,
 )
-from sparkwright.trust.image_name import tagged
+from sparkwright.trust.image_name import without_digest
 from sparkwright.visible import one_line
 
 
@@ -40,10 +40,10 @@ class Case(OptionCase):
         return int(self.release.lstrip("b")) if self.release else None
 
 
-Findings = Callable[[Case], Iterable[Finding]]
+RuleFunction = Callable[[Case], Iterable[Finding]]
 
 RULES: Rules[Case, Case] = Rules(
-    shown=lambda case: {
+    describe_example=lambda case: {
         "engine": "llama_cpp",
         "flags": case.asked.flags,
         "image": case.asked.image,
@@ -53,8 +53,8 @@ RULES: Rules[Case, Case] = Rules(
 
 
 def rule(
-    name: str, *, sources: Iterable[str], example: ServerRequest, build: int = flags.NEWER
-) -> Callable[[Findings], Findings]:
+    name: str, *, sources: Iterable[str], example: ServerRequest, build: int = flags.NEWEST_BUILD
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register a rule; see `Rules.rule`. build: of its example."""
     case = Case(replace(example, flags=flags.named(example.flags)), f"b{build}")
     return RULES.rule(name, sources=sources, example=case)
@@ -63,8 +63,8 @@ def rule(
 __all__ = ["RULES", "Case"]
 
 #: least number that people write for "all" (99, 999); no current model has as many layers
-ALL_LAYERS = 99
-OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
+MIN_ALL_LAYERS = 99
+OFFICIAL_IMAGE = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
 OVERRIDES = "override-kv"
 
@@ -79,23 +79,23 @@ def model_file(case: Case) -> Iterator[Finding]:
     Repositories hold a dozen quantisations of a model. `model.file` in the recipe names one of them, by pattern; it becomes --model, with
     the first file where there are several shards.
     """
-    given = case.flag(flags.MODEL)
-    if given is None:
+    model = case.flag(flags.MODEL)
+    if model is None:
         way = Way("name it in the recipe, as `model.file: NAME-Q4_K_M.gguf`")
         yield Finding("error", "model names no GGUF file to serve.", (way,), HELP, flags.MODEL)
         return
-    shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(given))
-    if not str(given).lower().endswith(SUFFIX):
-        sentence = f"model is {given}: llama.cpp serves {SUFFIX} files, no other format."
+    shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(model))
+    if not str(model).lower().endswith(SUFFIX):
+        sentence = f"model is {model}: llama.cpp serves {SUFFIX} files, no other format."
         yield Finding("error", sentence, (Way("name a GGUF file"),), HELP, flags.MODEL)
     elif shard and shard[1] != "00001":
-        name = str(given).replace(f"-{shard[1]}-of-", "-00001-of-")
+        name = str(model).replace(f"-{shard[1]}-of-", "-00001-of-")
         sentence = f"model is shard {int(shard[1])}: llama.cpp loads a model from its first one."
         yield Finding("error", sentence, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
 
 
 #: flags that download an unpinned model when the server starts
-DOWNLOADS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
+DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
 
 
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
@@ -105,7 +105,7 @@ def downloads(case: Case) -> Iterator[Finding]:
     """
     presets = [name for name in case.asked.flags if name.endswith("-default") and name != "spec-default"]
     for name in (
-        *DOWNLOADS,
+        *DOWNLOAD_FLAGS,
         *presets,
         *(flag for flag in case.asked.flags if flag.startswith("fim-") and flag.endswith("-spec")),
     ):
@@ -129,7 +129,7 @@ SPEC_TYPES: dict[str, bool] = {
     "ngram-mod": False,
     "ngram-cache": False,
 }
-SPEC_TYPE, DRAFT, DRAFT_MOST, DRAFT_LEAST = "spec-type", "model-draft", "spec-draft-n-max", "spec-draft-n-min"
+SPEC_TYPE, DRAFT, MAX_DRAFTS, MIN_DRAFTS = "spec-type", "model-draft", "spec-draft-n-max", "spec-draft-n-min"
 
 
 @rule(
@@ -147,33 +147,34 @@ def speculation(case: Case) -> Iterator[Finding]:
     layers of the model's own file, the other draft-* types with a second GGUF file, which must be mounted. docs/speculation.md says
     what to measure.
     """
-    written = case.flag(SPEC_TYPE)
-    types = [word.strip() for word in str(written).split(",")] if written is not None else []
+    setting = case.flag(SPEC_TYPE)
+    types = [word.strip() for word in str(setting).split(",")] if setting is not None else []
     for word in types:
         if word not in SPEC_TYPES:
-            near = next(iter(difflib.get_close_matches(word.lower(), SPEC_TYPES, n=1)), "")
-            meant = ",".join(near if item == word and near else item for item in types)
+            closest = next(iter(difflib.get_close_matches(word.lower(), SPEC_TYPES, n=1)), "")
+            corrected = ",".join(closest if item == word and closest else item for item in types)
             way = Way(
-                f"write {near}" if near else f"one of {', '.join(SPEC_TYPES)}", {SPEC_TYPE: meant} if near else {}
+                f"write {closest}" if closest else f"one of {', '.join(SPEC_TYPES)}",
+                {SPEC_TYPE: corrected} if closest else {},
             )
-            sure = case.build is not None and case.build <= flags.NEWER
-            sentence = f"{SPEC_TYPE} {one_line(word, at_most=40)} is not a type of speculation."
-            yield Finding("error" if sure else "warning", sentence, (way,), HELP, SPEC_TYPE)
+            is_certain = case.build is not None and case.build <= flags.NEWEST_BUILD
+            sentence = f"{SPEC_TYPE} {one_line(word, max_chars=40)} is not a type of speculation."
+            yield Finding("error" if is_certain else "warning", sentence, (way,), HELP, SPEC_TYPE)
         elif SPEC_TYPES[word] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
             way = Way(f"mount a drafter and name its file as {DRAFT}")
             yield Finding(
                 "error", f"{SPEC_TYPE} {word} needs a drafter, and {DRAFT} names none.", (way,), HELP, SPEC_TYPE
             )
-    low, high = case.flag(DRAFT_LEAST), case.flag(DRAFT_MOST)
-    if isinstance(low, int) and isinstance(high, int) and low > high:
-        way = Way("swap them", {DRAFT_LEAST: high, DRAFT_MOST: low})
-        yield Finding("warning", f"{DRAFT_LEAST} {low} is above {DRAFT_MOST} {high}.", (way,), HELP, DRAFT_LEAST)
+    minimum, maximum = case.flag(MIN_DRAFTS), case.flag(MAX_DRAFTS)
+    if isinstance(minimum, int) and isinstance(maximum, int) and minimum > maximum:
+        way = Way("swap them", {MIN_DRAFTS: maximum, MAX_DRAFTS: minimum})
+        yield Finding("warning", f"{MIN_DRAFTS} {minimum} is above {MAX_DRAFTS} {maximum}.", (way,), HELP, MIN_DRAFTS)
 
 
 @rule(
     "unknown-flag",
     sources=(
-        f"llama-server --help of {len(flags.HISTORY.releases)} builds, {flags.HISTORY.releases[0]} to b{flags.NEWER}",
+        f"llama-server --help of {len(flags.HISTORY.releases)} builds, {flags.HISTORY.releases[0]} to b{flags.NEWEST_BUILD}",
         "`error: invalid argument: --x`, exit code 1",
     ),
     example=ServerRequest({"model": "a.gguf", "mmap": False}),
@@ -196,8 +197,8 @@ def flag_value(case: Case) -> Iterator[Finding]:
     It refuses some with a usage text and exit code 1. Of a number it reads what it can: `128k` is 128, `1.5` is 1.
     """
     for name in case.asked.flags:
-        if wrong := flags.misfit(case.asked.flags, name):
-            yield Finding("error", f"{name} {wrong}.", (Way("correct or remove it"),), "llama-server's parser", name)
+        if problem := flags.misfit(case.asked.flags, name):
+            yield Finding("error", f"{name} {problem}.", (Way("correct or remove it"),), "llama-server's parser", name)
 
 
 @rule(
@@ -236,8 +237,8 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
     """A number of layers leaves the others to the CPU.
     On a GB10 both share one memory, so nothing is saved by that, and every token waits for the slower half.
     """
-    layers = flags.integer(case.flag(flags.LAYERS))
-    if case.asked.platform == "gb10" and layers is not None and 0 < layers < ALL_LAYERS:
+    layers = flags.parse_positive_integer(case.flag(flags.LAYERS))
+    if case.asked.platform == "gb10" and layers is not None and 0 < layers < MIN_ALL_LAYERS:
         sentence = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
         yield Finding("info", sentence, (Way("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
 
@@ -253,9 +254,9 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
     """The number of experts for each token is part of how a model was trained.
     More of them are slower and no better: their weights are scaled to a sum of 1, so each of the usual ones counts less.
     """
-    given = str(case.flag(OVERRIDES) or "")
-    if "expert_used_count=" in given:
-        sentence = f"{OVERRIDES} {one_line(given, at_most=80)} changes how many experts compute each token."
+    overrides = str(case.flag(OVERRIDES) or "")
+    if "expert_used_count=" in overrides:
+        sentence = f"{OVERRIDES} {one_line(overrides, max_chars=80)} changes how many experts compute each token."
         yield Finding("warning", sentence, (Way("remove it", {OVERRIDES: None}),), "the model's metadata", OVERRIDES)
 
 
@@ -285,9 +286,9 @@ def slot_context(case: Case) -> Iterator[Finding]:
     """ctx-size is the context of all slots together.
     With `parallel: 4` each request has a quarter of it, rounded up to 256 tokens. With `kv-unified` the slots share the whole.
     """
-    total, slots = flags.integer(case.flag(flags.CONTEXT)), flags.slots(case.asked.flags)
+    total, slots = flags.parse_positive_integer(case.flag(flags.CONTEXT)), flags.slots(case.asked.flags)
     slot = flags.context(case.asked.flags)
-    if total is None or slot is None or slots < 2 or flags.unified(case.asked.flags):
+    if total is None or slot is None or slots < 2 or flags.has_unified_cache(case.asked.flags):
         return
     uneven = "" if slot * slots == total else f"; together they take {slot * slots}"
     way = Way(f"for {total} tokens a request, set ctx-size to {total * slots}", {flags.CONTEXT: None})
@@ -304,14 +305,14 @@ def cuda12(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
     Its compute capability is 12.1. `server-cuda` is built with CUDA 12.8, which has no code for it; `server` has no GPU code at all.
     """
-    found = OFFICIAL.match(case.asked.image)
-    if case.asked.platform != "gb10" or found is None or "cuda13" in found["tag"]:
+    match = OFFICIAL_IMAGE.match(case.asked.image)
+    if case.asked.platform != "gb10" or match is None or "cuda13" in match["tag"]:
         return
-    build = re.search(r"-b\d+$", found["tag"])
-    instead = f"ghcr.io/ggml-org/llama.cpp:server-cuda13{build[0] if build else ''}"
-    what = "is built with CUDA 12.8, without code for a GB10 (sm_121)" if "cuda" in found["tag"] else "has no CUDA"
-    sentence = f"{tagged(case.asked.image)} {what}."
-    yield Finding("warning", sentence, (Way(f"use {instead}"),), "llama.cpp's docs/docker.md", "image")
+    build = re.search(r"-b\d+$", match["tag"])
+    replacement = f"ghcr.io/ggml-org/llama.cpp:server-cuda13{build[0] if build else ''}"
+    defect = "is built with CUDA 12.8, without code for a GB10 (sm_121)" if "cuda" in match["tag"] else "has no CUDA"
+    sentence = f"{without_digest(case.asked.image)} {defect}."
+    yield Finding("warning", sentence, (Way(f"use {replacement}"),), "llama.cpp's docs/docker.md", "image")
 
 
 @rule(
@@ -325,8 +326,8 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
     proves is proved by the running server all the same.
     """
-    if case.build is not None and case.build > flags.NEWER:
-        yield from shared_rules.newer_release(case.engine, f"b{flags.NEWER}", "build")
+    if case.build is not None and case.build > flags.NEWEST_BUILD:
+        yield from shared_rules.newer_release(case.engine, f"b{flags.NEWEST_BUILD}", "build")
 
 
 @rule(
@@ -338,10 +339,10 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag without a build may point to another image tomorrow.
     spark.lock pins its digest, so that all hosts run the same image; the registry may delete what a tag pointed to.
     """
-    found = OFFICIAL.match(case.asked.image)
-    if found is not None and not re.search(r"-b\d+$", found["tag"]):
-        instead = f"the tag of a build, as {found['tag']}-b{flags.NEWER}"
-        yield from shared_rules.moving_tag(case.asked.image, instead, "llama.cpp's docs/docker.md")
+    match = OFFICIAL_IMAGE.match(case.asked.image)
+    if match is not None and not re.search(r"-b\d+$", match["tag"]):
+        replacement = f"the tag of a build, as {match['tag']}-b{flags.NEWEST_BUILD}"
+        yield from shared_rules.moving_tag(case.asked.image, replacement, "llama.cpp's docs/docker.md")
 
 
 @rule(
@@ -393,8 +394,8 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.
     A container's loopback is not reachable from outside; checks do not ask over HTTPS or below a prefix.
     """
-    yield from in_its_container_only(case, flags.HOST, (".sock",))
-    yield from not_asked(
+    yield from unreachable_host(case, flags.HOST, (".sock",))
+    yield from locking_flags(
         case, ("ssl-key-file", "ssl-cert-file", "api-prefix"), "over plain HTTP, without a prefix", HELP
     )
-    yield from published_elsewhere(case.asked, flags.port(case.asked.flags), flags.PORT)
+    yield from wrong_published_port(case.asked, flags.port(case.asked.flags), flags.PORT)

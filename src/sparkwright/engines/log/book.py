@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sparkwright.engines.log.last_words import WINDOWS, Death
+from sparkwright.engines.log.last_words import CONTINUATION_WINDOWS, FailurePattern
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import Line
 
 
-def _nothing(state: EngineState, line: str) -> bool:
+def _read_nothing(state: EngineState, line: str) -> bool:
     return False
 
 
@@ -42,7 +42,7 @@ class Resolution:
 
 
 @dataclass(frozen=True)
-class LogBook:
+class LogFormat:
     """The format of one engine's log."""
 
     #: lines with one of these hold no information, and there may be a million of them
@@ -51,7 +51,7 @@ class LogBook:
     arguments: Line
     #: in their order, each with the lines that begin it; the last is ready
     stages: tuple[tuple[str, tuple[Line, ...]], ...]
-    failures: tuple[Death, ...]
+    failures: tuple[FailurePattern, ...]
     #: lines that are never last words
     harmless: re.Pattern[str]
     #: the source, time and place before a line's message
@@ -110,7 +110,7 @@ class LogBook:
     #: a needle of lines that are read in full
     uncut: str = ""
     #: reads what the tables can't express: keeps readings from a line, and returns True if nothing else of the line is to be read
-    hook: Callable[[EngineState, str], bool] = _nothing
+    hook: Callable[[EngineState, str], bool] = _read_nothing
     #: lines that `hook` looks for
     hooked: tuple[Line, ...] = ()
     #: returns the settings of a line that dumps the whole configuration; None for any other line
@@ -119,9 +119,11 @@ class LogBook:
     setting_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
-    def needles(self) -> Needles:
+    def line_filter(self) -> LineFilter:
         """The finder of lines that one of the tables may match."""
-        return Needles((row.needle for row in self.rows()), self.noise, WINDOWS if self.tracebacks else ())
+        return LineFilter(
+            (row.needle for row in self.rows()), self.noise, CONTINUATION_WINDOWS if self.tracebacks else ()
+        )
 
     @cached_property
     def stage_names(self) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ class LogBook:
             yield self.shards
 
 
-class Needles:
+class LineFilter:
     """Literals of which a line must hold one, and noise of which it must hold none.
 
     Needles that begin with a capital are found in one pass over a line, for few places of a log line can begin one. The others
@@ -159,7 +161,7 @@ class Needles:
         words = sorted({*needles, *(word for word, _ in windows)})
         self._windows = [(word.encode(), lines) for word, lines in windows]
         self._noise = (noise[0].encode(), noise[1].encode(), noise[2].encode())
-        self._capital = _one_of(word for word in words if word[0].isupper())
+        self._capital = _compile_alternatives(word for word in words if word[0].isupper())
         self._common = [word.encode() for word in words if not word[0].isupper()]
 
     def is_noise(self, line: bytes) -> bool:
@@ -175,7 +177,7 @@ class Needles:
         """Return the number of lines after this one that are worth parsing."""
         return max((lines for word, lines in self._windows if word in line), default=0)
 
-    def in_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], list[bytes]]:
+    def filter_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], list[bytes]]:
         """Return the lines of a block that may be worth parsing, numbered from 0, and all its lines without the noise.
 
         line_bytes: lines are cut off after this length.
@@ -189,25 +191,25 @@ class Needles:
                 if not (first in line or second in line or third in line) or len(line) > line_bytes
             ]
         text = b"\n".join(lines)
-        common = [word for word in self._common if word in text]
+        present_words = [word for word in self._common if word in text]
         search = self._capital.search
-        found = [
+        candidates = [
             (at, line[:line_bytes])
             for at, line in enumerate(lines)
-            if search(line) or (common and any(word in line for word in common))
+            if search(line) or (present_words and any(word in line for word in present_words))
         ]
-        return found, lines
+        return candidates, lines
 
     def opens_window(self, block: bytes) -> bool:
         """Return True if lines after one in this block may be worth parsing."""
         return any(word in block for word, _ in self._windows)
 
 
-def _one_of(words: Iterable[str]) -> re.Pattern[bytes]:
+def _compile_alternatives(words: Iterable[str]) -> re.Pattern[bytes]:
     """Return one pattern for many words, grouped by their first character, which rules out most places at once."""
     groups: dict[str, set[str]] = {}
     for word in words:
         groups.setdefault(word[0], set()).add(word[1:])
-    one_of = {first: "|".join(map(re.escape, sorted(ends))) for first, ends in groups.items()}
-    grouped = (f"{re.escape(first)}(?:{ends})" for first, ends in one_of.items())
+    alternatives = {first: "|".join(map(re.escape, sorted(ends))) for first, ends in groups.items()}
+    grouped = (f"{re.escape(first)}(?:{ends})" for first, ends in alternatives.items())
     return re.compile("|".join(grouped).encode())

@@ -5,7 +5,7 @@ Sources: reports that tests/data/last-words names; CUDA's and Triton's own messa
 
 from __future__ import annotations
 
-from sparkwright.engines.log.last_words import Death, death
+from sparkwright.engines.log.last_words import FailurePattern, failure_pattern
 
 NO_GPU = "the container sees no GPU."
 OLD_DRIVER = "the host's NVIDIA driver is too old for the image."
@@ -14,33 +14,35 @@ NO_COMPILER = (
 )
 
 #: the host, its driver and its disk
-HOST: tuple[Death, ...] = (
-    death("Address already in use", "", "its port is in use inside the container's network."),
-    death(  # torch's shared memory
+HOST_FAILURES: tuple[FailurePattern, ...] = (
+    failure_pattern("Address already in use", "", "its port is in use inside the container's network."),
+    failure_pattern(  # torch's shared memory
         "unable to write to file </",
         r"unable to write to file </\S{1,200}>: No space left on device",
         "the container's /dev/shm is full: raise shm_size.",
         "always",
     ),
-    death("No space left on device", "", "the disk is full."),
-    death("Permission denied: '", r"Permission denied: '([^']+)'", "it may not use {0}."),
-    death("could not select device driver", "", "the Docker engine has no GPU runtime."),
-    death("exec format error", "", "the image is for another processor."),
-    death("No CUDA GPUs are available", "", NO_GPU),
-    death("0 active drivers ([])", "", NO_GPU),  # Triton's own words; seen on a Spark without a GPU reservation
-    death("Found no NVIDIA driver", "", NO_GPU),
-    death("Failed to infer device type", "", NO_GPU),
-    death("libcuda.so.1: cannot open", "", NO_GPU),
-    death("libnvidia-ml.so.1: cannot open", "", NO_GPU),
-    death("The NVIDIA driver on your system is too old", "", OLD_DRIVER),
-    death("CUDA driver version is insufficient", "", OLD_DRIVER),
-    death(  # gpustack issue 4678: images from vLLM 0.15 on bring CUDA's compatibility library
+    failure_pattern("No space left on device", "", "the disk is full."),
+    failure_pattern("Permission denied: '", r"Permission denied: '([^']+)'", "it may not use {0}."),
+    failure_pattern("could not select device driver", "", "the Docker engine has no GPU runtime."),
+    failure_pattern("exec format error", "", "the image is for another processor."),
+    failure_pattern("No CUDA GPUs are available", "", NO_GPU),
+    failure_pattern(
+        "0 active drivers ([])", "", NO_GPU
+    ),  # Triton's own words; seen on a Spark without a GPU reservation
+    failure_pattern("Found no NVIDIA driver", "", NO_GPU),
+    failure_pattern("Failed to infer device type", "", NO_GPU),
+    failure_pattern("libcuda.so.1: cannot open", "", NO_GPU),
+    failure_pattern("libnvidia-ml.so.1: cannot open", "", NO_GPU),
+    failure_pattern("The NVIDIA driver on your system is too old", "", OLD_DRIVER),
+    failure_pattern("CUDA driver version is insufficient", "", OLD_DRIVER),
+    failure_pattern(  # gpustack issue 4678: images from vLLM 0.15 on bring CUDA's compatibility library
         "Error 803: ",
         r"Error 803: system has unsupported display driver",
         "the image's CUDA compatibility library does not fit the host's driver (CUDA error 803): set "
         "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib under container.env, or take another image.",
     ),
-    death(  # CUDA error 222
+    failure_pattern(  # CUDA error 222
         "PTX was compiled with an unsupported toolchain",
         "",
         "the image's CUDA is newer than what the host's driver compiles: update the driver in the DGX Dashboard, "
@@ -50,58 +52,58 @@ HOST: tuple[Death, ...] = (
 )
 
 #: things that the image lacks: code for this GPU, libraries, compilers
-IMAGE: tuple[Death, ...] = (
-    death(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
+IMAGE_FAILURES: tuple[FailurePattern, ...] = (
+    failure_pattern(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
         "ptxas fatal",
         r"ptxas fatal\s*: Value '(sm_\w{1,20})' is not defined for option 'gpu-name'",
         "Triton's ptxas does not know this GPU ({0}): set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas under container.env, "
         "or take an image of CUDA 13.",
         "always",
     ),
-    death(
+    failure_pattern(
         "ptxas fatal",
         r"ptxas fatal\s*: (.+?)\.?$",
         "ptxas of the image cannot compile a kernel: {0}.",
         "always",
     ),
-    death(
+    failure_pattern(
         "Unsupported gpu architecture",
         r"nvcc fatal\s*: Unsupported gpu architecture '(\w{1,40})'",
         "nvcc of the image does not know this GPU ({0}): take an image of CUDA 13.",
         "always",
     ),
-    death(
+    failure_pattern(
         "nvcc fatal",
         r"nvcc fatal\s*: (.+?)\.?$",
         "nvcc of the image cannot compile a kernel: {0}.",
         "always",
     ),
-    death("Could not find nvcc", "", NO_COMPILER.format("nvcc"), "always"),
-    death("Failed to find C compiler", "", NO_COMPILER.format("C compiler"), "always"),
-    death(
+    failure_pattern("Could not find nvcc", "", NO_COMPILER.format("nvcc"), "always"),
+    failure_pattern("Failed to find C compiler", "", NO_COMPILER.format("C compiler"), "always"),
+    failure_pattern(
         "fatal error: ",
         r"fatal error: (\S{1,200}\.(?:h|hpp|cuh)): No such file or directory",
         "a kernel had to be compiled at the start, and the image has no {0}.",
         "always",
     ),
-    death(
+    failure_pattern(
         "fatal error: Killed signal",
         r"fatal error: Killed signal terminated program (\w{1,40})",
         "the compiler of a kernel ({0}) was killed: the host ran out of memory; set MAX_JOBS to a small number under container.env.",
         "always",
     ),
-    death(
+    failure_pattern(
         "undefined symbol: ",
         r"(?:ImportError|OSError): (?:\S{0,500}/)?(\S{1,200}?\.so[\w.]*): undefined symbol: (\w{1,300})",
         "{0} does not fit the image's PyTorch or CUDA (undefined symbol {1}): take another image.",
     ),
-    death(
+    failure_pattern(
         "cannot open shared object file",
         r"(?:ImportError|OSError): (lib[\w.+-]{1,100}): cannot open shared object file",
         "the image lacks {0}: its parts were built for different versions of CUDA; take another image.",
     ),
-    death("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
-    death(  # openai/harmony issues 46 and 95; vLLM issue 22525
+    failure_pattern("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
+    failure_pattern(  # openai/harmony issues 46 and 95; vLLM issue 22525
         "error downloading or loading vocab file",
         "",
         "the vocabulary of gpt-oss is not in the container, and it has no way to the internet: mount o200k_base.tiktoken and "
@@ -110,36 +112,36 @@ IMAGE: tuple[Death, ...] = (
 )
 
 #: ends that no exception and no other row explains
-CRASHES: tuple[Death, ...] = (
-    death(
+CRASH_FAILURES: tuple[FailurePattern, ...] = (
+    failure_pattern(
         "what(): ",
         r"^\s*what\(\):\s{0,4}(.+?)\.?$",
         "it ended with an exception that nothing caught: {0}.",
         "always",
         "consequence",
     ),
-    death(
+    failure_pattern(
         "terminate called",
         r"terminate called after throwing an instance of '([^']{1,200})'",
         "it ended with an exception that nothing caught ({0}).",
         "always",
         "consequence",
     ),
-    death(
+    failure_pattern(
         "Assertion `",
         r"Assertion `(.{1,200}?)' failed\.?",
         "an assertion of a library failed: {0}.",
         "always",
         "consequence",
     ),
-    death(  # vLLM issue 1771: more shared memory was the way out
+    failure_pattern(  # vLLM issue 1771: more shared memory was the way out
         "Bus error",
         r"(?:Fatal Python error: |^|: )Bus error",
         "its process ended with a bus error: the container's /dev/shm was full (raise shm_size), or a file was cut off while it was read.",
         "always",
         "consequence",
     ),
-    death(
+    failure_pattern(
         "Fatal Python error: ",
         r"Fatal Python error: (\w[\w ]{0,60}\w)",
         "its process crashed: {0}.",
@@ -147,7 +149,7 @@ CRASHES: tuple[Death, ...] = (
         "consequence",
     ),
     *(
-        death(needle, pattern, "its process crashed: Segmentation fault.", "always", "consequence")
+        failure_pattern(needle, pattern, "its process crashed: Segmentation fault.", "always", "consequence")
         for needle, pattern in (
             ("Segfault encountered", ""),
             ("SIGSEGV received", ""),

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.log.book import LogBook, Resolution
+from sparkwright.engines.log.book import LogFormat, Resolution
 from sparkwright.engines.log.state import EngineState
 
-OPENING, CLOSING = "([{<", ")]}>"
+OPENING_BRACKETS, CLOSING_BRACKETS = "([{<", ")]}>"
 #: levels of nested objects that are read; no real dump has more than four
-MOST_DEPTH = 6
+MAX_DEPTH = 6
 _KEY = re.compile(r"""^\s*(?:'(?P<key>[^']{1,200})'|"(?P<text>[^"]{1,200})")\s*:(?P<value>.*)$""", re.DOTALL)
 _PAIR = re.compile(r"^\s*(?P<key>[A-Za-z_]\w{0,199})=(?P<value>.*)$", re.DOTALL)
 _OBJECT = re.compile(r"^(?:[A-Za-z_][\w.]{0,199})?\((?P<inside>.*)\)$", re.DOTALL)
@@ -22,49 +22,49 @@ _MAPPING = re.compile(r"^\{(?P<inside>.*)\}$", re.DOTALL)
 Nested = str | dict[str, "Nested"]
 
 
-def parts(text: str) -> Iterator[str]:
+def split_parts(text: str) -> Iterator[str]:
     """Yield the parts of a text between commas that are outside of brackets and quotes."""
     depth, quote, start = 0, "", 0
-    for at, sign in enumerate(text):
+    for index, character in enumerate(text):
         if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in OPENING:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in OPENING_BRACKETS:
             depth += 1
-        elif sign in CLOSING:
+        elif character in CLOSING_BRACKETS:
             depth -= 1
-        elif sign == "," and depth <= 0:
-            yield text[start:at]
-            start = at + 1
+        elif character == "," and depth <= 0:
+            yield text[start:index]
+            start = index + 1
     yield text[start:]
 
 
-def pairs(text: str) -> Iterator[tuple[str, str]]:
+def parse_pairs(text: str) -> Iterator[tuple[str, str]]:
     """Yield the pairs of `name=value, ...` or `'name': value, ...`."""
-    for part in parts(text):
-        found = _PAIR.match(part) or _KEY.match(part)
-        if found:
-            named = found.groupdict()
-            yield named["key"] or named.get("text") or "", found["value"].strip()
+    for part in split_parts(text):
+        match = _PAIR.match(part) or _KEY.match(part)
+        if match:
+            groups = match.groupdict()
+            yield groups["key"] or groups.get("text") or "", match["value"].strip()
 
 
-def nested(value: str, depth: int = MOST_DEPTH) -> Nested:
+def parse_nested(value: str, depth: int = MAX_DEPTH) -> Nested:
     """Return an object or a dictionary as a mapping, any other value as its text."""
     value = value.strip()
-    found = _OBJECT.match(value) or _MAPPING.match(value)
-    inside = dict(pairs(found["inside"])) if found and depth else {}
+    match = _OBJECT.match(value) or _MAPPING.match(value)
+    inside = dict(parse_pairs(match["inside"])) if match and depth else {}
     if not inside:
         return value
-    return {name: nested(text, depth - 1) for name, text in inside.items()}
+    return {name: parse_nested(text, depth - 1) for name, text in inside.items()}
 
 
-def leaf(value: str) -> tuple[str, ...]:
+def value_spellings(value: str) -> tuple[str, ...]:
     """Return the spellings of a printed value: without quotes, an enumeration by its name and its number."""
     value = value.strip()
-    member = re.match(r"^<[\w.]{0,200}?(\w+): (.{1,200})>$", value)
-    if member:
-        return member[1], member[2].strip("'\"")
+    enum_member = re.match(r"^<[\w.]{0,200}?(\w+): (.{1,200})>$", value)
+    if enum_member:
+        return enum_member[1], enum_member[2].strip("'\"")
     return (value.strip("'\"").removeprefix("torch."),)
 
 
@@ -76,35 +76,39 @@ def leaf(value: str) -> tuple[str, ...]:
 Verdict = Literal["differs", "same", "not shown"]
 
 
-def differences(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+def find_differences(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Return the settings that differ, with both values."""
-    names = [*first, *(name for name in other if name not in first)]
-    return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
+    names = [*first, *(name for name in second if name not in first)]
+    return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
 
 
-def compared(first: Mapping[str, str], other: Mapping[str, str], changed: Collection[str], engine: Engine) -> Verdict:
+def evaluate_settings(
+    first: Mapping[str, str], second: Mapping[str, str], changed: Collection[str], engine: Engine
+) -> Verdict:
     """Return the verdict on two starts' settings. changed: the flags in which their commands differ.
 
     "same" is proof: all these flags show in the dumps, and the dumps do not differ.
     """
-    if differences(first, other):
+    if find_differences(first, second):
         return "differs"
-    return "same" if first and all(_shown(flag, first, engine) for flag in changed) else "not shown"
+    return "same" if first and all(_is_in_dump(flag, first, engine) for flag in changed) else "not shown"
 
 
-def _shown(flag: str, settings: Mapping[str, str], engine: Engine) -> bool:
+def _is_in_dump(flag: str, settings: Mapping[str, str], engine: Engine) -> bool:
     name = engine.flags.canonical(flag)
-    usual = (name.replace("-", "_"),)
-    return any(known in settings for known in engine.log.setting_names.get(name, usual))
+    default_names = (name.replace("-", "_"),)
+    return any(known in settings for known in engine.log.setting_names.get(name, default_names))
 
 
-def judged(against: dict[str, Any] | None, found: dict[str, str], changed: list[str], engine: Engine) -> dict[str, Any]:
+def compare_dumps(
+    baseline: dict[str, Any] | None, settings: dict[str, str], changed: list[str], engine: Engine
+) -> dict[str, Any]:
     """Return the verdict on two dumps, with the differences."""
-    if not against:
+    if not baseline:
         return {"verdict": "", "same": False, "differs": {}}
-    verdict = compared(against, found, changed, engine)
-    differs = {name: list(values) for name, values in differences(against, found).items()}
-    return {"verdict": verdict, "same": verdict == "same", "differs": differs}
+    verdict = evaluate_settings(baseline, settings, changed, engine)
+    differing = {name: list(values) for name, values in find_differences(baseline, settings).items()}
+    return {"verdict": verdict, "same": verdict == "same", "differs": differing}
 
 
 # Comparison of a command line's flags with the settings and kernels that the engine resolved them to.
@@ -114,11 +118,11 @@ def judged(against: dict[str, Any] | None, found: dict[str, str], changed: list[
 
 
 #: values with which a flag leaves the choice to the engine
-OPEN = frozenset(("auto", "none", "default", "-1", ""))
-SHOWN_CHARS = 80
+UNDECIDED_VALUES = frozenset(("auto", "none", "default", "-1", ""))
+MAX_SHOWN_CHARS = 80
 
 
-def _plain(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -137,7 +141,7 @@ class Mismatch:
         return f"{self.flag} {self.requested} was requested, the engine resolved it to {self.resolved}"
 
 
-def mismatches(
+def find_mismatches(
     flags: Mapping[str, Any], state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> list[Mismatch]:
     """Return the flags that an engine resolved to another value than requested.
@@ -149,93 +153,97 @@ def mismatches(
         engine: that wrote the log.
     """
     table = engine.log.resolution
-    found: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
     for name, requested in flags.items():
         if name not in table.ignored:
-            found += _of_flag(name, table.values.get(name, _plain)(requested), state, settings, engine)
-    return found
+            mismatches += _check_flag(name, table.values.get(name, _identity)(requested), state, settings, engine)
+    return mismatches
 
 
-def _of_flag(
+def _check_flag(
     name: str, requested: Any, state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> Iterator[Mismatch]:
     table = engine.log.resolution
     if name in table.kernels:
-        yield from _of_kernel(name, requested, state, table)
+        yield from _check_kernel(name, requested, state, table)
         return
     reading = state.reading(table.readings.get(name) or table.turns_off.get(name, ""))
     if reading.value is not None:
         resolved: Nested = str(reading.value)
         requested = not requested if name in table.turns_off and isinstance(requested, bool) else requested
-        yield from _compared(name, requested, resolved, reading.evidence, table)
+        yield from _check_value(name, requested, resolved, reading.evidence, table)
         return
     for setting in engine.log.setting_names.get(name, (name.replace("-", "_"),)):
         if setting in settings:
-            resolved = nested(settings[setting])
-            yield from _compared(name, requested, resolved, f"{setting}={settings[setting]}", table)
+            resolved = parse_nested(settings[setting])
+            yield from _check_value(name, requested, resolved, f"{setting}={settings[setting]}", table)
             return
 
 
-def _of_kernel(name: str, requested: Any, state: EngineState, table: Resolution) -> Iterator[Mismatch]:
+def _check_kernel(name: str, requested: Any, state: EngineState, table: Resolution) -> Iterator[Mismatch]:
     """Yield a mismatch if no line of its kind names the requested kernel: a draft model may use another one."""
     resolved = state.kernels.get(table.kernels[name], {})
-    wanted = _letters(str(requested))
-    if not resolved or str(requested).casefold() in OPEN:
+    requested_name = _normalize(str(requested))
+    if not resolved or str(requested).casefold() in UNDECIDED_VALUES:
         return
-    if any(_letters(table.trimmed.sub("", kernel)).startswith(wanted) for kernel in resolved):
+    if any(_normalize(table.trimmed.sub("", kernel)).startswith(requested_name) for kernel in resolved):
         return
     yield Mismatch(name, str(requested), ", ".join(sorted(resolved)), next(iter(resolved.values())))
 
 
-def _compared(name: str, requested: Any, resolved: Nested, evidence: str, table: Resolution) -> Iterator[Mismatch]:
+def _check_value(name: str, requested: Any, resolved: Nested, evidence: str, table: Resolution) -> Iterator[Mismatch]:
     if isinstance(requested, Mapping):
         if isinstance(resolved, dict):
             for key, value in requested.items():
                 inner = resolved.get(str(key).replace("-", "_"))
                 if inner is not None:
-                    yield from _compared(f"{name}.{key}", value, inner, evidence, table)
+                    yield from _check_value(f"{name}.{key}", value, inner, evidence, table)
         return
     if isinstance(resolved, dict) or (isinstance(requested, Sequence) and not isinstance(requested, str)):
         return
-    if requested is None or str(requested).casefold() in OPEN or _matches(requested, leaf(resolved), table):
+    if (
+        requested is None
+        or str(requested).casefold() in UNDECIDED_VALUES
+        or _is_equivalent(requested, value_spellings(resolved), table)
+    ):
         return
-    yield Mismatch(name, _shown_setting(requested), _shown_setting(leaf(resolved)[0]), evidence)
+    yield Mismatch(name, _format_setting(requested), _format_setting(value_spellings(resolved)[0]), evidence)
 
 
-def _matches(requested: Any, resolved: tuple[str, ...], table: Resolution) -> bool:
+def _is_equivalent(requested: Any, resolved: tuple[str, ...], table: Resolution) -> bool:
     """Return True if a spelling of a resolved value is the requested one, or their types cannot be compared."""
     if isinstance(requested, bool):
         words = {word.casefold() for word in resolved}
         return not words & {"true", "false"} or str(requested).casefold() in words
     if isinstance(requested, int | float):
-        numbers = [number for number in map(_number, resolved) if number is not None]
+        numbers = [number for number in map(_parse_number, resolved) if number is not None]
         return not numbers or float(requested) in numbers
-    wanted = str(requested).casefold().removeprefix("torch.")
-    alike = next((group for group in table.same if wanted in group), frozenset((wanted,)))
-    return any(word.casefold() in alike or _letters(word) == _letters(wanted) for word in resolved)
+    requested_text = str(requested).casefold().removeprefix("torch.")
+    equivalents = next((group for group in table.same if requested_text in group), frozenset((requested_text,)))
+    return any(word.casefold() in equivalents or _normalize(word) == _normalize(requested_text) for word in resolved)
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def _letters(text: str) -> str:
+def _normalize(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.casefold())
 
 
-def _shown_setting(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
     text = {"True": "on", "False": "off"}.get(text, text)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} ..."
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ..."
 
 
 # -- the kernel path ---------------------------------------------------------------------------------------------------
 
 
-def kernel_path(state: EngineState, book: LogBook) -> dict[str, list[str]]:
+def kernel_path(state: EngineState, book: LogFormat) -> dict[str, list[str]]:
     """Return the kernels and modes of a start, by kind; empty if its log names none."""
     path = {kind: sorted(names) for kind, names in state.kernels.items() if names}
     for kind, reading in book.kernel_readings:
@@ -245,26 +253,28 @@ def kernel_path(state: EngineState, book: LogBook) -> dict[str, list[str]]:
     return path
 
 
-def path_sentence(path: Mapping[str, Sequence[str]]) -> str:
+def format_kernel_path(path: Mapping[str, Sequence[str]]) -> str:
     """Return a kernel path in words, as "MoE MARLIN, attention FLASHINFER"."""
     return ", ".join(f"{kind} {' and '.join(names)}" for kind, names in path.items())
 
 
-def weight_only(path: Mapping[str, Sequence[str]], book: LogBook) -> list[str]:
+def weight_only_kernels(path: Mapping[str, Sequence[str]], book: LogFormat) -> list[str]:
     """Return the kernels of a path that read quantized weights and compute in 16 bits."""
     pattern, _ = book.weight_only
     return [f"{kind} {name}" for kind, names in path.items() for name in names if pattern.search(name)]
 
 
-def path_changes(before: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]], book: LogBook) -> list[str]:
+def describe_kernel_changes(
+    previous: Mapping[str, Sequence[str]], current: Mapping[str, Sequence[str]], book: LogFormat
+) -> list[str]:
     """Return the kinds of kernels that differ between two starts, as sentences; a kind that one log lacks is left out."""
     pattern, cost = book.weight_only
     changes = []
-    for kind, names in now.items():
-        earlier = list(before.get(kind) or ())
+    for kind, names in current.items():
+        earlier = list(previous.get(kind) or ())
         if not earlier or set(earlier) == set(names):
             continue
-        worse = any(map(pattern.search, names)) and not any(map(pattern.search, earlier))
-        why = f" (weight-only: {cost})" if worse else ""
-        changes.append(f"{kind} {' and '.join(names)} instead of {' and '.join(earlier)}{why}")
+        is_worse = any(map(pattern.search, names)) and not any(map(pattern.search, earlier))
+        note = f" (weight-only: {cost})" if is_worse else ""
+        changes.append(f"{kind} {' and '.join(names)} instead of {' and '.join(earlier)}{note}")
     return changes

@@ -33,9 +33,9 @@ class Reading:
 
 
 UNKNOWN = Reading()
-EVIDENCE_CHARS = 300
+MAX_EVIDENCE_CHARS = 300
 #: of one kind; a model with mixed quantization has a few
-MOST_KERNELS = 8
+MAX_KERNELS = 8
 
 
 @dataclass
@@ -59,13 +59,13 @@ class EngineState:
     def keep(self, name: str, value: Any, line: str) -> None:
         """Keep a reading with its line, unless it is None."""
         if value is not None:
-            self.readings[name] = Reading(value, shortened(line))
+            self.readings[name] = Reading(value, shorten_evidence(line))
 
-    def keep_kernel(self, kind: str, name: str, line: str) -> None:
+    def add_kernel(self, kind: str, name: str, line: str) -> None:
         """Add a kernel or backend of a kind; one model may use several."""
         names = self.kernels.setdefault(kind, {})
-        if name and len(names) < MOST_KERNELS:
-            names.setdefault(name, shortened(line))
+        if name and len(names) < MAX_KERNELS:
+            names.setdefault(name, shorten_evidence(line))
 
     def value(self, name: str) -> Any:
         """Return a reading's value, None if unknown."""
@@ -101,30 +101,30 @@ class EngineState:
         }
 
 
-def shortened(line: str) -> str:
+def shorten_evidence(line: str) -> str:
     """Return a line as evidence, shortened if it is long."""
     line = line.strip()
-    return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]} ..."
+    return line if len(line) <= MAX_EVIDENCE_CHARS else f"{line[:MAX_EVIDENCE_CHARS]} ..."
 
 
 #: readings of sizes, with their unit in bytes. weights: with what CUDA and its libraries hold, where the log says that
-WEIGHTS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
-KV_CACHE = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
-KV_CACHE |= {"recurrent_mib": MIB}
-OTHERS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
+WEIGHT_READINGS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
+KV_CACHE_READINGS = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
+KV_CACHE_READINGS |= {"recurrent_mib": MIB}
+OTHER_MEMORY_READINGS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
 #: in the order of a start
-MEMORY_READINGS = (*WEIGHTS, *OTHERS, *KV_CACHE)
+MEMORY_READINGS = (*WEIGHT_READINGS, *OTHER_MEMORY_READINGS, *KV_CACHE_READINGS)
 
 
 def gpu_memory(state: EngineState) -> int | None:
     """Return the sum of weights, KV cache, activations and graphs in bytes; None if the log lacks the weights or the cache."""
-    sizes = [_bytes(state, readings) for readings in (WEIGHTS, KV_CACHE, OTHERS)]
+    sizes = [_sum_bytes(state, readings) for readings in (WEIGHT_READINGS, KV_CACHE_READINGS, OTHER_MEMORY_READINGS)]
     return sum(sizes) if sizes[0] and sizes[1] else None
 
 
-def _bytes(state: EngineState, readings: dict[str, int]) -> int:
-    found = ((state.value(name), unit) for name, unit in readings.items())
-    return sum(int(value * unit) for value, unit in found if isinstance(value, int | float))
+def _sum_bytes(state: EngineState, readings: dict[str, int]) -> int:
+    values = ((state.value(name), unit) for name, unit in readings.items())
+    return sum(int(value * unit) for value, unit in values if isinstance(value, int | float))
 
 
 #: stages by their names on the screen, in the order of a start; each with the reading that holds its seconds
@@ -137,20 +137,20 @@ STAGE_READINGS: dict[str, str] = {
 TENTHS_BELOW_S = 10.0
 
 
-def load_stages(state: EngineState) -> dict[str, float]:
+def stage_durations(state: EngineState) -> dict[str, float]:
     """Return seconds by stage, for the stages that the log tells."""
-    found = {stage: state.value(reading) for stage, reading in STAGE_READINGS.items()}
-    return {stage: float(seconds) for stage, seconds in found.items() if seconds is not None}
+    values = {stage: state.value(reading) for stage, reading in STAGE_READINGS.items()}
+    return {stage: float(seconds) for stage, seconds in values.items() if seconds is not None}
 
 
-def sentence(stages: Mapping[str, Any] | None) -> str:
+def format_stages(stages: Mapping[str, Any] | None) -> str:
     """Return stages in words, "weights 210 s, compile 95 s, graphs 40 s"; unknown stages and values that are not numbers are left
     out. Empty for none."""
-    found = {stage: (stages or {}).get(stage) for stage in STAGE_READINGS}
-    return ", ".join(f"{stage} {seconds(value)}" for stage, value in found.items() if _is_seconds(value))
+    values = {stage: (stages or {}).get(stage) for stage in STAGE_READINGS}
+    return ", ".join(f"{stage} {format_seconds(value)}" for stage, value in values.items() if _is_seconds(value))
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Return seconds as text: whole seconds, tenths below ten."""
     return f"{value:.0f} s" if value >= TENTHS_BELOW_S else f"{value:.1f} s"
 

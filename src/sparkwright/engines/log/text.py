@@ -16,7 +16,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 #: prefixes that other programs add to a line: docker compose, `docker logs -t`, the journal, torch's rank
-WRAPPED = re.compile(
+WRAPPER_PREFIX = re.compile(
     r"^(?:[\w.-]{1,64} {0,40}\| ?"
     r"|\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,]{0,12}(?:Z|[+-]\d\d:?\d\d)?\]? (?:(?:[\w.-]{1,64} )?[\w.@-]{1,64}\[\d{1,9}\]: )?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@-]{1,64}(?:\[\d{1,9}\])?: "
@@ -30,10 +30,10 @@ class BinaryFile(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-Text = str | bytes | BinaryFile | Iterable[str] | Iterable[bytes]
+LogText = str | bytes | BinaryFile | Iterable[str] | Iterable[bytes]
 
 
-class LineCutter:
+class LineSplitter:
     """A cutter of chunks at line ends. A carriage return ends a line too: progress bars are written with it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class LineCutter:
         return rest
 
 
-def chunks_of(text: Text) -> Iterator[bytes]:
+def iter_chunks(text: LogText) -> Iterator[bytes]:
     """Yield a log as chunks of bytes. An iterable gives pieces of the text, cut anywhere: not lines without their ends."""
     if isinstance(text, str):
         pieces: Iterable[str | bytes] = (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
@@ -66,28 +66,28 @@ def chunks_of(text: Text) -> Iterator[bytes]:
         yield piece.encode(errors="replace") if isinstance(piece, str) else piece
 
 
-def lines_of(text: Text) -> Iterator[str]:
+def iter_lines(text: LogText) -> Iterator[str]:
     """Yield the lines of a log that are not empty, without colour and line ends. Memory stays bounded."""
-    cutter = LineCutter()
-    for chunk in chunks_of(text):
-        yield from map(decode, filter(None, cutter.push(chunk).split(b"\n")))
+    cutter = LineSplitter()
+    for chunk in iter_chunks(text):
+        yield from map(decode_line, filter(None, cutter.push(chunk).split(b"\n")))
     rest = cutter.rest()
     if rest:
-        yield decode(rest)
+        yield decode_line(rest)
 
 
-def decode(line: bytes) -> str:
+def decode_line(line: bytes) -> str:
     """Return one line as text, without colour."""
     text = line[:LINE_BYTES].decode(errors="replace")
     return ANSI.sub("", text) if "\x1b" in text else text
 
 
-def unwrapped(line: str) -> str:
+def strip_wrapper(line: str) -> str:
     """Return a line as the engine wrote it, without the prefix of compose, the journal or a timestamp."""
-    return WRAPPED.sub("", line, count=1)
+    return WRAPPER_PREFIX.sub("", line, count=1)
 
 
-def plain(text: str) -> str:
+def strip_terminal_codes(text: str) -> str:
     """Return a log for reading: without colours and cursor moves, with each state of a progress bar on its own line."""
     return ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
@@ -114,33 +114,33 @@ def line(needle: str, pattern: str = "") -> Line:
     return Line(needle, pattern or re.escape(needle))
 
 
-def integer(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """Return a count, with or without commas between its thousands."""
     digits = text.replace(",", "")
     return int(digits) if 0 < len(digits) < 20 else None
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Return a number of digits and at most one point."""
     return float(text) if text.count(".") < 2 and text != "." else None
 
 
-def clock(line: str, pattern: re.Pattern[str]) -> datetime | None:
+def parse_time(line: str, pattern: re.Pattern[str]) -> datetime | None:
     """Return the time of a line, in a leap year: few engines log the year.
 
     pattern: with groups of these names: month, day, hour, minute, second, milli. A clock that begins with the process has no day,
     and its minutes may be more than 59.
     """
-    found = pattern.search(line)
-    if found is None:
+    match = pattern.search(line)
+    if match is None:
         return None
-    part = {name: int(text or 0) for name, text in found.groupdict().items()}
+    fields = {name: int(text or 0) for name, text in match.groupdict().items()}
     try:
-        day = datetime(2024, part.get("month", 1), part.get("day", 1), part.get("hour", 0))
+        day = datetime(2024, fields.get("month", 1), fields.get("day", 1), fields.get("hour", 0))
     except ValueError:
         return None
     return day + timedelta(
-        minutes=part.get("minute", 0), seconds=part.get("second", 0), milliseconds=part.get("milli", 0)
+        minutes=fields.get("minute", 0), seconds=fields.get("second", 0), milliseconds=fields.get("milli", 0)
     )
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def spread(rows: Mapping[T, str]) -> dict[str, T]:
+def invert_rows(rows: Mapping[T, str]) -> dict[str, T]:
     """Return a table by name, from rows that hold many names for one value."""
     return {name: value for value, names in rows.items() for name in names.split()}
 
@@ -30,17 +30,17 @@ RG_LRU = "RG-LRU"
 GLA = "gated linear attention"
 
 #: explicit layer lists; block_types repeats until the layers are used up (RecurrentGemma)
-LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "_block_types")
-REPEATING_LISTS = ("block_types", "_block_types")
+LAYER_LIST_KEYS = ("layer_types", "layers_block_type", "block_types", "_block_types")
+REPEATING_LIST_KEYS = ("block_types", "_block_types")
 
 #: other spellings: Nemotron-H's string, MiniMax's list of 0 and 1, Kimi's mapping
-LETTERS = "hybrid_override_pattern"
-NUMBERS = "attn_type_list"
-LINEAR_CONFIG = "linear_attn_config"
+LAYER_LETTERS_KEY = "hybrid_override_pattern"
+LAYER_NUMBERS_KEY = "attn_type_list"
+LINEAR_CONFIG_KEY = "linear_attn_config"
 
 #: words of a layer list -> the mechanism they name, "" if they leave it open. Transformers 5 writes linear_attention for
 #: former names of mamba; a hybrid layer has both, side by side (Falcon-H1, Zamba2).
-RECURRENT_LAYERS: dict[str, str] = spread(
+RECURRENT_LAYERS: dict[str, str] = invert_rows(
     {
         "": "linear_attention recurrent hybrid hybrid_sliding mamba",
         MAMBA2: "mamba2",
@@ -49,7 +49,7 @@ RECURRENT_LAYERS: dict[str, str] = spread(
         GDN: "gated_deltanet",
     }
 )
-BOTH_IN_ONE_LAYER = ("hybrid", "hybrid_sliding")
+HYBRID_LAYERS = ("hybrid", "hybrid_sliding")
 ATTENTION_LAYERS = frozenset(
     """
         full_attention attention sliding_attention chunked_attention indexed_attention deepseek_sparse_attention
@@ -79,7 +79,7 @@ RECURRENT_KEYS: dict[tuple[str, ...], str] = {
 }
 
 #: model_type -> mechanism, for models that keep attention in some layers. Shell patterns, specific ones first.
-HYBRID_TYPES: dict[str, str] = spread(
+HYBRID_TYPES: dict[str, str] = invert_rows(
     {
         GDN: "qwen3_next* qwen3_5* qwen4_exp* olmo_hybrid*",
         KDA: "kimi_linear* kimi_k3* glm5_next*",
@@ -103,7 +103,7 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
 
 #: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases that were read. "": hybrid in vLLM, and
 #: the config has the mechanism. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
-HYBRID_ARCHITECTURES: dict[str, str] = spread(
+HYBRID_ARCHITECTURES: dict[str, str] = invert_rows(
     {
         "": """
             AliceAIForCausalLM ClefFlashForJointSchema InternS2MobiusForConditionalGeneration
@@ -165,13 +165,13 @@ DRAFT_NAMES = re.compile(
 )
 
 #: keys that hold the longest sequence; of several the smallest counts, but model_max_length beats them all (vLLM 0.32.0)
-LENGTHS = tuple(
+LENGTH_KEYS = tuple(
     """
         max_position_embeddings n_positions max_seq_len seq_length max_target_positions max_sequence_length
         max_seq_length seq_len
     """.split()
 )
-LENGTH_THAT_WINS = "model_max_length"
+OVERRIDING_LENGTH_KEY = "model_max_length"
 
 
 # Architectures that vLLM 0.32.0 or 0.33.0 has and that hold no recurrent layer.
@@ -260,10 +260,10 @@ _POOL = """
     XLMRobertaModel
 """
 
-GENERATE = frozenset((*_GENERATE.split(), *_NEWER_GENERATE.split()))
+GENERATING_ARCHITECTURES = frozenset((*_GENERATE.split(), *_NEWER_GENERATE.split()))
 
 #: embedding, reward, reranking and classifying models
-POOL = frozenset((*_POOL.split(), *_NEWER_POOL.split()))
+POOLING_ARCHITECTURES = frozenset((*_POOL.split(), *_NEWER_POOL.split()))
 
 _DROPPED = """
     AquilaForCausalLM AquilaModel ArcticForCausalLM AyaVisionForConditionalGeneration BaiChuanForCausalLM
@@ -278,4 +278,4 @@ _DROPPED = """
     TeleChatForCausalLM XverseForCausalLM
 """
 #: architectures that newer releases of vLLM no longer load; see engines/vllm/architecture_support.py
-DROPPED = frozenset(_DROPPED.split())
+DROPPED_ARCHITECTURES = frozenset(_DROPPED.split())

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-SHOWN_CHARS = 120
-MOST_FIELDS = 40
+MAX_SHOWN_CHARS = 120
+MAX_FIELDS = 40
 #: switches for thinking, the usual one first
-SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
-EFFORT = "reasoning_effort"
+THINKING_SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
+EFFORT_FIELD = "reasoning_effort"
 Thinking = Literal["on", "off", "always", "none"]
 
 
@@ -31,21 +31,21 @@ class ChatTemplate:
         return {**asdict(self), "fields": list(self.fields)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> ChatTemplate | None:
+    def from_json(cls, data: Mapping[str, Any]) -> ChatTemplate | None:
         """Return a template from the lock; None for an invalid one."""
         try:
-            fields = tuple(name for name in found["fields"] if isinstance(name, str) and name.isidentifier())
-            switch, system = str(found["switch"]), printable(str(found["system_prompt"]))
-            thinking, keeps = found["thinking"], found["keeps_thinking"]
+            fields = tuple(name for name in data["fields"] if isinstance(name, str) and name.isidentifier())
+            switch, system = str(data["switch"]), to_printable(str(data["system_prompt"]))
+            thinking, keeps = data["thinking"], data["keeps_thinking"]
         except (KeyError, TypeError):
             return None
         return cls(
-            fields=tuple(name[:SHOWN_CHARS] for name in fields[:MOST_FIELDS]),
-            tools=found.get("tools") is True,
-            switch=switch if switch in SWITCHES else "",
+            fields=tuple(name[:MAX_SHOWN_CHARS] for name in fields[:MAX_FIELDS]),
+            tools=data.get("tools") is True,
+            switch=switch if switch in THINKING_SWITCHES else "",
             thinking=thinking if thinking in get_args(Thinking) else None,
             system_prompt=system,
-            dated=found.get("dated") is True,
+            dated=data.get("dated") is True,
             keeps_thinking=keeps if isinstance(keeps, bool) else None,
         )
 
@@ -56,30 +56,30 @@ class ChatTemplate:
             other = "false" if self.thinking == "on" else "true"
             return f'{self.thinking} by default; per request: "chat_template_kwargs": {{"{self.switch}": {other}}}'
         if self.thinking == "always":
-            effort = f"; its effort is set with {EFFORT}" if EFFORT in self.fields else ""
+            effort = f"; its effort is set with {EFFORT_FIELD}" if EFFORT_FIELD in self.fields else ""
             return f"always on, no request turns it off{effort}"
         return ""
 
 
-def printable(text: str) -> str:
+def to_printable(text: str) -> str:
     """Return the beginning of a text that may be shown."""
     words = "".join(sign for sign in text if sign.isprintable())
-    return words if len(words) <= SHOWN_CHARS else f"{words[: SHOWN_CHARS - 4]} ..."
+    return words if len(words) <= MAX_SHOWN_CHARS else f"{words[: MAX_SHOWN_CHARS - 4]} ..."
 
 
 # -- the files of a model ----------------------------------------------------------------------------------------------
 
 SAMPLING_FILE = "generation_config.json"
-GGUF = "GGUF file"
-NO_SAMPLING = "nothing set: the engine's own defaults are in force"
+GGUF_SOURCE = "GGUF file"
+NO_SAMPLING_TEXT = "nothing set: the engine's own defaults are in force"
 #: keys of generation_config.json that vLLM and SGLang take as a request's defaults. source: vLLM 0.33.0, get_diff_sampling_param
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
 
-def sampling_of(config: Any) -> dict[str, float]:
+def parse_sampling(config: Any) -> dict[str, float]:
     """Return the sampling defaults in a generation_config.json."""
-    found = config if isinstance(config, Mapping) else {}
-    numbers = {name: found.get(name) for name in SAMPLING}
+    settings = config if isinstance(config, Mapping) else {}
+    numbers = {name: settings.get(name) for name in SAMPLING_KEYS}
     return {
         name: number
         for name, number in numbers.items()
@@ -87,24 +87,24 @@ def sampling_of(config: Any) -> dict[str, float]:
     }
 
 
-def kept(found: Any) -> dict[str, Any] | None:
+def validate_entry(data: Any) -> dict[str, Any] | None:
     """Return the lock's entry about a model's chat files, from data of a host or a file; None for invalid data.
 
     template: a ChatTemplate, None if there is none or it was not read. sampling: None if the model sets no defaults (it has no
     generation_config.json), so that the engine's own apply. read_from: only of a GGUF file, which holds both.
     """
-    if not isinstance(found, Mapping):
+    if not isinstance(data, Mapping):
         return None
-    template, sampling = found.get("template"), found.get("sampling")
+    template, sampling = data.get("template"), data.get("sampling")
     read_template = ChatTemplate.from_json(template) if isinstance(template, Mapping) else None
     return {
         "template": read_template.to_json() if read_template else None,
-        "sampling": sampling_of(sampling) if isinstance(sampling, Mapping) else None,
-        **({"read_from": GGUF} if found.get("read_from") == GGUF else {}),
+        "sampling": parse_sampling(sampling) if isinstance(sampling, Mapping) else None,
+        **({"read_from": GGUF_SOURCE} if data.get("read_from") == GGUF_SOURCE else {}),
     }
 
 
-def of_server(pinned: Mapping[str, Any]) -> dict[str, Any]:
+def select_server_chat(pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lock's entries about a server's chats, with the template of the separate tokenizer if there is one.
 
     pinned: {"model": ..., "models": {role: ...}}.
@@ -114,16 +114,16 @@ def of_server(pinned: Mapping[str, Any]) -> dict[str, Any]:
     return {**chat, "template": tokenizer["template"]} if tokenizer.get("template") else dict(chat)
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def list_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the differences between two revisions of a model, as (label, before, after). old, new: see `kept`."""
-    before, after = dict(lines(old)), dict(lines(new))
+    before, after = dict(fact_lines(old)), dict(fact_lines(new))
     for label in [*before, *(label for label in after if label not in before)]:
         pair = before.get(label, "nothing"), after.get(label, "nothing")
         if pair[0] != pair[1]:
             yield label, *pair
 
 
-def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def fact_lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the facts about a model's chat files for users, as (label, sentence)."""
     template = ChatTemplate.from_json(chat.get("template") or {})
     if template is not None:
@@ -150,4 +150,4 @@ def lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "sampling", f"{missing}: the engine's own defaults are in force"
     else:
         values = ", ".join(f"{name} {value:g}" for name, value in sampling.items())
-        yield "sampling", f"{source}: {values or NO_SAMPLING}"
+        yield "sampling", f"{source}: {values or NO_SAMPLING_TEXT}"

@@ -16,22 +16,22 @@ from typing import Any
 from jinja2 import Environment, TemplateError, nodes
 
 from sparkwright.engines.model.chat_template import (
-    EFFORT,
-    GGUF,
-    MOST_FIELDS,
+    EFFORT_FIELD,
+    GGUF_SOURCE,
+    MAX_FIELDS,
     SAMPLING_FILE,
-    SWITCHES,
+    THINKING_SWITCHES,
     ChatTemplate,
     Thinking,
-    printable,
-    sampling_of,
+    parse_sampling,
+    to_printable,
 )
-from sparkwright.trust.bounds import json_of
+from sparkwright.trust.bounds import parse_json
 
 #: the longest real one has 30 kB
-MOST_CHARS = 262_144
+MAX_TEMPLATE_CHARS = 262_144
 #: variables that the engine itself sets, and Jinja's own
-GIVEN = frozenset(
+BUILTIN_VARIABLES = frozenset(
     (
         *(
             "messages",
@@ -68,48 +68,48 @@ GIVEN = frozenset(
     )
 )
 #: transformers' own block around the assistant's text; plain Jinja does not know it
-_GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
-_SYSTEM = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
-_THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking"))
+_GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
+_SYSTEM_TEXT = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
+_THINKING_NAMES = frozenset(("reasoning_content", "reasoning", "thinking"))
 _LAST_TURN = re.compile(r"\blast_(?:query|user)_(?:index|idx)\b|\blast_user_message_index\b")
 
 TEMPLATE_FILE, TOKENIZER_FILE = "chat_template.jinja", "tokenizer_config.json"
 
 
-def read(text: str) -> ChatTemplate | None:
+def parse_template(text: str) -> ChatTemplate | None:
     """Return the properties of a template; None for a text that is not a template, or is far too long for one."""
-    if len(text) > MOST_CHARS:
+    if len(text) > MAX_TEMPLATE_CHARS:
         return None
     environment = Environment(extensions=("jinja2.ext.loopcontrols", "jinja2.ext.do"), autoescape=True)
     try:
-        tree = environment.parse(_GENERATION.sub("", text))
-        return _described(tree)
+        tree = environment.parse(_GENERATION_TAG.sub("", text))
+        return _describe_tree(tree)
     except (TemplateError, RecursionError, ValueError):
         return None
 
 
-def _described(tree: nodes.Template) -> ChatTemplate:
+def _describe_tree(tree: nodes.Template) -> ChatTemplate:
     names = list(tree.find_all(nodes.Name))
-    loaded = {node.name for node in names if node.ctx == "load"}
-    fields = sorted(loaded - GIVEN - _own(tree))[:MOST_FIELDS]
-    texts = list(_texts(tree))
-    switch = next((name for name in SWITCHES if name in fields), "")
-    system = next((text for text in texts if _SYSTEM.search(text)), "")
+    loaded_names = {node.name for node in names if node.ctx == "load"}
+    fields = sorted(loaded_names - BUILTIN_VARIABLES - _own_names(tree))[:MAX_FIELDS]
+    texts = list(_list_texts(tree))
+    switch = next((name for name in THINKING_SWITCHES if name in fields), "")
+    system = next((text for text in texts if _SYSTEM_TEXT.search(text)), "")
     return ChatTemplate(
         fields=tuple(fields),
-        tools="tools" in loaded,
+        tools="tools" in loaded_names,
         switch=switch,
-        thinking=_thinking(tree, switch, fields, texts),
-        system_prompt=_beginning(system),
-        dated="strftime_now" in loaded,
-        keeps_thinking=_keeps(tree, names),
+        thinking=_thinking_default(tree, switch, fields, texts),
+        system_prompt=_find_beginning(system),
+        dated="strftime_now" in loaded_names,
+        keeps_thinking=_keeps_thinking(tree, names),
     )
 
 
-def _own(tree: nodes.Template) -> set[str]:
+def _own_names(tree: nodes.Template) -> set[str]:
     """Return the names that a template sets itself. A name set from its own value, or only if undefined, is a request's."""
-    made = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
-    made |= {macro.name for macro in tree.find_all(nodes.Macro)}
+    set_names = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
+    set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
     tested = {
         test.node.name
         for test in tree.find_all(nodes.Test)
@@ -121,23 +121,23 @@ def _own(tree: nodes.Template) -> set[str]:
         if isinstance(assign.target, nodes.Name)
         and any(node.name == assign.target.name for node in assign.node.find_all(nodes.Name))
     }
-    usual = {name for name in (*SWITCHES, EFFORT) if name in tested}
-    defaulted = {name for name in from_itself if _default_of(tree, name) is not _UNSET}
-    return made - usual - defaulted - _set_where_undefined(tree)
+    known_fields = {name for name in (*THINKING_SWITCHES, EFFORT_FIELD) if name in tested}
+    defaulted = {name for name in from_itself if _find_default(tree, name) is not _UNSET}
+    return set_names - known_fields - defaulted - _set_where_undefined(tree)
 
 
 def _set_where_undefined(tree: nodes.Template) -> set[str]:
-    found: set[str] = set()
+    defaulted: set[str] = set()
     for branch in tree.find_all(nodes.If):
         for name in {node.name for node in branch.test.find_all(nodes.Name)}:
-            unset = _value(branch.test, name, _UNDEFINED) is True and _value(branch.test, name, True) is False
+            unset = _evaluate(branch.test, name, _UNDEFINED) is True and _evaluate(branch.test, name, True) is False
             assigns = [node for part in branch.body for node in (part, *part.find_all(nodes.Assign))]
-            if unset and any(isinstance(node, nodes.Assign) and _is(node.target, name) for node in assigns):
-                found.add(name)
-    return found
+            if unset and any(isinstance(node, nodes.Assign) and _is_name(node.target, name) for node in assigns):
+                defaulted.add(name)
+    return defaulted
 
 
-def _is(node: nodes.Node, name: str) -> bool:
+def _is_name(node: nodes.Node, name: str) -> bool:
     return isinstance(node, nodes.Name) and node.name == name
 
 
@@ -151,27 +151,31 @@ class _Mark:
 _UNDEFINED, _UNKNOWN, _UNSET = _Mark(), _Mark(), _Mark()
 
 
-def _thinking(tree: nodes.Template, switch: str, fields: list[str], texts: list[str]) -> Thinking | None:
+def _thinking_default(tree: nodes.Template, switch: str, fields: list[str], texts: list[str]) -> Thinking | None:
     if switch:
-        return _switched(tree, switch)
-    if EFFORT in fields or any("<|channel|>analysis" in text for text in texts):
+        return _switch_default(tree, switch)
+    if EFFORT_FIELD in fields or any("<|channel|>analysis" in text for text in texts):
         return "always"
-    prompts = [branch for branch in tree.find_all(nodes.If) if "add_generation_prompt" in _names(branch.test)]
-    opened = [text for branch in prompts for part in branch.body for text in _texts(part)]
-    if any(text.rstrip().endswith("<think>") for text in opened):
+    prompts = [branch for branch in tree.find_all(nodes.If) if "add_generation_prompt" in _find_names(branch.test)]
+    opening_texts = [text for branch in prompts for part in branch.body for text in _list_texts(part)]
+    if any(text.rstrip().endswith("<think>") for text in opening_texts):
         return "always"
-    if any("think" in text for text in texts) or _names(tree) & _THOUGHTS or _attributes(tree) & _THOUGHTS:
+    if (
+        any("think" in text for text in texts)
+        or _find_names(tree) & _THINKING_NAMES
+        or _find_attributes(tree) & _THINKING_NAMES
+    ):
         return None
     return "none"
 
 
-def _switched(tree: nodes.Template, switch: str) -> Thinking | None:
+def _switch_default(tree: nodes.Template, switch: str) -> Thinking | None:
     """Return the default of a switch: its conditions' value when undefined, compared with true and false."""
-    unset: Any = _default_of(tree, switch)
+    unset: Any = _find_default(tree, switch)
     unset = _UNDEFINED if unset is _UNSET else unset
     conditions = [node.test for node in tree.find_all(nodes.If)] + [node.test for node in tree.find_all(nodes.CondExpr)]
-    for test in (test for test in conditions if switch in _names(test)):
-        default, on, off = (_truth(_value(test, switch, value)) for value in (unset, True, False))
+    for test in (test for test in conditions if switch in _find_names(test)):
+        default, on, off = (_to_bool(_evaluate(test, switch, value)) for value in (unset, True, False))
         if on != off and default in (on, off) and _UNKNOWN not in (default, on, off):
             return "on" if default == on else "off"
     if isinstance(unset, bool):
@@ -179,56 +183,60 @@ def _switched(tree: nodes.Template, switch: str) -> Thinking | None:
     return None
 
 
-def _default_of(tree: nodes.Template, name: str) -> Any:
+def _find_default(tree: nodes.Template, name: str) -> Any:
     """Return the constant that a variable gets if a request does not set it."""
-    for found in tree.find_all(nodes.Filter):
-        if found.name in ("default", "d") and found.node is not None and _is(found.node, name):
-            value = found.args[0] if found.args else None
+    for template_filter in tree.find_all(nodes.Filter):
+        if (
+            template_filter.name in ("default", "d")
+            and template_filter.node is not None
+            and _is_name(template_filter.node, name)
+        ):
+            value = template_filter.args[0] if template_filter.args else None
             return value.value if isinstance(value, nodes.Const) else _UNSET
     for branch in tree.find_all(nodes.If):
-        if _value(branch.test, name, _UNDEFINED) is True and _value(branch.test, name, True) is False:
+        if _evaluate(branch.test, name, _UNDEFINED) is True and _evaluate(branch.test, name, True) is False:
             for assign in (node for part in branch.body for node in (part, *part.find_all(nodes.Assign))):
-                if isinstance(assign, nodes.Assign) and _is(assign.target, name):
+                if isinstance(assign, nodes.Assign) and _is_name(assign.target, name):
                     return assign.node.value if isinstance(assign.node, nodes.Const) else _UNSET
     return _UNSET
 
 
-def _value(node: nodes.Node, name: str, given: Any) -> Any:
+def _evaluate(node: nodes.Node, name: str, assumed: Any) -> Any:
     """Return an expression's value with one known variable and all others unknown."""
     if isinstance(node, nodes.Const):
         return node.value
     if isinstance(node, nodes.Name):
         # set in a request for an answer
-        known = True if node.name == "add_generation_prompt" else _UNKNOWN
-        return given if node.name == name else known
+        other_value = True if node.name == "add_generation_prompt" else _UNKNOWN
+        return assumed if node.name == name else other_value
     if isinstance(node, nodes.Filter):
-        return _filtered(node, name, given)
+        return _evaluate_filter(node, name, assumed)
     if isinstance(node, nodes.Test):
-        return _tested(node, name, given)
+        return _evaluate_test(node, name, assumed)
     if isinstance(node, nodes.Not):
-        value = _truth(_value(node.node, name, given))
+        value = _to_bool(_evaluate(node.node, name, assumed))
         return _UNKNOWN if value is _UNKNOWN else not value
     if isinstance(node, nodes.And | nodes.Or):
-        decides = isinstance(node, nodes.Or)
-        values = [_truth(_value(side, name, given)) for side in (node.left, node.right)]
-        return decides if decides in values else _UNKNOWN if _UNKNOWN in values else not decides
+        deciding_value = isinstance(node, nodes.Or)
+        values = [_to_bool(_evaluate(side, name, assumed)) for side in (node.left, node.right)]
+        return deciding_value if deciding_value in values else _UNKNOWN if _UNKNOWN in values else not deciding_value
     if isinstance(node, nodes.Compare) and len(node.ops) == 1 and node.ops[0].op in ("eq", "ne"):
-        left, right = _value(node.expr, name, given), _value(node.ops[0].expr, name, given)
+        left, right = _evaluate(node.expr, name, assumed), _evaluate(node.ops[0].expr, name, assumed)
         return _UNKNOWN if _UNKNOWN in (left, right) else (left == right) is (node.ops[0].op == "eq")
     return _UNKNOWN
 
 
-def _filtered(node: nodes.Filter, name: str, given: Any) -> Any:
-    value = _value(node.node, name, given) if node.node is not None else _UNKNOWN
+def _evaluate_filter(node: nodes.Filter, name: str, assumed: Any) -> Any:
+    value = _evaluate(node.node, name, assumed) if node.node is not None else _UNKNOWN
     if node.name not in ("default", "d"):
         return _UNKNOWN
     if value is _UNDEFINED:
-        return _value(node.args[0], name, given) if node.args else ""
+        return _evaluate(node.args[0], name, assumed) if node.args else ""
     return value
 
 
-def _tested(node: nodes.Test, name: str, given: Any) -> Any:
-    value = _value(node.node, name, given)
+def _evaluate_test(node: nodes.Test, name: str, assumed: Any) -> Any:
+    value = _evaluate(node.node, name, assumed)
     if value is _UNKNOWN:
         return _UNKNOWN
     if node.name in ("defined", "undefined"):
@@ -237,31 +245,31 @@ def _tested(node: nodes.Test, name: str, given: Any) -> Any:
     return value is constants[node.name] if node.name in constants else _UNKNOWN
 
 
-def _truth(value: Any) -> Any:
+def _to_bool(value: Any) -> Any:
     return _UNKNOWN if value is _UNKNOWN else False if value is _UNDEFINED else bool(value)
 
 
-def _keeps(tree: nodes.Template, names: list[nodes.Name]) -> bool | None:
+def _keeps_thinking(tree: nodes.Template, names: list[nodes.Name]) -> bool | None:
     """Return True if thinking of earlier turns is rendered: a template that reads it and looks for the last turn drops the
     others."""
-    reads = bool(_attributes(tree) & _THOUGHTS)
-    words = {*_attributes(tree), *(node.name for node in names)}
+    reads_thinking = bool(_find_attributes(tree) & _THINKING_NAMES)
+    words = {*_find_attributes(tree), *(node.name for node in names)}
     if any(map(_LAST_TURN.search, words)):
         return False
     if any(isinstance(const.value, str) and "</think>" in const.value for const in tree.find_all(nodes.Const)):
-        return None if reads else False
-    return True if reads else None
+        return None if reads_thinking else False
+    return True if reads_thinking else None
 
 
 # -- the tree ----------------------------------------------------------------------------------------------------------
 
 
-def _names(node: nodes.Node) -> set[str]:
+def _find_names(node: nodes.Node) -> set[str]:
     own = {node.name} if isinstance(node, nodes.Name) else set()
     return own | {found.name for found in node.find_all(nodes.Name)}
 
 
-def _attributes(node: nodes.Node) -> set[str]:
+def _find_attributes(node: nodes.Node) -> set[str]:
     """Return the attributes and keys that are read: `message.reasoning`, `message['reasoning']`, `'reasoning' in message`."""
     dotted = {found.attr for found in node.find_all(nodes.Getattr)}
     return dotted | {
@@ -269,56 +277,56 @@ def _attributes(node: nodes.Node) -> set[str]:
     }
 
 
-def _texts(node: nodes.Node) -> Iterator[str]:
+def _list_texts(node: nodes.Node) -> Iterator[str]:
     """Yield the texts of a node in their order: between its tags, and in its expressions."""
     if isinstance(node, nodes.TemplateData):
         yield node.data
     elif isinstance(node, nodes.Const) and isinstance(node.value, str):
         yield node.value
     for child in node.iter_child_nodes():
-        yield from _texts(child)
+        yield from _list_texts(child)
 
 
-def _beginning(text: str) -> str:
-    found = _SYSTEM.search(text)
-    return printable(" ".join(text[found.start() :].split())) if found else ""
+def _find_beginning(text: str) -> str:
+    match = _SYSTEM_TEXT.search(text)
+    return to_printable(" ".join(text[match.start() :].split())) if match else ""
 
 
-def of_tokenizer(config: Any) -> str:
+def find_tokenizer_template(config: Any) -> str:
     """Return the chat template in a tokenizer_config.json: the default one if there are several; "" for none."""
-    found = config.get("chat_template") if isinstance(config, Mapping) else None
-    if isinstance(found, list):
-        named = {row.get("name"): row.get("template") for row in found if isinstance(row, Mapping)}
-        found = named.get("default")
-    return found if isinstance(found, str) else ""
+    template = config.get("chat_template") if isinstance(config, Mapping) else None
+    if isinstance(template, list):
+        named = {row.get("name"): row.get("template") for row in template if isinstance(row, Mapping)}
+        template = named.get("default")
+    return template if isinstance(template, str) else ""
 
 
-def of_files(text_of: Callable[[str], str | None]) -> dict[str, Any]:
+def read_chat_files(read_text: Callable[[str], str | None]) -> dict[str, Any]:
     """Return the facts in a model's chat files, see `kept`. text_of: a file's text by its name; None for a missing file."""
 
-    def parts_of(path: str) -> object:
+    def load_json(path: str) -> object:
         try:
-            return json_of(text_of(path) or "")
+            return parse_json(read_text(path) or "")
         except ValueError:
             return None
 
-    text = text_of(TEMPLATE_FILE) or of_tokenizer(parts_of(TOKENIZER_FILE))
-    template = read(text) if text else None
-    has_sampling = text_of(SAMPLING_FILE) is not None
+    text = read_text(TEMPLATE_FILE) or find_tokenizer_template(load_json(TOKENIZER_FILE))
+    template = parse_template(text) if text else None
+    has_sampling = read_text(SAMPLING_FILE) is not None
     return {
         "template": template.to_json() if template else None,
-        "sampling": sampling_of(parts_of(SAMPLING_FILE)) if has_sampling else None,
+        "sampling": parse_sampling(load_json(SAMPLING_FILE)) if has_sampling else None,
     }
 
 
-def of_gguf(template: str, sampling: Mapping[str, float]) -> dict[str, Any]:
+def read_gguf_chat(template: str, sampling: Mapping[str, float]) -> dict[str, Any]:
     """Return the chat facts in the header of a GGUF file, see `kept`.
 
     template: its text; "" for none. sampling: by `SAMPLING`.
     """
-    found = read(template) if template else None
+    parsed = parse_template(template) if template else None
     return {
-        "template": found.to_json() if found else None,
+        "template": parsed.to_json() if parsed else None,
         "sampling": dict(sampling) or None,
-        "read_from": GGUF,
+        "read_from": GGUF_SOURCE,
     }

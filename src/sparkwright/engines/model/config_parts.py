@@ -10,32 +10,32 @@ from dataclasses import dataclass
 from typing import Any
 
 #: keys of multimodal wrappers for the config of their language model
-NESTED = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
-DEEPEST = 4
+NESTED_KEYS = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
+MAX_DEPTH = 4
 
 #: keys for the number of layers, most usual first (n_layer: GPT-2 and the original Mamba; num_layers: ChatGLM)
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-SIZES = (*LAYERS, "hidden_size", "n_embd", "d_model")
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SIZE_KEYS = (*LAYER_KEYS, "hidden_size", "n_embd", "d_model")
 
 #: keys that count the layers of multi-token prediction (DeepSeek, GLM; Qwen3-Next; MiMo, Ernie)
-PREDICTION_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers")
-QUANTISATION = "quantization_config"
+PREDICTION_LAYER_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers")
+QUANTISATION_KEY = "quantization_config"
 #: lists of modules that are not quantised: compressed-tensors, ModelOpt, Quark, FP8 and bitsandbytes
-EXCEPTIONS = ("ignore", "exclude_modules", "exclude", "modules_to_not_convert")
+EXCEPTION_KEYS = ("ignore", "exclude_modules", "exclude", "modules_to_not_convert")
 #: parts of the names of prediction layers
 PREDICTION_NAMES = ("mtp", "nextn")
 #: keys for the scaling of positions (transformers 5 writes the second)
-SCALINGS = ("rope_scaling", "rope_parameters")
-TRAINED_LENGTH = "original_max_position_embeddings"
+SCALING_KEYS = ("rope_scaling", "rope_parameters")
+TRAINED_LENGTH_KEY = "original_max_position_embeddings"
 
 #: the largest models have 200 layers, and lists with an entry for each; no size or length reaches 2**40
-MOST_LAYERS = 10_000
-MOST_NUMBER = 2**40
-MOST_CHARS = 1000
+MAX_LAYERS = 10_000
+MAX_NUMBER = 2**40
+MAX_CHARS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ConfigPart:
     """A mapping in a config."""
 
     #: "" for the whole config, else as "text_config" or "thinker_config.text_config"
@@ -48,66 +48,66 @@ class Part:
 
     def number(self, *names: str) -> int | None:
         """Return the first of these keys with a positive whole number within the limit of its kind."""
-        held = ((self.keys.get(name), MOST_LAYERS if name in LAYERS else MOST_NUMBER) for name in names)
-        return next((value for value, most in held if type(value) is int and 0 < value <= most), None)
+        candidates = ((self.keys.get(name), MAX_LAYERS if name in LAYER_KEYS else MAX_NUMBER) for name in names)
+        return next((value for value, most in candidates if type(value) is int and 0 < value <= most), None)
 
     def items(self, name: str) -> list[Any] | None:
         """Return a key's list, None if it holds none, or one longer than a model can have layers."""
-        held = self.keys.get(name)
-        return held if isinstance(held, list) and len(held) <= MOST_LAYERS else None
+        value = self.keys.get(name)
+        return value if isinstance(value, list) and len(value) <= MAX_LAYERS else None
 
     def mapping(self, name: str) -> Mapping[str, Any] | None:
         """Return a key's mapping, None if it holds none."""
-        held = self.keys.get(name)
-        return held if isinstance(held, Mapping) else None
+        value = self.keys.get(name)
+        return value if isinstance(value, Mapping) else None
 
     def word(self, name: str) -> str:
         """Return a key's text, "" if it holds none, or one longer than a string of layer letters can be."""
-        held = self.keys.get(name)
-        return held if isinstance(held, str) and len(held) <= MOST_CHARS else ""
+        value = self.keys.get(name)
+        return value if isinstance(value, str) and len(value) <= MAX_CHARS else ""
 
     @property
     def layers(self) -> int | None:
-        return self.number(*LAYERS)
+        return self.number(*LAYER_KEYS)
 
 
-def parts(config: Mapping[str, Any]) -> tuple[Part, ...]:
+def list_parts(config: Mapping[str, Any]) -> tuple[ConfigPart, ...]:
     """Return the config and the language models nested in it, the innermost first."""
-    return tuple(reversed(list(_walk(Part("", config), DEEPEST))))
+    return tuple(reversed(list(_walk(ConfigPart("", config), MAX_DEPTH))))
 
 
-def text(config: Mapping[str, Any]) -> Part:
+def text_part(config: Mapping[str, Any]) -> ConfigPart:
     """Return the part that describes the language model: the innermost one with sizes, else the whole config."""
-    return next((part for part in parts(config) if part.number(*SIZES)), Part("", config))
+    return next((part for part in list_parts(config) if part.number(*SIZE_KEYS)), ConfigPart("", config))
 
 
-def prediction_layers(config: Mapping[str, Any]) -> int:
+def count_prediction_layers(config: Mapping[str, Any]) -> int:
     """Return the number of a model's multi-token prediction layers; 0 if its config names none."""
-    return next((found for part in parts(config) if (found := part.number(*PREDICTION_LAYERS))), 0)
+    return next((found for part in list_parts(config) if (found := part.number(*PREDICTION_LAYER_KEYS))), 0)
 
 
-def quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def quantisation_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a model's own quantisation config; empty if it has none."""
-    return next((held for part in parts(config) if (held := part.mapping(QUANTISATION))), {})
+    return next((held for part in list_parts(config) if (held := part.mapping(QUANTISATION_KEY))), {})
 
 
-def spares_prediction(quantised: Mapping[str, Any]) -> bool | None:
+def has_prediction_exceptions(quantised: Mapping[str, Any]) -> bool | None:
     """Return True if a quantisation config excepts the layers of multi-token prediction; None if it lists no exceptions."""
-    lists = [held for name in EXCEPTIONS if isinstance(held := quantised.get(name), list)]
-    return any(named_prediction(entry) for held in lists for entry in held) if lists else None
+    lists = [held for name in EXCEPTION_KEYS if isinstance(held := quantised.get(name), list)]
+    return any(is_prediction_name(entry) for held in lists for entry in held) if lists else None
 
 
-def named_prediction(entry: object) -> bool:
+def is_prediction_name(entry: object) -> bool:
     """Return True if an entry of a list of modules names layers of multi-token prediction."""
-    return isinstance(entry, str) and any(word in entry[:MOST_CHARS].lower() for word in PREDICTION_NAMES)
+    return isinstance(entry, str) and any(word in entry[:MAX_CHARS].lower() for word in PREDICTION_NAMES)
 
 
 def trained_length(config: Mapping[str, Any]) -> int | None:
     """Return the longest sequence in training, in tokens, for a model with stretched positions; None if the config has none."""
-    inner = text(config)
-    for name in SCALINGS:
-        scaling = Part("", inner.mapping(name) or {})
-        trained = scaling.number(TRAINED_LENGTH)
+    inner = text_part(config)
+    for name in SCALING_KEYS:
+        scaling = ConfigPart("", inner.mapping(name) or {})
+        trained = scaling.number(TRAINED_LENGTH_KEY)
         if trained is not None:
             return trained
     return None
@@ -115,13 +115,13 @@ def trained_length(config: Mapping[str, Any]) -> int | None:
 
 def architecture_name(config: Mapping[str, Any]) -> str:
     """Return the name that the engine looks up: the first of `architectures`, "" if the config names none."""
-    names = Part("", config).items("architectures") or [""]
-    return names[0] if names and isinstance(names[0], str) and len(names[0]) <= MOST_CHARS else ""
+    names = ConfigPart("", config).items("architectures") or [""]
+    return names[0] if names and isinstance(names[0], str) and len(names[0]) <= MAX_CHARS else ""
 
 
-def _walk(part: Part, deeper: int) -> Iterator[Part]:
+def _walk(part: ConfigPart, levels: int) -> Iterator[ConfigPart]:
     yield part
-    for name in NESTED if deeper else ():
+    for name in NESTED_KEYS if levels else ():
         nested = part.mapping(name)
         if nested is not None:
-            yield from _walk(Part(part.at(name), nested), deeper - 1)
+            yield from _walk(ConfigPart(part.at(name), nested), levels - 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkwright.engines.model.config_parts import Part, text
+from sparkwright.engines.model.config_parts import ConfigPart, text_part
 from sparkwright.engines.parallel import Split
 
 #: bytes/s, by nvidia-smi's name of the GPU
@@ -21,16 +21,16 @@ BANDWIDTH = {"NVIDIA GB10": 273e9}
 #: layers on two GB10, 17.4 ms per token on one and 14.5 ms with tensor parallelism; NCCL alone takes 30 to 65 us. Advice, never a
 #: gate
 ALL_REDUCE_S = 80e-6
-ALL_REDUCES_A_LAYER = 2
+ALL_REDUCES_PER_LAYER = 2
 #: source of the rule below
 SPLIT_SOURCE = "a rule of thumb fitted to one report (gpt-oss-120b on two Sparks, kubis.ai), not a measurement"
 
 #: parts of a checkpoint that a text token does not pass through
-IDLE = ("visual", "vision", "audio", "mtp", "speculat", "draft", "eagle")
-EMBEDDING = "embed_tokens"
-EXPERTS = (".experts.", "block_sparse_moe.experts")
-EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-EXPERTS_A_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "experts_per_token")
+IDLE_PARTS = ("visual", "vision", "audio", "mtp", "speculat", "draft", "eagle")
+EMBEDDING_NAME = "embed_tokens"
+EXPERT_NAMES = (".experts.", "block_sparse_moe.experts")
+EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+ACTIVE_EXPERT_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "experts_per_token")
 
 
 def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]]) -> int | None:
@@ -40,14 +40,14 @@ def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]
         config: the model's config.json.
         tensors: (name, bytes) of the whole checkpoint.
     """
-    inner = text(config)
-    share = _share(inner)
+    inner = text_part(config)
+    share = _active_expert_share(inner)
     tied = bool(inner.keys.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
     total = 0.0
     for name, size in tensors:
-        if any(part in name.lower() for part in IDLE) or (EMBEDDING in name and not tied):
+        if any(part in name.lower() for part in IDLE_PARTS) or (EMBEDDING_NAME in name and not tied):
             continue
-        total += size * (share if any(part in name for part in EXPERTS) else 1.0)
+        total += size * (share if any(part in name for part in EXPERT_NAMES) else 1.0)
     return int(total) or None
 
 
@@ -69,11 +69,11 @@ def split_rate(alone: float | None, split: Split, layers: int | None) -> float |
         return None
     if split.tensor == 1:
         return alone
-    waiting = ALL_REDUCES_A_LAYER * layers * ALL_REDUCE_S if layers else None
+    waiting = ALL_REDUCES_PER_LAYER * layers * ALL_REDUCE_S if layers else None
     return None if waiting is None else 1 / (1 / (alone * split.tensor) + waiting)
 
 
-def _share(inner: Part) -> float:
+def _active_expert_share(inner: ConfigPart) -> float:
     """Return the share of the routed experts that one token passes through; 0 if the config does not tell how many."""
-    count, active = inner.number(*EXPERT_COUNTS), inner.number(*EXPERTS_A_TOKEN)
+    count, active = inner.number(*EXPERT_COUNT_KEYS), inner.number(*ACTIVE_EXPERT_KEYS)
     return active / count if count and active else 0.0

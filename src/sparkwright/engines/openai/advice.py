@@ -10,23 +10,25 @@ from packaging.version import InvalidVersion, Version
 from sparkwright.engines.advice import (
     Decision,
     Effective,
+    ImpossiblePolicy,
+    PrefillExpectation,
     ServerRequest,
     UnknownKind,
-    Wanted,
-    WhenImpossible,
-    cannot_be_asked,
+    decide_without_switch,
 )
 from sparkwright.engines.findings import Finding
-from sparkwright.engines.memory import Memory, Part
+from sparkwright.engines.memory import Memory, MemoryPart
 from sparkwright.engines.openai import flags as own
 from sparkwright.engines.openai import rules
-from sparkwright.trust.bounds import count_of
+from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB
 
 #: the words that would turn it on or off are not known
 CHUNKED_PREFILL = ""
 RULES = (rules.RULES,)
-WHY = "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
+NO_SWITCH_REASON = (
+    "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
+)
 
 
 def version(text: str | None) -> Version | None:
@@ -40,13 +42,13 @@ def version(text: str | None) -> Version | None:
 def kind(model: Mapping[str, Any]) -> UnknownKind:
     """Return an unknown kind."""
     return UnknownKind(
-        "a model whose kind is not known for this server", count_of(model.get("max_position_embeddings"))
+        "a model whose kind is not known for this server", count_or_none(model.get("max_position_embeddings"))
     )
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the longest sequence, if the config has it."""
-    longest = count_of(config.get("max_position_embeddings"))
+    longest = count_or_none(config.get("max_position_embeddings"))
     return {} if longest is None else {"max_position_embeddings": longest}
 
 
@@ -54,11 +56,11 @@ def decide(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
-    wanted: Wanted,
-    impossible: WhenImpossible,
+    wanted: PrefillExpectation,
+    impossible: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill; a described server has no known switch for it."""
-    return cannot_be_asked(request, "an OpenAI-compatible server", wanted, impossible, WHY)
+    return decide_without_switch(request, "an OpenAI-compatible server", wanted, impossible, NO_SWITCH_REASON)
 
 
 def check(
@@ -75,11 +77,11 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     """Return the memory that the recipe states; an unknown one if it states none."""
-    given = flags.get(own.MEMORY)
-    if given is None or own.misfit(flags, own.MEMORY):
+    memory_gib = flags.get(own.MEMORY)
+    if memory_gib is None or own.misfit(flags, own.MEMORY):
         return Memory()
-    size = int(float(given) * GIB)
-    return Memory(bytes=size, parts=(Part("the server", size, f"the recipe's {own.MEMORY}"),))
+    size = int(float(memory_gib) * GIB)
+    return Memory(bytes=size, parts=(MemoryPart("the server", size, f"the recipe's {own.MEMORY}"),))
 
 
 def chunked_prefill_arms(

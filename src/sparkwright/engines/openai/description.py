@@ -21,14 +21,14 @@ from sparkwright.visible import one_line
 Mistake = tuple[tuple[str | int, ...], str]
 Check = Callable[[Any], Iterator[Mistake]]
 
-LABEL_CHARS = 8192
+MAX_LABEL_CHARS = 8192
 SHOWN_CHARS = 60
-MOST = 32
-WORDS = 512
-ROLES = (*http.COUNTERS, http.RUNNING, http.WAITING, http.KV_CACHE_USED)
+MAX_ENTRIES = 32
+MAX_COMMAND_WORDS = 512
+METRIC_ROLES = (*http.COUNTER_ROLES, http.RUNNING, http.WAITING, http.KV_CACHE_USED)
 
 #: paths that a gateway answers itself
-OWN = ("/v1/models", "/metrics", "/health", "/")
+GATEWAY_PATHS = ("/v1/models", "/metrics", "/health", "/")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~-]{1,100}(?:/[A-Za-z0-9._~-]{1,100}){0,8}/?)?")
 _METRIC = re.compile(r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII)
 _FIELD = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}")
@@ -38,51 +38,54 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.:\[\]-]{1,100}")
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 
-def _text(pattern: re.Pattern[str], what: str) -> Check:
+def _text_check(pattern: re.Pattern[str], expected: str) -> Check:
     def check(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, str) or not pattern.fullmatch(value):
-            yield (), f"must be {what}, got {_shown(value)}"
+            yield (), f"must be {expected}, got {_format_value(value)}"
 
     return check
 
 
-def _number(least: float, most: float, *, integer: bool) -> Check:
+def _number_check(minimum: float, maximum: float, *, integer: bool) -> Check:
     kind = "an integer" if integer else "a number"
 
     def check(value: Any) -> Iterator[Mistake]:
         if isinstance(value, bool) or not isinstance(value, int if integer else int | float):
-            yield (), f"must be {kind}, got {_shown(value)}"
-        elif not least <= value <= most:
-            yield (), f"must be {f'at least {least:g}' if value < least else f'at most {most:g}'}, got {_shown(value)}"
+            yield (), f"must be {kind}, got {_format_value(value)}"
+        elif not minimum <= value <= maximum:
+            yield (
+                (),
+                f"must be {f'at least {minimum:g}' if value < minimum else f'at most {maximum:g}'}, got {_format_value(value)}",
+            )
 
     return check
 
 
-def _several(check: Check, what: str, most: int = MOST) -> Check:
+def _list_check(check: Check, noun: str, maximum: int = MAX_ENTRIES) -> Check:
     def each(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, list | tuple):
-            yield (), f"must be a list of {what}, got {_shown(value)}"
-        elif len(value) > most:
-            yield (), f"must have at most {most} entries, got {len(value)}"
+            yield (), f"must be a list of {noun}, got {_format_value(value)}"
+        elif len(value) > maximum:
+            yield (), f"must have at most {maximum} entries, got {len(value)}"
         else:
             yield from (((n, *place), why) for n, entry in enumerate(value) for place, why in check(entry))
 
     return each
 
 
-def _mapping(keys: Mapping[str, Check], needs: tuple[str, ...] = (), *, single: bool = False) -> Check:
+def _mapping_check(keys: Mapping[str, Check], required: tuple[str, ...] = (), *, single: bool = False) -> Check:
     """Return a check of a mapping with these keys. single: exactly one of the keys."""
 
     def check(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, Mapping):
-            yield (), f"must be a mapping, got {_shown(value)}"
+            yield (), f"must be a mapping, got {_format_value(value)}"
             return
-        for name, given in value.items():
+        for name, entry in value.items():
             if name not in keys:
                 yield (str(name),), f"is unknown; known keys: {', '.join(sorted(keys))}"
             else:
-                yield from (((str(name), *place), why) for place, why in keys[name](given))
-        if missing := next((name for name in needs if name not in value), ""):
+                yield from (((str(name), *place), why) for place, why in keys[name](entry))
+        if missing := next((name for name in required if name not in value), ""):
             yield (), f"needs `{missing}`"
         if single and len(value) != 1:
             yield (), f"must have one of {' and '.join(keys)}"
@@ -90,77 +93,80 @@ def _mapping(keys: Mapping[str, Check], needs: tuple[str, ...] = (), *, single: 
     return check
 
 
-def _any_text(value: Any) -> Iterator[Mistake]:
+def _check_any_text(value: Any) -> Iterator[Mistake]:
     if not isinstance(value, str) or "\0" in value:
-        yield (), f"must be text (quote a number), got {_shown(value)}"
+        yield (), f"must be text (quote a number), got {_format_value(value)}"
 
 
-_path = _text(_PATH, "a path, as /health")
-_served = _text(
-    re.compile(f"(?!{'|'.join(map(re.escape, OWN))}$){_PATH.pattern}"),
+_check_path = _text_check(_PATH, "a path, as /health")
+_check_served_path = _text_check(
+    re.compile(f"(?!{'|'.join(map(re.escape, GATEWAY_PATHS))}$){_PATH.pattern}"),
     "a path of the server's API, as /v1/audio/speech",
 )
-_off = _text(re.compile(f"(?:{_PATH.pattern})?"), "a path, as /version, or empty")
-_metric = _text(_METRIC, 'the name of a metric, as requests_running or steps_total{mode="decode"}')
-_field = _text(_FIELD, "a key of the answer, as max_seq_len or config.max_seq_len")
+_check_optional_path = _text_check(re.compile(f"(?:{_PATH.pattern})?"), "a path, as /version, or empty")
+_check_metric = _text_check(_METRIC, 'the name of a metric, as requests_running or steps_total{mode="decode"}')
+_check_field = _text_check(_FIELD, "a key of the answer, as max_seq_len or config.max_seq_len")
 
 
-def _added_path(value: Any) -> Iterator[Mistake]:
+def _check_added_path(value: Any) -> Iterator[Mistake]:
     """Check a path that clients use beyond those of every engine: its name, or a mapping with the place of `model`."""
     if isinstance(value, Mapping):
-        yield from _mapping({"path": _served, "model": _text(re.compile("json|form"), "json or form")}, ("path",))(
-            value
-        )
+        yield from _mapping_check(
+            {"path": _check_served_path, "model": _text_check(re.compile("json|form"), "json or form")}, ("path",)
+        )(value)
     else:
-        yield from _served(value)
+        yield from _check_served_path(value)
 
 
 #: the part of a description that the host needs; a label holds it
-CARRIED: Mapping[str, Check] = {
-    "port": _number(1, 65535, integer=True),
-    "health": _path,
-    "loading": _several(_number(400, 599, integer=True), "HTTP statuses"),
-    "models": _path,
-    "version": _off,
-    "settings": _mapping({"path": _path, **dict.fromkeys(SETTINGS, _field)}, ("path",)),
-    "metrics": _mapping({"path": _path, **dict.fromkeys(ROLES, _metric)}, ("path",)),
-    "public": _several(_path, "paths"),
-    "paths": _several(_added_path, "paths"),
-    "key": _mapping(
-        {"env": _text(_VARIABLE, "the name of a variable"), "file_flag": _text(_FLAG, "a flag without its dashes")},
+LABEL_CHECKS: Mapping[str, Check] = {
+    "port": _number_check(1, 65535, integer=True),
+    "health": _check_path,
+    "loading": _list_check(_number_check(400, 599, integer=True), "HTTP statuses"),
+    "models": _check_path,
+    "version": _check_optional_path,
+    "settings": _mapping_check({"path": _check_path, **dict.fromkeys(SETTINGS, _check_field)}, ("path",)),
+    "metrics": _mapping_check({"path": _check_path, **dict.fromkeys(METRIC_ROLES, _check_metric)}, ("path",)),
+    "public": _list_check(_check_path, "paths"),
+    "paths": _list_check(_check_added_path, "paths"),
+    "key": _mapping_check(
+        {
+            "env": _text_check(_VARIABLE, "the name of a variable"),
+            "file_flag": _text_check(_FLAG, "a flag without its dashes"),
+        },
         single=True,
     ),
 }
-KEYS: Mapping[str, Check] = {
-    "served_name": _text(_NAME, "a name without spaces"),
-    "command": _several(_any_text, "words", WORDS),
-    "host": _text(_ADDRESS, "an address, as 0.0.0.0"),
-    "context": _number(1, 1 << 31, integer=True),
-    "memory_gib": _number(0.1, 1 << 16, integer=False),
-    **CARRIED,
+SECTION_CHECKS: Mapping[str, Check] = {
+    "served_name": _text_check(_NAME, "a name without spaces"),
+    "command": _list_check(_check_any_text, "words", MAX_COMMAND_WORDS),
+    "host": _text_check(_ADDRESS, "an address, as 0.0.0.0"),
+    "context": _number_check(1, 1 << 31, integer=True),
+    "memory_gib": _number_check(0.1, 1 << 16, integer=False),
+    **LABEL_CHECKS,
 }
-NEEDED = ("served_name",)
+REQUIRED_KEYS = ("served_name",)
 
 
 def mistakes(section: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield the mistakes in a section, in its order."""
-    return _mapping(KEYS, NEEDED)(section)
+    return _mapping_check(SECTION_CHECKS, REQUIRED_KEYS)(section)
 
 
 def written(section: Mapping[str, Any]) -> str:
     """Return the content of a container's label for a section."""
-    return json.dumps({name: section[name] for name in sorted(CARRIED) if name in section}, separators=(",", ":"))
+    return json.dumps({name: section[name] for name in sorted(LABEL_CHECKS) if name in section}, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=16)
 def read(label: str) -> Mapping[str, Any]:
     """Return the description in a label; empty for an invalid one."""
     try:
-        found = json.loads(label) if len(label) <= LABEL_CHARS else None
+        described = json.loads(label) if len(label) <= MAX_LABEL_CHARS else None
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and not any(_mapping(CARRIED)(found)) else {}
+    return described if isinstance(described, dict) and not any(_mapping_check(LABEL_CHECKS)(described)) else {}
 
 
-def _shown(value: Any) -> str:
-    return one_line(repr(value), at_most=SHOWN_CHARS)
+def _format_value(value: Any) -> str:
+    return one_line(repr(value), max_chars=SHOWN_CHARS)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.engines.flags import AdapterFlags, Command, ModelFlag, Role
-from sparkwright.engines.flags import value as value_of_word
+from sparkwright.engines.flags import AdapterFlags, Command, ModelFlag, ModelRole
+from sparkwright.engines.flags import option_value as value_of_word
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
 
@@ -25,11 +25,11 @@ SERVED_NAME = "served_name"
 SET_BY: Mapping[str, str] = {}
 TEMPLATES: tuple[str, ...] = ()
 SAMPLING: tuple[str, ...] | None = ()
-MODEL_FLAGS: Mapping[Role, ModelFlag] = {}
+MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {}
 ADAPTERS: AdapterFlags | None = None
 
-_PATH = {"type": "string", "pattern": "^/"}
-_LIST = {"type": "array", "items": {"type": "string"}}
+_PATH_SCHEMA = {"type": "string", "pattern": "^/"}
+_LIST_SCHEMA = {"type": "array", "items": {"type": "string"}}
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def canonical(written: str) -> str:
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
     """Return the value of a key; None if it is not set. The address falls back to `--host` in the command."""
-    given = flags.get(name)
-    return value_of_word(words(flags), "--host") or None if given is None and name == HOST else given
+    setting = flags.get(name)
+    return value_of_word(command_words(flags), "--host") or None if setting is None and name == HOST else setting
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
@@ -53,20 +53,20 @@ def misfit(flags: Mapping[str, Any], name: str) -> str:
     return next((why for place, why in description.mistakes(flags) if place == (name,)), "")
 
 
-def words(flags: Mapping[str, Any]) -> tuple[str, ...]:
+def command_words(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the arguments of the command."""
-    given = flags.get(COMMAND)
-    return tuple(map(str, given)) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    arguments = flags.get(COMMAND)
+    return tuple(map(str, arguments)) if isinstance(arguments, Sequence) and not isinstance(arguments, str) else ()
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """See `words`."""
-    return words(flags)
+    return command_words(flags)
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the arguments after the image as in the recipe; they include the model."""
-    return words(flags)
+    return command_words(flags)
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
@@ -81,34 +81,37 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens inside its container. An invalid value is refused elsewhere."""
-    given = None if misfit(flags, PORT) else flags.get(PORT)
-    return DEFAULT_PORT if given is None else int(given)
+    setting = None if misfit(flags, PORT) else flags.get(PORT)
+    return DEFAULT_PORT if setting is None else int(setting)
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
     """Return the longest sequence in tokens from the recipe; None if it is not set."""
-    given = flags.get(CONTEXT)
-    return given if isinstance(given, int) and not misfit(flags, CONTEXT) else None
+    setting = flags.get(CONTEXT)
+    return setting if isinstance(setting, int) and not misfit(flags, CONTEXT) else None
 
 
 def properties() -> dict[str, Any]:
     """Return the keys of the section as the properties of a JSON Schema."""
-    names = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["path"]}
+    name_mapping = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["path"]}
     return {
         "served_name": {"type": "string", "description": "the model's name in requests, as the server calls it"},
-        "command": {**_LIST, "description": "the words after the image, as they are; empty: the image's own"},
+        "command": {**_LIST_SCHEMA, "description": "the words after the image, as they are; empty: the image's own"},
         "port": {"type": "integer", "description": f"where it listens in its container ({DEFAULT_PORT})"},
         "host": {"type": "string", "description": "the address that it listens on, where its command does not say"},
-        "health": {**_PATH, "description": "answers 200 once it serves (/health)"},
+        "health": {**_PATH_SCHEMA, "description": "answers 200 once it serves (/health)"},
         "loading": {"type": "array", "items": {"type": "integer"}, "description": "statuses that mean not yet (503)"},
-        "models": {**_PATH, "description": "lists the served names (/v1/models)"},
+        "models": {**_PATH_SCHEMA, "description": "lists the served names (/v1/models)"},
         "version": {
             "type": "string",
             "description": "answers with JSON whose `version` is the engine's; empty: unknown",
         },
-        "settings": {**names, "description": "path, and for each setting the key of that JSON answer which holds it"},
-        "metrics": {**names, "description": "path of Prometheus text, and the metric's name for each role"},
-        "public": {**_LIST, "description": "paths that it answers without its key, in addition to health"},
+        "settings": {
+            **name_mapping,
+            "description": "path, and for each setting the key of that JSON answer which holds it",
+        },
+        "metrics": {**name_mapping, "description": "path of Prometheus text, and the metric's name for each role"},
+        "public": {**_LIST_SCHEMA, "description": "paths that it answers without its key, in addition to health"},
         "key": {"type": "object", "description": "how it takes `server_key`: {env: NAME} or {file_flag: NAME}"},
         "context": {"type": "integer", "description": "its longest sequence in tokens, for clients"},
         "memory_gib": {"type": "number", "description": "what it takes of the host's memory; unknown without it"},

@@ -8,15 +8,15 @@ from typing import Any
 
 from sparkwright.engines import api_paths
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.http import Http, Sample, ServerKey
+from sparkwright.engines.http import Http, MetricSample, ServerKey
 from sparkwright.engines.openai import description
-from sparkwright.trust.bounds import MOST_NUMBER
+from sparkwright.trust.bounds import MAX_COUNT
 
 PORT = 8000
 HEALTH = "/health"
 #: statuses for "still loading"
 LOADING = (503,)
-TEXT_CHARS = 200
+MAX_TEXT_CHARS = 200
 
 
 def described_http(label: str) -> Http:
@@ -24,19 +24,19 @@ def described_http(label: str) -> Http:
 
     label: the description. Without a path of metrics nothing is counted; without one of settings or version none is known.
     """
-    given = description.read(label)
-    metrics, settings = dict(given.get("metrics") or {}), dict(given.get("settings") or {})
-    health = given.get("health", HEALTH)
+    section = description.read(label)
+    metrics, settings = dict(section.get("metrics") or {}), dict(section.get("settings") or {})
+    health = section.get("health", HEALTH)
     return Http(
-        port=given.get("port", PORT),
+        port=section.get("port", PORT),
         metrics=metrics.pop("path", ""),
-        roles={role: _sample(name) for role, name in metrics.items()},
+        roles={role: _parse_sample(name) for role, name in metrics.items()},
         health=health,
-        loading=tuple(given.get("loading", LOADING)),
-        models=given.get("models", "/v1/models"),
-        version=given.get("version", ""),
+        loading=tuple(section.get("loading", LOADING)),
+        models=section.get("models", "/v1/models"),
+        version=section.get("version", ""),
         settings=settings.pop("path", ""),
-        settings_of=functools.partial(_settings, settings),
+        settings_of=functools.partial(_read_settings, settings),
         measured={
             "ignore_eos": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
@@ -51,56 +51,56 @@ def described_http(label: str) -> Http:
             ("logprobs", "top_logprobs"),
         ),
         counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
-        public=frozenset((health, *given.get("public", ()))),
+        public=frozenset((health, *section.get("public", ()))),
         speculation=("--speculative-", "--spec-"),
-        key_variable=(given.get("key") or {}).get("env", ""),
-        paths=api_paths.union([api_paths.OPENAI, map(_path, given.get("paths", ()))]),
+        key_variable=(section.get("key") or {}).get("env", ""),
+        paths=api_paths.merge_paths([api_paths.OPENAI_PATHS, map(_parse_path, section.get("paths", ()))]),
     )
 
 
-def _path(given: Any) -> ApiPath:
+def _parse_path(entry: Any) -> ApiPath:
     """Return a path that a recipe adds: its name, or a mapping with the place of the model."""
-    if isinstance(given, str):
-        return ApiPath(given)
-    return ApiPath(given["path"], model=given.get("model", "json"))
+    if isinstance(entry, str):
+        return ApiPath(entry)
+    return ApiPath(entry["path"], model=entry.get("model", "json"))
 
 
-def _sample(name: str) -> Sample:
+def _parse_sample(name: str) -> MetricSample:
     """Return a metric by its name, with the label that its line must hold."""
     metric, _, label = name.rstrip("}").partition("{")
-    return Sample(metric, label)
+    return MetricSample(metric, label)
 
 
-def _settings(keys: Mapping[str, str], answer: Any) -> dict[str, Any]:
+def _read_settings(keys: Mapping[str, str], answer: Any) -> dict[str, Any]:
     """Return the settings at the described places of the answer; missing and nested values are unknown."""
-    found = {name: _at(answer, place) for name, place in keys.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: _value_at(answer, place) for name, place in keys.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _at(answer: Any, place: str) -> bool | int | float | str | None:
+def _value_at(answer: Any, place: str) -> bool | int | float | str | None:
     for key in place.split("."):
         answer = answer.get(key) if isinstance(answer, dict) else None
     if isinstance(answer, str):
-        return answer if 0 < len(answer) <= TEXT_CHARS else None
-    return answer if isinstance(answer, bool | int | float) and abs(answer) <= MOST_NUMBER else None  # NaN is not
+        return answer if 0 < len(answer) <= MAX_TEXT_CHARS else None
+    return answer if isinstance(answer, bool | int | float) and abs(answer) <= MAX_COUNT else None  # NaN is not
 
 
 # The API key of a described server: through a flag that names a file, or a variable that a shell in its container
 # sets from the file, so that neither `docker inspect` nor a list of processes shows it.
 
 #: path of the file in the container
-MOUNT = "/run/sparkwright/engine.key"
+KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
 
 
 def described_server_key(label: str) -> ServerKey | None:
     """Return the key file of a description; None if the description has none."""
-    given = description.read(label).get("key")
-    if not given:
+    key = description.read(label).get("key")
+    if not key:
         return None
     return ServerKey(
         flag="api-key",
-        variable=given.get("env", ""),
-        option=given.get("file_flag", ""),
-        mount=MOUNT,
+        variable=key.get("env", ""),
+        option=key.get("file_flag", ""),
+        mount=KEY_FILE_MOUNT,
         alone="this file holds the key",
     )

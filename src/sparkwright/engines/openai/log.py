@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from sparkwright.engines.log.book import LogBook
+from sparkwright.engines.log.book import LogFormat
 from sparkwright.engines.log.text import Line
 
 NEVER = Line("\0", r"(?!)")
 
-LOG = LogBook(
+LOG = LogFormat(
     noise=(" HTTP/1.", "\0", "\0"),
     arguments=NEVER,
     stages=(("ready", (NEVER,)),),

@@ -8,16 +8,16 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
-from sparkwright.engines.flags import value
+from sparkwright.engines.flags import option_value
 from sparkwright.engines.openai import flags
-from sparkwright.engines.shared_rules import DOCKER, LOOPBACK, key_in_arguments, published_elsewhere
+from sparkwright.engines.shared_rules import DOCKER_SOURCE, LOOPBACK_PREFIXES, key_in_arguments, wrong_published_port
 from sparkwright.trust.secret_names import is_secret
 
 #: programs that listen on the loopback by default
-SHY = ("trtllm-serve",)
+LOOPBACK_PROGRAMS = ("trtllm-serve",)
 
 RULES: Rules[ServerRequest, ServerRequest] = Rules(
-    shown=lambda request: {"engine": "openai", "flags": request.flags, "image": request.image}
+    describe_example=lambda request: {"engine": "openai", "flags": request.flags, "image": request.image}
 )
 rule = RULES.rule
 
@@ -60,17 +60,17 @@ def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
     """A secret among the words of a command is readable by every user of the host.
     `ps` and `docker inspect` show it, and so does the history.
     """
-    given = flags.words(request.flags)
-    for n, word in enumerate(given):
+    words = flags.command_words(request.flags)
+    for n, word in enumerate(words):
         name, equals, text = word.partition("=")
-        if name.startswith("--") and is_secret(name.lstrip("-"), text if equals else "".join(given[n + 1 : n + 2])):
+        if name.startswith("--") and is_secret(name.lstrip("-"), text if equals else "".join(words[n + 1 : n + 2])):
             way = Way("remove it; `server_key`, with `key` in the section, hands it over as a file")
-            yield from key_in_arguments(name, way, DOCKER, flags.COMMAND)
+            yield from key_in_arguments(name, way, DOCKER_SOURCE, flags.COMMAND)
 
 
 @rule(
     "open-to-network",
-    sources=(f"{DOCKER}: a published port bypasses the host's firewall",),
+    sources=(f"{DOCKER_SOURCE}: a published port bypasses the host's firewall",),
     example=ServerRequest(open_to_network=True),
 )
 def open_to_network(request: ServerRequest) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def open_to_network(request: ServerRequest) -> Iterator[Finding]:
 
 @rule(
     "out-of-reach",
-    sources=(f"{DOCKER}: a published port leads to the container's own address",),
+    sources=(f"{DOCKER_SOURCE}: a published port leads to the container's own address",),
     example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--host", "127.0.0.1"]}),
 )
 def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
@@ -90,14 +90,14 @@ def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
     The words of its command are the recipe's own: nothing is added to them. trtllm-serve listens on the loopback unless it is told
     otherwise.
     """
-    words, listens = flags.words(request.flags), flags.port(request.flags)
-    host, port = str(flags.value(request.flags, flags.HOST) or ""), value(words, "--port")
-    shy = not host and any(word.rpartition("/")[2] in SHY for word in words)
-    if (host.startswith(LOOPBACK) or shy) and request.container.get("network") != "host":
+    words, listening_port = flags.command_words(request.flags), flags.port(request.flags)
+    host, port = str(flags.value(request.flags, flags.HOST) or ""), option_value(words, "--port")
+    is_loopback_program = not host and any(word.rpartition("/")[2] in LOOPBACK_PROGRAMS for word in words)
+    if (host.startswith(LOOPBACK_PREFIXES) or is_loopback_program) and request.container.get("network") != "host":
         sentence = f"{f'host {host}' if host else 'without --host it'} is reachable in its container only."
-        yield Finding("error", sentence, (Way("let its command say --host 0.0.0.0"),), DOCKER, flags.COMMAND)
-    if port and port != str(listens):
-        sentence = f"its command says --port {port}, and `port` says {listens}."
-        yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER, flags.COMMAND)
+        yield Finding("error", sentence, (Way("let its command say --host 0.0.0.0"),), DOCKER_SOURCE, flags.COMMAND)
+    if port and port != str(listening_port):
+        sentence = f"its command says --port {port}, and `port` says {listening_port}."
+        yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER_SOURCE, flags.COMMAND)
     else:
-        yield from published_elsewhere(request, listens, flags.PORT)
+        yield from wrong_published_port(request, listening_port, flags.PORT)

@@ -13,26 +13,30 @@ from functools import partial
 from typing import Any
 
 from sparkwright.engines import tasks
-from sparkwright.engines.openai_api import CHAT
-from sparkwright.engines.probes.probe import Probe, Reply, Seen, quoted
-from sparkwright.visible import count
+from sparkwright.engines.openai_api import CHAT_PATH
+from sparkwright.engines.probes.probe import Probe, ProbeResult, Reply, quote_text
+from sparkwright.visible import format_count
 
 
-def judge_dimension(wanted: int, reply: Reply) -> Seen:
+def evaluate_dimension(dimension: int, reply: Reply) -> ProbeResult:
     """Judge if the vector has the wanted dimension."""
-    judged = tasks.PROOFS["embed"].judge(reply.body)
-    if judged.why_not:
-        return Seen("disproved", f"the response was 200 {judged.why_not}", "another dimension")
+    vector = tasks.PROOFS["embed"].judge(reply.body)
+    if vector.why_not:
+        return ProbeResult("disproved", f"the response was 200 {vector.why_not}", "another dimension")
     length = len(reply.body["data"][0]["embedding"])
-    if length != wanted:
-        return Seen("disproved", f"a vector of {count(length, 'number')} instead of {wanted}", "another dimension")
-    return Seen("proved", f"a vector of {count(length, 'number')}")
+    if length != dimension:
+        return ProbeResult(
+            "disproved", f"a vector of {format_count(length, 'number')} instead of {dimension}", "another dimension"
+        )
+    return ProbeResult("proved", f"a vector of {format_count(length, 'number')}")
 
 
-def probe_dimension(wanted: int) -> Probe:
+def build_dimension_probe(dimension: int) -> Probe:
     """Return the probe of a vector length."""
-    body = {"input": tasks.TEXT}
-    return Probe(f"embedding of {wanted}", tasks.EMBEDDINGS, body, partial(judge_dimension, wanted), thinks=None)
+    body = {"input": tasks.PROOF_TEXT}
+    return Probe(
+        f"embedding of {dimension}", tasks.EMBEDDINGS, body, partial(evaluate_dimension, dimension), thinks=None
+    )
 
 
 CITIES = ("Paris", "Rome", "Oslo")
@@ -44,37 +48,41 @@ JSON_SCHEMA_SCHEMA = {
 }
 #: the JSON is 20 tokens or so; gpt-oss always thinks before it
 JSON_SCHEMA_TOKENS = 512
-LONGEST_CHARS = 1 << 14
+MAX_JSON_CHARS = 1 << 14
 
 
-def judge_json_schema(reply: Reply) -> Seen:
+def evaluate_json_schema(reply: Reply) -> ProbeResult:
     """Judge if the content is JSON of the schema."""
     text = reply.content
-    if reply.cut and not _holds(text):
-        return Seen("inconclusive", f"the JSON had not ended within {JSON_SCHEMA_TOKENS} tokens: {quoted(text)}")
+    if reply.cut and not _matches_schema(text):
+        return ProbeResult(
+            "inconclusive", f"the JSON had not ended within {JSON_SCHEMA_TOKENS} tokens: {quote_text(text)}"
+        )
     if not text:
-        return Seen("disproved", "content is null instead of JSON", "content null")
-    if not _holds(text):
-        return Seen("disproved", f"the content is not JSON that matches the schema: {quoted(text)}", "not the schema")
-    return Seen("proved", "the content is JSON of the schema")
+        return ProbeResult("disproved", "content is null instead of JSON", "content null")
+    if not _matches_schema(text):
+        return ProbeResult(
+            "disproved", f"the content is not JSON that matches the schema: {quote_text(text)}", "not the schema"
+        )
+    return ProbeResult("proved", "the content is JSON of the schema")
 
 
-def _holds(text: str) -> bool:
+def _matches_schema(text: str) -> bool:
     try:
-        found: Any = json.loads(text) if len(text) <= LONGEST_CHARS else None
+        value: Any = json.loads(text) if len(text) <= MAX_JSON_CHARS else None
     except (ValueError, RecursionError):
         return False
     return (
-        isinstance(found, dict)
-        and set(found) == {"city", "capital"}
-        and found["city"] in CITIES
-        and (isinstance(found["capital"], bool))
+        isinstance(value, dict)
+        and set(value) == {"city", "capital"}
+        and value["city"] in CITIES
+        and (isinstance(value["capital"], bool))
     )
 
 
 JSON_SCHEMA_PROBE = Probe(
     "json_schema",
-    CHAT,
+    CHAT_PATH,
     {
         "messages": [
             {"role": "user", "content": "Name a city of Norway, and say whether it is the capital. Answer in JSON."}
@@ -85,15 +93,15 @@ JSON_SCHEMA_PROBE = Probe(
         },
         "max_tokens": JSON_SCHEMA_TOKENS,
     },
-    judge_json_schema,
+    evaluate_json_schema,
     refused="not the schema",
 )
 
 
 LANGUAGE_TOKENS = 512
-SEARCHED_CHARS = 1 << 14
+MAX_SEARCHED_CHARS = 1 << 14
 #: least share of an answer's letters in the language's own script
-SHARE = 0.5
+MIN_SCRIPT_SHARE = 0.5
 ENGLISH = "en"
 
 
@@ -109,39 +117,39 @@ class Language:
     script: str = ""
 
 
-def _latin(prompt: str, words: str) -> Language:
+def _latin_language(prompt: str, words: str) -> Language:
     return Language(prompt, frozenset(words.split()))
 
 
 LANGUAGES: Mapping[str, Language] = {
-    "en": _latin(
+    "en": _latin_language(
         "How many days does a week have, and which is the first? Answer in whole sentences.", "the is and has are of"
     ),
-    "de": _latin(
+    "de": _latin_language(
         "Wie viele Tage hat eine Woche, und welcher ist der erste? Antworte in ganzen Sätzen.",
         "der die das und ist hat sind eine einer von ein",
     ),
-    "fr": _latin(
+    "fr": _latin_language(
         "Combien de jours compte une semaine, et quel est le premier ? Réponds par des phrases entières.",
         "le est et une compte jours semaine sont premier il",
     ),
-    "es": _latin(
+    "es": _latin_language(
         "¿Cuántos días tiene una semana y cuál es el primero? Responde con frases completas.",
         "el es y una tiene días semana los primero son",
     ),
-    "it": _latin(
+    "it": _latin_language(
         "Quanti giorni ha una settimana e qual è il primo? Rispondi con frasi intere.",
         "il è e una ha giorni settimana sono primo giorno",
     ),
-    "pt": _latin(
+    "pt": _latin_language(
         "Quantos dias tem uma semana e qual é o primeiro? Responde com frases completas.",
         "o é e uma tem dias semana são primeiro os",
     ),
-    "nl": _latin(
+    "nl": _latin_language(
         "Hoeveel dagen heeft een week, en welke is de eerste? Antwoord in hele zinnen.",
         "de het een heeft en dagen eerste zijn",
     ),
-    "pl": _latin(
+    "pl": _latin_language(
         "Ile dni ma tydzień i który jest pierwszy? Odpowiedz pełnymi zdaniami.",
         "ma dni tydzień i jest pierwszy pierwszym to się",
     ),
@@ -152,101 +160,106 @@ LANGUAGES: Mapping[str, Language] = {
 }
 
 
-def judge_language(name: str, reply: Reply) -> Seen:
+def evaluate_language(name: str, reply: Reply) -> ProbeResult:
     """Judge if the answer is in this language."""
-    text = reply.content[:SEARCHED_CHARS]
+    text = reply.content[:MAX_SEARCHED_CHARS]
     if not text.strip():
         if reply.cut:
-            return Seen("inconclusive", f"no answer within {LANGUAGE_TOKENS} tokens")
-        return Seen("disproved", "content is null", "content null")
-    if speaks(name, text):
-        return Seen("proved", f"answered in the language of the question: {quoted(text)}")
-    return Seen("disproved", f"asked in '{name}' it answered {quoted(text)}", "another language")
+            return ProbeResult("inconclusive", f"no answer within {LANGUAGE_TOKENS} tokens")
+        return ProbeResult("disproved", "content is null", "content null")
+    if is_in_language(name, text):
+        return ProbeResult("proved", f"answered in the language of the question: {quote_text(text)}")
+    return ProbeResult("disproved", f"asked in '{name}' it answered {quote_text(text)}", "another language")
 
 
-def speaks(name: str, text: str) -> bool:
+def is_in_language(name: str, text: str) -> bool:
     """Return True if a text is in this language: two of its common words and more than of English, or half of its letters."""
     language = LANGUAGES[name]
     if language.script:
         letters = [item for item in text if item.isalpha()]
-        own = re.findall(f"[{language.script}]", text)
-        return bool(letters) and len(own) >= SHARE * len(letters)
-    found = re.findall(r"\w+", text.lower())
-    own_words = sum(word in language.words for word in found)
-    english = sum(word in LANGUAGES[ENGLISH].words for word in found)
-    return own_words >= 2 and (name == ENGLISH or own_words > english)
+        script_letters = re.findall(f"[{language.script}]", text)
+        return bool(letters) and len(script_letters) >= MIN_SCRIPT_SHARE * len(letters)
+    words = re.findall(r"\w+", text.lower())
+    common_words = sum(word in language.words for word in words)
+    english_words = sum(word in LANGUAGES[ENGLISH].words for word in words)
+    return common_words >= 2 and (name == ENGLISH or common_words > english_words)
 
 
-def probe_language(name: str) -> Probe:
+def build_language_probe(name: str) -> Probe:
     """Return the probe of one language."""
     messages = [{"role": "user", "content": LANGUAGES[name].prompt}]
     return Probe(
-        f"language {name}", CHAT, {"messages": messages, "max_tokens": LANGUAGE_TOKENS}, partial(judge_language, name)
+        f"language {name}",
+        CHAT_PATH,
+        {"messages": messages, "max_tokens": LANGUAGE_TOKENS},
+        partial(evaluate_language, name),
     )
 
 
 #: vision models refuse pictures below 28 or 56 pixels
-PIXELS = 112
+IMAGE_PIXELS = 112
 RED = b"\xff\x00\x00"
-NAMES = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
+COLOUR_NAMES = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
 IMAGE_TOKENS = 512
 
 
-def png(pixels: int, colour: bytes) -> bytes:
+def build_png(pixels: int, colour: bytes) -> bytes:
     """Return a PNG square of one colour. colour: three bytes."""
     rows = (b"\x00" + colour * pixels) * pixels
     header = struct.pack(">IIBBBBB", pixels, pixels, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, *zip(*chunks, strict=True)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(map(_png_chunk, *zip(*chunks, strict=True)))
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def judge_image(reply: Reply) -> Seen:
+def evaluate_image(reply: Reply) -> ProbeResult:
     """Judge if the answer names the colour."""
     text = reply.content
-    if NAMES.search(text[:SEARCHED_CHARS]):
-        return Seen("proved", f"saw the red picture: {quoted(text)}")
+    if COLOUR_NAMES.search(text[:MAX_SEARCHED_CHARS]):
+        return ProbeResult("proved", f"saw the red picture: {quote_text(text)}")
     if reply.cut:
-        return Seen("inconclusive", f"the answer had not ended within {IMAGE_TOKENS} tokens")
+        return ProbeResult("inconclusive", f"the answer had not ended within {IMAGE_TOKENS} tokens")
     if not text:
-        return Seen("disproved", "content is null", "content null")
-    return Seen("disproved", f"of a red picture it said {quoted(text)}", "picture not seen")
+        return ProbeResult("disproved", "content is null", "content null")
+    return ProbeResult("disproved", f"of a red picture it said {quote_text(text)}", "picture not seen")
 
 
-URL = "data:image/png;base64," + base64.b64encode(png(PIXELS, RED)).decode()
+IMAGE_URL = "data:image/png;base64," + base64.b64encode(build_png(IMAGE_PIXELS, RED)).decode()
 IMAGE_PROBE = Probe(
     "image",
-    CHAT,
+    CHAT_PATH,
     {
         "messages": [
             {
                 "role": "user",
                 "content": [
                     {"type": "text", "text": "What colour is this picture? Answer with one word."},
-                    {"type": "image_url", "image_url": {"url": URL}},
+                    {"type": "image_url", "image_url": {"url": IMAGE_URL}},
                 ],
             }
         ],
         "max_tokens": IMAGE_TOKENS,
     },
-    judge_image,
+    evaluate_image,
     refused="picture refused",
 )
 #: no server listens there: port 9 is the discard service
-OUT_OF_REACH = "http://127.0.0.1:9/picture.png"
+UNREACHABLE_IMAGE_URL = "http://127.0.0.1:9/picture.png"
 IMAGE_VARIANTS = (
-    IMAGE_PROBE.in_a_stream(),
+    IMAGE_PROBE.as_stream(),
     replace(
         IMAGE_PROBE,
         name="image, out of reach",
         body={
             **IMAGE_PROBE.body,
-            "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": OUT_OF_REACH}}]}],
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": UNREACHABLE_IMAGE_URL}}]}
+            ],
         },
-        rule=lambda reply: Seen("proved", f"answered all the same: {quoted(reply.content)}"),
+        rule=lambda reply: ProbeResult("proved", f"answered all the same: {quote_text(reply.content)}"),
         variant=True,
         optional=True,
         of_server_error="a picture that cannot be fetched is answered as a fault of the server: repeating such a request is useless",

@@ -32,14 +32,14 @@ Fault = Literal[
     "path missing",
     "another count",
 ]
-QUOTED_CHARS = 120
+MAX_QUOTED_CHARS = 120
 #: marks that models write around their thinking before a parser takes it out
 THINKING_MARKS = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
-SEARCHED_CHARS = 1 << 16
+MAX_SEARCHED_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProbeResult:
     """The result of a probe."""
 
     verdict: Verdict
@@ -70,31 +70,31 @@ class Reply:
     def choice(self) -> Mapping[str, Any]:
         """The first choice of a chat's answer; empty if there is none."""
         try:
-            found = self.body["choices"][0]
+            choice = self.body["choices"][0]
         except (KeyError, IndexError, TypeError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return choice if isinstance(choice, dict) else {}
 
     @property
-    def message_of(self) -> Mapping[str, Any]:
+    def first_message(self) -> Mapping[str, Any]:
         """The message of the first choice; empty if there is none."""
-        found = self.choice.get("message")
-        return found if isinstance(found, dict) else {}
+        message = self.choice.get("message")
+        return message if isinstance(message, dict) else {}
 
     @property
     def content(self) -> str:
         """The text for the user."""
-        return _text(self.message_of.get("content"))
+        return _as_text(self.first_message.get("content"))
 
     @property
     def thinking(self) -> str:
         """The thinking, from any of its fields."""
-        return _text(self.message_of.get(self.thinking_field))
+        return _as_text(self.first_message.get(self.thinking_field))
 
     @property
     def thinking_field(self) -> str:
         """The name of the field that holds the thinking; empty for none."""
-        return next((name for name in THINKING_FIELDS if _text(self.message_of.get(name))), "")
+        return next((name for name in THINKING_FIELDS if _as_text(self.first_message.get(name))), "")
 
     @property
     def cut(self) -> bool:
@@ -110,7 +110,7 @@ class Probe:
     path: str
     #: without the model's name; in the form of a chat for every API that generates text
     body: Mapping[str, Any]
-    rule: Callable[[Reply], Seen]  # judges an answer with status 200
+    rule: Callable[[Reply], ProbeResult]  # judges an answer with status 200
     thinks: bool | None = False  # turns thinking on or off; None to leave it out of the request
     refused: Fault | None = None  # the fault if the status is not 200
     streamed: bool = False  # request a stream
@@ -121,16 +121,18 @@ class Probe:
     #: a note for clients if the server reports an internal error; "" if that counts as a failure
     of_server_error: str = ""
 
-    def in_a_stream(self) -> Probe:
+    def as_stream(self) -> Probe:
         """Return the same request as a stream, as most clients send it."""
         return replace(self, name=f"{self.name}, streamed", streamed=True, variant=True)
 
-    def judge(self, reply: Reply) -> Seen:
+    def judge(self, reply: Reply) -> ProbeResult:
         """Judge an answer. No content of any probe may hold thinking marks."""
         if reply.disorder:
-            return Seen("disproved", reply.disorder, "events out of order", reply.disorder)
-        if THINKING_MARKS.search(reply.content[:SEARCHED_CHARS]):
-            return Seen("disproved", f"the thinking is in the content: {quoted(reply.content)}", "thinking in content")
+            return ProbeResult("disproved", reply.disorder, "events out of order", reply.disorder)
+        if THINKING_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
+            return ProbeResult(
+                "disproved", f"the thinking is in the content: {quote_text(reply.content)}", "thinking in content"
+            )
         return self.rule(reply)
 
 
@@ -160,10 +162,10 @@ class ProbeFlags:
         return by_message or (self.causes.get(fault, "") if fault else "")
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return the beginning of a model's text, on one line."""
-    return f"'{one_line(text.strip(), at_most=QUOTED_CHARS)}'"
+    return f"'{one_line(text.strip(), max_chars=MAX_QUOTED_CHARS)}'"
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""

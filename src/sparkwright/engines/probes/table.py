@@ -9,10 +9,10 @@ from typing import Any
 from sparkwright.engines import api_paths, dialects
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.http import Task
-from sparkwright.engines.openai_api import CHAT
+from sparkwright.engines.openai_api import CHAT_PATH
 from sparkwright.engines.probes import content, fields
-from sparkwright.engines.probes.probe import Probe, Reply, Seen
-from sparkwright.visible import count
+from sparkwright.engines.probes.probe import Probe, ProbeResult, Reply
+from sparkwright.visible import format_count
 
 # Probes of the other APIs that generate text: a streamed tool call through each, separate thinking, and a correct token count.
 #
@@ -23,31 +23,31 @@ from sparkwright.visible import count
 THINKING_TOKENS = 2048
 
 
-def _probe(dialect: Dialect) -> Probe:
+def _build_api_probe(dialect: Dialect) -> Probe:
     return replace(fields.TOOL_CALL_PROBE, name=dialect.name, path=dialect.path, streamed=True)
 
 
-PROBES = {name: _probe(dialect) for name, dialect in dialects.OTHERS.items()}
+API_PROBES = {name: _build_api_probe(dialect) for name, dialect in dialects.OTHER_DIALECTS.items()}
 
 
-def judge_count(reply: Reply) -> Seen:
+def evaluate_token_count(reply: Reply) -> ProbeResult:
     """Judge if the counted tokens are those that the server read. body: `counted` and `prompt`."""
     body = reply.body if isinstance(reply.body, dict) else {}
     counted, prompt = body.get("counted"), body.get("prompt")
     if counted is None or prompt is None:
-        return Seen("disproved", "the answers name no numbers of tokens", "another count")
+        return ProbeResult("disproved", "the answers name no numbers of tokens", "another count")
     if counted != prompt:
-        evidence = f"it counts {count(counted, 'token')} where the answer's usage has {prompt}"
-        return Seen("disproved", evidence, "another count")
-    return Seen("proved", f"counts {count(counted, 'token')}, as the answer's usage does")
+        evidence = f"it counts {format_count(counted, 'token')} where the answer's usage has {prompt}"
+        return ProbeResult("disproved", evidence, "another count")
+    return ProbeResult("proved", f"counts {format_count(counted, 'token')}, as the answer's usage does")
 
 
 #: with a wrong count an agent never compacts a full context
-COUNT = Probe(
+COUNT_TOKENS_PROBE = Probe(
     f"{dialects.MESSAGES.name}, count_tokens",
     api_paths.COUNT_TOKENS,
     fields.TOOL_CALL_PROBE.body,
-    judge_count,
+    evaluate_token_count,
     thinks=None,
     variant=True,
 )
@@ -55,79 +55,83 @@ COUNT = Probe(
 
 def api_variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
     """Return the further requests for the API of a probe. names: of all probes of the recipe."""
-    body = {**probe.body, "messages": fields.TURNS}
-    found = [
-        replace(probe, name=f"{probe.name}, second turn", body=body, rule=fields.judge_second, variant=True),
+    body = {**probe.body, "messages": fields.SECOND_TURN_MESSAGES}
+    further_probes = [
+        replace(probe, name=f"{probe.name}, second turn", body=body, rule=fields.evaluate_second_turn, variant=True),
         replace(probe, name=f"{probe.name}, not streamed", streamed=False, variant=True),
     ]
     if fields.REASONING_PROBE.name in names:
         thinking = {**fields.REASONING_PROBE.body, "max_tokens": THINKING_TOKENS}
-        about = replace(fields.REASONING_PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
-        found.append(replace(about, name=f"{probe.name}, thinking"))
-    return (*found, COUNT) if probe.name == dialects.MESSAGES.name else tuple(found)
+        thinking_probe = replace(fields.REASONING_PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
+        further_probes.append(replace(thinking_probe, name=f"{probe.name}, thinking"))
+    return (*further_probes, COUNT_TOKENS_PROBE) if probe.name == dialects.MESSAGES.name else tuple(further_probes)
 
 
 #: probes without a value, and with one
-PLAIN: Mapping[str, Probe] = {
+PLAIN_PROBES: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (
         fields.TOOL_CALL_PROBE,
         fields.REASONING_PROBE,
         content.JSON_SCHEMA_PROBE,
         content.IMAGE_PROBE,
-        *PROBES.values(),
+        *API_PROBES.values(),
     )
 }
-OWN_VARIANTS: Mapping[str, tuple[Probe, ...]] = {
+VARIANTS: Mapping[str, tuple[Probe, ...]] = {
     fields.TOOL_CALL_PROBE.name: fields.TOOL_CALL_VARIANTS,
     fields.REASONING_PROBE.name: fields.REASONING_VARIANTS,
     content.IMAGE_PROBE.name: content.IMAGE_VARIANTS,
 }
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
 #: probes for servers of a task
-OF_TASK: Mapping[Task, tuple[str, ...]] = {"generate": (*PLAIN, LANGUAGE), "embed": (DIMENSION,), "rerank": ()}
-LONGEST_VECTOR = 1 << 17
+PROBES_BY_TASK: Mapping[Task, tuple[str, ...]] = {
+    "generate": (*PLAIN_PROBES, LANGUAGE),
+    "embed": (DIMENSION,),
+    "rerank": (),
+}
+MAX_DIMENSION = 1 << 17
 
 
-def name_of(given: Any) -> str:
+def probe_name(entry: Any) -> str:
     """Return the name of a probe as a recipe writes it."""
-    return str(next(iter(given)) if isinstance(given, Mapping) else given)
+    return str(next(iter(entry)) if isinstance(entry, Mapping) else entry)
 
 
-def why_not(given: Any) -> str:
+def check_probe(entry: Any) -> str:
     """Return why this is not a probe, as a sentence; empty if it is one."""
-    if isinstance(given, str):
-        return "" if given in PLAIN else f"must be one of {_all()}."
-    if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in (DIMENSION, LANGUAGE):
-        return f"must be one of {_all()}."
-    name, value = next(iter(given.items()))
+    if isinstance(entry, str):
+        return "" if entry in PLAIN_PROBES else f"must be one of {_list_choices()}."
+    if not isinstance(entry, Mapping) or len(entry) != 1 or next(iter(entry)) not in (DIMENSION, LANGUAGE):
+        return f"must be one of {_list_choices()}."
+    name, value = next(iter(entry.items()))
     if name == LANGUAGE:
         return "" if value in content.LANGUAGES else f"`{LANGUAGE}` must be one of {', '.join(content.LANGUAGES)}."
-    if type(value) is not int or not 0 < value <= LONGEST_VECTOR:
-        return f"`{DIMENSION}` must be a whole number from 1 to {LONGEST_VECTOR}."
+    if type(value) is not int or not 0 < value <= MAX_DIMENSION:
+        return f"`{DIMENSION}` must be a whole number from 1 to {MAX_DIMENSION}."
     return ""
 
 
-def _all() -> str:
-    return ", ".join((*PLAIN, f"{{{DIMENSION}: 1024}}", f"{{{LANGUAGE}: de}}"))
+def _list_choices() -> str:
+    return ", ".join((*PLAIN_PROBES, f"{{{DIMENSION}: 1024}}", f"{{{LANGUAGE}: de}}"))
 
 
-def of(listed: Sequence[Any]) -> list[Probe]:
+def parse_probes(entries: Sequence[Any]) -> list[Probe]:
     """Return the probes of a recipe's list. Raises ValueError for an entry that is not a probe."""
-    found = []
-    for item in listed:
-        if reason := why_not(item):
+    probes = []
+    for entry in entries:
+        if reason := check_probe(entry):
             raise ValueError(f"a probe {reason}")
-        name = name_of(item)
-        value = item[name] if isinstance(item, Mapping) else None
-        found.append(
-            PLAIN[name]
+        name = probe_name(entry)
+        value = entry[name] if isinstance(entry, Mapping) else None
+        probes.append(
+            PLAIN_PROBES[name]
             if value is None
-            else content.probe_language(value)
+            else content.build_language_probe(value)
             if name == LANGUAGE
-            else content.probe_dimension(value)
+            else content.build_dimension_probe(value)
         )
-    return found
+    return probes
 
 
 def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
@@ -138,21 +142,21 @@ def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
         probe: a probe of a recipe.
         names: of all probes of that recipe.
     """
-    if probe.name in PROBES:
+    if probe.name in API_PROBES:
         return api_variants(probe, names)
-    if probe.path != CHAT:
+    if probe.path != CHAT_PATH:
         return ()
-    return OWN_VARIANTS.get(probe.name, (probe.in_a_stream(),))
+    return VARIANTS.get(probe.name, (probe.as_stream(),))
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a probe, for editors."""
     valued = {
-        DIMENSION: {"type": "integer", "minimum": 1, "maximum": LONGEST_VECTOR},
+        DIMENSION: {"type": "integer", "minimum": 1, "maximum": MAX_DIMENSION},
         LANGUAGE: {"enum": list(content.LANGUAGES)},
     }
     objects = [
         {"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False}
         for name, value in valued.items()
     ]
-    return {"anyOf": [{"enum": list(PLAIN)}, *objects]}
+    return {"anyOf": [{"enum": list(PLAIN_PROBES)}, *objects]}

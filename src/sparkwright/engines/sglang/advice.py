@@ -10,51 +10,55 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.advice import (
-    EXPECTED,
+    EXPECTED_RULE,
     Decision,
     Effective,
+    ImpossiblePolicy,
+    PrefillExpectation,
     ServerRequest,
     UnknownKind,
-    Wanted,
-    WhenImpossible,
 )
 from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, Part, weights
+from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, MemoryPart, sum_weights
 from sparkwright.engines.sglang import flags as own
 from sparkwright.engines.sglang import rules
-from sparkwright.trust.bounds import count_of
+from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import MIB
 
-CHUNKED_PREFILL = own.CHUNK
+CHUNKED_PREFILL = own.CHUNK_SIZE
 RULES = (rules.RULES,)
-OFF = -1
+CHUNKING_OFF = -1
 #: its default chunk size on 90 to 160 GB. source 0.5.23
-USUAL_CHUNK = 8192
+DEFAULT_CHUNK_TOKENS = 8192
 #: in its rule for a share: least tokens of a chunk, tokens without chunks, requests of CUDA graphs on 90 to 160 GB. source 0.5.9
-LEAST_CHUNK, LONGEST_PROMPT, GRAPH_REQUESTS = 2048, 16384, 256
+MIN_CHUNK_TOKENS, DEFAULT_PREFILL_TOKENS, MAX_GRAPH_REQUESTS = 2048, 16384, 256
 GRAPHS_OFF = "disable-cuda-graph"
 #: rows and width of a table of n-gram embeddings, as config.json names them
-TABLE = ("ngram_vocab_size_base", "ple_embed_dim")
-WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
-LONGEST_TEXT = 200
+NGRAM_TABLE_KEYS = ("ngram_vocab_size_base", "ple_embed_dim")
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
+MAX_TEXT_CHARS = 200
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
 
 
 def version(text: str | None) -> Version | None:
     """Return the release in a text, as 0.5.23 of "v0.5.23-cu130"; None if it holds none."""
-    found = _VERSION.search((text or "")[:LONGEST_TEXT])
-    return Version(found[1]) if found else None
+    match = _VERSION.search((text or "")[:MAX_TEXT_CHARS])
+    return Version(match[1]) if match else None
 
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
     """Return an unknown kind."""
-    return UnknownKind("a model whose kind is not known for SGLang", count_of(model.get("max_position_embeddings")))
+    return UnknownKind(
+        "a model whose kind is not known for SGLang", count_or_none(model.get("max_position_embeddings"))
+    )
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the longest sequence, and the size of a table of n-gram embeddings, if the config has them."""
-    held = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    sizes = {name: count_of((held or {}).get(name)) for name in ("max_position_embeddings", *TABLE)}
+    text_config = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    sizes = {
+        name: count_or_none((text_config or {}).get(name)) for name in ("max_position_embeddings", *NGRAM_TABLE_KEYS)
+    }
     return {name: size for name, size in sizes.items() if size is not None}
 
 
@@ -62,18 +66,18 @@ def decide(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
-    wanted: Wanted,
-    impossible: WhenImpossible,
+    wanted: PrefillExpectation,
+    impossible: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill, which is on by default; a chunk size of -1 turns it off."""
-    size = own.chunk(own.named(request.flags))
+    size = own.chunk_size(own.named(request.flags))
     if wanted == "disabled":
-        others = {name: given for name, given in request.flags.items() if own.canonical(name) != own.CHUNK}
-        return Decision({**others, own.CHUNK: OFF}, "disabled")
+        other_flags = {name: given for name, given in request.flags.items() if own.canonical(name) != own.CHUNK_SIZE}
+        return Decision({**other_flags, own.CHUNK_SIZE: CHUNKING_OFF}, "disabled")
     if wanted == "enabled" and size == 0:
         sentence = "the recipe expects chunked prefill on, and its flags turn it off."
-        way = Way("leave it on", {own.CHUNK: None})
-        finding = Finding("error", sentence, (way,), "the recipe", own.CHUNK, rule=EXPECTED)
+        way = Way("leave it on", {own.CHUNK_SIZE: None})
+        finding = Finding("error", sentence, (way,), "the recipe", own.CHUNK_SIZE, rule=EXPECTED_RULE)
         return Decision(request.flags, "enabled", "", finding)
     return Decision(request.flags, wanted)
 
@@ -94,14 +98,14 @@ def check(
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """Return the settings that the flags set; SGLang's own choices are known once it serves."""
     flags = own.named(request.flags)
-    size = own.chunk(flags)
+    size = own.chunk_size(flags)
     return Effective(
         chunked_prefill=None if size is None else size > 0,
         prefix_caching=own.value(flags, own.RADIX_OFF) is not True,
         budget=size or None,
-        max_num_seqs=own.number(own.value(flags, own.SLOTS)) or 0,
+        max_num_seqs=own.parse_integer(own.value(flags, own.SLOTS)) or 0,
         max_model_len=own.context(flags),
-        memory_utilization=own.share(flags) or None,
+        memory_utilization=own.memory_share(flags) or None,
     )
 
 
@@ -116,23 +120,23 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     at once.
     """
     flags = own.named(flags)
-    share = own.share(flags)
+    share = own.memory_share(flags)
     if not share:
         return Memory()
-    chunk = own.chunk(flags)
-    prefill = own.number(own.value(flags, own.PREFILL)) or LONGEST_PROMPT
-    tokens = max(LEAST_CHUNK, USUAL_CHUNK if chunk is None else chunk or prefill)
-    graphs = 0 if own.value(flags, GRAPHS_OFF) is True else GRAPH_REQUESTS
-    computes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
-    what = f"{tokens} tokens of prompts in one piece" if chunk == 0 else f"{tokens} tokens of a chunk"
-    apart = _in_a_file(flags, locked.get("config") or {})
-    source = f"by SGLang's own rule: {what}, CUDA graphs of {graphs} requests"
+    chunk = own.chunk_size(flags)
+    prefill = own.parse_integer(own.value(flags, own.MAX_PREFILL_TOKENS)) or DEFAULT_PREFILL_TOKENS
+    tokens = max(MIN_CHUNK_TOKENS, DEFAULT_CHUNK_TOKENS if chunk is None else chunk or prefill)
+    graphs = 0 if own.value(flags, GRAPHS_OFF) is True else MAX_GRAPH_REQUESTS
+    compute_bytes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
+    token_source = f"{tokens} tokens of prompts in one piece" if chunk == 0 else f"{tokens} tokens of a chunk"
+    table_bytes = _ngram_table_bytes(flags, locked.get("config") or {})
+    source = f"by SGLang's own rule: {token_source}, CUDA graphs of {graphs} requests"
     return Memory(
         share=share,
-        bytes=computes,
-        weights_bytes=max(0, weights(locked, WEIGHTS) - apart),
-        weights_source="spark.lock" + (", less its n-gram table, which stays in a file" if apart else ""),
-        parts=(Part("computation", computes, source, assumed=True),),
+        bytes=compute_bytes,
+        weights_bytes=max(0, sum_weights(locked, WEIGHT_SUFFIXES) - table_bytes),
+        weights_source="spark.lock" + (", less its n-gram table, which stays in a file" if table_bytes else ""),
+        parts=(MemoryPart("computation", compute_bytes, source, assumed=True),),
         flag=own.MEMORY,
         value=share,
         host_bytes=HOST_SIDE_BYTES,
@@ -140,12 +144,12 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     )
 
 
-def _in_a_file(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:
+def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:
     """Return the bytes of the model's table of n-gram embeddings if the flags leave it in a file, at the minimum of one byte per
     number."""
     if own.value(flags, "ple-offload-embedding") is not True or own.value(flags, "ple-offload-backend") != "file":
         return 0
-    rows, width = (count_of(model.get(name)) or 0 for name in TABLE)
+    rows, width = (count_or_none(model.get(name)) or 0 for name in NGRAM_TABLE_KEYS)
     return rows * width
 
 
@@ -153,4 +157,4 @@ def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return the recipe's chunk size, or the default one, for on, and -1 for off."""
-    return {own.CHUNK: own.chunk(own.named(flags)) or USUAL_CHUNK}, {own.CHUNK: OFF}
+    return {own.CHUNK_SIZE: own.chunk_size(own.named(flags)) or DEFAULT_CHUNK_TOKENS}, {own.CHUNK_SIZE: CHUNKING_OFF}

@@ -16,8 +16,8 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines import option_table
-from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, grouped_words, plain_value
-from sparkwright.engines.option_table import SWITCHES, Option, OptionTable, word_of
+from sparkwright.engines.flags import AdapterFlags, Command, ImportTable, ModelFlag, ModelRole, group_words, parse_word
+from sparkwright.engines.option_table import SWITCH_KINDS, Option, OptionTable, format_word
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.sglang import http
 from sparkwright.engines.sglang.http import PORT as DEFAULT_PORT
@@ -41,48 +41,48 @@ TABLE = OptionTable(Path(__file__).parent, Version, "both", SUCCESSOR_VALUES)
 #: options by release
 HISTORY = TABLE.history
 #: the release that was read
-SOURCE = TABLE.release
+SOURCE_RELEASE = TABLE.release
 named, canonical = TABLE.named, TABLE.canonical
 
 
-def kind_of(name: str) -> str:
+def option_kind(name: str) -> str:
     """Return the kind of an option of any release; "" for an unknown option."""
     option = TABLE.known.get(name)
     return option.kind if option else ""
 
 
-def number(value: Any) -> int | None:
+def parse_integer(value: Any) -> int | None:
     """Return a whole number, given as a number, as digits or as SGLang's 128k; None for anything else."""
     text = "" if isinstance(value, bool) else str(value).strip()
     if _INT.fullmatch(text):
         return int(text)
-    found = _SIZE.fullmatch(text)
-    return int(Decimal(found[1] or found[3]) * _UNITS[found[2] or found[4]]) if found else None
+    match = _SIZE.fullmatch(text)
+    return int(Decimal(match[1] or match[3]) * _UNITS[match[2] or match[4]]) if match else None
 
 
-def _size(word: str) -> int:
-    found = number(word)
-    if found is None:
+def _to_size(word: str) -> int:
+    size = parse_integer(word)
+    if size is None:
         raise ValueError(word)
-    return found
+    return size
 
 
-def _integer(word: str) -> int:
+def _to_integer(word: str) -> int:
     if not _INT.fullmatch(word.strip()):
         raise ValueError(word)
     return int(word)
 
 
-def _float(word: str) -> float:
+def _to_float(word: str) -> float:
     if not _FLOAT.fullmatch(word.strip()):
         raise ValueError(word)
     return float(word)
 
 
 READERS: option_table.Readers = {
-    "int": (_integer, "a whole number"),
-    "size": (_size, "a whole number, as 131072 or 128Ki"),
-    "float": (_float, "a number"),
+    "int": (_to_integer, "a whole number"),
+    "size": (_to_size, "a whole number, as 131072 or 128Ki"),
+    "float": (_to_float, "a number"),
     "json": (json.loads, "a mapping, as YAML or as JSON"),
 }
 
@@ -90,23 +90,23 @@ MODEL = "model-path"
 SERVED_NAME = "served-model-name"
 CONTEXT = "context-length"
 SLOTS = "max-running-requests"
-CHUNK = "chunked-prefill-size"
-PREFILL = "max-prefill-tokens"
+CHUNK_SIZE = "chunked-prefill-size"
+MAX_PREFILL_TOKENS = "max-prefill-tokens"
 RADIX_OFF = "disable-radix-cache"
 KEYS = ("api-key", "admin-api-key")
 PORT = "port"
 HOST = "host"
 METRICS = "enable-metrics"
-IDLE = "sleep-on-idle"
+SLEEP_ON_IDLE = "sleep-on-idle"
 MEMORY = "mem-fraction-static"
-BUDGET = CHUNK
+BUDGET = CHUNK_SIZE
 
 #: the images do not start a server themselves
 ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
 TEMPLATES: tuple[str, ...] = ("chat-template",)
 SAMPLING: tuple[str, ...] | None = ()
-MODEL_FLAGS: Mapping[Role, ModelFlag] = {
+MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {
     "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
     "tokenizer": ModelFlag("tokenizer-path"),
 }
@@ -124,7 +124,7 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
     source="SGLang 0.5.23, lora/lora_manager.py and entrypoints/openai/serving_base.py",
 )
 #: flags of every command unless the recipe sets them. By default it listens on the container's loopback, and /metrics is off
-ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
+DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
@@ -135,19 +135,19 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 def misfit(flags: Mapping[str, Any], name: str) -> str:
     """Return why a flag's value is invalid; "" if nothing is known against it."""
     option = TABLE.known.get(name)
-    return option_table.misfit(option, value(flags, name), READERS, word_of) if option else ""
+    return option_table.find_value_problem(option, value(flags, name), READERS, format_word) if option else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
-    return tuple(word for name, given in named(flags).items() for word in _words(name, given))
+    return tuple(word for name, given in named(flags).items() for word in _flag_words(name, given))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words after the image: the model's folder, the constant flags (ALWAYS), the flags."""
-    given = named(flags)
-    usual = {name: value for name, value in ALWAYS.items() if given.get(name) is None}
-    return argv({MODEL: model, **usual, **given})
+    recipe_flags = named(flags)
+    defaults = {name: value for name, value in DEFAULT_FLAGS.items() if recipe_flags.get(name) is None}
+    return argv({MODEL: model, **defaults, **recipe_flags})
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
@@ -162,51 +162,51 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens inside its container. An invalid value must be refused before."""
-    given = None if misfit(flags, PORT) else number(value(flags, PORT))
-    return DEFAULT_PORT if given is None else given
+    port_number = None if misfit(flags, PORT) else parse_integer(value(flags, PORT))
+    return DEFAULT_PORT if port_number is None else port_number
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
     """Return the longest sequence that the flags set, in tokens; None if they set none."""
-    return number(value(flags, CONTEXT))
+    return parse_integer(value(flags, CONTEXT))
 
 
-def share(flags: Mapping[str, Any]) -> float:
+def memory_share(flags: Mapping[str, Any]) -> float:
     """Return the share of memory for weights and KV cache, 0 to 1; 0 if the flags don't set it."""
-    given = value(flags, MEMORY)
-    return 0.0 if given is None or misfit(flags, MEMORY) else float(given)
+    setting = value(flags, MEMORY)
+    return 0.0 if setting is None or misfit(flags, MEMORY) else float(setting)
 
 
-def chunk(flags: Mapping[str, Any]) -> int | None:
+def chunk_size(flags: Mapping[str, Any]) -> int | None:
     """Return the tokens of a prefill chunk, 0 if prompts are not chunked; None if SGLang chooses."""
-    given = number(value(flags, CHUNK))
-    return None if given is None else max(given, 0)
+    tokens = parse_integer(value(flags, CHUNK_SIZE))
+    return None if tokens is None else max(tokens, 0)
 
 
 def properties() -> dict[str, Any]:
     """Return the flags of 0.5.23 as the properties of a JSON Schema."""
-    return {name: _schema(option) for name, option in sorted(TABLE.newest.items()) if name not in SET_BY}
+    return {name: _option_schema(option) for name, option in sorted(TABLE.newest.items()) if name not in SET_BY}
 
 
-def _schema(option: Option) -> dict[str, Any]:
-    if option.kind in SWITCHES:
+def _option_schema(option: Option) -> dict[str, Any]:
+    if option.kind in SWITCH_KINDS:
         return {"type": "boolean"}
     return {"enum": [*option.choices, None]} if option.choices else {}
 
 
-def _words(name: str, given: Any) -> list[str]:
-    kind = kind_of(name)
-    if given is None:
+def _flag_words(name: str, setting: Any) -> list[str]:
+    kind = option_kind(name)
+    if setting is None:
         return []
-    if isinstance(given, bool):
-        return [f"--{name}"] if given else [f"--no-{name}"] if kind == "both" else []
-    if kind != "json" and isinstance(given, list | tuple):
-        return [f"--{name}", *map(word_of, given)]
-    return [f"--{name}", word_of(given)]
+    if isinstance(setting, bool):
+        return [f"--{name}"] if setting else [f"--no-{name}"] if kind == "both" else []
+    if kind != "json" and isinstance(setting, list | tuple):
+        return [f"--{name}", *map(format_word, setting)]
+    return [f"--{name}", format_word(setting)]
 
 
 #: words before the flags in a command; older guides start the module
-PROGRAM = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
+PROGRAM_WORDS = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
 
 
 def parsed(words: Sequence[str]) -> Command:
@@ -214,40 +214,40 @@ def parsed(words: Sequence[str]) -> Command:
 
     0.5.23 also takes the model as the first word.
     """
-    found: dict[str, Any] = {}
-    first = ""
-    for written, values in grouped_words(words):
-        if written:
-            found |= named({written: _value(canonical(written), values)})
+    flags: dict[str, Any] = {}
+    model = ""
+    for flag, values in group_words(words):
+        if flag:
+            flags |= named({flag: _parse_value(canonical(flag), values)})
         else:
-            first = next((word for word in values if word.rpartition("/")[2] not in PROGRAM), "")
-    return Command(str(found.pop(MODEL, "") or first), found)
+            model = next((word for word in values if word.rpartition("/")[2] not in PROGRAM_WORDS), "")
+    return Command(str(flags.pop(MODEL, "") or model), flags)
 
 
-def _value(name: str, words: list[str]) -> Any:
+def _parse_value(name: str, words: list[str]) -> Any:
     option = TABLE.newest.get(name)
     kind = option.kind if option else ""
-    if kind in SWITCHES or not words:
+    if kind in SWITCH_KINDS or not words:
         return True
     if kind == "list" or len(words) > 1:
-        return [plain_value(word) for word in words]
-    return words[0] if kind == "text" else plain_value(words[0])
+        return [parse_word(word) for word in words]
+    return words[0] if kind == "text" else parse_word(words[0])
 
 
 # Other people's ways to start SGLang. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7;
 # server_args.py of 0.5.23.
 
 #: prefixes of names that argparse completes, as guides write them
-SHORT = {"--tp": "--tp-size", "--pp": "--pp-size", "--dp": "--dp-size"}
+ABBREVIATIONS = {"--tp": "--tp-size", "--pp": "--pp-size", "--dp": "--dp-size"}
 
 
-def spelled_out(words: Sequence[str]) -> list[str]:
+def expand_abbreviations(words: Sequence[str]) -> list[str]:
     """Return the words with long names, as `--tp-size 2` for `--tp 2`."""
-    return [SHORT.get(word, word) for word in words]
+    return [ABBREVIATIONS.get(word, word) for word in words]
 
 
-IMPORTS = Imports(
-    image=f"lmsysorg/sglang:v{SOURCE}",
+IMPORTS = ImportTable(
+    image=f"lmsysorg/sglang:v{SOURCE_RELEASE}",
     port_inside=http.PORT,
     names=("sglang", "sglang.launch_server"),
     program=("sglang", "serve"),
@@ -261,7 +261,7 @@ IMPORTS = Imports(
     files=("chat-template", "config"),
     further_models={"speculative-draft-model-path": "", "tokenizer-path": ""},
     downloads=("download-dir",),
-    spelled_out=spelled_out,
+    spelled_out=expand_abbreviations,
     served_name=SERVED_NAME,
 )
 
@@ -276,27 +276,27 @@ TASK_FLAGS = TaskFlags(
 
 # Flags of SGLang that cause what a probe finds. Read in the source of 0.5.23, not tested with a real server.
 
-TOOL_PARSER = "--tool-call-parser is missing, or not that of this model"
-REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
+TOOL_PARSER_CAUSE = "--tool-call-parser is missing, or not that of this model"
+REASONING_PARSER_CAUSE = "--reasoning-parser is missing, or not that of this model"
 #: error messages of Jinja and of templates' raise_exception about a conversation that they refuse
-UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
+RENDER_ERRORS = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
 PROBE_FLAGS = ProbeFlags(
     by_message=(
-        (UNRENDERED, "the model's chat template does not take this conversation: --chat-template with another one"),
+        (RENDER_ERRORS, "the model's chat template does not take this conversation: --chat-template with another one"),
     ),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs={"tool_call": ("tool-call-parser",)},
     causes={
-        "tools refused": TOOL_PARSER,
-        "tool call as text": TOOL_PARSER,
-        "tool call in the thinking": f"{REASONING_PARSER}: it takes the call for thinking",
-        "tool call with bad arguments": TOOL_PARSER,
+        "tools refused": TOOL_PARSER_CAUSE,
+        "tool call as text": TOOL_PARSER_CAUSE,
+        "tool call in the thinking": f"{REASONING_PARSER_CAUSE}: it takes the call for thinking",
+        "tool call with bad arguments": TOOL_PARSER_CAUSE,
         "no tool call": "--chat-template, or the model's own template, leaves the tools out",
         "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says",
         "only without stream": "--tool-call-parser or --reasoning-parser is not that of this model, or its streaming is broken in this release",
         "content null": "--reasoning-parser is not that of this model: it took all of the text",
-        "thinking in content": REASONING_PARSER,
-        "no thinking apart": f"{REASONING_PARSER}, or --default-chat-template-kwargs turns thinking off",
+        "thinking in content": REASONING_PARSER_CAUSE,
+        "no thinking apart": f"{REASONING_PARSER_CAUSE}, or --default-chat-template-kwargs turns thinking off",
         "not the schema": "--grammar-backend is none, or --reasoning-parser is missing",
         "picture refused": "--enable-multimodal is missing, or the model reads no pictures",
         "picture not seen": "--chat-template, or the weights of the vision part",

@@ -10,27 +10,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines import http
-from sparkwright.engines.api_paths import COUNT_TOKENS, KEPT, MESSAGES, OPENAI, TRANSCRIPTIONS, ApiPath
-from sparkwright.engines.http import Http, Sample
-from sparkwright.trust.bounds import count_of, number_of
+from sparkwright.engines.api_paths import (
+    COUNT_TOKENS,
+    MESSAGES,
+    OPENAI_PATHS,
+    STORED_RESPONSE_PATHS,
+    TRANSCRIPTIONS,
+    ApiPath,
+)
+from sparkwright.engines.http import Http, MetricSample
+from sparkwright.trust.bounds import count_or_none, parse_number
 
 PORT = 30000
 #: SGLANG_HEALTH_CHECK_TIMEOUT, seconds
-HEALTH_S = 20.0
-TEXT_CHARS = 200
+HEALTH_TIMEOUT_S = 20.0
+MAX_TEXT_CHARS = 200
 #: default tokens per page: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py).
 #: Some attention backends and models take 16 to 256, and /server_info has what was resolved
-PAGE = 1
+PAGE_TOKENS = 1
 #: a recurrent model's states are kept at ends of its chunks: 64, or its config's mamba_chunk_size, of Mamba 2 up to 256
-CHUNK = 256
+STATE_CHUNK_TOKENS = 256
 
 
-def version(info: Any) -> str:
+def parse_version(info: Any) -> str:
     """Return the release in an answer of /server_info; empty if it has none."""
-    return (_text(info.get("version")) or "") if isinstance(info, dict) else ""
+    return (_text_or_none(info.get("version")) or "") if isinstance(info, dict) else ""
 
 
-def settings(info: Any) -> dict[str, Any]:
+def parse_settings(info: Any) -> dict[str, Any]:
     """Return the settings that /server_info reports, without those that it does not report.
 
     max_model_len: only if it was set, else /v1/models has it. slots: concurrent requests. mem_fraction_static: share of all
@@ -38,44 +45,44 @@ def settings(info: Any) -> dict[str, Any]:
     """
     if not isinstance(info, dict):
         return {}
-    chunk, radix_off = _number(info.get("chunked_prefill_size")), info.get("disable_radix_cache")
-    found = {
-        "version": version(info) or None,
+    chunk, radix_off = _number_or_none(info.get("chunked_prefill_size")), info.get("disable_radix_cache")
+    reported = {
+        "version": parse_version(info) or None,
         "chunked_prefill": None if chunk is None else chunk > 0,
         "prefix_caching": not radix_off if isinstance(radix_off, bool) else None,
-        "block_size": count_of(info.get("page_size")) or None,
-        "kv_cache_dtype": _text(info.get("kv_cache_dtype")),
-        "kv_cache_tokens": count_of(info.get("max_total_num_tokens")),
-        "max_model_len": count_of(info.get("context_length")),
-        "attention_backend": _text(info.get("attention_backend")),
-        "quantization": _text(info.get("quantization")),
-        "slots": count_of(info.get("max_running_requests")),
-        "mem_fraction_static": _number(info.get("mem_fraction_static")),
-        "model_path": _text(info.get("model_path")),
-        "served_name": _text(info.get("served_model_name")),
+        "block_size": count_or_none(info.get("page_size")) or None,
+        "kv_cache_dtype": _text_or_none(info.get("kv_cache_dtype")),
+        "kv_cache_tokens": count_or_none(info.get("max_total_num_tokens")),
+        "max_model_len": count_or_none(info.get("context_length")),
+        "attention_backend": _text_or_none(info.get("attention_backend")),
+        "quantization": _text_or_none(info.get("quantization")),
+        "slots": count_or_none(info.get("max_running_requests")),
+        "mem_fraction_static": _number_or_none(info.get("mem_fraction_static")),
+        "model_path": _text_or_none(info.get("model_path")),
+        "served_name": _text_or_none(info.get("served_model_name")),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in reported.items() if value is not None}
 
 
-def context(row: Mapping[str, Any]) -> Any:
+def context_length(row: Mapping[str, Any]) -> Any:
     """Return the longest sequence in tokens, from a row of /v1/models; None if it has none."""
     return row.get("max_model_len")
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and 0 < len(value) <= TEXT_CHARS else None
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_TEXT_CHARS else None
 
 
-def _number(value: Any) -> float | None:
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else number_of(repr(value))
+def _number_or_none(value: Any) -> float | None:
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else parse_number(repr(value))
 
 
 #: the routes of 0.5.6 to 0.5.23, read off their packages
 PATHS = (
-    *OPENAI,
+    *OPENAI_PATHS,
     ApiPath(MESSAGES, since="0.5.9"),
     ApiPath(COUNT_TOKENS, since="0.5.9"),
-    *KEPT,
+    *STORED_RESPONSE_PATHS,
     ApiPath(TRANSCRIPTIONS, since="0.5.11", model="form"),
     *map(ApiPath, ("/v1/classify", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize")),
 )
@@ -83,32 +90,34 @@ PATHS = (
 HTTP = Http(
     port=PORT,
     roles={
-        http.GENERATED: Sample("sglang:generation_tokens_total"),  # added when a request ends
-        http.HEARTBEAT: Sample("sglang:realtime_tokens_total", 'mode="decode"'),  # every decode-log-interval steps
-        http.RUNNING: Sample("sglang:num_running_reqs"),
-        http.WAITING: Sample("sglang:num_queue_reqs"),
-        http.PREFIX_QUERIES: Sample("sglang:prompt_tokens_total"),
-        http.PREFIX_HITS: Sample("sglang:cached_tokens_total"),
-        http.KV_CACHE_USED: Sample("sglang:token_usage"),
+        http.GENERATED: MetricSample("sglang:generation_tokens_total"),  # added when a request ends
+        http.HEARTBEAT: MetricSample(
+            "sglang:realtime_tokens_total", 'mode="decode"'
+        ),  # every decode-log-interval steps
+        http.RUNNING: MetricSample("sglang:num_running_reqs"),
+        http.WAITING: MetricSample("sglang:num_queue_reqs"),
+        http.PREFIX_QUERIES: MetricSample("sglang:prompt_tokens_total"),
+        http.PREFIX_HITS: MetricSample("sglang:cached_tokens_total"),
+        http.KV_CACHE_USED: MetricSample("sglang:token_usage"),
     },
-    unlike={http.HEARTBEAT: Sample("sglang:prompt_tokens_total")},  # added when a request ends
+    unlike={http.HEARTBEAT: MetricSample("sglang:prompt_tokens_total")},  # added when a request ends
     # MOVES are written every decode-log-interval (40) steps: so long at 1.5 steps a second
     still_s=27,
     loading=(503,),
     any_name=True,
-    health_s=HEALTH_S,
+    health_s=HEALTH_TIMEOUT_S,
     version="/server_info",
-    version_of=version,
+    version_of=parse_version,
     settings="/server_info",
-    settings_of=settings,
+    settings_of=parse_settings,
     measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     plain={"chat_template_kwargs": {"enable_thinking": False}},
     thinking={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
     paths=PATHS,
     public=frozenset(("/health", "/health_generate", "/ready", "/metrics")),
-    context_of=context,
-    prefix_block=PAGE,
-    recurrent_block=CHUNK,
+    context_of=context_length,
+    prefix_block=PAGE_TOKENS,
+    recurrent_block=STATE_CHUNK_TOKENS,
     speculation=("--speculative-",),
 )

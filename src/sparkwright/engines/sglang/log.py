@@ -10,10 +10,10 @@ import re
 from typing import Any
 
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log.book import LogBook, Resolution
-from sparkwright.engines.log.last_words import Death, death
-from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
-from sparkwright.engines.log.text import Line, integer, line, number
+from sparkwright.engines.log.book import LogFormat, Resolution
+from sparkwright.engines.log.last_words import FailurePattern, failure_pattern
+from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
+from sparkwright.engines.log.text import Line, line, parse_count, parse_number
 
 #: entrypoints/engine.py. source 0.5.9: "ServerArgs(model_path='/m', ...)"; 0.5.23: a dict, "{'model_path': '/m', ...}"
 ARGUMENTS = line("server_args=", r"server_args=(?:ServerArgs\(|\{)")
@@ -29,7 +29,7 @@ GRAPHS_BEGIN_NEW = line("CUDA graph begin", r"Capture .{0,80}?CUDA graph begin")
 READY = line("The server is fired up and ready to roll!")
 
 
-def _of_scheduler(name: str) -> Line:
+def _scheduler_line(name: str) -> Line:
     return line(SCHEDULER, rf"\b{name}=(-?\d+)")
 
 
@@ -53,10 +53,10 @@ VALUES: tuple[tuple[str, Line], ...] = (
     # 0.5.9 names no dtype here
     ("kv_cache_dtype", line(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
     ("kv_cache_dtype", line("Post-capture KV sizing: KV cache allocated.", r"allocated\. dtype: (?:torch\.)?(\w+)")),
-    ("kv_cache_tokens", _of_scheduler("max_total_num_tokens")),
-    ("max_model_len", _of_scheduler("context_len")),
-    ("chunked_prefill", _of_scheduler("chunked_prefill_size")),
-    ("slots", _of_scheduler("max_running_requests")),
+    ("kv_cache_tokens", _scheduler_line("max_total_num_tokens")),
+    ("max_model_len", _scheduler_line("context_len")),
+    ("chunked_prefill", _scheduler_line("chunked_prefill_size")),
+    ("slots", _scheduler_line("max_running_requests")),
     ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache(?:=|': )(True|False)")),
     ("quantization", line(ARGUMENTS.needle, r"\bquantization(?:=|': )'?([\w-]+)")),
     # as resolved: choices are logged before this line, which begins a start. 0.5.9: None if chosen later
@@ -70,89 +70,97 @@ FIXED: tuple[tuple[str, Line, Any], ...] = (
 )
 
 #: sizes of what it took, in GiB that it calls GB; see log/gpu_memory.py
-MEMORY = ("weights_gib", "kv_cache_keys_gib", "kv_cache_values_gib", "graphs_gib")
+MEMORY_READINGS = ("weights_gib", "kv_cache_keys_gib", "kv_cache_values_gib", "graphs_gib")
 
-FAILURES: tuple[Death, ...] = (
-    death("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
-    death(
+FAILURES: tuple[FailurePattern, ...] = (
+    failure_pattern(
+        "error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."
+    ),
+    failure_pattern(
         "error: ", r"^(?:sglang serve|launch_server\.py): error: (.+?)\.?$", "the engine refuses its arguments: {0}."
     ),
     # raise the share, don't lower it: it holds weights and KV cache
-    death(
+    failure_pattern(
         "Not enough memory. Please try to increase",
         r"mem_fraction_static=([\d.]+\d)",
         "no memory is left for its KV cache: mem-fraction-static {0} is too low for the weights.",
     ),
-    death(
+    failure_pattern(
         "Loaded weights leave no GPU memory for the KV cache",
         r"--mem-fraction-static=([\d.]+\d)",
         "no memory is left for its KV cache: mem-fraction-static {0} is too low for the weights.",
     ),
-    death(
+    failure_pattern(
         "state cache is too small",
         "",
         "the state cache of this recurrent model is too small: raise mem-fraction-static or lower max-running-requests.",
     ),
-    death(
+    failure_pattern(
         "Model architectures [",
         r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? are not supported",
         "this engine cannot load {0}.",
     ),
-    death("Prefill out of memory.", "", "it ran out of memory while it read a prompt.", "always"),
-    death("Decode out of memory.", "", "it ran out of memory while it generated.", "always"),
-    death("CUDA out of memory", "", "it ran out of memory."),
-    *HOST,
-    *IMAGE,
-    death(
+    failure_pattern("Prefill out of memory.", "", "it ran out of memory while it read a prompt.", "always"),
+    failure_pattern("Decode out of memory.", "", "it ran out of memory while it generated.", "always"),
+    failure_pattern("CUDA out of memory", "", "it ran out of memory."),
+    *HOST_FAILURES,
+    *IMAGE_FAILURES,
+    failure_pattern(
         "out of resource: shared memory",
         r"(OutOfResources: out of resource: shared memory, Required: \d+, Hardware limit: \d+)",
         "{0}: a kernel wants more shared memory than a block of this GPU has; use another attention-backend or moe-runner-backend.",
         "always",
     ),
-    death(  # issue 18203, on a Spark
+    failure_pattern(  # issue 18203, on a Spark
         "Could not load any common_ops library",
         "",
         "its compiled kernels (sgl_kernel) do not load: they were built for another CUDA, PyTorch or GPU; take another image.",
     ),
-    death(  # issues 3752 and 5862; "Scheduler watchdog timeout" in newer releases
+    failure_pattern(  # issues 3752 and 5862; "Scheduler watchdog timeout" in newer releases
         "atchdog timeout (",
         r"[Ww]atchdog timeout \(self\.watchdog_timeout=(\d+)",
         "a step of its scheduler took longer than watchdog-timeout ({0} s): it hung, and ended itself.",
         "always",
     ),
-    death("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
-    death(
+    failure_pattern("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
+    failure_pattern(
         "OOM killer",
         r"scheduler died during initialization \(exit code: -9\)",  # words: data
         "a process of its engine was OOM-killed.",
     ),
-    death("Exit code: -9", r"Exit code: -9$", "its scheduler was killed, as the kernel does when memory runs out."),
-    *CRASHES,
-    death(
+    failure_pattern(
+        "Exit code: -9", r"Exit code: -9$", "its scheduler was killed, as the kernel does when memory runs out."
+    ),
+    *CRASH_FAILURES,
+    failure_pattern(
         "scheduler died during initialization",  # words: data
         r"Rank (\d+) scheduler died during initialization \(exit code: (-?\d+)\)",  # words: data
         "its scheduler {0} ended with exit code {1}.",
         kind="consequence",
     ),
-    death(
+    failure_pattern(
         "scheduler is dead",  # words: data
         r"Rank (\d+) scheduler is dead",  # words: data
         "its scheduler {0} ended.",
         kind="consequence",
     ),
-    death("Scheduler hit an exception", "", "its scheduler failed.", "always", "consequence"),
-    death(
+    failure_pattern("Scheduler hit an exception", "", "its scheduler failed.", "always", "consequence"),
+    failure_pattern(
         "crashed with exit",
         r"Subprocess (\S+) .{0,80}?crashed with exit code (-?\d+)",
         "its process {0} ended with exit code {1}.",
         "always",
         "consequence",
     ),
-    death("Initialization failed. warmup error:", r"warmup error: (.+?)\.?$", "its first request failed: {0}."),
+    failure_pattern(
+        "Initialization failed. warmup error:", r"warmup error: (.+?)\.?$", "its first request failed: {0}."
+    ),
     # the consequence, not the cause
-    death("SIGQUIT received. ", "", "a process of its engine failed.", "always", "consequence"),
+    failure_pattern("SIGQUIT received. ", "", "a process of its engine failed.", "always", "consequence"),
     # "proces." in some releases
-    death("Received sigquit from a child proces", "", "a process of its engine failed.", "always", "consequence"),
+    failure_pattern(
+        "Received sigquit from a child proces", "", "a process of its engine failed.", "always", "consequence"
+    ),
 )
 
 #: exceptions of a process that ends because another did
@@ -169,16 +177,16 @@ KERNELS: tuple[tuple[str, Line], ...] = (
     ("linear", line(ARGUMENTS.needle, r"\bfp[48]_gemm(?:_runner)?_backend(?:=|': )'(?!auto')(\w+)'")),
 )
 #: settings of a dump that differ at each start, or are secret
-UNSHOWN = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
+HIDDEN_SETTINGS = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
 
 
-def settings_of_line(text: str) -> dict[str, str] | None:
+def parse_settings_line(text: str) -> dict[str, str] | None:
     """Return the settings of a line that dumps all of them, without secrets; None for any other line."""
-    found = ARGUMENTS.match(text)
-    if not found:
+    match = ARGUMENTS.match(text)
+    if not match:
         return None
-    inside = text[found.end() :].rstrip().removesuffix(")").removesuffix("}")
-    return {name: value for name, value in resolution.pairs(inside) if not UNSHOWN.search(name)}
+    inside = text[match.end() :].rstrip().removesuffix(")").removesuffix("}")
+    return {name: value for name, value in resolution.parse_pairs(inside) if not HIDDEN_SETTINGS.search(name)}
 
 
 #: source 0.5.23, server_args.py: printed after it resolved them
@@ -197,7 +205,7 @@ RESOLUTION = Resolution(
     ),
 )
 
-LOG = LogBook(
+LOG = LogFormat(
     noise=(" HTTP/1.", "Prefill batch", "Decode batch"),
     arguments=ARGUMENTS,
     refusals=(USAGE,),
@@ -207,16 +215,16 @@ LOG = LogBook(
     fixed=FIXED,
     kernels=KERNELS,
     resolution=RESOLUTION,
-    settings=settings_of_line,
+    settings=parse_settings_line,
     types={
         "chunked_prefill": lambda text: int(text) > 0,
         "prefix_caching": lambda text: text == "False",
-        "weights_s": number,
-        **dict.fromkeys(MEMORY, number),
+        "weights_s": parse_number,
+        **dict.fromkeys(MEMORY_READINGS, parse_number),
         "quantization": lambda text: "none" if text == "None" else text,
-        **dict.fromkeys(("kv_cache_tokens", "max_model_len", "slots"), integer),
+        **dict.fromkeys(("kv_cache_tokens", "max_model_len", "slots"), parse_count),
     },
-    also=("slots", *MEMORY),
+    also=("slots", *MEMORY_READINGS),
     failures=FAILURES,
     tracebacks=True,
     consequences=CONSEQUENCES,

@@ -12,36 +12,36 @@ from packaging.version import Version
 from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Severity, Way
-from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
+from sparkwright.engines.flags import ModelRole, parse_adapters, pin_adapter_fix, pin_model_fix
 from sparkwright.engines.sglang import flags
 from sparkwright.engines.shared_rules import (
     OptionCase,
-    in_its_container_only,
     key_in_arguments,
-    not_asked,
-    published_elsewhere,
+    locking_flags,
     unknown_flags,
+    unreachable_host,
+    wrong_published_port,
 )
-from sparkwright.trust.image_name import tagged
+from sparkwright.trust.image_name import without_digest
 from sparkwright.visible import one_line
 
-SOURCE = f"SGLang {flags.SOURCE}, source"
+SOURCE = f"SGLang {flags.SOURCE_RELEASE}, source"
 #: flags that name something which SGLang fetches from the hub unless it is a path
-FETCHED: Mapping[str, Role] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
+FETCHED_FLAGS: Mapping[str, ModelRole] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
 ADAPTERS = "lora-paths"
 #: older names of options that newer releases still take; older releases know the older name only
-FORMER: Mapping[str, str] = {
+FORMER_NAMES: Mapping[str, str] = {
     "grpc-http-sidecar-port": "smg-http-sidecar-port",
     "hierarchical-sparse-attention-extra-config": "hisparse-config",
 }
 #: worked on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of the memory is the system's too
-USUAL_SHARE = 0.7
+SUGGESTED_MEMORY_SHARE = 0.7
 #: moving tags: all but those of a release
-MOVING = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
+MOVING_TAG = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
 #: allows a context above the model's own, at the user's risk
-LONGER_ANYWAY = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 #: an image's tag with CUDA 12
-CUDA_12 = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
+CUDA_12_IMAGE = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Case(OptionCase):
     ENGINE, TITLE, HISTORY = "sglang", "SGLang", flags.HISTORY
 
     def names(self, name: str) -> tuple[str, ...]:
-        return name, FORMER.get(name, name)
+        return name, FORMER_NAMES.get(name, name)
 
     def before(self, release: str) -> bool:
         """Return True if this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
@@ -65,15 +65,15 @@ class Case(OptionCase):
         return self.release is not None and (not release or Version(self.release) > Version(release))
 
 
-Findings = Callable[[Case], Iterable[Finding]]
+RuleFunction = Callable[[Case], Iterable[Finding]]
 
 
 RULES: Rules[Case, Case] = Rules(
-    shown=lambda case: {
+    describe_example=lambda case: {
         "engine": "sglang",
         "flags": case.asked.flags,
         "image": case.asked.image,
-        "version": flags.SOURCE,
+        "version": flags.SOURCE_RELEASE,
     }
 )
 
@@ -83,9 +83,9 @@ def rule(
     *,
     sources: Iterable[str],
     example: ServerRequest,
-    version: str = flags.SOURCE,
+    version: str = flags.SOURCE_RELEASE,
     longest: int | None = None,
-) -> Callable[[Findings], Findings]:
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register a rule; see `Rules.rule`. version, longest: of its example."""
     case = Case(replace(example, flags=flags.named(example.flags)), version, longest=longest)
     return RULES.rule(name, sources=sources, example=case)
@@ -94,7 +94,7 @@ def rule(
 @rule(
     "unknown-flag",
     sources=(
-        f"the parsers of {flags.HISTORY.releases[0]} to {flags.SOURCE}, asked without a GPU",
+        f"the parsers of {flags.HISTORY.releases[0]} to {flags.SOURCE_RELEASE}, asked without a GPU",
         "an image's own help",
     ),
     example=ServerRequest({"mamba-scheduler-strategy": "extra_buffer"}),
@@ -113,8 +113,8 @@ def flag_value(case: Case) -> Iterator[Finding]:
     Its parser refuses some with exit code 2; others fail later, when the model is loaded.
     """
     for name in case.asked.flags:
-        if wrong := flags.misfit(case.asked.flags, name):
-            yield Finding("error", f"{name} {wrong}.", (Way("correct or remove it", {name: None}),), SOURCE, name)
+        if problem := flags.misfit(case.asked.flags, name):
+            yield Finding("error", f"{name} {problem}.", (Way("correct or remove it", {name: None}),), SOURCE, name)
 
 
 @rule("memory-unset", sources=(SOURCE,), example=ServerRequest({"sleep-on-idle": True}))
@@ -125,7 +125,10 @@ def memory_unset(case: Case) -> Iterator[Finding]:
     --mem-fraction-static", the share is too small for the weights, and lowering it does not help.
     """
     if case.flag(flags.MEMORY) is None:
-        way = Way(f"set {flags.MEMORY}, as {USUAL_SHARE} for one server on a GB10", {flags.MEMORY: USUAL_SHARE})
+        way = Way(
+            f"set {flags.MEMORY}, as {SUGGESTED_MEMORY_SHARE} for one server on a GB10",
+            {flags.MEMORY: SUGGESTED_MEMORY_SHARE},
+        )
         sentence = f"{flags.MEMORY} is not set: the memory it will take is unknown before it starts."
         yield Finding("warning", sentence, (way,), SOURCE, flags.MEMORY)
 
@@ -139,9 +142,15 @@ def idle_spin(case: Case) -> Iterator[Finding]:
     """An idle SGLang keeps one core busy unless it sleeps.
     On a GB10 that is heat and power which the GPU could use.
     """
-    if case.asked.platform == "gb10" and case.flag(flags.IDLE) is not True:
-        sentence = f"{flags.IDLE} is not set: without requests SGLang keeps one core of the GB10 busy."
-        yield Finding("info", sentence, (Way(f"set {flags.IDLE}", {flags.IDLE: True}),), "users' reports", flags.IDLE)
+    if case.asked.platform == "gb10" and case.flag(flags.SLEEP_ON_IDLE) is not True:
+        sentence = f"{flags.SLEEP_ON_IDLE} is not set: without requests SGLang keeps one core of the GB10 busy."
+        yield Finding(
+            "info",
+            sentence,
+            (Way(f"set {flags.SLEEP_ON_IDLE}", {flags.SLEEP_ON_IDLE: True}),),
+            "users' reports",
+            flags.SLEEP_ON_IDLE,
+        )
 
 
 @rule(
@@ -153,17 +162,17 @@ def downloads(case: Case) -> Iterator[Finding]:
     """A model that SGLang downloads by itself is not pinned.
     A name of the hub is fetched at every start as it stands there today, past spark.lock's hashes.
     """
-    for name in FETCHED:
-        given = case.flag(name)
-        if given is not None and not str(given).startswith("/"):
+    for name in FETCHED_FLAGS:
+        model = case.flag(name)
+        if model is not None and not str(model).startswith("/"):
             way = Way("mount its folder (`container.volumes`) and give the path in the container", {name: None})
-            ways = (Way(pin_it(FETCHED[name], one_line(str(given), at_most=80)), {name: None}), way)
-            sentence = f"{name} {given} is downloaded when it starts, and spark.lock does not pin it."
+            ways = (Way(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), way)
+            sentence = f"{name} {model} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, SOURCE, name)
-    for name, adapter in adapters_in(case.flag(ADAPTERS)):
+    for name, adapter in parse_adapters(case.flag(ADAPTERS)):
         if not adapter.startswith("/"):
             sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
-            fix = Way(pin_adapter(name, one_line(adapter, at_most=80)))
+            fix = Way(pin_adapter_fix(name, one_line(adapter, max_chars=80)))
             yield Finding("error", sentence, (fix,), SOURCE, ADAPTERS)
 
 
@@ -200,8 +209,8 @@ PLUGINS_SINCE = "0.5.13"
 ALGORITHM = "speculative-algorithm"
 DRAFT = "speculative-draft-model-path"
 #: given without speculative-num-steps they end a start with an AssertionError
-STEPS, WITH_STEPS = "speculative-num-steps", ("speculative-eagle-topk", "speculative-num-draft-tokens")
-STEPPED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+STEPS, FLAGS_WITH_STEPS = "speculative-num-steps", ("speculative-eagle-topk", "speculative-num-draft-tokens")
+ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 
 
 @rule(
@@ -218,40 +227,47 @@ def speculation(case: Case) -> Iterator[Finding]:
     unknown algorithm, for a missing drafter, and for numbers of which one is missing, after the previous server was stopped. Flags of
     speculation without speculative-algorithm have no effect. docs/speculation.md says what to measure.
     """
-    written = case.flag(ALGORITHM)
+    setting = case.flag(ALGORITHM)
     tuned = (name for name in case.asked.flags if name.startswith("speculative-") and not name.startswith(DRAFT))
-    others = [name for name in tuned if case.flag(name) not in (None, False)]
-    if written is None:
-        for name in others[:1]:
-            way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(others))
+    other_flags = [name for name in tuned if case.flag(name) not in (None, False)]
+    if setting is None:
+        for name in other_flags[:1]:
+            way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
             yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (way,), SOURCE, name)
         return
-    old = case.release is not None and case.before(PLUGINS_SINCE)
-    name = str(written) if old else str(written).upper()
-    known = ALGORITHMS.get(name)
-    if known is None or case.before(known.there_in):
-        yield from _no_algorithm(case, name, known)
-    elif known.drafter and case.flag(DRAFT) is None:
+    is_old = case.release is not None and case.before(PLUGINS_SINCE)
+    name = str(setting) if is_old else str(setting).upper()
+    algorithm = ALGORITHMS.get(name)
+    if algorithm is None or case.before(algorithm.there_in):
+        yield from _unavailable_algorithm(case, name, algorithm)
+    elif algorithm.drafter and case.flag(DRAFT) is None:
         sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
         yield Finding("error", sentence, (Way("mount a drafter and name its path there"),), SOURCE, ALGORITHM)
-    alone = [with_step for with_step in WITH_STEPS if case.flag(with_step) is not None]
-    if name in STEPPED and alone and case.flag(STEPS) is None and not case.flag("speculative-adaptive"):
-        sentence = f"{alone[0]} without {STEPS}: SGLang ends with an AssertionError."
-        yield Finding("error", sentence, (Way(f"set {STEPS} too", {STEPS: 1}),), SOURCE, alone[0])
+    incomplete = [with_step for with_step in FLAGS_WITH_STEPS if case.flag(with_step) is not None]
+    if (
+        name in ALGORITHMS_WITH_STEPS
+        and incomplete
+        and case.flag(STEPS) is None
+        and not case.flag("speculative-adaptive")
+    ):
+        sentence = f"{incomplete[0]} without {STEPS}: SGLang ends with an AssertionError."
+        yield Finding("error", sentence, (Way(f"set {STEPS} too", {STEPS: 1}),), SOURCE, incomplete[0])
 
 
-def _no_algorithm(case: Case, name: str, known: Algorithm | None) -> Iterator[Finding]:
+def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -> Iterator[Finding]:
     """Yield the finding about an algorithm that the release lacks, or may lack."""
-    if known is not None:
-        surely = case.release is not None and not case.after(known.absent_in)
-        severity: Severity = "error" if surely else "warning"
-        sentence = f"{ALGORITHM} {name} is in SGLang {known.there_in} and later."
+    if algorithm is not None:
+        is_certain = case.release is not None and not case.after(algorithm.absent_in)
+        severity: Severity = "error" if is_certain else "warning"
+        sentence = f"{ALGORITHM} {name} is in SGLang {algorithm.there_in} and later."
         yield Finding(severity, sentence, (Way("take another algorithm or another image"),), SOURCE, ALGORITHM)
         return
-    near = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
-    way = Way(f"write {near}" if near else f"one of {', '.join(ALGORITHMS)}", {ALGORITHM: near} if near else {})
+    closest = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
+    way = Way(
+        f"write {closest}" if closest else f"one of {', '.join(ALGORITHMS)}", {ALGORITHM: closest} if closest else {}
+    )
     severity = "error" if case.release is not None and case.before(PLUGINS_SINCE) else "warning"
-    sentence = f"{ALGORITHM} {one_line(name, at_most=40)} is not an SGLang algorithm."
+    sentence = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
     yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
 
 
@@ -297,8 +313,8 @@ def image_kernels(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
     Its compute capability is 12.1, for which the kernels of SGLang's CUDA 12 packages have no code ("no kernel image is available").
     """
-    if case.asked.platform == "gb10" and CUDA_12.match(case.asked.image):
-        sentence = f"{tagged(case.asked.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
+    if case.asked.platform == "gb10" and CUDA_12_IMAGE.match(case.asked.image):
+        sentence = f"{without_digest(case.asked.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
         way = Way("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
         yield Finding("warning", sentence, (way,), "SGLang's installation page", "image")
 
@@ -314,14 +330,14 @@ def model_length(case: Case) -> Iterator[Finding]:
     SGLang derives it from the model's config and refuses more, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is 1; output beyond
     it is garbage, or the GPU fails.
     """
-    wanted = flags.context(case.asked.flags)
-    if case.longest is None or wanted is None or wanted <= case.longest or case.flag("json-model-override-args"):
+    requested = flags.context(case.asked.flags)
+    if case.longest is None or requested is None or requested <= case.longest or case.flag("json-model-override-args"):
         return
-    allowed = str(case.asked.env.get(LONGER_ANYWAY, "")).lower() in ("1", "true", "yes", "y")
-    outcome = "output beyond it is garbage" if allowed else f"{case.engine} refuses to start"
+    is_allowed = str(case.asked.env.get(LONG_CONTEXT_VARIABLE, "")).lower() in ("1", "true", "yes", "y")
+    outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
     way = Way(f"lower {flags.CONTEXT} to {case.longest}", {flags.CONTEXT: case.longest})
-    sentence = f"{flags.CONTEXT} {wanted} exceeds the model's {case.longest}: {outcome}."
-    yield Finding("warning" if allowed else "error", sentence, (way,), SOURCE, flags.CONTEXT)
+    sentence = f"{flags.CONTEXT} {requested} exceeds the model's {case.longest}: {outcome}."
+    yield Finding("warning" if is_allowed else "error", sentence, (way,), SOURCE, flags.CONTEXT)
 
 
 @rule(
@@ -335,8 +351,8 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
     proves is proved by the running server all the same.
     """
-    if case.after(flags.SOURCE):
-        yield from shared_rules.newer_release(case.engine, flags.SOURCE)
+    if case.after(flags.SOURCE_RELEASE):
+        yield from shared_rules.newer_release(case.engine, flags.SOURCE_RELEASE)
 
 
 @rule(
@@ -348,9 +364,9 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag such as latest may point to another image tomorrow.
     spark.lock pins its digest, so that all hosts run the same image; the registry may delete what a tag pointed to.
     """
-    if MOVING.match(case.asked.image):
-        instead = "the tag of a release, e.g. lmsysorg/sglang:v0.5.23"
-        yield from shared_rules.moving_tag(case.asked.image, instead, "Docker Hub")
+    if MOVING_TAG.match(case.asked.image):
+        replacement = "the tag of a release, e.g. lmsysorg/sglang:v0.5.23"
+        yield from shared_rules.moving_tag(case.asked.image, replacement, "Docker Hub")
 
 
 @rule(
@@ -362,6 +378,6 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.
     SGLang listens on loopback unless it is told otherwise; sparkwright adds --host 0.0.0.0. Checks do not ask over HTTPS.
     """
-    yield from in_its_container_only(case, flags.HOST)
-    yield from not_asked(case, ("ssl-keyfile", "ssl-certfile"), "over plain HTTP", SOURCE)
-    yield from published_elsewhere(case.asked, flags.port(case.asked.flags), flags.PORT)
+    yield from unreachable_host(case, flags.HOST)
+    yield from locking_flags(case, ("ssl-keyfile", "ssl-certfile"), "over plain HTTP", SOURCE)
+    yield from wrong_published_port(case.asked, flags.port(case.asked.flags), flags.PORT)

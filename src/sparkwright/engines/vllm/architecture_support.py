@@ -16,13 +16,13 @@ from sparkwright.engines.vllm import releases
 from sparkwright.engines.vllm.releases import Run
 from sparkwright.engines.vllm.versions import parse
 
-RELEASES = releases.read()
+RELEASES = releases.release_names()
 #: the newest release whose registry was read
 NEWEST = RELEASES[-1]
 #: architectures whose first release is known, though it lies between two that were read
-CAME = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
+FIRST_RELEASES = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
 #: recurrent architectures in none of these registries
-NEVER = (
+UNSUPPORTED = (
     *("BailingMoeLinearV2ForCausalLM", "RecurrentGemmaForCausalLM", "Rwkv7ForCausalLM", "RwkvForCausalLM"),
     "ZambaForCausalLM",
 )
@@ -41,61 +41,61 @@ class Support:
     gaps: tuple[tuple[str, str], ...] = ()
 
 
-def _support(name: str, runs: Sequence[Run]) -> Support:
+def _build_support(name: str, runs: Sequence[Run]) -> Support:
     first, last = runs[0][0], runs[-1][1]
-    gone = last < len(RELEASES) - 1
+    is_dropped = last < len(RELEASES) - 1
     return Support(
-        CAME.get(name) or RELEASES[first],
-        RELEASES[last] if gone else None,
+        FIRST_RELEASES.get(name) or RELEASES[first],
+        RELEASES[last] if is_dropped else None,
         RELEASES[first - 1] if first else None,
-        releases.changed_with(last + 1) if gone else None,
+        releases.find_introduction(last + 1) if is_dropped else None,
         tuple((RELEASES[before[1]], RELEASES[after[0]]) for before, after in itertools.pairwise(runs)),
     )
 
 
 SUPPORT: dict[str, Support] = {
-    **{name: _support(name, runs) for name, runs in releases.having("architectures").items()},
-    **dict.fromkeys(NEVER, Support(lacking=NEWEST)),
+    **{name: _build_support(name, runs) for name, runs in releases.release_runs("architectures").items()},
+    **dict.fromkeys(UNSUPPORTED, Support(lacking=NEWEST)),
     # before the oldest of these releases
     "Phi3SmallForCausalLM": Support(until="0.9.2", gone=RELEASES[0]),
 }
 
 
-def loads(name: str, version: str) -> bool | None:
+def is_supported(name: str, version: str) -> bool | None:
     """Return True if this release of vLLM loads the architecture; None if that is not known (then ask the engine).
 
     Args:
         name: architectures[0].
         version: as the engine reports it; a build of its own (+cu130, .post1) counts as its release.
     """
-    known = SUPPORT.get(name)
-    release = _version(version)
-    if known is None or release is None:
+    support = SUPPORT.get(name)
+    release = _parse_release(version)
+    if support is None or release is None:
         return None
-    if known.lacking and release <= Version(known.lacking):
+    if support.lacking and release <= Version(support.lacking):
         return False
-    if known.gone and release >= Version(known.gone):
+    if support.gone and release >= Version(support.gone):
         return False
-    if any(Version(before) < release < Version(after) for before, after in known.gaps):
+    if any(Version(before) < release < Version(after) for before, after in support.gaps):
         return None
-    return True if known.since and Version(known.since) <= release <= Version(known.until or NEWEST) else None
+    return True if support.since and Version(support.since) <= release <= Version(support.until or NEWEST) else None
 
 
-def in_words(name: str) -> str:
+def describe_support(name: str) -> str:
     """Return the releases in words; "" if nothing is known."""
-    known = SUPPORT.get(name)
-    if known is None:
+    support = SUPPORT.get(name)
+    if support is None:
         return ""
-    if known.since and known.until:
-        return f"{known.since} to {known.until}, not since"
-    if known.until:
-        return f"up to {known.until}, not since"
-    if known.since:
-        older = f"none up to {known.lacking}" if known.lacking else "older ones were not checked"
-        return f"{known.since} and newer; {older}"
-    return f"none up to {known.lacking}"
+    if support.since and support.until:
+        return f"{support.since} to {support.until}, not since"
+    if support.until:
+        return f"up to {support.until}, not since"
+    if support.since:
+        older = f"none up to {support.lacking}" if support.lacking else "older ones were not checked"
+        return f"{support.since} and newer; {older}"
+    return f"none up to {support.lacking}"
 
 
-def _version(text: str) -> Version | None:
-    held = parse(text)
-    return Version(held.base_version) if held and (held.is_postrelease or held.local) else held
+def _parse_release(text: str) -> Version | None:
+    version = parse(text)
+    return Version(version.base_version) if version and (version.is_postrelease or version.local) else version

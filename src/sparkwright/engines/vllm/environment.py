@@ -17,13 +17,13 @@ from sparkwright.engines.vllm.versions import at_least, within
 
 PREFIX = "VLLM_"
 #: set by images, but not read by vLLM
-OF_IMAGES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
+IMAGE_VARIABLES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
 #: the first release whose variables are not all known
-AFTER = "0.34.0"
+FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadVariable:
     """A variable that a release does not read."""
 
     name: str
@@ -34,7 +34,7 @@ class Unread:
 
 #: flags that replaced variables, by name without VLLM_.
 #: Sources: the help of 0.33.0, and the removals of 0.15.0, 0.16.0, 0.24.0 and 0.31.0
-SUCCESSORS = {
+SUCCESSOR_FLAGS = {
     name: flag
     for flag, names in {
         "attention-backend": "ATTENTION_BACKEND",
@@ -61,22 +61,22 @@ SUCCESSORS = {
 
 
 @cache
-def histories() -> dict[str, tuple[str, str]]:
+def variable_histories() -> dict[str, tuple[str, str]]:
     """Return by name without VLLM_ the first release that reads a variable ("" for the oldest that was read, or before), and the
     first that no longer does ("" if the newest does)."""
-    newest = len(releases.read()) - 1
+    newest = len(releases.release_names()) - 1
     return {
-        name.removeprefix(PREFIX): _history(runs[0][0], runs[-1][1], newest)
-        for name, runs in releases.having("variables").items()
+        name.removeprefix(PREFIX): _release_bounds(runs[0][0], runs[-1][1], newest)
+        for name, runs in releases.release_runs("variables").items()
     }
 
 
-def _history(first: int, last: int, newest: int) -> tuple[str, str]:
-    since = releases.changed_with(first) if first else ""
-    return since, releases.changed_with(last + 1) if last < newest else ""
+def _release_bounds(first: int, last: int, newest: int) -> tuple[str, str]:
+    since = releases.find_introduction(first) if first else ""
+    return since, releases.find_introduction(last + 1) if last < newest else ""
 
 
-def unread(name: str, version: Version | None) -> Unread | None:
+def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
     """Return why a release does not read a variable; None if it does, or the variable is not vLLM's.
 
     Args:
@@ -86,18 +86,20 @@ def unread(name: str, version: Version | None) -> Unread | None:
     if not name.startswith(PREFIX):
         return None
     short = name.removeprefix(PREFIX)
-    if short in OF_IMAGES:
+    if short in IMAGE_VARIABLES:
         return None
-    history = histories().get(short)
+    history = variable_histories().get(short)
     engine = f"vLLM {version}" if version else "vLLM 0.33.0"
     if history is None:
-        near = difflib.get_close_matches(short, histories(), 1, 0.85)
-        known = at_least(version, AFTER) is False
-        return Unread(name, f"{engine} reads no such variable", known, f"{PREFIX}{near[0]}" if near else "")
+        similar = difflib.get_close_matches(short, variable_histories(), 1, 0.85)
+        is_certain = at_least(version, FIRST_UNKNOWN_RELEASE) is False
+        return UnreadVariable(
+            name, f"{engine} reads no such variable", is_certain, f"{PREFIX}{similar[0]}" if similar else ""
+        )
     since, removed = history
     if within(version, since, removed) or (version is None and not removed):
         return None
-    instead = SUCCESSORS.get(short, "")
+    replacement = SUCCESSOR_FLAGS.get(short, "")
     if removed and at_least(version, removed) is not False:
-        return Unread(name, f"it is read by no vLLM from {removed} on", version is not None, instead)
-    return Unread(name, f"it is read by vLLM {since} and newer, not by {version}", True)
+        return UnreadVariable(name, f"it is read by no vLLM from {removed} on", version is not None, replacement)
+    return UnreadVariable(name, f"it is read by vLLM {since} and newer, not by {version}", True)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 
-from sparkwright.engines.log.last_words import Death
-from sparkwright.engines.log.last_words import death as _row
-from sparkwright.engines.log.machine_failures import CRASHES, HOST, IMAGE
+from sparkwright.engines.log.last_words import FailurePattern
+from sparkwright.engines.log.last_words import failure_pattern as _row
+from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
 
-FABRIC = "correct `fabric` in the host's file"
+FABRIC_ADVICE = "correct `fabric` in the host's file"
 #: sentences of members that ended because of another, whose log has the details
-OF_ANOTHER = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
+PEER_FAILURE_PHRASES = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
 #: 22809 is 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
-NO_HEAD = "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
+HEAD_UNREACHABLE = (
+    "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
+)
 #: the same for a server whose processes meet on its own host
-NO_MEETING = "its processes could not meet at {0}:{1} on this host."
+RENDEZVOUS_FAILED = "its processes could not meet at {0}:{1} on this host."
 
 #: failures of a start
-STARTS: tuple[Death, ...] = (
+START_FAILURES: tuple[FailurePattern, ...] = (
     # meeting
     _row(  # real
         "DistStoreError: Timed out",
@@ -33,25 +35,25 @@ STARTS: tuple[Death, ...] = (
     _row(  # real
         "DistNetworkError: The client socket has timed out",
         r"DistNetworkError: The client socket has timed out after \d+ms while trying to connect to \(([^,\s]{1,200}), (\d+)\)",
-        NO_HEAD,
-        alone=NO_MEETING,
+        HEAD_UNREACHABLE,
+        alone=RENDEZVOUS_FAILED,
     ),
     _row(
         "DistNetworkError: The client socket has failed to connect",
         r"DistNetworkError: The client socket has failed to connect .{0,100}?\(([^,\s]{1,200}), (\d+)\)",
-        NO_HEAD,
-        alone=NO_MEETING,
+        HEAD_UNREACHABLE,
+        alone=RENDEZVOUS_FAILED,
     ),
     # interfaces
     _row(
         "Unable to find address for: ",
         r"Unable to find address for: (\S{1,100})",
-        f"this host has no interface {{0}} with an address (GLOO_SOCKET_IFNAME): {FABRIC}.",
+        f"this host has no interface {{0}} with an address (GLOO_SOCKET_IFNAME): {FABRIC_ADVICE}.",
     ),
     _row(
         "no socket interface found",
         r"Bootstrap ?: no socket interface found",
-        f"this host has no interface of the name in NCCL_SOCKET_IFNAME: {FABRIC}.",
+        f"this host has no interface of the name in NCCL_SOCKET_IFNAME: {FABRIC_ADVICE}.",
     ),
     _row(
         "Gloo connectFullMesh failed",
@@ -100,7 +102,7 @@ STARTS: tuple[Death, ...] = (
 )
 
 #: failures of a member whose peer ended, in a start or later
-LOST: tuple[Death, ...] = (
+LOST_PEER_FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "NCCL error",
         r"NCCL error\b.{0,200}?remote process exited or there was a network error",
@@ -110,7 +112,7 @@ LOST: tuple[Death, ...] = (
 )
 
 #: failures of a group that served; the first is closest to the cause
-SERVING: tuple[Death, ...] = (
+SERVING_FAILURES: tuple[FailurePattern, ...] = (
     _row(  # real: the rank is hung from here on, and its container runs
         "could not broadcast input array from shape",
         r"ValueError: could not broadcast input array from shape \((\d+),\) into shape \((\d+),\)",
@@ -158,8 +160,8 @@ SERVING: tuple[Death, ...] = (
 # of vLLM 0.32.0 in tests/data; vLLM's source and issues for the rest.
 
 
-CHUNKED_OFF = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
-NO_MODEL = "there is no model at {0} in the container."
+CHUNKED_PREFILL_REQUIRED = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
+MODEL_NOT_FOUND = "there is no model at {0} in the container."
 #: exceptions of a process that ends because another did
 CONSEQUENCES = re.compile(
     r"^(?:(?:Async)?EngineDeadError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
@@ -168,14 +170,14 @@ CONSEQUENCES = re.compile(
 )
 
 #: error of the safetensors reader for a file that ends too early
-TRUNCATED = (
+TRUNCATED_FILE_ERRORS = (
     "Error while deserializing header",
     "MetadataIncompleteBuffer",
     "InvalidHeaderDeserialization",
     "HeaderTooLarge",
 )
 
-FAILURES: tuple[Death, ...] = (
+FAILURES: tuple[FailurePattern, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
     _row(
@@ -208,8 +210,10 @@ FAILURES: tuple[Death, ...] = (
     ),
     _row("error: ", r"vllm(?: serve)?: error: (.+?)\.?$", "the engine refuses its arguments: {0}."),
     # settings that exclude each other
-    _row("Chunked prefill is required for mamba cache mode", r"mode 'align'", CHUNKED_OFF),  # 0.15 to 0.32, real
-    _row("Chunked prefill is required for Mamba prefix caching", "", CHUNKED_OFF),  # 0.33
+    _row(
+        "Chunked prefill is required for mamba cache mode", r"mode 'align'", CHUNKED_PREFILL_REQUIRED
+    ),  # 0.15 to 0.32, real
+    _row("Chunked prefill is required for Mamba prefix caching", "", CHUNKED_PREFILL_REQUIRED),  # 0.33
     _row(
         "In Mamba cache align mode, block_size",  # 0.17 to 0.26
         r"block_size \((\d+)\) must be <= max_num_batched_tokens \((\d+)\)",
@@ -281,12 +285,12 @@ FAILURES: tuple[Death, ...] = (
         r"model type `?([\w.-]+)`? but Transformers does not recognize",
         "this engine does not know the model type {0}: it is too old for it, or the model is not for it.",
     ),
-    _row("Repo id must be in the form", r"Repo id must be in the form .{0,300}: '([^']{1,500})'", NO_MODEL),
-    _row("Invalid repository ID or local directory", r"directory specified: '([^']+)'", NO_MODEL),
+    _row("Repo id must be in the form", r"Repo id must be in the form .{0,300}: '([^']{1,500})'", MODEL_NOT_FOUND),
+    _row("Invalid repository ID or local directory", r"directory specified: '([^']+)'", MODEL_NOT_FOUND),
     _row(
         "is not a local folder and is not a valid",
         r"(?<!\S)(\S{1,500}) is not a local folder and is not a valid",
-        NO_MODEL,
+        MODEL_NOT_FOUND,
     ),
     _row("Cannot find any model weights with", r"model weights with [`']?([^`'\s]+)", "there are no weights in {0}."),
     _row(
@@ -299,10 +303,10 @@ FAILURES: tuple[Death, ...] = (
         r"(?:FileNotFoundError|SafetensorError|No such file).{0,500}?(?<![\w./-])([\w./-]{1,500}\.safetensors)",
         "the model's file {0} is missing or broken.",
     ),
-    *(_row(item, "", "a file of the model is truncated.") for item in TRUNCATED),
+    *(_row(item, "", "a file of the model is truncated.") for item in TRUNCATED_FILE_ERRORS),
     # the machine and the image
-    *HOST,
-    *IMAGE,
+    *HOST_FAILURES,
+    *IMAGE_FAILURES,
     _row(  # triton issue 8182, vLLM issues 12498 and 36802: 99 KiB a block on GB10
         "out of resource: shared memory",
         r"(OutOfResources: out of resource: shared memory, Required: \d+, Hardware limit: \d+)",
@@ -340,7 +344,7 @@ FAILURES: tuple[Death, ...] = (
         "its web framework is broken: every request, /health too, is answered 500 (a fault of this image).",
         "always",
     ),
-    *STARTS,
+    *START_FAILURES,
     _row("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
     _row("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
     _row(
@@ -348,7 +352,7 @@ FAILURES: tuple[Death, ...] = (
         r"NCCL error\b.{0,200}?: (?!.*remote process exited)(.+?)\.?$",
         "NCCL failed between its workers: {0}.",
     ),
-    *LOST,
+    *LOST_PEER_FAILURES,
     _row("Timed out waiting for engine core", "", "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S."),
     _row(  # a model's class is imported in a separate process, whose exception comes first
         "failed to be inspected",
@@ -366,7 +370,7 @@ FAILURES: tuple[Death, ...] = (
         "always",
         "consequence",
     ),
-    *SERVING,
+    *SERVING_FAILURES,
     *(
         _row(needle, "", "its engine failed while it served a request.", "always", "while serving")
         for needle in (
@@ -374,7 +378,7 @@ FAILURES: tuple[Death, ...] = (
             "Engine background task failed",  # until 0.7
         )
     ),
-    *CRASHES,
+    *CRASH_FAILURES,
     *(
         _row(needle, "", "a worker of its engine failed.", "always", "consequence")
         for needle in ("WorkerProc hit an exception", "WorkerProc failed to start")

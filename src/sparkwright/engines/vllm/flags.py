@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.engines.flags import AdapterFlags, Command, Imports, ModelFlag, Role, grouped_words, plain_value
+from sparkwright.engines.flags import AdapterFlags, Command, ImportTable, ModelFlag, ModelRole, group_words, parse_word
 from sparkwright.engines.option_table import Option
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
@@ -27,7 +27,7 @@ TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
 MEMBERS = "nnodes"
 RANK = "node-rank"
-HEAD = "master-addr"
+HEAD_ADDRESS = "master-addr"
 MASTER_PORT = "master-port"
 HEADLESS = "headless"
 API_SERVERS = "api-server-count"
@@ -44,7 +44,7 @@ BUDGET = BATCHED_TOKENS
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
 TEMPLATES: tuple[str, ...] = ("chat-template",)
 SAMPLING: tuple[str, ...] | None = ("override-generation-config", "generation-config")
-MODEL_FLAGS: Mapping[Role, ModelFlag] = {
+MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {
     "draft": ModelFlag("speculative-config", key="model"),
     "tokenizer": ModelFlag("tokenizer"),
 }
@@ -71,37 +71,37 @@ def named(written: Mapping[str, Any]) -> dict[str, Any]:
     Names have dashes, none in front; an alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and `no-x:
     true` becomes `x: false`. An unknown name stays, with dashes; anything after a dot stays as it is.
     """
-    return dict(_named(name, message) for name, message in written.items())
+    return dict(_normalize_flag(name, message) for name, message in written.items())
 
 
 def canonical(written: str) -> str:
     """Return a flag's own name; for the off side of a switch, the name of the switch."""
-    return _named(written, True)[0]
+    return _normalize_flag(written, True)[0]
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
     """Return the value of a flag; None if it is not set. For `enable-x` also read `disable-x`, which exists from 0.33 on."""
-    other = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
-    answer = flags.get(name)
-    return not other if answer is None and isinstance(other, bool) else answer
+    opposite = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
+    setting = flags.get(name)
+    return not opposite if setting is None and isinstance(opposite, bool) else setting
 
 
 def misfit(flags: Mapping[str, Any], name: str) -> str:
     """Return why `vllm serve` refuses a flag's value; "" if nothing is known against it."""
-    wrong = option_values.misfit(name, value(flags, name))
-    return wrong.why if wrong else ""
+    invalid = option_values.find_misfit(name, value(flags, name))
+    return invalid.why if invalid else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
-    return tuple(word for name, message in named(flags).items() for word in _words(name, message))
+    return tuple(word for name, message in named(flags).items() for word in _flag_words(name, message))
 
 
-def integer(given: Any) -> int | None:
+def parse_positive_integer(setting: Any) -> int | None:
     """Return a number above 0 as vLLM reads it: 131072, "128k" (thousands), "128K" (times 1024); None for "auto" and invalid
     numbers."""
     try:
-        number = option_values.size(str(given))
+        number = option_values.parse_size(str(setting))
     except ValueError:
         return None
     return number if number > 0 else None
@@ -127,127 +127,140 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name) for name in names if name)) or (model,)
 
 
-def share(flags: Mapping[str, Any]) -> float | None:
+def memory_share(flags: Mapping[str, Any]) -> float | None:
     """Return the share of memory that the flags set, 0 to 1; None if they set none, or an invalid one."""
-    answer = value(flags, MEMORY_UTILIZATION)
-    return None if answer is None or option_values.misfit(MEMORY_UTILIZATION, answer) else float(answer)
+    setting = value(flags, MEMORY_UTILIZATION)
+    return None if setting is None or option_values.find_misfit(MEMORY_UTILIZATION, setting) else float(setting)
 
 
 def memory_utilization(flags: Mapping[str, Any]) -> float:
     """Return the share of memory that the engine will request, 0 to 1. An invalid value must be refused before."""
-    answer = share(flags)
-    return DEFAULT_MEMORY_UTILIZATION if answer is None else answer
+    requested_share = memory_share(flags)
+    return DEFAULT_MEMORY_UTILIZATION if requested_share is None else requested_share
 
 
 def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens inside its container. An invalid value must be refused before."""
-    answer = value(flags, PORT)
-    words = [] if answer is None or option_values.misfit(PORT, answer) else option_values.words(answer, None)
+    setting = value(flags, PORT)
+    words = (
+        [] if setting is None or option_values.find_misfit(PORT, setting) else option_values.value_words(setting, None)
+    )
     return int(words[0]) if words else DEFAULT_PORT
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
     """Return the longest sequence that the flags set, in tokens; None if they set none."""
-    return integer(value(flags, MAX_MODEL_LEN))
+    return parse_positive_integer(value(flags, MAX_MODEL_LEN))
 
 
 def properties() -> dict[str, Any]:
     """Return the flags of the table as the properties of a JSON Schema."""
-    return {name: _schema(option) for name, option in sorted(option_values.known().items()) if name not in SET_BY}
+    return {
+        name: _option_schema(option)
+        for name, option in sorted(option_values.known_options().items())
+        if name not in SET_BY
+    }
 
 
-def _schema(option: Option) -> dict[str, Any]:
+def _option_schema(option: Option) -> dict[str, Any]:
     if "switch" in option.kind:
         return {"type": "boolean"}
-    return {"enum": [*option.choices, None]} if option.choices and not option.many else {}
+    return {"enum": [*option.choices, None]} if option.choices and not option.takes_many else {}
 
 
-def _named(written: str, given: Any) -> tuple[str, Any]:
-    head, dot, rest = written.lstrip("-").partition(".")
+def _normalize_flag(spelling: str, setting: Any) -> tuple[str, Any]:
+    head, dot, rest = spelling.lstrip("-").partition(".")
     head = head.replace("_", "-")
-    switch = _complete(head.removeprefix("no-"))
-    if head.startswith("no-") and isinstance(given, bool) and head not in option_values.known() and _is_switch(switch):
-        return switch, not given
-    return _complete(head) + dot + rest, given
+    switch = _complete_name(head.removeprefix("no-"))
+    if (
+        head.startswith("no-")
+        and isinstance(setting, bool)
+        and head not in option_values.known_options()
+        and _is_switch(switch)
+    ):
+        return switch, not setting
+    return _complete_name(head) + dot + rest, setting
 
 
 def _is_switch(name: str) -> bool:
-    option = option_values.known().get(name)
+    option = option_values.known_options().get(name)
     return option is not None and option.kind == "switch"
 
 
-def _complete(name: str) -> str:
+def _complete_name(name: str) -> str:
     """Return the full name for a short form, an alias or a prefix; the name itself if that is not unambiguous."""
-    others = options.other_names()
-    name = others.get(name, name)
-    if name in option_values.known():  # most are, and the releases need not be read
+    aliases = options.aliases()
+    name = aliases.get(name, name)
+    if name in option_values.known_options():  # most are, and the releases need not be read
         return name
-    meant = options.completed(name, options.every()) if name else []
-    meant = [*dict.fromkeys(others.get(item, item) for item in meant)]
-    return meant[0] if len(meant) == 1 else name
+    matches = options.complete_name(name, options.all_options()) if name else []
+    matches = [*dict.fromkeys(aliases.get(item, item) for item in matches)]
+    return matches[0] if len(matches) == 1 else name
 
 
-def _words(name: str, given: Any) -> list[str]:
-    option = option_values.known().get(name)
-    if given is None or (isinstance(given, list | tuple) and not given):
+def _flag_words(name: str, setting: Any) -> list[str]:
+    option = option_values.known_options().get(name)
+    if setting is None or (isinstance(setting, list | tuple) and not setting):
         return []
     if "." in name:  # a part of a mapping: its value is read as JSON
-        return [f"--{name}", given if isinstance(given, str) else json.dumps(given, separators=(",", ":"))]
-    if isinstance(given, bool):
-        off = [] if option is not None and option.kind == "bare switch" else [f"--no-{name}"]
-        return [f"--{name}"] if given else off
-    words = option_values.words(given, option)
-    if option_values.repeats(name):
+        return [f"--{name}", setting if isinstance(setting, str) else json.dumps(setting, separators=(",", ":"))]
+    if isinstance(setting, bool):
+        off_words = [] if option is not None and option.kind == "bare switch" else [f"--no-{name}"]
+        return [f"--{name}"] if setting else off_words
+    words = option_values.value_words(setting, option)
+    if option_values.is_repeated(name):
         return [part for word in words for part in (f"--{name}", word)]
     return [f"--{name}", *words]
 
 
 #: words before the model in a command
-PROGRAM = frozenset(("vllm", "serve"))
+PROGRAM_WORDS = frozenset(("vllm", "serve"))
 
 
 def parsed(words: Sequence[str]) -> Command:
     """Return the model and the flags of a command: a switch as true or false, several words as a list, JSON as its value."""
-    grouped = list(grouped_words(words))
-    found: dict[str, Any] = {}
-    for written, values in grouped:
-        for name, message in named({written: _value(values)}).items() if written else ():
-            before = found.get(name)
-            again = before is not None and option_values.repeats(name)
-            found[name] = [*(before if isinstance(before, list) else [before]), message] if again else message
+    grouped = list(group_words(words))
+    flags: dict[str, Any] = {}
+    for flag, values in grouped:
+        for name, setting in named({flag: _parse_value(values)}).items() if flag else ():
+            previous = flags.get(name)
+            is_repeated = previous is not None and option_values.is_repeated(name)
+            flags[name] = (
+                [*(previous if isinstance(previous, list) else [previous]), setting] if is_repeated else setting
+            )
     leading = (word for name, values in grouped if not name for word in values)
-    first = next((word for word in leading if word.rpartition("/")[2] not in PROGRAM), "")
-    return Command(str(found.pop(MODEL, None) or first), found)
+    model = next((word for word in leading if word.rpartition("/")[2] not in PROGRAM_WORDS), "")
+    return Command(str(flags.pop(MODEL, None) or model), flags)
 
 
-def _value(words: list[str]) -> Any:
+def _parse_value(words: list[str]) -> Any:
     if len(words) > 1:
         return words
-    return plain_value(words[0]) if words else True
+    return parse_word(words[0]) if words else True
 
 
 # Other people's ways to start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780,
 # spark-arena/eugr-recipes@0d81770.
 
 
-def spelled_out(words: Sequence[str]) -> list[str]:
+def expand_abbreviations(words: Sequence[str]) -> list[str]:
     """Return the words with long names: `-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as
     two words."""
-    found, others = list[str](), options.other_names()
+    expanded, aliases = list[str](), options.aliases()
     for word in words:
         head = word.lstrip("-")
         name = head.partition(".")[0].partition("=")[0]
         if word.startswith("-O") and word[2:].isdigit():
-            found += [f"--{others['O']}", word[2:]]
-        elif word.startswith("-") and not word.startswith("--") and name in others:
-            found.append(f"--{others[name]}{head.removeprefix(name)}")
+            expanded += [f"--{aliases['O']}", word[2:]]
+        elif word.startswith("-") and not word.startswith("--") and name in aliases:
+            expanded.append(f"--{aliases[name]}{head.removeprefix(name)}")
         else:
-            found.append(word)
-    return found
+            expanded.append(word)
+    return expanded
 
 
-IMPORTS = Imports(
-    image=f"vllm/vllm-openai:v{options.VERSION}",
+IMPORTS = ImportTable(
+    image=f"vllm/vllm-openai:v{options.TABLE_RELEASE}",
     port_inside=DEFAULT_PORT,
     names=("vllm", "vllm.entrypoints.openai.api_server"),
     program=("vllm", "serve"),
@@ -259,7 +272,7 @@ IMPORTS = Imports(
         BACKEND,
         MEMBERS,
         RANK,
-        HEAD,
+        HEAD_ADDRESS,
         MASTER_PORT,
         HEADLESS,
     ),
@@ -275,7 +288,7 @@ IMPORTS = Imports(
     },
     downloads=("download-dir",),
     tokens=("hf-token",),
-    spelled_out=spelled_out,
+    spelled_out=expand_abbreviations,
     served_name=SERVED_NAME,
 )
 
@@ -299,32 +312,32 @@ TASK_FLAGS = TaskFlags(
 # --tool-call-parser`, vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
 # `reasoning`, before 0.16 or so in `reasoning_content`.
 
-TOOL_PARSER = "--tool-call-parser is not that of this model"
-REASONING_PARSER = "--reasoning-parser is missing, or not that of this model"
-TEMPLATE = "--chat-template, or the model's own template, leaves the tools out"
+TOOL_PARSER_CAUSE = "--tool-call-parser is not that of this model"
+REASONING_PARSER_CAUSE = "--reasoning-parser is missing, or not that of this model"
+TEMPLATE_CAUSE = "--chat-template, or the model's own template, leaves the tools out"
 #: error messages of Jinja and of templates' raise_exception about a conversation that they refuse
-UNRENDERED = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
+RENDER_ERRORS = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
 PROBE_FLAGS = ProbeFlags(
     by_message=(
         (
             r"requires --enable-auto-tool-choice|requires --tool-call-parser",
             "--enable-auto-tool-choice and --tool-call-parser are needed",
         ),
-        (UNRENDERED, "the model's chat template does not take this conversation: --chat-template with another one"),
+        (RENDER_ERRORS, "the model's chat template does not take this conversation: --chat-template with another one"),
     ),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs=dict.fromkeys(("tool_call", "messages", "responses"), ("enable-auto-tool-choice", "tool-call-parser")),
     causes={
         "tools refused": "--chat-template or the model's own template does not take tools; see the server's words",
-        "tool call as text": TOOL_PARSER,
-        "tool call in the thinking": f"{REASONING_PARSER}: it takes the call for thinking",
-        "tool call with bad arguments": TOOL_PARSER,
-        "no tool call": TEMPLATE,
+        "tool call as text": TOOL_PARSER_CAUSE,
+        "tool call in the thinking": f"{REASONING_PARSER_CAUSE}: it takes the call for thinking",
+        "tool call with bad arguments": TOOL_PARSER_CAUSE,
+        "no tool call": TEMPLATE_CAUSE,
         "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says (--exclude-tools-when-tool-choice-none)",
         "only without stream": "--tool-call-parser or --reasoning-parser is not that of this model, or its streaming is broken in this release",
         "content null": "--reasoning-parser or --tool-call-parser is not that of this model: it took all of the text",
-        "thinking in content": REASONING_PARSER,
-        "no thinking apart": f"{REASONING_PARSER}, or --default-chat-template-kwargs turns thinking off",
+        "thinking in content": REASONING_PARSER_CAUSE,
+        "no thinking apart": f"{REASONING_PARSER_CAUSE}, or --default-chat-template-kwargs turns thinking off",
         "not the schema": "--structured-outputs-config chooses a backend that does not hold the schema, or --reasoning-parser is missing",
         "picture refused": "--language-model-only or --limit-mm-per-prompt leaves pictures out, or the model reads none",
         "picture not seen": "--mm-processor-kwargs, --chat-template, or the weights of the vision part",

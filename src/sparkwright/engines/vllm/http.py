@@ -7,38 +7,46 @@ import re
 from collections.abc import Sequence
 
 from sparkwright.engines import http
-from sparkwright.engines.api_paths import COUNT_TOKENS, KEPT, MESSAGES, OPENAI, TRANSCRIPTIONS, TRANSLATIONS, ApiPath
-from sparkwright.engines.flags import value
-from sparkwright.engines.http import Http, Sample, ServerKey
+from sparkwright.engines.api_paths import (
+    COUNT_TOKENS,
+    MESSAGES,
+    OPENAI_PATHS,
+    STORED_RESPONSE_PATHS,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
+    ApiPath,
+)
+from sparkwright.engines.flags import option_value
+from sparkwright.engines.http import Http, MetricSample, ServerKey
 
 #: every setting of the cache, as labels
 CACHE_CONFIG = "vllm:cache_config_info"
 #: twenty settings or so
-LABELS_CHARS = 1 << 16
+MAX_LABELS_CHARS = 1 << 16
 _LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
 LOWEST_PRIORITY = 1000
 
 
-def cache_config(metrics_text: str) -> dict[str, str]:
+def parse_cache_config(metrics_text: str) -> dict[str, str]:
     """Return the engine's cache settings as it prints them: "True", "16", "None"; empty if it prints none."""
     for line in metrics_text.splitlines():
         if line.startswith(CACHE_CONFIG + "{"):
-            return dict(_LABEL.findall(line[:LABELS_CHARS]))
+            return dict(_LABEL.findall(line[:MAX_LABELS_CHARS]))
     return {}
 
 
 def low_priority(command: Sequence[str]) -> int:
     """Return the priority of a request that yields to every other; 0 for a server that does not schedule by priority."""
-    return LOWEST_PRIORITY if value(command, "--scheduling-policy") == "priority" else 0
+    return LOWEST_PRIORITY if option_value(command, "--scheduling-policy") == "priority" else 0
 
 
 #: the routes of 0.10.2 to 0.33.0, read off their packages; `served` at the start of a log lists those of a run
 PATHS = (
-    *OPENAI,
+    *OPENAI_PATHS,
     ApiPath(MESSAGES, since="0.11.2"),
     ApiPath(COUNT_TOKENS, since="0.17.1"),
-    *KEPT,
+    *STORED_RESPONSE_PATHS,
     *(ApiPath(path, model="form") for path in (TRANSCRIPTIONS, TRANSLATIONS)),
     *map(ApiPath, ("/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/tokenize", "/detokenize")),
 )
@@ -48,20 +56,20 @@ PATHS = (
 HTTP = Http(
     port=8000,
     roles={
-        http.GENERATED: Sample("vllm:generation_tokens_total"),
-        http.HEARTBEAT: Sample("vllm:generation_tokens_total"),
-        http.RUNNING: Sample("vllm:num_requests_running"),
-        http.WAITING: Sample("vllm:num_requests_waiting"),
-        http.PREEMPTIONS: Sample("vllm:num_preemptions_total"),
-        http.PREFIX_QUERIES: Sample("vllm:prefix_cache_queries_total"),
-        http.PREFIX_HITS: Sample("vllm:prefix_cache_hits_total"),
-        http.DRAFTS: Sample("vllm:spec_decode_num_drafts_total"),
-        http.ACCEPTED_TOKENS: Sample("vllm:spec_decode_num_accepted_tokens_total"),
-        http.KV_CACHE_USED: Sample("vllm:kv_cache_usage_perc"),
+        http.GENERATED: MetricSample("vllm:generation_tokens_total"),
+        http.HEARTBEAT: MetricSample("vllm:generation_tokens_total"),
+        http.RUNNING: MetricSample("vllm:num_requests_running"),
+        http.WAITING: MetricSample("vllm:num_requests_waiting"),
+        http.PREEMPTIONS: MetricSample("vllm:num_preemptions_total"),
+        http.PREFIX_QUERIES: MetricSample("vllm:prefix_cache_queries_total"),
+        http.PREFIX_HITS: MetricSample("vllm:prefix_cache_hits_total"),
+        http.DRAFTS: MetricSample("vllm:spec_decode_num_drafts_total"),
+        http.ACCEPTED_TOKENS: MetricSample("vllm:spec_decode_num_accepted_tokens_total"),
+        http.KV_CACHE_USED: MetricSample("vllm:kv_cache_usage_perc"),
     },
     # a pooling model counts what it read, and generates nothing (0.32.0 on a CPU)
-    unlike={http.HEARTBEAT: Sample("vllm:prompt_tokens_total")},
-    cache_of=cache_config,
+    unlike={http.HEARTBEAT: MetricSample("vllm:prompt_tokens_total")},
+    cache_of=parse_cache_config,
     measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     plain={"chat_template_kwargs": {"enable_thinking": False}},
     thinking={"chat_template_kwargs": {"enable_thinking": True}},
@@ -86,34 +94,34 @@ HTTP = Http(
 # the log says `***`, and the key is in no process's command line or environment. /health, /metrics and /version need
 # no key.
 
-OPTION = "config"
-KEY = "api-key"
-VARIABLE = "VLLM_API_KEY"
+KEY_FILE_FLAG = "config"
+KEY_FLAG = "api-key"
+KEY_VARIABLE = "VLLM_API_KEY"
 #: path of the file in the container
-MOUNT = "/run/sparkwright/engine.yaml"
+KEY_FILE_MOUNT = "/run/sparkwright/engine.yaml"
 
 
-def text(key: str) -> str:
+def render_key_file(key: str) -> str:
     """Return the configuration file with this key; a JSON string is valid YAML."""
-    return f"{KEY}: {json.dumps(key)}\n"
+    return f"{KEY_FLAG}: {json.dumps(key)}\n"
 
 
-def key_of(written: str) -> str:
+def parse_key_file(content: str) -> str:
     """Return the key in a file that `text` made; empty if it holds none."""
-    name, _, value = written.partition(":")
+    name, _, value = content.partition(":")
     try:
-        found = json.loads(value) if name == KEY else ""
+        key = json.loads(value) if name == KEY_FLAG else ""
     except ValueError:
         return ""
-    return found if isinstance(found, str) else ""
+    return key if isinstance(key, str) else ""
 
 
 SERVER_KEY = ServerKey(
-    flag=KEY,
-    variable=VARIABLE,
-    option=OPTION,
-    mount=MOUNT,
+    flag=KEY_FLAG,
+    variable=KEY_VARIABLE,
+    option=KEY_FILE_FLAG,
+    mount=KEY_FILE_MOUNT,
     alone="vLLM reads one configuration file, which holds the key",
-    text=text,
-    key_of=key_of,
+    text=render_key_file,
+    key_of=parse_key_file,
 )

@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.option_values import KEPT, listed
+from sparkwright.engines.vllm.option_values import STORED_OPTIONS, listed
 
 __all__ = ["ASK_OPTIONS", "ASK_VERSION", "applied", "difference", "is_current", "listed", "version_in", "version_of"]
 
 #: labels and variables that name the engine's version, best first.
 #: Sources: NGC images set VLLM_VERSION; sparkwright's own test images set the label.
-LABELS = ("ai.vllm.version",)
-VARIABLES = ("VLLM_VERSION",)
-LONGEST_VERSION = 80
+VERSION_LABELS = ("ai.vllm.version",)
+VERSION_VARIABLES = ("VLLM_VERSION",)
+MAX_VERSION_CHARS = 80
 ASK_VERSION = ("vllm", "--version")
 ASK_OPTIONS = ("vllm", "serve", "--help=all")
-difference, is_current, applied = KEPT.difference, KEPT.is_current, KEPT.applied
+difference, is_current, applied = STORED_OPTIONS.difference, STORED_OPTIONS.is_current, STORED_OPTIONS.applied
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
     """Return the engine's version in an image's Config; None if it holds none (then ask GET /version)."""
     labels = config.get("Labels") or {}
     variables = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
-    answer = [labels.get(name) for name in LABELS] + [variables.get(name) for name in VARIABLES]
-    return next((text for text in answer if text and _is_version(text)), None)
+    candidates = [labels.get(name) for name in VERSION_LABELS] + [variables.get(name) for name in VERSION_VARIABLES]
+    return next((text for text in candidates if text and _is_version(text)), None)
 
 
 def _is_version(text: str) -> bool:
-    return len(text) <= LONGEST_VERSION and text == text.strip() and versions.parse(text) is not None
+    return len(text) <= MAX_VERSION_CHARS and text == text.strip() and versions.parse(text) is not None
 
 
 def version_in(text: str) -> str | None:

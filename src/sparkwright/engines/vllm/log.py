@@ -7,27 +7,27 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log.book import LogBook, Resolution
+from sparkwright.engines.log.book import LogFormat, Resolution
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.log.text import Line, integer, line, number
-from sparkwright.engines.slowness import Cause, Seen
+from sparkwright.engines.log.text import Line, line, parse_count, parse_number
+from sparkwright.engines.slowness import Cause, SlownessEvidence
 from sparkwright.engines.vllm import flags, log_lines
 from sparkwright.engines.vllm.failures import CONSEQUENCES, FAILURES
 from sparkwright.engines.vllm.versions import at_least, parse
 
 #: flags that have another name in the dump. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
-NAMES: Mapping[str, tuple[str, ...]] = {
+SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
     "max-model-len": ("max_seq_len",),
 }
 #: settings that are a path or a time, not a behaviour
-PLACES = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
+VOLATILE_SETTINGS = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 
-def of_line(line: str) -> dict[str, str] | None:
+def parse_settings_line(line: str) -> dict[str, str] | None:
     """Return the settings of a config dump by name; None for any other line."""
-    found = log_lines.CONFIG_DUMP.match(line)
-    return dict(resolution.pairs(PLACES.sub("", found.group("config")))) if found else None
+    match = log_lines.CONFIG_DUMP.match(line)
+    return dict(resolution.parse_pairs(VOLATILE_SETTINGS.sub("", match.group("config")))) if match else None
 
 
 # The kernels and backends that vLLM names in its log, and the settings to compare its flags with.
@@ -67,9 +67,9 @@ KERNELS: tuple[tuple[str, Line], ...] = (
 )
 
 
-def _size(given: Any) -> int | None:
+def _parse_size(value: Any) -> int | None:
     """Return a number of tokens as vLLM reads it: "128k", or "auto", which is None."""
-    return flags.integer(given)
+    return flags.parse_positive_integer(value)
 
 
 #: readings that are part of the kernel path, from the config dump and the lines after it
@@ -118,53 +118,53 @@ RESOLUTION = Resolution(
         frozenset(("auto-round", "inc")),
     ),
     trimmed=re.compile(r"^(?:BATCHED_)?(?:VLLM_)?"),
-    values={"max-model-len": _size},
+    values={"max-model-len": _parse_size},
 )
 
 
-def _mode(text: str) -> str:
+def _normalize_cudagraph_mode(text: str) -> str:
     return log_lines.CUDAGRAPH_NUMBERS.get(re.sub(r", ?", ", ", text), text)
 
 
 #: sizes of what it took; see log/gpu_memory.py
-MEMORY = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
+MEMORY_READINGS = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
-    **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), integer),
-    **dict.fromkeys(("rank", "world_size", "intended_rank", "intended_world_size"), integer),
-    **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), number),
-    **dict.fromkeys(MEMORY, number),
+    **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), parse_count),
+    **dict.fromkeys(("rank", "world_size", "intended_rank", "intended_world_size"), parse_count),
+    **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), parse_number),
+    **dict.fromkeys(MEMORY_READINGS, parse_number),
     "quantization": lambda text: "none" if text == "None" else text,
-    "cudagraph_mode": _mode,
-    "cuda_graphs": lambda text: _mode(text) != "NONE",
+    "cudagraph_mode": _normalize_cudagraph_mode,
+    "cuda_graphs": lambda text: _normalize_cudagraph_mode(text) != "NONE",
 }
 
 
-def _of_vllm(state: EngineState, line: str) -> bool:
+def _read_vllm_line(state: EngineState, line: str) -> bool:
     """Keep the readings of a config dump, and of chunked prefill if its own line is the only source."""
     dump = log_lines.CONFIG_DUMP.match(line)
     if dump:
-        _take_dump(state, line, dump)
+        _read_config_dump(state, line, dump)
         return True
     if log_lines.CHUNKED_PREFILL_ON.match(line) and "chunked_prefill" not in state.readings:
         state.keep("chunked_prefill", True, line)
     return False
 
 
-def _take_dump(state: EngineState, line: str, dump: re.Match[str]) -> None:
+def _read_config_dump(state: EngineState, line: str, dump: re.Match[str]) -> None:
     head = line[: dump.start("config")].strip()
     state.keep("version", dump.group("version"), f"{head} ...")
     for name, pattern in log_lines.DUMP_FIELDS.items():
-        found = pattern.search(dump.group("config"))
-        if found:
-            value = ("0" if found.groupdict().get("eager") else found.group(1)).strip("'")
-            evidence = f"{head} ... {found.group().strip(',')}, ..."
+        match = pattern.search(dump.group("config"))
+        if match:
+            value = ("0" if match.groupdict().get("eager") else match.group(1)).strip("'")
+            evidence = f"{head} ... {match.group().strip(',')}, ..."
             state.keep(name, TYPES.get(name, str)(value), evidence)
             if name == "cudagraph_mode":
                 state.keep("cuda_graphs", TYPES["cuda_graphs"](value), evidence)
 
 
-LOG = LogBook(
+LOG = LogFormat(
     noise=log_lines.NOISE,
     banners=log_lines.BANNERS,
     arguments=log_lines.ARGUMENTS,
@@ -189,7 +189,7 @@ LOG = LogBook(
     consequences=CONSEQUENCES,
     front="APIServer",
     suspects=(("speculation", log_lines.SPECULATION_SUSPECTED),),
-    also=("speculation", "compile_mode", *MEMORY),
+    also=("speculation", "compile_mode", *MEMORY_READINGS),
     harmless=log_lines.HARMLESS,
     stopping=(log_lines.STOPPING,),
     stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),
@@ -198,27 +198,27 @@ LOG = LogBook(
     on_gpu=log_lines.ON_GPU,
     on_cpu=log_lines.ON_CPU,
     uncut=log_lines.CONFIG_DUMP.needle,
-    hook=_of_vllm,
+    hook=_read_vllm_line,
     hooked=(log_lines.CONFIG_DUMP, log_lines.CHUNKED_PREFILL_ON),
-    settings=of_line,
-    setting_names=NAMES,
+    settings=parse_settings_line,
+    setting_names=SETTING_NAMES,
 )
 
 
-JIT = "JIT compilation during inference"
+JIT_WARNING = "JIT compilation during inference"
 #: marlin_utils_fp4.py and marlin_utils_fp8.py: "Your GPU does not have native support for FP4 computation but ..."
-WITHOUT_SUPPORT = re.compile(r"native support for (FP\d+) computation")
+NO_NATIVE_SUPPORT = re.compile(r"native support for (FP\d+) computation")
 #: formats with native arithmetic on a GB10, which a 16-bit kernel wastes
-QUANTIZED = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
+QUANTIZED_FORMATS = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
 #: fused_moe.py: no file of measured tile sizes for this GPU and these experts
-UNTUNED = "Using default MoE config"
+UNTUNED_WARNING = "Using default MoE config"
 #: the first image of vllm/vllm-openai that is built with CUDA 13
 CUDA_13_SINCE = "0.20.0"
 
 
-def eager(seen: Seen) -> Iterator[Cause]:
+def detect_eager_mode(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "eager mode: no CUDA graphs"
-    graphs, line = seen.in_log("cuda_graphs")
+    graphs, line = evidence.find_in_log("cuda_graphs")
     if graphs is False:
         yield Cause(name, "found", line, "take enforce-eager out of the recipe", weight=70)
     elif graphs is None:
@@ -227,32 +227,32 @@ def eager(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", line)
 
 
-def still_compiling(seen: Seen) -> Iterator[Cause]:
+def detect_jit_compilation(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "kernels compile while requests wait"
-    line = seen.warned(JIT)
+    line = evidence.find_warning(JIT_WARNING)
     if line:
         yield Cause(name, "found", line, "send a request of each prompt length first, then measure again", weight=65)
-    elif seen.log is None:
+    elif evidence.log is None:
         yield Cause(name, "unknown", "its log was not read", weight=30)
     else:
         yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
 
 
-def weight_only_kernel(seen: Seen) -> Iterator[Cause]:
+def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield the cause of a weight-only kernel: the weights are only stored in few bits, which saves memory traffic, not
     arithmetic."""
-    line = seen.warned("native support for FP")
-    kind = WITHOUT_SUPPORT.search(line)
-    path = (seen.log or {}).get("kernels") or {}
+    line = evidence.find_warning("native support for FP")
+    kind = NO_NATIVE_SUPPORT.search(line)
+    path = (evidence.log or {}).get("kernels") or {}
     pattern, cost = WEIGHT_ONLY
-    named = [name for kernels in (MOE, LINEAR) for name in path.get(kernels, ())]
+    kernel_names = [name for kernels in (MOE, LINEAR) for name in path.get(kernels, ())]
     if (
         kind is None
-        and named
-        and all(map(pattern.search, named))
-        and QUANTIZED.search(str(seen.in_log("quantization")[0]))
+        and kernel_names
+        and all(map(pattern.search, kernel_names))
+        and QUANTIZED_FORMATS.search(str(evidence.find_in_log("quantization")[0]))
     ):
-        name = f"its quantized weights run on a weight-only kernel ({', '.join(named)}): {cost}"
+        name = f"its quantized weights run on a weight-only kernel ({', '.join(kernel_names)}): {cost}"
         fix = "another quantization of the model (FP8), or another moe-backend or linear-backend"
         yield Cause(name, "found", "named in its log", fix, weight=30)
     if kind:
@@ -261,58 +261,58 @@ def weight_only_kernel(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "found", line, fix, weight=30)
 
 
-def untuned_experts(seen: Seen) -> Iterator[Cause]:
-    line = seen.warned(UNTUNED)
+def detect_untuned_experts(evidence: SlownessEvidence) -> Iterator[Cause]:
+    line = evidence.find_warning(UNTUNED_WARNING)
     if line:
         fix = "mount a configuration tuned on a GB10 (VLLM_TUNED_CONFIG_FOLDER), or try another moe-backend"
         yield Cause("the kernel of its experts is not tuned for this GPU", "found", line, fix, weight=25)
 
 
-def missing_kernels(seen: Seen) -> Iterator[Cause]:
+def detect_missing_kernels(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield the cause of an image with CUDA 12, which has no code for a GB10, unless the version in the log excludes it."""
-    version, _ = seen.in_log("version")
+    version, _ = evidence.find_in_log("version")
     built_with_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
-    if seen.share is not None and seen.share < 0.4 and not built_with_13:
+    if evidence.share is not None and evidence.share < 0.4 and not built_with_13:
         fix = "take an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
-        message = f"{seen.share:.0%} of what is expected; images built with CUDA 12 gave 28 %"
-        yield Cause("an image without kernels for this GPU (sm_121)", "possible", message, fix, weight=35)
+        observation = f"{evidence.share:.0%} of what is expected; images built with CUDA 12 gave 28 %"
+        yield Cause("an image without kernels for this GPU (sm_121)", "possible", observation, fix, weight=35)
 
 
-def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
-    if seen.share is not None and seen.share < 0.25:
-        message = f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart"
+def detect_stale_compile_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
+    if evidence.share is not None and evidence.share < 0.25:
+        observation = f"{evidence.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart"
         fix = "`invoke restart` starts once more without it; a volume of your own with ~/.cache/vllm: remove it first"
-        yield Cause("a stale compile cache", "possible", message, fix, weight=25)
+        yield Cause("a stale compile cache", "possible", observation, fix, weight=25)
 
 
-def block_over_budget(seen: Seen) -> Iterator[Cause]:
-    block, _ = seen.in_log("block_size")
-    if block is None or seen.budget is None:
+def detect_block_over_budget(evidence: SlownessEvidence) -> Iterator[Cause]:
+    block, _ = evidence.find_in_log("block_size")
+    if block is None or evidence.budget is None:
         return
     name = "a block of the KV cache is larger than max-num-batched-tokens"
-    message = f"block {block}, max-num-batched-tokens {seen.budget}"
-    if block > seen.budget:
-        message = f"{message}: long prompts crawl, decoding does not"
-        yield Cause(name, "found", message, f"raise it to {block}", 30, of_rate=False)
+    observation = f"block {block}, max-num-batched-tokens {evidence.budget}"
+    if block > evidence.budget:
+        observation = f"{observation}: long prompts crawl, decoding does not"
+        yield Cause(name, "found", observation, f"raise it to {block}", 30, of_rate=False)
     else:
-        yield Cause(name, "excluded", message)
+        yield Cause(name, "excluded", observation)
 
 
-def flag_without_effect(seen: Seen) -> Iterator[Cause]:
+def exclude_chunked_prefill(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield chunked prefill as excluded. It is often blamed, but on in every engine that can load a recurrent model, with or
     without the flag."""
-    effective, line = seen.in_log("chunked_prefill")
+    effective, line = evidence.find_in_log("chunked_prefill")
     if effective is True:
         yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
 
 
 DETECTORS = (
-    eager,
-    still_compiling,
-    weight_only_kernel,
-    untuned_experts,
-    missing_kernels,
-    stale_compile_cache,
-    block_over_budget,
-    flag_without_effect,
+    detect_eager_mode,
+    detect_jit_compilation,
+    detect_weight_only_kernel,
+    detect_untuned_experts,
+    detect_missing_kernels,
+    detect_stale_compile_cache,
+    detect_block_over_budget,
+    exclude_chunked_prefill,
 )

@@ -216,18 +216,18 @@ ON_CPU: tuple[Line, ...] = (
 # users. NCCL's own lines are only there with NCCL_DEBUG=INFO.
 
 #: the group exists: printed after the ranks have met. real; 0.11.2 to 0.33, with ever more fields after the second number (source)
-ASSIGNED = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP rank"
+RANK_ASSIGNED = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP rank"
 #: the intention of a rank that has not met any other: proves nothing, but names the rank. real; source 0.11.2 to 0.33
-INTENDED = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
-INTENT = " local_rank="
+RANK_INTENDED = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
+INTENT_NEEDLE = " local_rank="
 
 #: readings by name, each the first group of a pattern; later lines win
 MEMBER_VALUES: tuple[tuple[str, Line], ...] = (
-    ("rank", line("DP rank ", ASSIGNED)),
-    ("world_size", line("DP rank ", ASSIGNED.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),
-    ("intended_world_size", line(INTENT, INTENDED.replace(r"rank=(\d{1,6}) local", r"rank=\d{1,6} local"))),
-    ("intended_rank", line(INTENT, INTENDED.replace(r"world_size=(\d{1,6})", r"world_size=\d{1,6}"))),
-    ("backend", line(INTENT, r"\bworld_size=\d+ rank=\d+ local_rank=\d+ \S+ backend=(\w{1,40})")),
+    ("rank", line("DP rank ", RANK_ASSIGNED)),
+    ("world_size", line("DP rank ", RANK_ASSIGNED.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),
+    ("intended_world_size", line(INTENT_NEEDLE, RANK_INTENDED.replace(r"rank=(\d{1,6}) local", r"rank=\d{1,6} local"))),
+    ("intended_rank", line(INTENT_NEEDLE, RANK_INTENDED.replace(r"world_size=(\d{1,6})", r"world_size=\d{1,6}"))),
+    ("backend", line(INTENT_NEEDLE, r"\bworld_size=\d+ rank=\d+ local_rank=\d+ \S+ backend=(\w{1,40})")),
     # source 0.11 to 0.33: on rank 0 only
     ("nccl", line("is using nccl==", r"vLLM is using nccl==([\w.+-]{1,40})")),
     # seen: IB, Socket, and IBext_v10 with NVIDIA's plugin

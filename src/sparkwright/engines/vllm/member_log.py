@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from sparkwright.engines.log.reader import read
+from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.log.text import Text
-from sparkwright.engines.vllm.failures import OF_ANOTHER
+from sparkwright.engines.log.text import LogText
+from sparkwright.engines.vllm.failures import PEER_FAILURE_PHRASES
 from sparkwright.engines.vllm.log import LOG
 
 #: transport of the members' traffic. unknown: NCCL does not log it
@@ -44,19 +44,19 @@ class MemberLog:
         return {**asdict(self), "evidence": dict(self.evidence)}
 
 
-def member(text: Text) -> MemberLog:
+def member(text: LogText) -> MemberLog:
     """Read a member's log from a text, a file or pieces of text."""
-    return of_state(read(text, LOG))
+    return build_member_log(read_log(text, LOG))
 
 
-def of_another(failure: str) -> bool:
+def is_peer_failure(failure: str) -> bool:
     """Return True if a failure was caused by another member."""
-    return any(words in failure for words in OF_ANOTHER)
+    return any(words in failure for words in PEER_FAILURE_PHRASES)
 
 
-def of_state(state: EngineState) -> MemberLog:
+def build_member_log(state: EngineState) -> MemberLog:
     """Return the member's log from the state of a log that was read already."""
-    transport, line = _transport(state)
+    transport, line = _find_transport(state)
     evidence = {name: state.reading(name).evidence for name in READINGS if state.reading(name).evidence}
     return MemberLog(
         rank=state.value("rank"),
@@ -72,7 +72,7 @@ def of_state(state: EngineState) -> MemberLog:
     )
 
 
-def _transport(state: EngineState) -> tuple[Transport, str]:
+def _find_transport(state: EngineState) -> tuple[Transport, str]:
     """Return the transport and its log line; one channel over sockets is enough to slow down all."""
     if state.value("over_sockets"):
         return "sockets", state.reading("over_sockets").evidence
@@ -126,50 +126,50 @@ class GroupProof:
         }
 
 
-def proved(logs: Mapping[str, Text | None], hosts: Sequence[str]) -> GroupProof:
+def evaluate_group(logs: Mapping[str, LogText | None], hosts: Sequence[str]) -> GroupProof:
     """Return the proof of a group from its logs.
 
     Args:
         logs: by host; a missing log or None is not known.
         hosts: the members in the order of their ranks.
     """
-    return of_members({host: member(text) for host in hosts if (text := logs.get(host)) is not None}, hosts)
+    return evaluate_members({host: member(text) for host in hosts if (text := logs.get(host)) is not None}, hosts)
 
 
-def of_members(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> GroupProof:
+def evaluate_members(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> GroupProof:
     """Return the proof of a group from member logs that were read already."""
     ranks = {host: member.rank for host, member in members.items() if member.rank is not None and host in hosts}
     unread = tuple(host for host in hosts if host not in members)
     missing = tuple(rank for rank in range(len(hosts)) if rank not in ranks.values())
-    verdict, sentence = _verdict(members, hosts, ranks, unread)
-    return GroupProof(verdict, sentence, len(hosts), ranks, missing, unread, _worst(members), members)
+    verdict, sentence = _evaluate(members, hosts, ranks, unread)
+    return GroupProof(verdict, sentence, len(hosts), ranks, missing, unread, _worst_transport(members), members)
 
 
-def _verdict(
+def _evaluate(
     members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int], unread: Sequence[str]
 ) -> tuple[Verdict, str]:
-    if failed := _failed(members, hosts):
-        return "failed", f"rank {hosts.index(failed)} ({failed}): {members[failed].failure}"
-    if odd := _contradiction(members, hosts, ranks):
-        return "contradictory", odd
+    if failed_host := _find_failed_host(members, hosts):
+        return "failed", f"rank {hosts.index(failed_host)} ({failed_host}): {members[failed_host].failure}"
+    if contradiction := _find_contradiction(members, hosts, ranks):
+        return "contradictory", contradiction
     waiting = [host for host in hosts if host in members and host not in ranks]
     if waiting:
-        named = ", ".join(f"rank {hosts.index(host)} ({host})" for host in waiting)
-        return "incomplete", f"not joined: {named}."
+        ranks_text = ", ".join(f"rank {hosts.index(host)} ({host})" for host in waiting)
+        return "incomplete", f"not joined: {ranks_text}."
     if unread:
-        named = ", ".join(f"rank {hosts.index(host)} ({host})" for host in unread)
-        return "unknown", f"no log of {named}."
+        ranks_text = ", ".join(f"rank {hosts.index(host)} ({host})" for host in unread)
+        return "unknown", f"no log of {ranks_text}."
     return "complete", f"all {len(hosts)} ranks joined."
 
 
-def _failed(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> str:
+def _find_failed_host(members: Mapping[str, MemberLog], hosts: Sequence[str]) -> str:
     """Return the member whose failure explains most: one that failed by itself, else one that lost another; "" for none."""
     failed = [host for host in hosts if host in members and members[host].failure]
-    own = (host for host in failed if not of_another(members[host].failure))
-    return next(own, next(iter(failed), ""))
+    own_failures = (host for host in failed if not is_peer_failure(members[host].failure))
+    return next(own_failures, next(iter(failed), ""))
 
 
-def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int]) -> str:
+def _find_contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks: Mapping[str, int]) -> str:
     """Return a fact that contradicts a single group of these hosts, as a sentence; "" for none."""
     for host, rank in ranks.items():
         world = members[host].world_size
@@ -180,9 +180,9 @@ def _contradiction(members: Mapping[str, MemberLog], hosts: Sequence[str], ranks
     return ""
 
 
-def _worst(members: Mapping[str, MemberLog]) -> Transport:
+def _worst_transport(members: Mapping[str, MemberLog]) -> Transport:
     """Return the transport of the group: sockets if any member has them, rdma only if every log reports it."""
-    found = {member.transport for member in members.values()}
-    if "sockets" in found:
+    transports = {member.transport for member in members.values()}
+    if "sockets" in transports:
         return "sockets"
-    return found.pop() if len(found) == 1 else "unknown"
+    return transports.pop() if len(transports) == 1 else "unknown"

@@ -12,11 +12,11 @@ from typing import Literal
 
 from packaging.version import Version
 
-from sparkwright.engines.options import near
+from sparkwright.engines.options import find_similar
 from sparkwright.engines.vllm import options, releases
 from sparkwright.engines.vllm.versions import at_least
 
-Sure = Literal["read", "dates", "near"]
+Certainty = Literal["read", "dates", "near"]
 #: the oldest known release; an unknown release is taken to have its options
 OLDEST = "0.11.0"
 
@@ -33,7 +33,7 @@ class Row:
     #: what to write now
     instead: str = ""
     source: str = ""
-    sure: Sure = "dates"
+    sure: Certainty = "dates"
     #: the release from which it exists again
     back: str = ""
 
@@ -109,12 +109,12 @@ ROWS: tuple[Row, ...] = (
     Row("prefix-match-unit", since="0.26.0", source="#46384"),
     Row("device-memory-utilization", since="0.31.0", sure="near"),
 )
-BY_FLAG = {row.flag: row for row in ROWS}
+ROWS_BY_FLAG = {row.flag: row for row in ROWS}
 #: the releases whose options are fully known, oldest first
-RELEASES = releases.read()
+RELEASES = releases.release_names()
 
 #: no release from here on is fully known
-AFTER = "0.34.0"
+FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Existence:
     near: str = ""
 
 
-def existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
+def find_existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
     """Return whether an engine has an option.
 
     Args:
@@ -141,116 +141,122 @@ def existence(flag: str, version: Version | None, listed: Collection[str] = ()) 
         listed: the options that the engine itself lists; if given, the list decides, and the table only explains.
     """
     name = flag.replace("_", "-").partition(".")[0]
-    row = BY_FLAG.get(name)
+    row = ROWS_BY_FLAG.get(name)
     if listed:
-        return _by_list(name, row, listed)
-    reported = _by_rows(name, row, version)
-    if reported.exists is not None:
-        return reported
-    return _by_releases(name, row, version) or _by_anchors(name, version) or reported
+        return _find_in_list(name, row, listed)
+    from_rows = _find_in_rows(name, row, version)
+    if from_rows.exists is not None:
+        return from_rows
+    return _find_in_releases(name, row, version) or _find_in_anchors(name, version) or from_rows
 
 
-def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
-    meant = options.completed(name, listed)
-    if len(meant) == 1 or f"no-{name}" in listed:
+def _find_in_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
+    matches = options.complete_name(name, listed)
+    if len(matches) == 1 or f"no-{name}" in listed:
         return Existence(True, "the engine lists it")
-    if meant:
-        return Existence(False, f"it could mean {', '.join(meant)}", meant[0])
-    close = "" if row else near(name, listed)
-    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(row), near=close)
+    if matches:
+        return Existence(False, f"it could mean {', '.join(matches)}", matches[0])
+    closest = "" if row else find_similar(name, listed)
+    return Existence(False, f"the engine does not list it{_describe_history(row)}", *_replacement(row), near=closest)
 
 
-def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
+def _find_in_rows(name: str, row: Row | None, version: Version | None) -> Existence:
     if row is None:
         return Existence(None)
     if row.back and at_least(version, row.back):
         return Existence(True, source=row.source)
-    came = _came(row, version)
-    gone = at_least(version, row.removed) if row.removed else False
-    if gone:
-        return Existence(False, f"it was removed in {row.removed}", *_instead(row))
-    if came is False:
-        return Existence(False, f"it came with {row.since}", *_instead(row))
-    if gone is False and came:
+    was_added = _has_been_added(row, version)
+    was_removed = at_least(version, row.removed) if row.removed else False
+    if was_removed:
+        return Existence(False, f"it was removed in {row.removed}", *_replacement(row))
+    if was_added is False:
+        return Existence(False, f"it came with {row.since}", *_replacement(row))
+    if was_removed is False and was_added:
         return Existence(True, source=row.source)
-    return Existence(None, _history(row).removeprefix(", "), *_instead(row))
+    return Existence(None, _describe_history(row).removeprefix(", "), *_replacement(row))
 
 
-def _came(row: Row, version: Version | None) -> bool | None:
+def _has_been_added(row: Row, version: Version | None) -> bool | None:
     """Return True if a release, or every supported release if version is None, has the option; None if that is not known."""
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
 
 
-def _by_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
+def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
     """Return the answer of the releases whose options were read in full.
 
     None if the two releases around this version differ, or it is older or newer than all of them.
     """
-    if version is None or at_least(version, AFTER) is not False:
+    if version is None or at_least(version, FIRST_UNKNOWN_RELEASE) is not False:
         return None
-    before = [release for release in RELEASES if at_least(version, release)]
-    after = [release for release in RELEASES if at_least(version, release) is not True]
-    if not before:
+    earlier = [release for release in RELEASES if at_least(version, release)]
+    later = [release for release in RELEASES if at_least(version, release) is not True]
+    if not earlier:
         return None
-    nearest = {before[-1], after[0] if after and version.base_version != before[-1] else before[-1]}
-    meant = [options.completed(name, options.of_release(release)) for release in nearest]
-    if any(len(names) > 1 for names in meant):
+    nearest = {earlier[-1], later[0] if later and version.base_version != earlier[-1] else earlier[-1]}
+    matches = [options.complete_name(name, options.release_options(release)) for release in nearest]
+    if any(len(names) > 1 for names in matches):
         return None
-    if len({len(names) for names in meant}) > 1:
+    if len({len(names) for names in matches}) > 1:
         return None
-    if meant[0]:
+    if matches[0]:
         return Existence(True, source=row.source if row else "")
-    having = [release for release in RELEASES if name in options.of_release(release)]
-    why = f"no release from {RELEASES[0]} to {RELEASES[-1]} has it"
-    if having and having[0] in after:
-        why = f"it came with {having[0]}"
-    elif having:
-        gone = next(release for release in RELEASES[RELEASES.index(having[0]) :] if release not in having)
-        why = f"it is gone since {gone}"
-    close = "" if having else near(name, options.of_anchor(options.NEWEST))
-    return Existence(False, why, *_instead(row), near=close)
+    releases_with = [release for release in RELEASES if name in options.release_options(release)]
+    reason = f"no release from {RELEASES[0]} to {RELEASES[-1]} has it"
+    if releases_with and releases_with[0] in later:
+        reason = f"it came with {releases_with[0]}"
+    elif releases_with:
+        removed_in = next(
+            release for release in RELEASES[RELEASES.index(releases_with[0]) :] if release not in releases_with
+        )
+        reason = f"it is gone since {removed_in}"
+    closest = "" if releases_with else find_similar(name, options.anchor_options(options.NEWEST))
+    return Existence(False, reason, *_replacement(row), near=closest)
 
 
-def _by_anchors(name: str, version: Version | None) -> Existence | None:
+def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
     """Return the answer of the releases whose options are fully known; None for versions before the first of them."""
-    meant = [options.completed(name, options.of_anchor(release)) for release in options.ANCHORS]
-    if len(meant[-1]) > 1:
-        return Existence(False, f"it could mean {', '.join(meant[-1])}", meant[-1][0])
-    if name in BY_FLAG:
+    matches = [options.complete_name(name, options.anchor_options(release)) for release in options.ANCHORS]
+    if len(matches[-1]) > 1:
+        return Existence(False, f"it could mean {', '.join(matches[-1])}", matches[-1][0])
+    if name in ROWS_BY_FLAG:
         return None
-    has = [len(options) == 1 for options in meant]
-    before = version is not None and at_least(version, options.OLDER) is False
-    if not any(has):
-        why = f"no release from {options.OLDER} to {options.NEWEST} has it"
-        known = version is not None and not before and at_least(version, AFTER) is False
-        return Existence(False if known else None, why, near=near(name, options.of_anchor(options.NEWEST)))
-    if before and not (options.switch_pair(name) and not any(has[:-1])):
+    presence = [len(options) == 1 for options in matches]
+    is_older = version is not None and at_least(version, options.OLDEST_ANCHOR) is False
+    if not any(presence):
+        reason = f"no release from {options.OLDEST_ANCHOR} to {options.NEWEST} has it"
+        is_known = version is not None and not is_older and at_least(version, FIRST_UNKNOWN_RELEASE) is False
+        return Existence(
+            False if is_known else None, reason, near=find_similar(name, options.anchor_options(options.NEWEST))
+        )
+    if is_older and not (options.opposite_switch(name) and not any(presence[:-1])):
         return None
-    return _between(has, version)
+    return _find_between_anchors(presence, version)
 
 
-def _between(has: Sequence[bool], version: Version | None) -> Existence:
+def _find_between_anchors(presence: Sequence[bool], version: Version | None) -> Existence:
     """Return the existence of an option in a release, from the releases that are fully known. has: by ANCHORS."""
-    if all(has):
+    if all(presence):
         return Existence(True)
-    here = sum(at_least(version, release) is True for release in options.ANCHORS) - 1
-    last = has.index(True) if True in has else 0
-    came = options.ANCHORS[last]
-    if here >= last:
+    version_index = sum(at_least(version, release) is True for release in options.ANCHORS) - 1
+    first_index = presence.index(True) if True in presence else 0
+    introduced_in = options.ANCHORS[first_index]
+    if version_index >= first_index:
         return Existence(True)
-    lacking = options.ANCHORS[last - 1]
+    lacking = options.ANCHORS[first_index - 1]
     if version is not None and version.release[:2] <= Version(lacking).release[:2]:
-        return Existence(False, f"it came with {came}" if came == options.NEWEST else f"it came after {lacking}")
-    return Existence(None, f"it came after {lacking}, with {came} at the latest")
+        return Existence(
+            False, f"it came with {introduced_in}" if introduced_in == options.NEWEST else f"it came after {lacking}"
+        )
+    return Existence(None, f"it came after {lacking}, with {introduced_in} at the latest")
 
 
-def _history(row: Row | None) -> str:
+def _describe_history(row: Row | None) -> str:
     if row is None:
         return ""
     return f", it was removed in {row.removed}" if row.removed else f", it came with {row.since}" if row.since else ""
 
 
-def _instead(row: Row | None) -> tuple[str, str]:
+def _replacement(row: Row | None) -> tuple[str, str]:
     return (row.instead, row.source) if row else ("", "")

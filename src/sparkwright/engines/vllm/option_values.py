@@ -10,78 +10,84 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from sparkwright.engines.option_table import SHOWN_CHARS, ListedOptions, Option, keeps
+from sparkwright.engines.option_table import MAX_SHOWN_CHARS, ListedOptions, Option, is_within_limit
 from sparkwright.engines.vllm import options
-from sparkwright.visible import first, one_line
+from sparkwright.visible import join_first, one_line
 
 _OPTION_LINE = re.compile(r"^  -\S.*", re.M)
 _NAME = re.compile(r"(?:^|, )--([a-zA-Z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}]+)\}(.*)")
-MANY, OPEN = "...", "*"
+MANY_MARK, OPEN_MARK = "...", "*"
 #: kinds of options that are only in the help: a "word" may have any value
 _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?": "text or nothing", "words": "text?+"}
 
 
 def listed(help_text: str) -> dict[str, str]:
     """Return the shape of each option by its own name, without dashes; empty if the text is not a list of options."""
-    rows = (_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
+    rows = (_parse_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
     return {name: shape for names, shape in rows for name in names}
 
 
 @functools.lru_cache(maxsize=1)
-def usual() -> Mapping[str, str]:
+def reference_shapes() -> Mapping[str, str]:
     """Return the shapes of the release in the table."""
-    shapes = {name: _shape_of(option) for name, option in known().items()}
-    others = (word[2:] for option in known().values() for word in option.words[1:] if word.startswith("--"))
-    return {**shapes, "help": "bare switch", **{name: shapes[options.other_names()[name]] for name in others}}
+    shapes = {name: _option_shape(option) for name, option in known_options().items()}
+    aliases = (word[2:] for option in known_options().values() for word in option.words[1:] if word.startswith("--"))
+    return {**shapes, "help": "bare switch", **{name: shapes[options.aliases()[name]] for name in aliases}}
 
 
-KEPT = ListedOptions(options.VERSION, usual)
+STORED_OPTIONS = ListedOptions(options.TABLE_RELEASE, reference_shapes)
 
 
-def option(name: str, shapes: Collection[str]) -> Option | None:
+def find_option(name: str, shapes: Collection[str]) -> Option | None:
     """Return the values that an option takes; None if nothing is known.
 
     shapes: the engine's own, from `listed`; if empty, the table alone decides. A list without shapes only says which options
     exist.
     """
-    here = known().get(name)
+    known_option = known_options().get(name)
     shape = shapes.get(name) if isinstance(shapes, Mapping) else None
     if shape is None:
-        return None if shapes and name not in shapes else here
-    if here is not None and _shape_of(here) == shape:
-        return here
-    own, choices = here or Option(""), _CHOICES.fullmatch(shape)
+        return None if shapes and name not in shapes else known_option
+    if known_option is not None and _option_shape(known_option) == shape:
+        return known_option
+    base, choices = known_option or Option(""), _CHOICES.fullmatch(shape)
     if choices is None:
-        return replace(own, kind=_KINDS.get(shape, ""), choices=(), names=())
-    words, open_to_more = tuple(choices[1].split(",")), choices[2] == OPEN
-    kind = "text?+" if choices[2] == MANY else here.kind if here is not None and _plain(here) == "word" else "text?"
-    return replace(own, kind=kind, choices=() if open_to_more else words, names=words if open_to_more else ())
+        return replace(base, kind=_KINDS.get(shape, ""), choices=(), names=())
+    words, open_to_more = tuple(choices[1].split(",")), choices[2] == OPEN_MARK
+    kind = (
+        "text?+"
+        if choices[2] == MANY_MARK
+        else known_option.kind
+        if known_option is not None and _plain_shape(known_option) == "word"
+        else "text?"
+    )
+    return replace(base, kind=kind, choices=() if open_to_more else words, names=words if open_to_more else ())
 
 
-def _shape(line: str) -> tuple[list[str], str]:
+def _parse_shape(line: str) -> tuple[list[str], str]:
     head = re.split(r"\s{2,}", line)[0]
     names = _NAME.findall(head)
-    own = [name for name in names if not name.startswith("no-") or name.removeprefix("no-") not in names]
-    takes = re.split(r", (?=-)", head)[0].partition(" ")[2]
-    if not takes:
-        return own, "switch" if len(names) > 1 else "bare switch"
-    choices = _CHOICES.match(takes)
+    own_names = [name for name in names if not name.startswith("no-") or name.removeprefix("no-") not in names]
+    placeholder = re.split(r", (?=-)", head)[0].partition(" ")[2]
+    if not placeholder:
+        return own_names, "switch" if len(names) > 1 else "bare switch"
+    choices = _CHOICES.match(placeholder)
     if choices is None:
-        one_or_none = re.fullmatch(r"\[\w+\]", takes)
-        return own, "words" if takes.endswith("...]") else "word?" if one_or_none else "word"
+        one_or_none = re.fullmatch(r"\[\w+\]", placeholder)
+        return own_names, "words" if placeholder.endswith("...]") else "word?" if one_or_none else "word"
     words = ",".join(word for word in choices[1].split(",") if word != "None")
-    more = MANY if choices[2].endswith("...]") else OPEN if choices[2] else ""
-    return own, f"{{{words}}}{more}"
+    more = MANY_MARK if choices[2].endswith("...]") else OPEN_MARK if choices[2] else ""
+    return own_names, f"{{{words}}}{more}"
 
 
-def _shape_of(option: Option) -> str:
+def _option_shape(option: Option) -> str:
     words = option.choices or (option.names if option.listed else ())
-    more = MANY if option.many else OPEN if option.names else ""
-    return f"{{{','.join(words)}}}{more}" if words else _plain(option)
+    more = MANY_MARK if option.takes_many else OPEN_MARK if option.names else ""
+    return f"{{{','.join(words)}}}{more}" if words else _plain_shape(option)
 
 
-def _plain(option: Option) -> str:
+def _plain_shape(option: Option) -> str:
     if "switch" in option.kind:
         return option.kind
     return "words" if option.kind.endswith("+") else "word?" if option.kind.endswith("nothing") else "word"
@@ -91,8 +97,8 @@ def _plain(option: Option) -> str:
 #
 # A value is checked as the words that `flags.argv` makes of it. An option that is not known accepts any value.
 
-Sort = Literal["kind", "choice", "name", "range"]
-NEAR, SHOWN_CHOICES = 0.6, 12
+LimitKind = Literal["kind", "choice", "name", "range"]
+MIN_SIMILARITY, MAX_SHOWN_CHOICES = 0.6, 12
 
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -100,109 +106,118 @@ _SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
 _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
 
-class Misfit(NamedTuple):
+class InvalidValue(NamedTuple):
     """A value that an option does not take."""
 
     #: kind of limit that the value breaks
-    sort: Sort
+    sort: LimitKind
     #: as "must be at least 1, got -3"
     why: str
     #: the value that was probably meant, "" if unknown
     near: str = ""
 
 
-def known() -> Mapping[str, Option]:
+def known_options() -> Mapping[str, Option]:
     """Return the options of the release in the table, by name."""
     return options.TABLE.newest
 
 
-def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
+def find_broken_limit(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
     """Return the config class and the first limit that a value breaks in a release, as ">=1"; None if nothing is known against
     it."""
-    option = known().get(name)
+    option = known_options().get(name)
     if option is None or not option.limits or version < tuple(map(int, option.since.split("."))):
         return None
     limits = " ".join(option.limits).split()
-    return next(((option.source, limit) for limit in limits if not keeps(value, limit)), None)
+    return next(((option.source, limit) for limit in limits if not is_within_limit(value, limit)), None)
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Return a whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         return int(text)
-    number, unit = found.groups()
+    number, unit = match.groups()
     return int(number) * _BINARY[unit] if unit in _BINARY else int(float(number) * _DECIMAL[unit])
 
 
-def repeats(name: str) -> bool:
+def is_repeated(name: str) -> bool:
     """Return True if an option is written once for each of its values."""
-    option = known().get(name)
+    option = known_options().get(name)
     return option is not None and option.kind.endswith("repeated")
 
 
-def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None:
+def find_misfit(name: str, value: Any, option: Option | None = None) -> InvalidValue | None:
     """Return the problem with a value; None if nothing is known against it. option: the engine's own, else that of the table."""
-    option = option or known().get(name)
+    option = option or known_options().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
         return None
     if isinstance(value, bool):
-        bare = value and option.kind == "text or nothing"
-        return None if bare else Misfit("kind", f"needs a value, got {str(value).lower()}")
-    if isinstance(value, list | tuple) and not option.many and option.kind.rstrip("?") != "json" and len(value) > 1:
-        return Misfit("kind", f"takes one value, got {len(value)}")
-    found = (_of_word(name, word, option) for word in words(value, option))
-    return next((item for item in found if item), None)
+        is_bare = value and option.kind == "text or nothing"
+        return None if is_bare else InvalidValue("kind", f"needs a value, got {str(value).lower()}")
+    if (
+        isinstance(value, list | tuple)
+        and not option.takes_many
+        and option.kind.rstrip("?") != "json"
+        and len(value) > 1
+    ):
+        return InvalidValue("kind", f"takes one value, got {len(value)}")
+    problems = (_check_word(name, word, option) for word in value_words(value, option))
+    return next((item for item in problems if item), None)
 
 
-def words(value: Any, option: Option | None) -> list[str]:
+def value_words(value: Any, option: Option | None) -> list[str]:
     """Return the words of a value after the option's name; for an option that takes JSON, a list is one word too."""
     as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(value, list | tuple)
-    each = value if isinstance(value, list | tuple) and not as_json else [value]
+    items = value if isinstance(value, list | tuple) and not as_json else [value]
     return [
-        json.dumps(item, separators=(",", ":")) if as_json or isinstance(item, Mapping) else str(item) for item in each
+        json.dumps(item, separators=(",", ":")) if as_json or isinstance(item, Mapping) else str(item) for item in items
     ]
 
 
-def _of_word(name: str, word: str, option: Option) -> Misfit | None:
-    got = f"got {one_line(repr(word), at_most=SHOWN_CHARS)}"
-    if _taken_for_an_option(word):
-        return Misfit("kind", f"can't begin with a dash, {got}")
+def _check_word(name: str, word: str, option: Option) -> InvalidValue | None:
+    got = f"got {one_line(repr(word), max_chars=MAX_SHOWN_CHARS)}"
+    if _looks_like_option(word):
+        return InvalidValue("kind", f"can't begin with a dash, {got}")
     if "?" in option.kind and word in ("", "None"):
         return None
-    base = re.split(r"[?+]| repeated| or nothing", option.kind)[0]
+    base_kind = re.split(r"[?+]| repeated| or nothing", option.kind)[0]
     try:
-        value = READ[base][0](word)
+        value = READERS[base_kind][0](word)
     except (ValueError, RecursionError):
-        return Misfit("kind", f"must be {READ[base][1]}, {got}")
+        return InvalidValue("kind", f"must be {READERS[base_kind][1]}, {got}")
     known_as = word.lower().replace("-", "_") if option.folded else str(value)
-    sorts: tuple[tuple[Sort, tuple[str, ...]], ...] = (
+    sorts: tuple[tuple[LimitKind, tuple[str, ...]], ...] = (
         ("choice", option.choices),
         ("name", option.names if word else ()),
     )
     for sort, allowed in sorts:
         if allowed and known_as not in allowed:
-            return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", _near(word, allowed))
-    outside = option.outside(value)
-    return Misfit("range", f"{outside}, got {one_line(word, at_most=SHOWN_CHARS)}") if outside else None
+            return InvalidValue(
+                sort, f"must be one of {join_first(allowed, MAX_SHOWN_CHOICES)}, {got}", _find_closest(word, allowed)
+            )
+    outside = option.describe_violation(value)
+    return InvalidValue("range", f"{outside}, got {one_line(word, max_chars=MAX_SHOWN_CHARS)}") if outside else None
 
 
-def _near(word: str, allowed: tuple[str, ...]) -> str:
+def _find_closest(word: str, allowed: tuple[str, ...]) -> str:
     """Return the value that a word is a typing error of; empty for none.
 
     Names that only share an ending, as nemotron_json and qwen3_json, are not near.
     """
-    head = _head(word)
-    alike = [item for item in allowed if difflib.SequenceMatcher(None, head, _head(item)).ratio() >= NEAR]
-    return next(iter(difflib.get_close_matches(word, alike, n=1, cutoff=NEAR)), "")
+    head = _model_family(word)
+    alike = [
+        item for item in allowed if difflib.SequenceMatcher(None, head, _model_family(item)).ratio() >= MIN_SIMILARITY
+    ]
+    return next(iter(difflib.get_close_matches(word, alike, n=1, cutoff=MIN_SIMILARITY)), "")
 
 
-def _head(name: str) -> str:
+def _model_family(name: str) -> str:
     """Return the part before the first _, - or dot: a parser's model family."""
     return re.split(r"[_.-]", name.lower(), maxsplit=1)[0]
 
 
-def _taken_for_an_option(word: str) -> bool:
+def _looks_like_option(word: str) -> bool:
     """Return True if the parser takes a word for an option.
 
     Seen on 0.32.0: a negative whole number is a value, one with a dot is taken for a part of a mapping, as --config.key.
@@ -212,40 +227,40 @@ def _taken_for_an_option(word: str) -> bool:
     return "." in word or (" " not in word and re.fullmatch(r"-\d+", word) is None)
 
 
-def _size_or_auto(word: str) -> int:
-    return -1 if word.strip() == "-1" or word.strip().lower() == "auto" else size(word)
+def _parse_size_or_auto(word: str) -> int:
+    return -1 if word.strip() == "-1" or word.strip().lower() == "auto" else parse_size(word)
 
 
-def _object(word: str) -> Any:
+def _parse_object(word: str) -> Any:
     """Return JSON whose numbers may have units."""
-    found = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(size(seen[1])) if seen[1] else seen[0], word))
-    if not isinstance(found, dict):
+    value = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(parse_size(seen[1])) if seen[1] else seen[0], word))
+    if not isinstance(value, dict):
         raise ValueError("no object")
-    return found
+    return value
 
 
-def _text_or_json(word: str) -> Any:
+def _parse_text_or_json(word: str) -> Any:
     return json.loads(word) if re.fullmatch(r"(?s)\s*{.*}\s*", word) else word
 
 
-def _module(word: str) -> Any:
+def _parse_lora_module(word: str) -> Any:
     """Return a LoRA module as its option's action reads it."""
     if "=" in word and "," not in word:
         return word
-    found = json.loads(word)
-    if not isinstance(found, dict) or not {"name", "path"} <= found.keys():
+    module = json.loads(word)
+    if not isinstance(module, dict) or not {"name", "path"} <= module.keys():
         raise ValueError("no module")
-    return found
+    return module
 
 
-READ: dict[str, tuple[Callable[[str], Any], str]] = {
+READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
-    "size": (size, "a whole number, or one with a unit such as 32k"),
-    "size or auto": (_size_or_auto, "a whole number, one with a unit such as 32k, or auto"),
+    "size": (parse_size, "a whole number, or one with a unit such as 32k"),
+    "size or auto": (_parse_size_or_auto, "a whole number, one with a unit such as 32k, or auto"),
     "float": (float, "a number"),
     "text": (str, "text"),
-    "text or json": (_text_or_json, "text, or a mapping"),
+    "text or json": (_parse_text_or_json, "text, or a mapping"),
     "json": (json.loads, "a mapping or a list, as YAML or as JSON"),
-    "module": (_module, "NAME=PATH, or a mapping with name and path"),
-    "object": (_object, "a mapping, as YAML or as JSON"),
+    "module": (_parse_lora_module, "NAME=PATH, or a mapping with name and path"),
+    "object": (_parse_object, "a mapping, as YAML or as JSON"),
 }

@@ -18,23 +18,23 @@ from typing import Any
 from sparkwright.engines.option_table import OptionTable
 
 
-def _order(release: str) -> Any:
+def _parse_release(release: str) -> Any:
     from packaging.version import Version
 
     return Version(release)
 
 
-TABLE = OptionTable(Path(__file__).parent, _order)
+TABLE = OptionTable(Path(__file__).parent, _parse_release)
 #: release of the options in the table
-VERSION = TABLE.release
+TABLE_RELEASE = TABLE.release
 #: the oldest release that the table was compared with
 OLDEST = "0.11.2"
 #: releases between which an option's existence is certain. Their lists were compared with their own `--help=all` (tests/data, and
 #: the report of 0.33.0 in tests/data/engine-agreement), and 0.22.1's with the options that its image's parser lists
-ANCHORS = OLDER, NEWER, NEWEST = "0.22.1", VERSION, "0.33.0"
+ANCHORS = OLDEST_ANCHOR, MIDDLE_ANCHOR, NEWEST = "0.22.1", TABLE_RELEASE, "0.33.0"
 
 
-def switch_pair(name: str) -> str:
+def opposite_switch(name: str) -> str:
     """Return the other name of a switch of NEWEST, as disable-lora for enable-lora; "" for an option without one."""
     if name.startswith("enable-"):
         return name.replace("enable-", "disable-", 1)
@@ -42,39 +42,39 @@ def switch_pair(name: str) -> str:
 
 
 @functools.cache
-def of_release(release: str) -> frozenset[str]:
+def release_options(release: str) -> frozenset[str]:
     """Return the names of the options of a release that was read in full."""
     from sparkwright.engines.vllm import releases
 
-    at = releases.read().index(release)
-    rows = releases.having("options").items()
-    return frozenset(name for name, runs in rows if any(first <= at <= last for first, last in runs))
+    index = releases.release_names().index(release)
+    rows = releases.release_runs("options").items()
+    return frozenset(name for name, runs in rows if any(first <= index <= last for first, last in runs))
 
 
 @functools.cache
-def of_anchor(release: str) -> frozenset[str]:
+def anchor_options(release: str) -> frozenset[str]:
     """Return the names of the options that start a server, in one of ANCHORS."""
-    return of_release(release) - {"help"}
+    return release_options(release) - {"help"}
 
 
 @functools.cache
-def every() -> frozenset[str]:
+def all_options() -> frozenset[str]:
     """Return the names of the options of all ANCHORS."""
-    return frozenset[str]().union(*map(of_anchor, ANCHORS))
+    return frozenset[str]().union(*map(anchor_options, ANCHORS))
 
 
 @functools.cache
-def other_names() -> Mapping[str, str]:
+def aliases() -> Mapping[str, str]:
     """Return the own name of each option by its short names and its other long ones, without dashes."""
     return {word.lstrip("-"): option.name for option in TABLE.newest.values() for word in option.words[1:]}
 
 
-def completed(name: str, known: Collection[str]) -> list[str]:
+def complete_name(name: str, names: Collection[str]) -> list[str]:
     """Return the options that a name stands for: itself, or all that it is a prefix of; the engine's parser completes an
     unambiguous prefix.
 
     Seen: 0.32.0 takes --max-num-seq for --max-num-seqs, and calls --max-num ambiguous.
     """
-    if name in known:
+    if name in names:
         return [name]
-    return sorted(option for option in known if option.startswith(name) and not option.startswith("no-"))
+    return sorted(option for option in names if option.startswith(name) and not option.startswith("no-"))

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.model.architecture import classify
-from sparkwright.engines.parallel import ClusterMember, Share, Split
+from sparkwright.engines.parallel import ClusterMember, MemberSettings, Split
 from sparkwright.engines.vllm import flags as own
 from sparkwright.engines.vllm import member_log
 from sparkwright.engines.vllm.splits import SPLITS, SplitCase
@@ -20,50 +20,50 @@ from sparkwright.engines.vllm.splits import SPLITS, SplitCase
 # documentation of its variables; a real group of two of 0.32.0 (duration of a stop, effect of an unset time limit).
 
 #: the address for vLLM's message queue; without it, that of the route to the internet
-OWN_ADDRESS = "VLLM_HOST_IP"
+HOST_IP_VARIABLE = "VLLM_HOST_IP"
 #: the interface for the members' TCP: NCCL's bootstrap, gloo, tensorpipe
-INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 #: the RDMA adapters; others are not used. No NCCL_IB_GID_INDEX: an index moves, and a pin that no longer fits hangs
-ADAPTERS = "NCCL_IB_HCA"
+ADAPTERS_VARIABLE = "NCCL_IB_HCA"
 #: a group with a lost or hung member ends itself after this time; 300 s by default, during which /health answers 200
-STEP_TIMEOUT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+STEP_TIMEOUT_VARIABLE = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 STEP_TIMEOUT_S = 90
 #: makes NCCL log the network that it uses, but not every operation
 TRACE = "NCCL_DEBUG"
-TRACED = {TRACE: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+TRACE_VARIABLES = {TRACE: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 #: variables that no recipe sets in a cluster; it may override STEP_TIMEOUT and TRACE
-VARIABLES: Sequence[str] = (OWN_ADDRESS, *INTERFACE, ADAPTERS)
+VARIABLES: Sequence[str] = (HOST_IP_VARIABLE, *INTERFACE_VARIABLES, ADAPTERS_VARIABLE)
 
 #: a worker takes 11 to 12.4 s to stop (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker kills after 10
 STOP_TIMEOUT_S = 30
 
 #: RDMA pins memory and opens the adapters' devices; without any of them NCCL falls back to sockets
-RDMA: dict[str, Any] = {"devices": ["/dev/infiniband"], "cap_add": ["IPC_LOCK"]}
-MEMLOCK = {"memlock": "-1"}
+RDMA_OPTIONS: dict[str, Any] = {"devices": ["/dev/infiniband"], "cap_add": ["IPC_LOCK"]}
+MEMLOCK_ULIMIT = {"memlock": "-1"}
 #: NCCL opens a socket and a queue pair for every channel and member
-NOFILE = {"nofile": "1048576"}
+NOFILE_ULIMIT = {"nofile": "1048576"}
 
 
-def variables_of(member: ClusterMember) -> dict[str, str]:
+def member_variables(member: ClusterMember) -> dict[str, str]:
     """Return the variables of one member. Interfaces and adapters that its host does not name are left for NCCL to find."""
-    found = {OWN_ADDRESS: member.address}
+    variables = {HOST_IP_VARIABLE: member.address}
     if member.interfaces:
-        found |= dict.fromkeys(INTERFACE, member.interfaces[0])
+        variables |= dict.fromkeys(INTERFACE_VARIABLES, member.interfaces[0])
     if member.adapters:
-        found[ADAPTERS] = ",".join(member.adapters)
+        variables[ADAPTERS_VARIABLE] = ",".join(member.adapters)
     if member.rank == 0:
-        found[STEP_TIMEOUT] = str(STEP_TIMEOUT_S)
-    return found | (TRACED if member.traced else {})
+        variables[STEP_TIMEOUT_VARIABLE] = str(STEP_TIMEOUT_S)
+    return variables | (TRACE_VARIABLES if member.traced else {})
 
 
-def options(member: ClusterMember) -> dict[str, Any]:
+def container_options(member: ClusterMember) -> dict[str, Any]:
     """Return the container options of one member, by their names in a recipe. Never privileged; /dev/shm is as the recipe sets
     it."""
     network: dict[str, Any] = {"network": "host"}
     if not member.adapters:
-        return {**network, "ulimits": NOFILE}
-    return {**network, **RDMA, "ulimits": {**MEMLOCK, **NOFILE}}
+        return {**network, "ulimits": NOFILE_ULIMIT}
+    return {**network, **RDMA_OPTIONS, "ulimits": {**MEMLOCK_ULIMIT, **NOFILE_ULIMIT}}
 
 
 # The flags with which the members of a cluster find each other: vLLM's own multi-node backend, `mp`.
@@ -80,45 +80,45 @@ SET_BY: Mapping[str, str] = {
     own.PIPELINE: "parallel",
     own.MEMBERS: "parallel",
     own.RANK: "the order of the group's hosts",
-    own.HEAD: "the group's `cluster.head`",
+    own.HEAD_ADDRESS: "the group's `cluster.head`",
     own.MASTER_PORT: "the group's `cluster.port`",
     own.HEADLESS: "the group's `cluster.head`",
 }
 
 
-def flags_of(member: ClusterMember) -> dict[str, Any]:
+def member_flags(member: ClusterMember) -> dict[str, Any]:
     """Return the flags of one member; None removes a flag of the recipe. They differ between members in the rank and what follows
     from it.
 
     None of them depends on the engine's version, which is known only once the image is there; a second deploy would otherwise
     build another command.
     """
-    worker = member.rank > 0
-    found: dict[str, Any] = {
+    is_worker = member.rank > 0
+    flags: dict[str, Any] = {
         own.TENSOR: member.split.tensor,
         own.PIPELINE: member.split.pipeline,
         own.MEMBERS: member.split.hosts,
         own.RANK: member.rank,
-        own.HEAD: member.head_address,
+        own.HEAD_ADDRESS: member.head_address,
         own.MASTER_PORT: member.master_port,
-        own.HEADLESS: True if worker else None,
+        own.HEADLESS: True if is_worker else None,
     }
-    if worker:  # it has no API; with --headless the engine refuses this option
-        found[own.API_SERVERS] = None
-    return found
+    if is_worker:  # it has no API; with --headless the engine refuses this option
+        flags[own.API_SERVERS] = None
+    return flags
 
 
 #: the reader of a member's log, and the judgement of a failure
 member = member_log.member
-of_another = member_log.of_another
+of_another = member_log.is_peer_failure
 
 
-def share(member: ClusterMember) -> Share:
+def share(member: ClusterMember) -> MemberSettings:
     """Return the settings with which a member is started."""
-    return Share(
-        flags_of(member),
-        variables_of(member),
-        options(member),
+    return MemberSettings(
+        member_flags(member),
+        member_variables(member),
+        container_options(member),
         STOP_TIMEOUT_S,
     )
 

@@ -14,35 +14,35 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-Part = Literal["options", "architectures", "variables"]
+TableName = Literal["options", "architectures", "variables"]
 #: indexes in `read()`: the first and the last release of a run
 Run = tuple[int, int]
 FILE = Path(__file__).with_suffix(".json")
 
 
 @cache
-def _kept() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(FILE.read_bytes())
-    return found
+def _load_tables() -> Mapping[str, Any]:
+    tables: Mapping[str, Any] = json.loads(FILE.read_bytes())
+    return tables
 
 
 @cache
-def read() -> tuple[str, ...]:
+def release_names() -> tuple[str, ...]:
     """Return the releases whose source was read, oldest first."""
-    return tuple(_kept()["releases"])
+    return tuple(_load_tables()["releases"])
 
 
 @cache
-def having(part: Part) -> Mapping[str, tuple[Run, ...]]:
+def release_runs(part: TableName) -> Mapping[str, tuple[Run, ...]]:
     """Return the runs of releases that have a name, oldest first, by name."""
-    at = {release: index for index, release in enumerate(read())} | {"": len(read()) - 1}
-    rows = {name: [run.partition("..") for run in runs.split(", ")] for name, runs in _kept()[part].items()}
-    return {name: tuple((at[first], at[last]) for first, _, last in runs) for name, runs in rows.items()}
+    indexes = {release: index for index, release in enumerate(release_names())} | {"": len(release_names()) - 1}
+    rows = {name: [run.partition("..") for run in runs.split(", ")] for name, runs in _load_tables()[part].items()}
+    return {name: tuple((indexes[first], indexes[last]) for first, _, last in runs) for name, runs in rows.items()}
 
 
-def changed_with(index: int) -> str:
+def find_introduction(index: int) -> str:
     """Return the release that brought a change seen first in the one at this index: the first of its minor releases, unless an
     older patch of it was read too."""
-    release, before = Version(read()[index]), Version(read()[index - 1])
-    same = index > 0 and before.release[:2] == release.release[:2]
-    return read()[index] if same else f"{release.major}.{release.minor}.0"
+    release, previous = Version(release_names()[index]), Version(release_names()[index - 1])
+    same_minor = index > 0 and previous.release[:2] == release.release[:2]
+    return release_names()[index] if same_minor else f"{release.major}.{release.minor}.0"

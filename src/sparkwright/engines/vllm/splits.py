@@ -11,7 +11,7 @@ from packaging.version import Version
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import Architecture, classify
-from sparkwright.engines.model.config_parts import Part
+from sparkwright.engines.model.config_parts import ConfigPart
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import flags as own
 from sparkwright.engines.vllm import versions
@@ -20,63 +20,63 @@ from sparkwright.engines.vllm.versions import at_least
 #: pipeline parallelism over hosts: broken in 0.18.0 (issue 37933), fixed by pull request 40150
 PIPELINE_SINCE = "0.20.0"
 #: the first release whose layers were not read
-UNTIL = "0.33.0"
+FIRST_UNREAD_RELEASE = "0.33.0"
 #: heads that are divided among the hosts and never copied: of Mamba-2 and of linear attention
-DIVIDED = {
+DIVIDED_HEADS = {
     "mamba_num_heads": "Mamba heads",
     "mamba_n_heads": "Mamba heads",
     "linear_num_value_heads": "linear attention value heads",
     "linear_num_key_heads": "linear attention key heads",
 }
-GROUPS = ("n_groups", "mamba_n_groups")
-KV_HEADS = "num_key_value_heads"
+GROUP_KEYS = ("n_groups", "mamba_n_groups")
+KV_HEADS_KEY = "num_key_value_heads"
 #: multi-head latent attention has one KV head, which each host holds
-LATENT = "kv_lora_rank"
+LATENT_RANK_KEY = "kv_lora_rank"
 
 
-def tensor(model: Architecture, hosts: int) -> str:
+def check_tensor(model: Architecture, hosts: int) -> str:
     """Return why the layers can't be divided among these hosts, as "its 9 attention heads do not divide by 2"."""
-    return heads(model, hosts) or other_heads(model, hosts)
+    return check_heads(model, hosts) or check_other_heads(model, hosts)
 
 
-def heads(model: Architecture, hosts: int) -> str:
+def check_heads(model: Architecture, hosts: int) -> str:
     """Return why the attention heads can't be divided among these hosts; every release checks them first."""
-    count = Part("", model.text).number("num_attention_heads")
+    count = ConfigPart("", model.text).number("num_attention_heads")
     return f"its {count} attention heads do not divide by {hosts}" if count and count % hosts else ""
 
 
-def other_heads(model: Architecture, hosts: int) -> str:
+def check_other_heads(model: Architecture, hosts: int) -> str:
     """Return why the other heads of the model's layers can't be divided; a custom build may have layers without this limit."""
-    return next(_undivided(Part("", model.text), hosts), "") if hosts > 1 else ""
+    return next(_find_undivided(ConfigPart("", model.text), hosts), "") if hosts > 1 else ""
 
 
-def pipeline(model: Architecture, hosts: int) -> str:
+def check_pipeline(model: Architecture, hosts: int) -> str:
     """Return why the model has too few layers for these hosts."""
     if hosts > 1 and model.layers and model.layers < hosts:
         return f"its {model.layers} layers are fewer than the {hosts} hosts"
     return ""
 
 
-def old_pipeline(version: Version | None) -> bool:
+def is_pipeline_broken(version: Version | None) -> bool:
     """Return True if this release is known to fail with pipeline parallelism over hosts."""
     return at_least(version, PIPELINE_SINCE) is False
 
 
-def _undivided(text: Part, hosts: int) -> Iterator[str]:
-    kv_heads = text.number(KV_HEADS)
-    if kv_heads and not text.number(LATENT) and kv_heads % hosts and hosts % kv_heads:
+def _find_undivided(text: ConfigPart, hosts: int) -> Iterator[str]:
+    kv_heads = text.number(KV_HEADS_KEY)
+    if kv_heads and not text.number(LATENT_RANK_KEY) and kv_heads % hosts and hosts % kv_heads:
         yield f"its {kv_heads} KV heads can neither be divided by {hosts} nor copied evenly"
-    for name, title in DIVIDED.items():
+    for name, title in DIVIDED_HEADS.items():
         if (count := text.number(name)) and count % hosts:
             yield f"its {count} {title} do not divide by {hosts}"
-    if (groups := text.number(*GROUPS)) and groups > 1 and groups % hosts and _is_mamba2(text):
+    if (groups := text.number(*GROUP_KEYS)) and groups > 1 and groups % hosts and _is_mamba2(text):
         yield f"its {groups} Mamba groups do not divide by {hosts}"
-    nested = Part("", text.mapping(tables.LINEAR_CONFIG) or {})
+    nested = ConfigPart("", text.mapping(tables.LINEAR_CONFIG_KEY) or {})
     if (count := nested.number("num_heads")) and count % hosts:
         yield f"its {count} linear attention heads do not divide by {hosts}"
 
 
-def _is_mamba2(text: Part) -> bool:
+def _is_mamba2(text: ConfigPart) -> bool:
     return bool(text.number("mamba_num_heads", "mamba_n_heads"))
 
 
@@ -86,7 +86,7 @@ def _is_mamba2(text: Part) -> bool:
 # CohereAsrForConditionalGeneration, Dots3NoteForCausalLM, FunASRForConditionalGeneration, KananaVForConditionalGeneration;
 # DeepseekV4ForConditionalGeneration is a stub there.
 
-MODELS = frozenset(
+NO_PIPELINE_MODELS = frozenset(
     """
         AriaForConditionalGeneration DiffusionGemmaForBlockDiffusion
         FireRedASR2ForConditionalGeneration Gemma3nForCausalLM Gemma3nForConditionalGeneration HrmTextForCausalLM
@@ -131,15 +131,15 @@ class SplitCase:
     def ways(self) -> tuple[Way, ...]:
         """Return the valid splits over as many hosts, else the advice to use fewer or more hosts."""
         hosts = self.split.hosts
-        fitting = [split for split in _splits(hosts) if split != self.split and self._fits(split)]
+        fitting = [split for split in _list_splits(hosts) if split != self.split and self._fits(split)]
         if fitting:
-            return tuple(Way(f"write `parallel: {written(split)}`") for split in fitting[:2])
+            return tuple(Way(f"write `parallel: {format_split(split)}`") for split in fitting[:2])
         return (Way("serve it from another number of hosts, or from each host alone"),)
 
     def _fits(self, split: Split) -> bool:
-        refused = tensor(self.architecture, split.tensor)
-        refused = refused or pipeline(self.architecture, split.pipeline)
-        return not refused and not (split.pipeline > 1 and old_pipeline(self.version))
+        problem = check_tensor(self.architecture, split.tensor)
+        problem = problem or check_pipeline(self.architecture, split.pipeline)
+        return not problem and not (split.pipeline > 1 and is_pipeline_broken(self.version))
 
 
 @dataclass(frozen=True)
@@ -157,31 +157,31 @@ class SplitExample:
         return SplitCase(self.split, own.named(self.flags), classify(self.model), versions.parse(self.version))
 
 
-def as_keys(split: Split) -> dict[str, int]:
+def recipe_keys(split: Split) -> dict[str, int]:
     """Return a split as a recipe writes it, without sizes of 1."""
     sizes = {"tensor": split.tensor, "pipeline": split.pipeline}
     return {name: size for name, size in sizes.items() if size > 1}
 
 
-def _shown(example: SplitExample) -> dict[str, Any]:
+def _describe_example(example: SplitExample) -> dict[str, Any]:
     return {
         "engine": "vllm",
         "flags": example.flags,
         "version": example.version,
-        "parallel": as_keys(example.split),
+        "parallel": recipe_keys(example.split),
     }
 
 
-SPLITS: Rules[SplitCase, SplitExample] = Rules(SplitExample.case, _shown)
+SPLITS: Rules[SplitCase, SplitExample] = Rules(SplitExample.case, _describe_example)
 rule = SPLITS.rule
 
 
-def written(split: Split) -> str:
+def format_split(split: Split) -> str:
     """Return a split as a recipe's text: `{tensor: 2}`."""
-    return "{" + ", ".join(f"{name}: {size}" for name, size in as_keys(split).items()) + "}"
+    return "{" + ", ".join(f"{name}: {size}" for name, size in recipe_keys(split).items()) + "}"
 
 
-def _splits(hosts: int) -> list[Split]:
+def _list_splits(hosts: int) -> list[Split]:
     """Return all splits over these hosts, the most tensor parallel first, since it speeds up one stream."""
     return [Split(hosts // index, index) for index in range(1, hosts + 1) if hosts % index == 0]
 
@@ -189,16 +189,16 @@ def _splits(hosts: int) -> list[Split]:
 __all__ = ["SPLITS"]
 
 
-EXPERTS = "enable-expert-parallel"
+EXPERT_PARALLEL = "enable-expert-parallel"
 #: flags that need more ranks than tensor x pipeline, with their meaning
-MULTIPLIERS = {
+RANK_MULTIPLIERS = {
     "data-parallel-size": "data parallelism",
     "prefill-context-parallel-size": "prefill context parallelism",
 }
 RAY = "ray"
-OFFERED = "mp"
+SUPPORTED_BACKEND = "mp"
 #: reason why Ray isn't offered
-NO_RAY = "vLLM's images have no Ray since 0.18.0, and vLLM's own backend needs none"
+NO_RAY_REASON = "vLLM's images have no Ray since 0.18.0, and vLLM's own backend needs none"
 
 
 @rule(
@@ -206,16 +206,16 @@ NO_RAY = "vLLM's images have no Ray since 0.18.0, and vLLM's own backend needs n
     sources=(
         "vLLM's FusedMoEParallelConfig (0.32.0): experts are spread only where tensor or data parallel size is above 1",
     ),
-    example=SplitExample(Split(pipeline=2), flags={EXPERTS: True}),
+    example=SplitExample(Split(pipeline=2), flags={EXPERT_PARALLEL: True}),
 )
 def experts_without_tensor(case: SplitCase) -> Iterator[Finding]:
     """Expert parallelism spreads experts over the hosts of tensor parallelism.
     With `parallel: {pipeline: 2}` each host holds its own layers with all their experts, and the switch does nothing.
     """
-    if case.flag(EXPERTS) is True and case.split.tensor == 1:
-        sentence = f"{EXPERTS} has no effect with `tensor: 1`: each host holds all experts of its layers."
-        ways = (Way("remove it", {EXPERTS: None}), Way(f"write `parallel: {{tensor: {case.split.hosts}}}`"))
-        yield Finding("warning", sentence, ways, "vLLM's FusedMoEParallelConfig", EXPERTS)
+    if case.flag(EXPERT_PARALLEL) is True and case.split.tensor == 1:
+        sentence = f"{EXPERT_PARALLEL} has no effect with `tensor: 1`: each host holds all experts of its layers."
+        ways = (Way("remove it", {EXPERT_PARALLEL: None}), Way(f"write `parallel: {{tensor: {case.split.hosts}}}`"))
+        yield Finding("warning", sentence, ways, "vLLM's FusedMoEParallelConfig", EXPERT_PARALLEL)
 
 
 @rule(
@@ -231,8 +231,8 @@ def multiplied(case: SplitCase) -> Iterator[Finding]:
     Data parallelism and prefill context parallelism multiply the ranks, and a GB10 has one GPU for one of them. More requests than one cluster
     serves are for two servers behind a gateway: they start, fail and are replaced one at a time.
     """
-    for name, title in MULTIPLIERS.items():
-        size = own.integer(case.flag(name) or "")
+    for name, title in RANK_MULTIPLIERS.items():
+        size = own.parse_positive_integer(case.flag(name) or "")
         if size and size > 1:
             sentence = f"{name}: {size} needs {size} times as many GPUs as the {case.split.hosts} of this cluster: {title} is not offered in one."
             ways = (Way("remove it", {name: None}), Way("serve the model twice, behind a gateway", {name: None}))
@@ -256,10 +256,10 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
     `external_launcher` leave the start of the members to somebody else.
     """
     backend = case.flag(own.BACKEND)
-    if backend in (None, OFFERED):
+    if backend in (None, SUPPORTED_BACKEND):
         return
-    why = NO_RAY if backend == RAY else "members are started by vLLM's own backend, mp"
-    sentence = f"{own.BACKEND}: {backend} is not offered in a cluster: {why}."
+    reason = NO_RAY_REASON if backend == RAY else "members are started by vLLM's own backend, mp"
+    sentence = f"{own.BACKEND}: {backend} is not offered in a cluster: {reason}."
     yield Finding("error", sentence, (Way("remove it", {own.BACKEND: None}),), "vLLM #36170", own.BACKEND)
 
 
@@ -288,13 +288,13 @@ def undivided_heads(case: SplitCase) -> Iterator[Finding]:
     splits between layers and has no such limit: three hosts mostly mean `parallel: {pipeline: 3}`.
     """
     hosts = case.split.tensor
-    certain = heads(case.architecture, hosts)
-    why = certain or other_heads(case.architecture, hosts)
-    if not why:
+    certain_problem = check_heads(case.architecture, hosts)
+    problem = certain_problem or check_other_heads(case.architecture, hosts)
+    if not problem:
         return
-    is_error = bool(certain) or case.within("", UNTIL) is True
+    is_error = bool(certain_problem) or case.within("", FIRST_UNREAD_RELEASE) is True
     outcome = "cannot" if is_error else "may not"
-    sentence = f"{case.model} {outcome} be split over {hosts} hosts by tensor parallelism: {why}."
+    sentence = f"{case.model} {outcome} be split over {hosts} hosts by tensor parallelism: {problem}."
     yield Finding("error" if is_error else "warning", sentence, case.ways(), SOURCE)
 
 
@@ -310,8 +310,8 @@ def few_layers(case: SplitCase) -> Iterator[Finding]:
     """Pipeline parallelism needs a layer for every host.
     Hosts without a layer would only pass on what the others compute.
     """
-    if why := pipeline(case.architecture, case.split.pipeline):
-        sentence = f"{case.model} cannot be split over {case.split.pipeline} hosts by pipeline parallelism: {why}."
+    if problem := check_pipeline(case.architecture, case.split.pipeline):
+        sentence = f"{case.model} cannot be split over {case.split.pipeline} hosts by pipeline parallelism: {problem}."
         yield Finding("error", sentence, case.ways(), "vLLM's get_pp_indices")
 
 
@@ -336,16 +336,16 @@ def no_pipeline_model(case: SplitCase) -> Iterator[Finding]:
     A model's class in vLLM has to support pipeline parallelism; the engine refuses those that do not with "Pipeline parallelism is not supported
     for this model". The list is that of 0.32.0: a later release may support more.
     """
-    if case.split.pipeline == 1 or case.architecture.name not in MODELS:
+    if case.split.pipeline == 1 or case.architecture.name not in NO_PIPELINE_MODELS:
         return
-    certain = case.within("", UNTIL) is True
+    certain = case.within("", FIRST_UNREAD_RELEASE) is True
     outcome = "refuses" if certain else "may refuse"
     sentence = f"{case.model} does not support pipeline parallelism: {case.engine} {outcome} to start."
     yield Finding("error" if certain else "warning", sentence, case.ways(), SOURCE)
 
 
 #: the first release whose lines and flags were read
-SINCE = "0.17.1"
+CLUSTER_SINCE = "0.17.1"
 
 
 @rule(
@@ -360,8 +360,8 @@ def old_release(case: SplitCase) -> Iterator[Finding]:
     """A cluster needs vLLM 0.17.1 or newer.
     Older releases have no flags for it, or log lines by which the head's place in the group cannot be told, so that a start could not be proved.
     """
-    if case.within(SINCE) is False:
-        sentence = f"{case.engine} cannot be proved to serve from several hosts: a cluster needs vLLM {SINCE} or newer."
+    if case.within(CLUSTER_SINCE) is False:
+        sentence = f"{case.engine} cannot be proved to serve from several hosts: a cluster needs vLLM {CLUSTER_SINCE} or newer."
         yield Finding("error", sentence, (Way("use a newer image, e.g. vllm/vllm-openai:v0.32.0"),), "vLLM 0.17.1")
 
 
@@ -377,7 +377,7 @@ def broken_pipeline(case: SplitCase) -> Iterator[Finding]:
     """Pipeline parallelism over hosts needs vLLM 0.20 or newer.
     It failed in 0.18 and was repaired in 0.20; tensor parallelism was not affected.
     """
-    if case.split.pipeline > 1 and old_pipeline(case.version):
+    if case.split.pipeline > 1 and is_pipeline_broken(case.version):
         sentence = f"{case.engine} fails with pipeline parallelism over hosts (repaired in {PIPELINE_SINCE})."
         ways = (Way(f"use an image with vLLM {PIPELINE_SINCE} or newer"), *case.ways())
         yield Finding("error", sentence, ways, "vLLM #40150")

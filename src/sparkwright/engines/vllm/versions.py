@@ -15,13 +15,13 @@ TAGGED_SINCE = (0, 10)
 
 
 #: the tag of a release in the project's own repository, with variants such as -ubuntu2404
-OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+)(?:-[\w.-]+)?$")
+OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+)(?:-[\w.-]+)?$")
 
 
-def of_image(image: str) -> Version | None:
+def parse_image_tag(image: str) -> Version | None:
     """Return the version in the tag of an official image; None for any other image."""
-    found = OFFICIAL.match(image)
-    return parse(found["version"]) if found else None
+    match = OFFICIAL_IMAGE.match(image)
+    return parse(match["version"]) if match else None
 
 
 def parse(text: str | None) -> Version | None:
@@ -57,8 +57,8 @@ def at_least(version: Version | None, since: str) -> bool | None:
 
 def within(version: Version | None, since: str = "", until: str = "") -> bool | None:
     """Return True if a version lies in [since, until); an empty bound is open. None if that is not known."""
-    low = at_least(version, since) if since else True
-    high = at_least(version, until) if until else False
-    if low is False or high is True:
+    is_from = at_least(version, since) if since else True
+    is_past = at_least(version, until) if until else False
+    if is_from is False or is_past is True:
         return False
-    return None if low is None or high is None else True
+    return None if is_from is None or is_past is None else True

@@ -14,7 +14,7 @@ from sparkwright.health.record import Cure, Evidence, State, severity
 
 #: exit codes of `sparkwright health`. A slow start is not a failure; a server that has a problem but still serves is "changes
 #: or drift"
-EXITS: dict[State, Exit] = {
+EXIT_CODES: dict[State, Exit] = {
     "ok": Exit.OK,
     "asleep": Exit.OK,
     "starting": Exit.OK,
@@ -37,7 +37,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Evaluation:
     """The state of a server, with its reason."""
 
     #: state of the worst finding
@@ -49,31 +49,31 @@ class Judgement:
     evidence: tuple[Evidence, ...]
 
 
-def judge(observed: Observation, limits: Limits, wanted: Collection[str] = ()) -> Judgement:
+def evaluate_observation(observation: Observation, limits: Limits, names: Collection[str] = ()) -> Evaluation:
     """Return the state implied by a single observation. wanted: names of the questions to use; empty for all."""
-    answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not wanted or name in wanted]
-    findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
+    answers = [(name, ask(observation, limits)) for name, ask in QUESTIONS.items() if not names or name in names]
+    findings = [found for name, answer in answers if (found := _build_finding(name, answer)) is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))
     cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure
-    good = worst.state == "ok"
-    why = _fine(observed) if good else worst.evidence.message
-    return Judgement(worst.state, why, "" if good else cure, tuple(finding.evidence for finding in findings))
+    is_ok = worst.state == "ok"
+    why = _describe_healthy(observation) if is_ok else worst.evidence.message
+    return Evaluation(worst.state, why, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
 
 
-def _finding(name: str, answer: Answer) -> Finding | None:
+def _build_finding(name: str, answer: Answer) -> Finding | None:
     if answer is None:
         return None
     level, message, *rest = answer
     return Finding(Evidence(name, level, message), *rest)
 
 
-def _fine(observed: Observation) -> str:
-    if observed.rank.rank:
-        return ranks.place(observed)
-    server, working = observed.server, "it generates" if observed.gives == "token" else "it works"
-    made = f"a {observed.gives} in {server.token_s:.2f} s" if server.token_s is not None else working
-    speed = f", {observed.speed.tok_per_s:.1f} tok/s" if observed.speed.tok_per_s is not None else ""
-    return f"{made}{speed}"
+def _describe_healthy(observation: Observation) -> str:
+    if observation.rank.rank:
+        return ranks.describe_place(observation)
+    server, working = observation.server, "it generates" if observation.gives == "token" else "it works"
+    result = f"a {observation.gives} in {server.token_s:.2f} s" if server.token_s is not None else working
+    speed = f", {observation.speed.tok_per_s:.1f} tok/s" if observation.speed.tok_per_s is not None else ""
+    return f"{result}{speed}"
 
 
 # Damping of the reported state: a single bad check may be chance, but a generated token is not.
@@ -81,18 +81,18 @@ def _fine(observed: Observation) -> str:
 # A server that generates is never reported as down, even if it is flapping. Only notifications wait until that settles.
 
 #: number of consecutive checks that confirm a worse state, 1 by default. A stalled server was already frozen over two checks.
-CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
+CONFIRMING_CHECKS: dict[State, int] = {"degraded": 2, "unknown": 2}
 #: FLAPS changes within WINDOW checks count as flapping; a good state must then hold for HOLD checks
-FLAPS = 4
-WINDOW = 12
-HOLD = 3
-WELL: tuple[State, ...] = ("ok", "asleep", "starting")
+MIN_FLAP_CHANGES = 4
+FLAP_WINDOW_CHECKS = 12
+HOLD_CHECKS = 3
+GOOD_STATES: tuple[State, ...] = ("ok", "asleep", "starting")
 #: states of a server that generates, for which one check is enough
-SERVES: tuple[State, ...] = ("ok", "degraded")
+SERVING_STATES: tuple[State, ...] = ("ok", "degraded")
 
 
 @dataclass(frozen=True, slots=True)
-class Damped:
+class DampedState:
     """The state to report after damping."""
 
     #: the reported state
@@ -101,33 +101,38 @@ class Damped:
     flapping: bool = False
 
 
-def damp(before: State | None, seen: Sequence[State]) -> Damped:
+def damp_state(before: State | None, seen: Sequence[State]) -> DampedState:
     """Return the state to report.
 
     Args:
         before: the last reported state; None at the first check.
         seen: states of the checks including this one, oldest first.
     """
-    now, often = seen[-1], flapping(seen)
+    now, is_unstable = seen[-1], is_flapping(seen)
     if before is None or now == before:
-        return Damped(now, often)
-    worse = severity(now) > severity(before)
-    needed = CONFIRM.get(now, 1) if worse else HOLD if often and now not in SERVES else 1
-    return Damped(now if _held(seen) >= needed else before, often)
+        return DampedState(now, is_unstable)
+    is_worse = severity(now) > severity(before)
+    needed = (
+        CONFIRMING_CHECKS.get(now, 1) if is_worse else HOLD_CHECKS if is_unstable and now not in SERVING_STATES else 1
+    )
+    return DampedState(now if _count_held_checks(seen) >= needed else before, is_unstable)
 
 
-def flapping(seen: Sequence[State]) -> bool:
+def is_flapping(seen: Sequence[State]) -> bool:
     """Return True if the server has alternated between good and bad too often recently."""
-    changes = sum((value in WELL) != (other in WELL) for value, other in itertools.pairwise(seen[-WINDOW:]))
-    return changes >= FLAPS
+    changes = sum(
+        (value in GOOD_STATES) != (other in GOOD_STATES)
+        for value, other in itertools.pairwise(seen[-FLAP_WINDOW_CHECKS:])
+    )
+    return changes >= MIN_FLAP_CHANGES
 
 
-def is_news(seen: Sequence[State]) -> bool:
+def is_notifiable(seen: Sequence[State]) -> bool:
     """Return True if the last state is worth a notification. A good state of a flapping server must have held for a while."""
-    return not flapping(seen) or seen[-1] not in WELL or _held(seen) >= HOLD
+    return not is_flapping(seen) or seen[-1] not in GOOD_STATES or _count_held_checks(seen) >= HOLD_CHECKS
 
 
-def _held(seen: Sequence[State]) -> int:
+def _count_held_checks(seen: Sequence[State]) -> int:
     """Return the number of consecutive checks with the last state."""
-    recent = seen[-WINDOW:]
+    recent = seen[-FLAP_WINDOW_CHECKS:]
     return next((n for n, value in enumerate(reversed(recent)) if value != recent[-1]), len(recent))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sparkwright import defaults
 from sparkwright.health.record import Container, Gpu, Machine, Rank, Server, Speed
-from sparkwright.protocol.memory_level import Level
+from sparkwright.protocol.memory_level import MemoryLevel
 from sparkwright.units import GIB
 
 
@@ -14,18 +14,18 @@ from sparkwright.units import GIB
 class Limits:
     """The limits of a healthy server and host."""
 
-    token_s: float = defaults.TOKEN_S
+    token_s: float = defaults.TOKEN_TIMEOUT_S
     #: how long a server may generate nothing, longer than the longest prefill (128K tokens take about 52 s on a GB10)
     frozen_s: float = 60.0
     #: a start may take this many times as long as the last measured one, but at least `ready_floor_s`
     ready_factor: float = 2.0
     ready_floor_s: float = 30.0
     #: how long a start may take if none was measured, in seconds
-    ready_s: float = defaults.READY_S
+    ready_s: float = defaults.READY_TIMEOUT_S
     available_bytes: int = 2 * GIB
     swap_used: float = 0.9
     disk_free_bytes: int = 5 * GIB
-    temperature_c: float = defaults.HOT_C
+    temperature_c: float = defaults.HOT_GPU_C
     #: with `low_w` and `low_mhz`, the sign of a power supply that negotiated too little power
     busy_percent: float = 90.0
     low_w: float = 40.0
@@ -103,6 +103,6 @@ class Observation:
     #: reason why the memory guard stopped this container; empty if it did not
     saved: str = ""
     #: memory since the server was verified
-    level: Level = field(default_factory=Level)
+    level: MemoryLevel = field(default_factory=MemoryLevel)
     #: state of the periodic hash of the model's files; None if it is not enabled
     model_files: ModelFiles | None = None

@@ -14,92 +14,96 @@ from sparkwright.protocol import cluster
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
 
 #: appended to the head's evidence for a server that generates nothing, because the cause may be a host that it can't see
-GONE = ": a rank of its cluster is gone or hung"
+RANK_GONE = ": a rank of its cluster is gone or hung"
 
 
-def ended(observed: Observation) -> Answer:
+def check_ended(observed: Observation) -> Answer:
     """Judge a member whose container is not running."""
-    box, rank = observed.container, observed.rank
-    why = rank.failure.rstrip(".") or ("its host was restarted" if _with_its_host(observed) else "")
-    message = f"rank {rank.rank} of {rank.cluster} ({box.name}) {box.status} (exit code {box.exit_code})"
+    container, rank = observed.container, observed.rank
+    why = rank.failure.rstrip(".") or ("its host was restarted" if _is_host_restart(observed) else "")
+    message = (
+        f"rank {rank.rank} of {rank.cluster} ({container.name}) {container.status} (exit code {container.exit_code})"
+    )
     if observed.stopped:
         return "bad", f"{message}, stopped by sparkwright (run {observed.stopped})", "down", "person"
-    if rank.rank == 0 and not box.exit_code and not why:
+    if rank.rank == 0 and not container.exit_code and not why:
         return "bad", f"{message}, finished or stopped by hand", "down", "person"
     return "bad", f"{message}{f': {why}' if why else ', while in service'}", "down", "restart"
 
 
-def asked(observed: Observation, limits: Limits, allowed_s: float) -> Answer:
+def check_running(observed: Observation, limits: Limits, start_limit_s: float) -> Answer:
     """Judge a member whose container is running. allowed_s: how long a start may take."""
-    box, rank = observed.container, observed.rank
-    if observed.busy or not rank.cluster or rank.rank is None or box.status != "running":
+    container, rank = observed.container, observed.rank
+    if observed.busy or not rank.cluster or rank.rank is None or container.status != "running":
         return None
     if rank.error:
         return "unknown", f"the place of rank {rank.rank} in its group: {rank.error}", "unknown"
     if rank.group_rank is None:
-        return _outside(observed, allowed_s)
-    if misplaced := cluster.misplaced(rank.group_rank, rank.group_world, rank.rank, rank.world):
+        return _check_unjoined(observed, start_limit_s)
+    if misplaced := cluster.describe_wrong_rank(rank.group_rank, rank.group_world, rank.rank, rank.world):
         return "bad", misplaced.rstrip("."), "down", "deploy"
     if rank.transport == "sockets":
-        return "bad", cluster.over_sockets(rank.rank).rstrip("."), "degraded", "person"
-    if not box.verified:
+        return "bad", cluster.describe_socket_traffic(rank.rank).rstrip("."), "degraded", "person"
+    if not container.verified:
         return "bad", f"rank {rank.rank} was not started by the deploy that was verified", "degraded", "deploy"
-    return "ok", place(observed)
+    return "ok", describe_place(observed)
 
 
-def place(observed: Observation) -> str:
+def describe_place(observed: Observation) -> str:
     """Describe the place of a healthy rank.
 
     Its log proves that it joined, but only a token proves that the others are still there.
     """
     rank = observed.rank
-    over = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
-    return f"rank {rank.group_rank} of {rank.group_world} runs, and joined the group of {rank.cluster}{over}"
+    transport = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
+    return f"rank {rank.group_rank} of {rank.group_world} runs, and joined the group of {rank.cluster}{transport}"
 
 
-def _outside(observed: Observation, allowed_s: float) -> Answer:
+def _check_unjoined(observed: Observation, start_limit_s: float) -> Answer:
     """Judge a rank that is running but has not joined its group."""
-    box, rank = observed.container, observed.rank
+    container, rank = observed.container, observed.rank
     message = f"rank {rank.rank} has not joined the group of {rank.cluster}"
     stage = f"; the last stage in its log: {rank.stage}" if rank.stage else ""
-    if box.started_s is None:
+    if container.started_s is None:
         return "unknown", f"{message}, and its start time is unknown{stage}", "unknown"
-    age_s = max(0.0, observed.time_s - box.started_s)
-    if age_s <= allowed_s:
-        return "warn", f"{message}, starting for {age_s:.0f} s (up to {allowed_s:.0f} s){stage}", "starting"
+    age_s = max(0.0, observed.time_s - container.started_s)
+    if age_s <= start_limit_s:
+        return "warn", f"{message}, starting for {age_s:.0f} s (up to {start_limit_s:.0f} s){stage}", "starting"
     return "bad", f"{message} after {age_s:.0f} s{stage}", "down", "restart"
 
 
-def _with_its_host(observed: Observation) -> bool:
+def _is_host_restart(observed: Observation) -> bool:
     """Return True if the container exited before the host's last boot."""
     ended_s, uptime_s = observed.container.finished_s, observed.machine.uptime_s
     return ended_s is not None and uptime_s is not None and ended_s < observed.time_s - uptime_s
 
 
 #: number of restarts without an answer that count as a loop, even at the first check
-LOOP = 2
+MIN_LOOP_RESTARTS = 2
 #: how long a container has to run until Docker resets its delay between restarts, in seconds
-SETTLED_S = 10.0
+BACKOFF_RESET_S = 10.0
 
 
-def loops(box: Container, now_s: float) -> bool:
+def is_crash_loop(container: Container, now_s: float) -> bool:
     """Return True if a server that does not answer is in a crash loop, as far as a single check can tell."""
-    age_s = now_s - box.started_s if box.status == "running" and box.started_s is not None else 0.0
-    return (box.restarts or 0) >= LOOP and age_s <= SETTLED_S
+    age_s = now_s - container.started_s if container.status == "running" and container.started_s is not None else 0.0
+    return (container.restarts or 0) >= MIN_LOOP_RESTARTS and age_s <= BACKOFF_RESET_S
 
 
-def state(box: Container, now_s: float) -> State:
+def restarted_state(container: Container, now_s: float) -> State:
     """Return the state of a server that Docker restarted and that does not answer yet."""
-    return "crash-looping" if loops(box, now_s) else "down"
+    return "crash-looping" if is_crash_loop(container, now_s) else "down"
 
 
-def exited(box: Container, now_s: float) -> str:
+def describe_exit(container: Container, now_s: float) -> str:
     """Return a sentence like "qwen35 exited with code 1 4 s ago". After a restart Docker no longer reports the code."""
-    code = f" with code {box.exit_code}" if box.exit_code is not None else ""
-    when = f" {units.about(now_s - box.finished_s)} ago" if box.finished_s is not None else ""
-    return f"{box.name} exited{code}{when}"
+    code = f" with code {container.exit_code}" if container.exit_code is not None else ""
+    when = (
+        f" {units.format_rough_duration(now_s - container.finished_s)} ago" if container.finished_s is not None else ""
+    )
+    return f"{container.name} exited{code}{when}"
 
 
-def again(box: Container, now_s: float) -> str:
+def describe_restarts(container: Container, now_s: float) -> str:
     """Return a sentence like "qwen35 exited 4 s ago, restarted 2 times"."""
-    return f"{exited(box, now_s)}, restarted {'once' if box.restarts == 1 else f'{box.restarts} times'}"
+    return f"{describe_exit(container, now_s)}, restarted {'once' if container.restarts == 1 else f'{container.restarts} times'}"

@@ -14,19 +14,19 @@ from typing import Any
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.rendezvous import (
+    BARRIER_NAME,
     EVENTS,
     FORWARD,
-    NAME,
+    MAX_TEXT_CHARS,
     RESCUE,
-    TEXT_CHARACTERS,
+    BarrierKey,
+    ClusterState,
     Failure,
-    Key,
-    Meeting,
-    fitted,
+    validate_message,
 )
-from sparkwright.host.cluster.wire import Connection, Lost, WireError, line_of
-from sparkwright.protocol.cluster import SILENT, Cluster
-from sparkwright.ready import readable
+from sparkwright.host.cluster.wire import Connection, ConnectionLost, WireError, read_line
+from sparkwright.protocol.cluster import MAX_MISSED_HEARTBEATS, Cluster
+from sparkwright.ready import wait_for_readable
 from sparkwright.secret import Secret
 from sparkwright.transport.connection import dial
 from sparkwright.trust import bounds
@@ -34,16 +34,16 @@ from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
 #: limits of the data that a member shares at one barrier, as JSON
-SHARED_BYTES, SHARED_DEPTH = 48 * 2**10, 8
-HANDSHAKE_S, AGAIN_S = 5.0, 0.25
+MAX_SHARED_BYTES, MAX_SHARED_DEPTH = 48 * 2**10, 8
+HANDSHAKE_S, RETRY_S = 5.0, 0.25
 POLL_S = 0.2
 #: delay before a note names the missing members, and before the next one
-SAY_S, SAY_AGAIN_S = 2.0, 60.0
+NOTE_AFTER_S, NOTE_EVERY_S = 2.0, 60.0
 #: between two calls of `watch` during a wait
-WATCH_S = 1.0
+WATCH_INTERVAL_S = 1.0
 GOODBYE_S = 5.0
 #: for a run that cannot join, to reach the head
-COME_S = 10.0
+DECLINE_TIMEOUT_S = 10.0
 
 
 class Channel:
@@ -61,12 +61,12 @@ class Channel:
         token: Secret,
         *,
         note: Callable[[str], None],
-        hidden: Redactor,
-        stopped: Callable[[], bool] = lambda: False,
+        redactor: Redactor,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         self.cluster = cluster
-        self._token, self._note, self._hidden, self._stopped = token, note, hidden, stopped
-        self._meeting = Meeting(cluster)
+        self._token, self._note, self._hidden, self._stopped = token, note, redactor, stop_requested
+        self._cluster_state = ClusterState(cluster)
         self._changed = threading.Condition()
         self._unsent: collections.deque[dict[str, Any]] = collections.deque()
         self._bell, self._heard = socket.socketpair()
@@ -82,17 +82,17 @@ class Channel:
     @property
     def generation(self) -> str:
         """The name of this joint run, the same on all members; it reveals nothing about the token."""
-        return wire.named(self.cluster, self._token)
+        return wire.derive_run_name(self.cluster, self._token)
 
     # -- what a run does with it -----------------------------------------------------------------------------------
 
-    def connect(self, within_s: float) -> None:
+    def connect(self, timeout_s: float) -> None:
         """Connect to the head before `join` or `cannot_come`. Raises Refused if it does not answer.
 
         Args:
-            within_s: how long to try; 0 for a single try.
+            timeout_s: how long to try; 0 for a single try.
         """
-        self._connection = self._connected(time.monotonic() + within_s)
+        self._connection = self._connected(time.monotonic() + timeout_s)
 
     def join(self) -> None:
         """Join, and wait until the runs of all members have joined.
@@ -105,11 +105,11 @@ class Channel:
         self._thread.start()
         self._sent_s = time.time()
         self._send("join")
-        key = Key(FORWARD, "")
-        self._wait(key, lambda: self._meeting.complete, until_s, self.cluster.join_s)
-        failure = self._meeting.failure(key)
+        key = BarrierKey(FORWARD, "")
+        self._wait(key, lambda: self._cluster_state.complete, until_s, self.cluster.join_s)
+        failure = self._cluster_state.failure(key)
         if failure is not None:
-            raise _raised(failure)
+            raise _build_error(failure)
 
     def arrive(
         self,
@@ -132,53 +132,57 @@ class Channel:
         Raises:
             Failed: Not all members will arrive, with the reason.
         """
-        key = Key(phase, name)
-        if not NAME.fullmatch(name):
-            raise Failed(f"'{one_line(name, at_most=80)}' is not a barrier name: letters, digits, spaces, _ . - only.")
-        shared = self._bounded(name, data)
+        key = BarrierKey(phase, name)
+        if not BARRIER_NAME.fullmatch(name):
+            raise Failed(
+                f"'{one_line(name, max_chars=80)}' is not a barrier name: letters, digits, spaces, _ . - only."
+            )
+        shared = self._redact_shared(name, data)
         with self._changed:
-            again = self._meeting.arrived(key, self.cluster.rank)
-            if again and self._meeting.failure(key) is None:
+            already_arrived = self._cluster_state.has_arrived(key, self.cluster.rank)
+            if already_arrived and self._cluster_state.failure(key) is None:
                 raise Failed(f"this run has passed barrier '{name}' already.", fix="Give each barrier its own name.")
-        if not again:
+        if not already_arrived:
             self._send("arrive", phase=phase, barrier=name, data=shared)
         if not wait:
             return {}
-        self._wait(key, lambda: self._meeting.settled(key), time.monotonic() + timeout_s, timeout_s, watch)
+        self._wait(key, lambda: self._cluster_state.settled(key), time.monotonic() + timeout_s, timeout_s, watch)
         with self._changed:
-            failure = self._meeting.failure(key)
+            failure = self._cluster_state.failure(key)
             if failure is not None:
-                raise _raised(failure)
-            return self._meeting.shared(key)
+                raise _build_error(failure)
+            return self._cluster_state.shared(key)
 
-    def failed_elsewhere(self) -> str:
+    def remote_failure(self) -> str:
         """Return the reason why this run can no longer succeed (another member failed or is lost), or "" if there is none.
 
         Always empty once this run has failed itself: then it restores the previous state, whatever the others do.
         """
         with self._changed:
-            failure = self._meeting.failures.get(FORWARD)
+            failure = self._cluster_state.failures.get(FORWARD)
             return failure.text if failure is not None and self._phase == FORWARD else ""
 
-    def fail(self, at: str, text: str, *, refused: bool = False) -> None:
+    def fail(self, task: str, text: str, *, refused: bool = False) -> None:
         """Report that this member has failed; from here on it is in its rescue phase.
 
         Args:
-            at: the task; empty for none.
+            task: the task; empty for none.
             refused: it had changed nothing.
         """
-        self._send("fail", phase=self._phase, refused=refused, at=self._sentence(at), text=self._sentence(text))
+        self._send("fail", phase=self._phase, refused=refused, at=self._redact_line(task), text=self._redact_line(text))
         self._phase = RESCUE
 
-    def cannot_come(self, text: str) -> None:
+    def decline_to_join(self, text: str) -> None:
         """Tell the others why this run cannot join, instead of joining.
 
         Raises Refused if the head does not answer within COME_S.
         """
-        until_s = time.monotonic() + min(self.cluster.join_s, COME_S)
+        until_s = time.monotonic() + min(self.cluster.join_s, DECLINE_TIMEOUT_S)
         connection = self._connection or self._connected(until_s)
-        with contextlib.suppress(OSError, Lost):
-            connection.say({"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._sentence(text)})
+        with contextlib.suppress(OSError, ConnectionLost):
+            connection.say(
+                {"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._redact_line(text)}
+            )
             end_s = time.monotonic() + GOODBYE_S
             while (left_s := end_s - time.monotonic()) > 0:
                 connection.sock.settimeout(left_s)
@@ -196,83 +200,85 @@ class Channel:
             self._connection.close()
         self._bell.close()
 
-    def _sentence(self, text: str) -> str:
-        return one_line(self._hidden.text(text), at_most=TEXT_CHARACTERS)
+    def _redact_line(self, text: str) -> str:
+        return one_line(self._hidden.text(text), max_chars=MAX_TEXT_CHARS)
 
-    def _bounded(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
+    def _redact_shared(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data to share, with secrets hidden. Raises Failed if it is too large or nested too deep."""
         try:
-            shared: dict[str, Any] = bounds.clean(self._hidden.value(data), SHARED_DEPTH)
+            shared: dict[str, Any] = bounds.sanitize(self._hidden.value(data), MAX_SHARED_DEPTH)
         except ValueError as error:
             raise Failed(f"what is shared at barrier '{name}' {error}.") from None
-        if wire.size(shared) > SHARED_BYTES:
-            raise Failed(f"what is shared at barrier '{name}' has more than {SHARED_BYTES // 2**10} KiB.")
+        if wire.encoded_size(shared) > MAX_SHARED_BYTES:
+            raise Failed(f"what is shared at barrier '{name}' has more than {MAX_SHARED_BYTES // 2**10} KiB.")
         return shared
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def _wait(
         self,
-        key: Key,
+        key: BarrierKey,
         ready: Callable[[], bool],
         until_s: float,
-        given_s: float,
+        timeout_s: float,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait until a barrier is ready or has failed, and name the missing members. After the timeout the head decides."""
-        say_s, overdue_s, watch_s = time.monotonic() + SAY_S, 0.0, time.monotonic() + WATCH_S
+        next_note_s, overdue_s, next_watch_s = time.monotonic() + NOTE_AFTER_S, 0.0, time.monotonic() + WATCH_INTERVAL_S
         while True:
             with self._changed:
-                if ready() or self._meeting.settled(key):
+                if ready() or self._cluster_state.settled(key):
                     return
                 self._changed.wait(POLL_S)
-                if ready() or self._meeting.settled(key):
+                if ready() or self._cluster_state.settled(key):
                     return
-                missing = self._meeting.missing(key if key.name else None)
+                missing = self._cluster_state.missing(key if key.name else None)
             now_s = time.monotonic()
             if key.phase == FORWARD and self._stopped():
                 where = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
                 raise Failed(f"stopped on request, {where}")
-            if now_s >= watch_s:
+            if now_s >= next_watch_s:
                 watch()
-                watch_s = time.monotonic() + WATCH_S
-            if now_s >= say_s and missing:
-                say_s = now_s + SAY_AGAIN_S
+                next_watch_s = time.monotonic() + WATCH_INTERVAL_S
+            if now_s >= next_note_s and missing:
+                next_note_s = now_s + NOTE_EVERY_S
                 self._note(f"waiting for {missing}")
             if now_s >= until_s and not overdue_s:
-                overdue_s = now_s + self.cluster.beat_s * SILENT
-                self._send("overdue", phase=key.phase, barrier=key.name, waited_s=given_s)
+                overdue_s = now_s + self.cluster.beat_s * MAX_MISSED_HEARTBEATS
+                self._send("overdue", phase=key.phase, barrier=key.name, waited_s=timeout_s)
             elif overdue_s and now_s >= overdue_s:
                 self._lose("no answer")
 
     def _connected(self, until_s: float) -> Connection:
         """Return an authenticated connection to the head. Raises Refused after the timeout, Failed if the run was stopped."""
-        head, place = self.cluster.named(0), f"{self.cluster.address} port {self.cluster.port}"
-        say_s = time.monotonic() + SAY_S
+        head, address = self.cluster.named(0), f"{self.cluster.address} port {self.cluster.port}"
+        next_note_s = time.monotonic() + NOTE_AFTER_S
         while True:
             try:
-                return self._handshaken(until_s)
-            except (OSError, Lost, WireError) as error:
-                why = getattr(error, "strerror", None) or str(error)
+                return self._dial_head(until_s)
+            except (OSError, ConnectionLost, WireError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
             now_s = time.monotonic()
             if self._stopped():
                 raise Failed("stopped on request, before the first task")
             if now_s >= until_s:
                 fix = f"`invoke runs --host {self.cluster.members[0]}` shows its run; the hosts must reach each other there."
-                waited = f"{head} never came within {self.cluster.join_s:g} s ({place}: {why.lower()})."
-                raise Refused(waited, fix=fix)
-            if now_s >= say_s:
-                say_s = now_s + SAY_AGAIN_S
-                self._note(f"waiting for {head} at {place}: {why.lower()}")
-            time.sleep(AGAIN_S)
+                message = f"{head} never came within {self.cluster.join_s:g} s ({address}: {reason.lower()})."
+                raise Refused(message, fix=fix)
+            if now_s >= next_note_s:
+                next_note_s = now_s + NOTE_EVERY_S
+                self._note(f"waiting for {head} at {address}: {reason.lower()}")
+            time.sleep(RETRY_S)
 
-    def _handshaken(self, until_s: float) -> Connection:
+    def _dial_head(self, until_s: float) -> Connection:
         end_s = min(time.monotonic() + HANDSHAKE_S, max(until_s, time.monotonic() + 1))
         sock = dial(self.cluster.address, self.cluster.port, end_s - time.monotonic())
         try:
-            line, handshake = wire.claim(line_of(sock, wire.HELLO_BYTES, end_s), self.cluster, self._token)
+            line, handshake = wire.answer_greeting(
+                read_line(sock, wire.MAX_HELLO_BYTES, end_s), self.cluster, self._token
+            )
             sock.sendall(line)
-            session = wire.proved(line_of(sock, wire.HELLO_BYTES, end_s), handshake, self._token)
+            session = wire.verify_proof(read_line(sock, wire.MAX_HELLO_BYTES, end_s), handshake, self._token)
             return Connection(sock, self.cluster.beat_s, session)
         except BaseException:
             sock.close()
@@ -286,11 +292,11 @@ class Channel:
             self._bell.send(b".")
 
     def _serve(self, connection: Connection) -> None:
-        reading: list[Any] = [connection, self._heard]
+        readers: list[Any] = [connection, self._heard]
         try:
             while True:
-                writing = [connection] if connection.waiting else []
-                ready = readable(reading, POLL_S / 2, writing=writing)
+                writers = [connection] if connection.waiting else []
+                ready = wait_for_readable(readers, POLL_S / 2, writers=writers)
                 if self._heard in ready and not self._heard.recv(4096):
                     return
                 while self._unsent:
@@ -299,7 +305,7 @@ class Channel:
                 if connection in ready:
                     self._read(connection)
                 connection.beat()
-        except (Lost, WireError, OSError) as error:
+        except (ConnectionLost, WireError, OSError) as error:
             self._lose(str(error))
         except Exception:
             traceback.print_exc()
@@ -311,21 +317,23 @@ class Channel:
     def _read(self, connection: Connection) -> None:
         for line in connection.read():
             assert connection.session is not None
-            event = fitted(connection.session.opened(line), EVENTS)
+            event = validate_message(connection.session.opened(line), EVENTS)
             if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # sent between the two moments
                 self.ahead_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
                 with self._changed:
-                    self._meeting.apply(event)
+                    self._cluster_state.apply(event)
                     self._changed.notify_all()
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, reason: str) -> None:
         """Record the loss of the head, which fails all barriers, unless it had said goodbye."""
         with self._changed:
             if not self._leaving:
-                self._meeting.apply({"kind": "lost", "rank": 0, "text": f"lost {self.cluster.named(0)}: {why}"})
+                self._cluster_state.apply(
+                    {"kind": "lost", "rank": 0, "text": f"lost {self.cluster.named(0)}: {reason}"}
+                )
             self._changed.notify_all()
 
 
-def _raised(failure: Failure) -> SparkwrightError:
+def _build_error(failure: Failure) -> SparkwrightError:
     return (Refused if failure.refused else Failed)(f"{failure.text.rstrip('.')}.")

@@ -19,21 +19,21 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.rendezvous import FORWARD, MESSAGES, Key, Meeting, fitted
-from sparkwright.host.cluster.wire import Connection, Lost, WireError
-from sparkwright.host.containers.containers import listening_process
+from sparkwright.host.cluster.rendezvous import FORWARD, MESSAGES, BarrierKey, ClusterState, validate_message
+from sparkwright.host.cluster.wire import Connection, ConnectionLost, WireError
+from sparkwright.host.containers.containers import describe_listening_process
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 #: time limit for a client's authentication, and limit of unauthenticated clients; beyond it the oldest is dropped
-HANDSHAKE_S, MOST_PENDING = 5.0, 32
+HANDSHAKE_S, MAX_PENDING = 5.0, 32
 #: dropped clients with a note each
-MOST_NOTES = 5
+MAX_NOTES = 5
 TICK_S = 0.1
 GOODBYE_S = 30.0
 #: time to wait for a health check to release the port, as it does for every run
-TAKEN_S = 3.0
+PORT_WAIT_S = 3.0
 
 
 class Coordinator:
@@ -45,19 +45,19 @@ class Coordinator:
 
     def __init__(self, cluster: Cluster, token: Secret, note: Callable[[str], None]) -> None:
         self._cluster, self._token, self._note = cluster, token, note
-        self._listener: socket.socket | None = listening(cluster)
+        self._listener: socket.socket | None = open_listener(cluster)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._pending: dict[Connection, str] = {}
         self._members: dict[int, Connection] = {}
         self._ranks: dict[Connection, int] = {}
-        self._meeting = Meeting(cluster)
+        self._cluster_state = ClusterState(cluster)
         self._events: list[dict[str, Any]] = []
-        self._untold: collections.deque[dict[str, Any]] = collections.deque()
-        self._strangers = 0
+        self._unpublished: collections.deque[dict[str, Any]] = collections.deque()
+        self._dropped_count = 0
         #: the authenticated ranks, whether they joined or reported why they cannot
         self._come: set[int] = set()
-        self._ending = threading.Event()
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
         self._thread.start()
 
@@ -66,14 +66,14 @@ class Coordinator:
         until_s = time.monotonic() + goodbye_s
         while time.monotonic() < until_s and self._members and self._thread.is_alive():
             time.sleep(TICK_S / 2)
-        self._ending.set()
+        self._stop_event.set()
         self._thread.join()
-        if self._strangers > MOST_NOTES:
-            self._note(f"{count(self._strangers - MOST_NOTES, 'more connection')} from strangers dropped")
+        if self._dropped_count > MAX_NOTES:
+            self._note(f"{format_count(self._dropped_count - MAX_NOTES, 'more connection')} from strangers dropped")
 
-    def wait_for_others(self, most_s: float) -> None:
+    def wait_for_others(self, timeout_s: float) -> None:
         """Wait until every member but the head has connected, at the latest for most_s."""
-        until_s = time.monotonic() + most_s
+        until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s and len(self._come | {0}) < len(self._cluster.members):
             time.sleep(TICK_S / 2)
 
@@ -81,7 +81,7 @@ class Coordinator:
 
     def _serve(self) -> None:
         try:
-            while not self._ending.is_set():
+            while not self._stop_event.is_set():
                 for key, _ in self._selector.select(TICK_S):
                     if key.fileobj is self._listener:
                         self._accept()
@@ -103,17 +103,17 @@ class Coordinator:
             sock, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._pending) >= MOST_PENDING:
+        if len(self._pending) >= MAX_PENDING:
             oldest = next(
                 (connection for connection in self._pending if connection.session is None), next(iter(self._pending))
             )
             self._drop(oldest, "too many connections")
-        connection, nonce = Connection(sock, self._cluster.beat_s), wire.fresh_nonce()
+        connection, nonce = Connection(sock, self._cluster.beat_s), wire.generate_nonce()
         self._pending[connection] = nonce
         self._selector.register(connection, selectors.EVENT_READ, connection)
         try:
-            connection.put(wire.greeting(nonce))
-        except Lost as lost:
+            connection.put(wire.build_greeting(nonce))
+        except ConnectionLost as lost:
             self._drop(connection, f"{lost}")
 
     def _read(self, connection: Connection) -> None:
@@ -122,8 +122,8 @@ class Coordinator:
                 self._take(connection, line)
                 if not self._known(connection):
                     return  # data after a goodbye is ignored
-        except (Lost, WireError) as error:
-            self._fallen(connection, str(error))
+        except (ConnectionLost, WireError) as error:
+            self._handle_loss(connection, str(error))
 
     def _known(self, connection: Connection) -> bool:
         """Return True if the connection is still pending or a member's; False once it was dropped."""
@@ -131,79 +131,79 @@ class Coordinator:
 
     def _take(self, connection: Connection, line: bytes) -> None:
         if connection.session is None:
-            rank, proof, session = wire.claimed(line, self._pending[connection], self._cluster, self._token)
-            if rank in self._ranks.values() or rank in self._meeting.joined:
+            rank, proof, session = wire.verify_claim(line, self._pending[connection], self._cluster, self._token)
+            if rank in self._ranks.values() or rank in self._cluster_state.joined:
                 raise WireError(f"{self._cluster.named(rank)} has come already")
             connection.put(proof)
             connection.trust(session)
             self._ranks[connection] = rank
             self._come.add(rank)
             return
-        message = fitted(connection.session.opened(line), MESSAGES)
+        message = validate_message(connection.session.opened(line), MESSAGES)
         if connection in self._pending and message["kind"] == "join":
-            self._joined(connection)
+            self._register_member(connection)
         elif connection in self._pending and message["kind"] == "fail":  # it cannot join, and reports why
             self._message(self._ranks[connection], message)
             self._forget(connection)
         elif connection in self._pending:
             raise WireError("it does not join")
         elif message["kind"] == "bye":
-            self._happened({"kind": "gone", "rank": self._ranks[connection]})
+            self._publish({"kind": "gone", "rank": self._ranks[connection]})
             self._forget(connection)
         else:
             self._message(self._ranks[connection], message)
 
-    def _joined(self, connection: Connection) -> None:
+    def _register_member(self, connection: Connection) -> None:
         """Register the connection as its rank's member, and send it all past events."""
-        for past in self._events:
-            connection.say(past)
+        for event in self._events:
+            connection.say(event)
         del self._pending[connection]
         self._members[self._ranks[connection]] = connection
-        self._happened({"kind": "joined", "rank": self._ranks[connection], "now_s": time.time()})
-        if self._meeting.complete:
+        self._publish({"kind": "joined", "rank": self._ranks[connection], "now_s": time.time()})
+        if self._cluster_state.complete:
             self._close_listener()
 
     def _message(self, rank: int, message: dict[str, Any]) -> None:
         kind, phase = message["kind"], message.get("phase", FORWARD)
-        if kind == "arrive" and not self._meeting.arrived(Key(phase, message["barrier"]), rank):
-            arrived = {name: message[name] for name in ("phase", "barrier", "data")}
-            self._happened({"kind": "arrived", "rank": rank, **arrived})
-        elif kind == "fail" and phase not in self._meeting.failures:
+        if kind == "arrive" and not self._cluster_state.has_arrived(BarrierKey(phase, message["barrier"]), rank):
+            fields = {name: message[name] for name in ("phase", "barrier", "data")}
+            self._publish({"kind": "arrived", "rank": rank, **fields})
+        elif kind == "fail" and phase not in self._cluster_state.failures:
             at = f" at '{message['at']}'" if message["at"] else ""
             text = f"{self._cluster.named(rank)} failed{at}: {message['text']}"
-            self._happened({"kind": "failed", "phase": phase, "text": text, "refused": message["refused"]})
+            self._publish({"kind": "failed", "phase": phase, "text": text, "refused": message["refused"]})
         elif kind == "overdue":
-            self._overdue(message)
+            self._handle_overdue(message)
 
-    def _overdue(self, message: dict[str, Any]) -> None:
+    def _handle_overdue(self, message: dict[str, Any]) -> None:
         """Fail a member's barrier for all, since it timed out there, unless it is settled or the member has failed."""
-        key = Key(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
-        if self._meeting.settled(key) or (self._meeting.complete and not key.name):
+        key = BarrierKey(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
+        if self._cluster_state.settled(key) or (self._cluster_state.complete and not key.name):
             return
-        missing = self._meeting.missing(key if key.name else None)
-        what = f"came to barrier '{key.name}'" if key.name else "came"
-        text = f"{missing} never {what} within {message['waited_s']:g} s"
-        self._happened({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
+        missing = self._cluster_state.missing(key if key.name else None)
+        action = f"came to barrier '{key.name}'" if key.name else "came"
+        text = f"{missing} never {action} within {message['waited_s']:g} s"
+        self._publish({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
 
-    def _happened(self, event: dict[str, Any]) -> None:
+    def _publish(self, event: dict[str, Any]) -> None:
         """Apply an event and send it to all members. An event raised while sending waits for the current one to be sent."""
-        self._untold.append(event)
-        if len(self._untold) > 1:
+        self._unpublished.append(event)
+        if len(self._unpublished) > 1:
             return
-        while self._untold:
+        while self._unpublished:
             try:
-                self._tell(self._untold[0])
+                self._tell(self._unpublished[0])
             finally:
-                self._untold.popleft()
+                self._unpublished.popleft()
 
     def _tell(self, event: dict[str, Any]) -> None:
-        self._meeting.apply(event)
+        self._cluster_state.apply(event)
         self._events.append(event)
         for member in list(self._members.values()):
             try:
                 member.say(event)
-            except Lost as lost:
-                self._fallen(member, str(lost))
+            except ConnectionLost as lost:
+                self._handle_loss(member, str(lost))
 
     def _tick(self) -> None:
         now_s = time.monotonic()
@@ -213,29 +213,29 @@ class Coordinator:
             try:
                 member.flush()
                 member.beat()
-            except Lost as lost:
-                self._fallen(member, str(lost))
+            except ConnectionLost as lost:
+                self._handle_loss(member, str(lost))
 
-    def _fallen(self, connection: Connection, why: str) -> None:
+    def _handle_loss(self, connection: Connection, reason: str) -> None:
         if connection in self._pending:
-            self._drop(connection, why)
+            self._drop(connection, reason)
         elif connection in self._ranks:
             rank = self._ranks[connection]
-            event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.named(rank)}: {why}"}
-            with contextlib.suppress(Lost):  # it may read that when it resumes
+            event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.named(rank)}: {reason}"}
+            with contextlib.suppress(ConnectionLost):  # it may read that when it resumes
                 connection.say(event)
             self._forget(connection)
-            self._happened(event)
+            self._publish(event)
 
-    def _drop(self, connection: Connection, why: str) -> None:
+    def _drop(self, connection: Connection, reason: str) -> None:
         """Drop a connection that has not joined, with a note for the first ones."""
-        self._strangers += 1
-        if self._strangers <= MOST_NOTES:
+        self._dropped_count += 1
+        if self._dropped_count <= MAX_NOTES:
             try:
                 address = connection.sock.getpeername()[0]
             except OSError:
                 address = "an unknown address"
-            self._note(f"dropped a connection from {address}: {why}")
+            self._note(f"dropped a connection from {address}: {reason}")
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
@@ -245,7 +245,7 @@ class Coordinator:
             del self._members[rank]
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection)
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(ConnectionLost):
             connection.flush()
         connection.close()
 
@@ -259,26 +259,26 @@ class Coordinator:
             self._forget(connection)
 
 
-def listening(cluster: Cluster) -> socket.socket:
+def open_listener(cluster: Cluster) -> socket.socket:
     """Return the head's listening socket. Raises Refused with the holder of the port, or if this host lacks the address."""
-    until_s = time.monotonic() + TAKEN_S
+    until_s = time.monotonic() + PORT_WAIT_S
     while True:
         try:
-            return _bound(cluster)
+            return _bind(cluster)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > until_s:
-                raise _unusable(cluster, error) from None
+                raise _bind_error(cluster, error) from None
         time.sleep(TICK_S)
 
 
-def _bound(cluster: Cluster) -> socket.socket:
+def _bind(cluster: Cluster) -> socket.socket:
     """Return a bound, listening socket. Raises OSError."""
     family = socket.AF_INET6 if ":" in cluster.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((cluster.address, cluster.port))
-        sock.listen(MOST_PENDING)
+        sock.listen(MAX_PENDING)
         sock.setblocking(False)
         return sock
     except OSError:
@@ -286,10 +286,10 @@ def _bound(cluster: Cluster) -> socket.socket:
         raise
 
 
-def _unusable(cluster: Cluster, error: OSError) -> Refused:
+def _bind_error(cluster: Cluster, error: OSError) -> Refused:
     host, port = cluster.members[0], cluster.port
     if error.errno == errno.EADDRINUSE:
-        holder = listening_process(port)
+        holder = describe_listening_process(port)
         message = f"port {port} of {host}, where the cluster's runs meet, is in use{f' by {holder}' if holder else ''}."
         return Refused(message, fix="Stop that, or use another `barrier_port:` in hosts/groups.yml.")
     if error.errno == errno.EADDRNOTAVAIL:

@@ -18,13 +18,13 @@ from sparkwright.visible import one_line
 
 #: a failure in the forward phase does not affect the rescue phase's barriers: there all members restore the previous state
 FORWARD, RESCUE = PHASES = ("forward", "rescue")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
-TEXT_CHARACTERS = 1000
+BARRIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+MAX_TEXT_CHARS = 1000
 #: limit for one run
-MOST_BARRIERS = 200
+MAX_BARRIERS = 200
 
 
-class Key(NamedTuple):
+class BarrierKey(NamedTuple):
     """The identity of a barrier."""
 
     phase: str
@@ -41,23 +41,23 @@ class Failure:
     refused: bool = False
 
 
-def _text(value: Any) -> str:
+def _validate_text(value: Any) -> str:
     """Validate text from another host."""
     if not isinstance(value, str):
         raise ValueError("is not text")
-    return one_line(value, at_most=TEXT_CHARACTERS)
+    return one_line(value, max_chars=MAX_TEXT_CHARS)
 
 
 #: fields of a barrier; "" is the joining itself
-_BARRIER = {"phase": frozenset(PHASES), "barrier": NAME}
-_FAILURE = {"text": _text, "refused": bool}
+_BARRIER = {"phase": frozenset(PHASES), "barrier": BARRIER_NAME}
+_FAILURE = {"text": _validate_text, "refused": bool}
 #: messages of a member to the head
 MESSAGES: dict[str, dict[str, Any]] = {
     "alive": {},
     "join": {},
     "arrive": {**_BARRIER, "data": {str: object}},
-    "overdue": {**_BARRIER, "barrier": (NAME, frozenset(("",))), "waited_s": shapes.within(0, 10**9)},
-    "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _text},
+    "overdue": {**_BARRIER, "barrier": (BARRIER_NAME, frozenset(("",))), "waited_s": shapes.number_between(0, 10**9)},
+    "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _validate_text},
     "bye": {},
 }
 #: events of the head to every member
@@ -66,24 +66,24 @@ EVENTS: dict[str, dict[str, Any]] = {
     "joined": {"rank": shapes.integer, "now_s": shapes.moment},
     "arrived": {"rank": shapes.integer, **_BARRIER, "data": {str: object}},
     "failed": {"phase": frozenset(PHASES), **_FAILURE},
-    "lost": {"rank": shapes.integer, "text": _text},
+    "lost": {"rank": shapes.integer, "text": _validate_text},
     "gone": {"rank": shapes.integer},
 }
 
 
-def fitted(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def validate_message(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Validate a message by its kind and make its texts printable. Raises WireError."""
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise WireError("a line is of no known kind")
     try:
-        found: dict[str, Any] = shapes.fitted(message, kinds[kind], "")
-        return {**found, "data": bounds.clean(found["data"])} if "data" in found else found
+        fields: dict[str, Any] = shapes.validate(message, kinds[kind], "")
+        return {**fields, "data": bounds.sanitize(fields["data"])} if "data" in fields else fields
     except ValueError:
         raise WireError(f"a line ({kind}) is not as it should be") from None
 
 
-class Meeting:
+class ClusterState:
     """The state of one cluster's runs; `apply` takes the head's events in order."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -92,8 +92,8 @@ class Meeting:
         self.gone: set[int] = set()
         self.lost: dict[int, str] = {}
         self.failures: dict[str, Failure] = {}
-        self._shared: dict[Key, dict[int, Any]] = {}
-        self._settled: dict[Key, Failure | None] = {}
+        self._shared: dict[BarrierKey, dict[int, Any]] = {}
+        self._settled: dict[BarrierKey, Failure | None] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
         """Apply one event. Raises WireError for an impossible one."""
@@ -110,7 +110,7 @@ class Meeting:
             self.lost.setdefault(rank, event["text"])
             self.failures.setdefault(FORWARD, Failure(event["text"]))
         elif kind == "arrived":
-            self._arrived(Key(event["phase"], event["barrier"]), rank, event["data"])
+            self._arrived(BarrierKey(event["phase"], event["barrier"]), rank, event["data"])
         self._settle()
 
     @property
@@ -118,52 +118,52 @@ class Meeting:
         """Return True if the runs of all members have joined."""
         return len(self.joined) == len(self._cluster.members)
 
-    def settled(self, key: Key) -> bool:
+    def settled(self, key: BarrierKey) -> bool:
         """Return True if the outcome of a barrier is known."""
-        return key in self._settled or self._why_not(key) is not None
+        return key in self._settled or self._find_failure(key) is not None
 
-    def failure(self, key: Key) -> Failure | None:
+    def failure(self, key: BarrierKey) -> Failure | None:
         """Return the failure of a settled barrier, or None if all members arrived."""
-        return self._settled[key] if key in self._settled else self._why_not(key)
+        return self._settled[key] if key in self._settled else self._find_failure(key)
 
-    def shared(self, key: Key) -> dict[str, Any]:
+    def shared(self, key: BarrierKey) -> dict[str, Any]:
         """Return the data shared at a barrier by the members that arrived, by host name in the order of ranks."""
         return {self._cluster.members[rank]: data for rank, data in sorted(self._shared.get(key, {}).items())}
 
-    def arrived(self, key: Key, rank: int) -> bool:
+    def has_arrived(self, key: BarrierKey, rank: int) -> bool:
         """Return True if a member has arrived at a barrier."""
         return rank in self._shared.get(key, {})
 
-    def missing(self, key: Key | None) -> str:
+    def missing(self, key: BarrierKey | None) -> str:
         """Return the members that have not arrived at a barrier, in words; with None, those that have not joined."""
-        there = self.joined if key is None else self._shared.get(key, {}).keys()
-        return ", ".join(self._cluster.named(rank) for rank in range(len(self._cluster.members)) if rank not in there)
+        present = self.joined if key is None else self._shared.get(key, {}).keys()
+        return ", ".join(self._cluster.named(rank) for rank in range(len(self._cluster.members)) if rank not in present)
 
-    def _arrived(self, key: Key, rank: int, data: Any) -> None:
-        if key not in self._shared and len(self._shared) >= MOST_BARRIERS:
+    def _arrived(self, key: BarrierKey, rank: int, data: Any) -> None:
+        if key not in self._shared and len(self._shared) >= MAX_BARRIERS:
             raise WireError("there are too many barriers")  # not stored: the sender is dropped next
         self._shared.setdefault(key, {}).setdefault(rank, data)
 
     def _settle(self) -> None:
-        for key, there in self._shared.items():
+        for key, arrivals in self._shared.items():
             if key not in self._settled:
-                why = self._why_not(key)
-                if len(there) == len(self._cluster.members):
+                failure = self._find_failure(key)
+                if len(arrivals) == len(self._cluster.members):
                     self._settled[key] = None
-                elif why is not None:
-                    self._settled[key] = why
+                elif failure is not None:
+                    self._settled[key] = failure
 
-    def _why_not(self, key: Key) -> Failure | None:
+    def _find_failure(self, key: BarrierKey) -> Failure | None:
         """Return the failure that keeps a barrier from completing, or None."""
-        return next(self._reasons(key), None)
+        return next(self._iter_failures(key), None)
 
-    def _reasons(self, key: Key) -> Iterator[Failure]:
-        there = self._shared.get(key, {})
+    def _iter_failures(self, key: BarrierKey) -> Iterator[Failure]:
+        arrivals = self._shared.get(key, {})
         if key.phase in self.failures:
             yield self.failures[key.phase]
         for rank, text in self.lost.items():
-            if rank not in there:
+            if rank not in arrivals:
                 yield Failure(text)
-        for rank in sorted(self.gone - there.keys()):
-            before = f" before barrier '{key.name}'" if key.name else ""
-            yield Failure(f"{self._cluster.named(rank)} ended its run{before}")
+        for rank in sorted(self.gone - arrivals.keys()):
+            suffix = f" before barrier '{key.name}'" if key.name else ""
+            yield Failure(f"{self._cluster.named(rank)} ended its run{suffix}")

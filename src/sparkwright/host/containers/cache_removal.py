@@ -14,7 +14,7 @@ from sparkwright.units import GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CompileCache:
     """A compile cache on the host."""
 
     #: its key, or KEY/aside
@@ -34,31 +34,33 @@ class Row:
         return self.name.partition("/")[0]
 
 
-def rows(context: Context) -> list[Row]:
+def list_caches(context: Context) -> list[CompileCache]:
     """Return all caches, most recently used first. Raises Failed if the engine cannot be queried for their users."""
-    keys = compile_caches.keys(context)
-    why = _needed(context) if keys else {}
-    found = [row for key in keys for row in _of_key(context, key, why.get(key, ""))]
-    return sorted(found, key=lambda value: -value.used_s)
+    keys = compile_caches.list_keys(context)
+    reasons = _retention_reasons(context) if keys else {}
+    caches = [row for key in keys for row in _iter_key_caches(context, key, reasons.get(key, ""))]
+    return sorted(caches, key=lambda value: -value.used_s)
 
 
-def _of_key(context: Context, key: str, kept: str) -> Iterator[Row]:
-    at, known = compile_caches.folder(context, key), compile_caches.read(context.state, key)
-    model = f"{known.model}@{known.commit[:8]}" if known.model else ""
-    about = (known.container, known.image, model)
-    aside_bytes = own_folders.disk_bytes(at / ASIDE) if (at / ASIDE).exists() else 0
-    yield Row(key, *about, own_folders.disk_bytes(at) - aside_bytes, known.used_s, kept)
-    if (at / ASIDE).exists():
-        yield Row(f"{key}/{ASIDE}", *about, aside_bytes, known.used_s, "", known.why_aside)
+def _iter_key_caches(context: Context, key: str, reason: str) -> Iterator[CompileCache]:
+    folder, record = compile_caches.folder(context, key), compile_caches.read_record(context.state, key)
+    model = f"{record.model}@{record.commit[:8]}" if record.model else ""
+    identity = (record.container, record.image, model)
+    aside_bytes = own_folders.disk_bytes(folder / ASIDE) if (folder / ASIDE).exists() else 0
+    yield CompileCache(key, *identity, own_folders.disk_bytes(folder) - aside_bytes, record.used_s, reason)
+    if (folder / ASIDE).exists():
+        yield CompileCache(f"{key}/{ASIDE}", *identity, aside_bytes, record.used_s, "", record.why_aside)
 
 
-def _needed(context: Context) -> dict[str, str]:
+def _retention_reasons(context: Context) -> dict[str, str]:
     """Return the keys that must stay, with the reason: a container, the verified state, or the state before it uses them."""
-    states = [("the last verified state", good_states.last(state_folder)) for state_folder in context.state.servers()]
+    states = [
+        ("the last verified state", good_states.load_last(state_folder)) for state_folder in context.state.servers()
+    ]
     for server in context.state.servers():
-        states += [("the state before it, for a rollback", row) for row in good_states.before(server)[:1]]
+        states += [("the state before it, for a rollback", row) for row in good_states.load_earlier(server)[:1]]
     reasons = {str(key): why for why, state in reversed(states) if (key := (state.get("spec") or {}).get("caches"))}
-    return {**reasons, **{key: f"in use by {name}" for key, name in compile_caches.in_use(context).items()}}
+    return {**reasons, **{key: f"in use by {name}" for key, name in compile_caches.keys_in_use(context).items()}}
 
 
 def remove(context: Context, names: Collection[str]) -> int:
@@ -67,50 +69,50 @@ def remove(context: Context, names: Collection[str]) -> int:
     Raises:
         Failed: Something cannot be removed, with the command for root. It is in the trash then, and never used again.
     """
-    going = [row for row in rows(context) if row.name in names and not row.kept]
-    all_of_it = {row.key for row in going if row.name == row.key}
-    for row in going:
-        if row.name == row.key or row.key not in all_of_it:
+    removable = [row for row in list_caches(context) if row.name in names and not row.kept]
+    removed_keys = {row.key for row in removable if row.name == row.key}
+    for row in removable:
+        if row.name == row.key or row.key not in removed_keys:
             discard(context, row.key, only_aside=row.name != row.key)
     container_files.empty_trash(context)
-    return sum(row.size_bytes for row in going)
+    return sum(row.size_bytes for row in removable)
 
 
 def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
     """Move a key's cache, or only the part that was moved aside, to the trash, even if it is in use."""
-    at = compile_caches.folder(context, key)
-    container_files.discard(context, at / ASIDE if only_aside else at)
+    folder = compile_caches.folder(context, key)
+    container_files.discard(context, folder / ASIDE if only_aside else folder)
     if not only_aside:
-        compile_caches.forget(context, key)
+        compile_caches.remove_record(context, key)
 
 
-def within(context: Context, bound_gib: float) -> None:
+def enforce_limit(context: Context, limit_gib: float) -> None:
     """Remove caches until all together are below a limit: first those moved aside, then the least recently used.
 
     Needed caches stay. A note reports if those alone exceed the limit, or if something cannot be removed: a verified server never
     fails because of this.
     """
     try:
-        compile_caches.retire(context)
+        compile_caches.discard_unused(context)
         container_files.empty_trash(context)
-        found = rows(context)
-        over = sum(row.size_bytes for row in found) - int(bound_gib * GIB)
-        for row in sorted((row for row in found if not row.kept), key=lambda row: (row.name == row.key, row.used_s)):
-            over -= remove(context, [row.name]) if over > 0 else 0
+        caches = list_caches(context)
+        excess_bytes = sum(row.size_bytes for row in caches) - int(limit_gib * GIB)
+        for row in sorted((row for row in caches if not row.kept), key=lambda row: (row.name == row.key, row.used_s)):
+            excess_bytes -= remove(context, [row.name]) if excess_bytes > 0 else 0
     except (Failed, OSError) as error:
         context.note(f"compile caches are not cleared: {error}")
         return
-    if over > 0:
+    if excess_bytes > 0:
         context.note(
-            f"the compile caches that are needed hold more than {bound_gib:g} GiB; `caches_gib` sets the bound."
+            f"the compile caches that are needed hold more than {limit_gib:g} GiB; `caches_gib` sets the bound."
         )
 
 
-def with_image(context: Context, image_ids: Collection[str]) -> None:
+def remove_for_images(context: Context, image_ids: Collection[str]) -> None:
     """Remove the caches of images that are about to be removed; a note reports what cannot be removed."""
     try:
-        known = (compile_caches.read(context.state, key) for key in compile_caches.keys(context))
-        keys = {kept.key for kept in known if kept.image_id in image_ids}
+        records = (compile_caches.read_record(context.state, key) for key in compile_caches.list_keys(context))
+        keys = {kept.key for kept in records if kept.image_id in image_ids}
         if keys:
             remove(context, keys)
     except (Failed, OSError) as error:

@@ -23,27 +23,27 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.engines.caches import CACHE, FOLDER, LIVE, MOUNT, live_folder
+from sparkwright.engines.caches import CACHE_FOLDER, CACHE_MOUNT, HOST_FOLDER, LIVE_FOLDER, live_folder_path
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import container_files, containers, mount_sources
 from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import private
-from sparkwright.trust.names import STEP, matched
+from sparkwright.trust.names import PATH_COMPONENT, require_match
 
 RECORDS = "compile_caches"
 FROZEN, ASIDE = "frozen", "aside"
 #: folders of earlier versions, below the user's home
 OLD_FOLDER, OLD_FILES = ".local/share/sparkwright/caches", "files"
 KEY = re.compile(r"[0-9a-f]{32}")
-OPEN = 0o777
+OPEN_MODE = 0o777
 #: disk space that a copy must leave free
-SPARE_BYTES = 1 << 30
+MIN_FREE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CacheRecord:
     """The record of a key's cache."""
 
     key: str
@@ -64,139 +64,155 @@ def folder(context: Context, key: str) -> Path:
     """Return the folder of a key. Raises Failed for an invalid key."""
     if not KEY.fullmatch(key):
         raise Failed("the key of the compile caches is none.", fix="Run the command again with this version.")
-    return context.machine.home / FOLDER / key
+    return context.machine.home / HOST_FOLDER / key
 
 
-def keys(context: Context) -> list[str]:
+def list_keys(context: Context) -> list[str]:
     """Return the keys that have a folder."""
-    return _keys_in(context.machine.home / FOLDER)
+    return _list_keys_in(context.machine.home / HOST_FOLDER)
 
 
-def _keys_in(found: Path) -> list[str]:
-    return sorted(path.name for path in found.iterdir() if KEY.fullmatch(path.name)) if found.is_dir() else []
+def _list_keys_in(parent: Path) -> list[str]:
+    return sorted(path.name for path in parent.iterdir() if KEY.fullmatch(path.name)) if parent.is_dir() else []
 
 
-def read(state: StateFolder, key: str) -> Kept:
+def read_record(state: StateFolder, key: str) -> CacheRecord:
     """Read the record of a key; an empty record if its file is missing or damaged."""
-    fields = {name: value for name, value in (state.read(f"{RECORDS}/{key}") or {}).items() if name in Kept.__slots__}
-    return replace(Kept(key), **{**fields, "key": key})
+    fields = {
+        name: value for name, value in (state.read(f"{RECORDS}/{key}") or {}).items() if name in CacheRecord.__slots__
+    }
+    return replace(CacheRecord(key), **{**fields, "key": key})
 
 
-def mounted(container: Mapping[str, Any]) -> str:
+def mounted_key(container: Mapping[str, Any]) -> str:
     """Return the key of the cache that a container mounts; empty if it mounts none."""
-    return _mounted(container)[0]
+    return _find_mount(container)[0]
 
 
-def _mounted(container: Mapping[str, Any]) -> tuple[str, str]:
+def _find_mount(container: Mapping[str, Any]) -> tuple[str, str]:
     """Return the key of a container's cache, and the container's name at creation; both empty without a cache."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    found = (_key_in(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == MOUNT)
-    return next((item for item in found if item[0]), ("", ""))
+    live_paths = (_parse_live_path(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == CACHE_MOUNT)
+    return next((item for item in live_paths if item[0]), ("", ""))
 
 
-def in_use(context: Context) -> dict[str, str]:
+def keys_in_use(context: Context) -> dict[str, str]:
     """Return the keys mounted by running or stopped containers, each with the container's name.
 
     Raises:
         Failed: The engine cannot be queried.
     """
-    return {key: name for (key, _), name in _users(context).items()}
+    return {key: name for (key, _), name in _find_users(context).items()}
 
 
-def _users(context: Context) -> dict[tuple[str, str], str]:
+def _find_users(context: Context) -> dict[tuple[str, str], str]:
     """Return the names of the containers that mount a cache, by key and name of the live folder."""
     rows = context.docker().api.containers(all=True)
-    found = ((item, row["Names"][0].lstrip("/")) for row in rows for item in map(_key_in, _sources(row)) if item[0])
-    return dict(found)
+    live_paths = (
+        (item, row["Names"][0].lstrip("/"))
+        for row in rows
+        for item in map(_parse_live_path, _row_sources(row))
+        if item[0]
+    )
+    return dict(live_paths)
 
 
-def in_use_or_unknown(context: Context) -> dict[str, str]:
+def keys_possibly_in_use(context: Context) -> dict[str, str]:
     """Return the same as `in_use`, or every key if the engine cannot be queried."""
     try:
-        return in_use(context)
+        return keys_in_use(context)
     except SparkwrightError:
-        return dict.fromkeys(keys(context), "a container, perhaps: Docker does not say")
+        return dict.fromkeys(list_keys(context), "a container, perhaps: Docker does not say")
 
 
-def _sources(row: Mapping[str, Any]) -> Iterator[str]:
+def _row_sources(row: Mapping[str, Any]) -> Iterator[str]:
     return (str(mount.get("Source")) for mount in row.get("Mounts") or ())
 
 
-def _key_in(source: str) -> tuple[str, str]:
+def _parse_live_path(source: str) -> tuple[str, str]:
     """Return the key and the name in the path of a mounted folder; both empty for another path."""
-    above, _, last = source.rstrip("/").rpartition("/")
-    top, found, below = above.rpartition(f"/{FOLDER}/")
-    key, live, name = (*below.split("/"), "", "", "")[:3]
-    fits = last == CACHE and found and top and live == LIVE and KEY.fullmatch(key) and STEP.fullmatch(name)
-    return (key, name) if fits else ("", "")
+    parent, _, last = source.rstrip("/").rpartition("/")
+    top, separator, rest = parent.rpartition(f"/{HOST_FOLDER}/")
+    key, live, name = (*rest.split("/"), "", "", "")[:3]
+    is_live_path = (
+        last == CACHE_FOLDER
+        and separator
+        and top
+        and live == LIVE_FOLDER
+        and KEY.fullmatch(key)
+        and PATH_COMPONENT.fullmatch(name)
+    )
+    return (key, name) if is_live_path else ("", "")
 
 
 # -- the cache of a container --------------------------------------------------------------------------------------------
 
 
-def created(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> dict[str, Any]:
+def prepare_container(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> dict[str, Any]:
     """Return the additional "Mounts" and "Env" for `POST /containers/create`; empty if the container has no caches."""
-    caches = engine.of_labels(spec.labels).caches
+    caches = engine.from_labels(spec.labels).caches
     if not spec.caches or caches is None:
         return {}
-    was = read(context.state, spec.caches)
-    server = spec.name.removesuffix(containers.INTERIM)  # an interim server starts from its server's cache
-    _write(context, replace(was, container=server, image=spec.image, image_id=str(image["Id"])))
+    record = read_record(context.state, spec.caches)
+    server = spec.name.removesuffix(containers.INTERIM_SUFFIX)  # an interim server starts from its server's cache
+    _write_record(context, replace(record, container=server, image=spec.image, image_id=str(image["Id"])))
     try:
-        sources = caches.sources(str(_live(context, spec.caches, spec.name)))
+        sources = caches.sources(str(_ensure_live_folder(context, spec.caches, spec.name)))
         for source in sources.values():
-            _opened(Path(source))
+            _ensure_open_folder(Path(source))
     except OSError as error:
         context.note(f"{spec.name} gets no compile cache: {error}")
         return {}
-    mounts = [_mount(source, target) for target, source in sources.items()]
-    own = {name: value for name, value in caches.environment.items() if name not in spec.env}
-    return {"Mounts": mounts, "Env": [f"{name}={value}" for name, value in sorted(own.items())]}
+    mounts = [_bind_mount(source, target) for target, source in sources.items()]
+    variables = {name: value for name, value in caches.environment.items() if name not in spec.env}
+    return {"Mounts": mounts, "Env": [f"{name}={value}" for name, value in sorted(variables.items())]}
 
 
-def _mount(source: str, target: str) -> dict[str, Any]:
+def _bind_mount(source: str, target: str) -> dict[str, Any]:
     return {"Type": "bind", "Source": source, "Target": target, "BindOptions": {"CreateMountpoint": True}}
 
 
-def _live(context: Context, key: str, name: str) -> Path:
+def _ensure_live_folder(context: Context, key: str, name: str) -> Path:
     """Return the parent of the folders that a container mounts; create it if missing."""
     folder(context, key)
-    found = Path(live_folder(str(context.machine.home), key, matched(STEP, name, "the container's name")))
-    return private.folder(found)
+    path = Path(
+        live_folder_path(str(context.machine.home), key, require_match(PATH_COMPONENT, name, "the container's name"))
+    )
+    return private.create_folder(path)
 
 
-def before_start(context: Context, container: Mapping[str, Any]) -> None:
+def prepare_start(context: Context, container: Mapping[str, Any]) -> None:
     """Give a container that is about to start a copy of the verified cache, or an empty one, and record which.
 
     Raises:
         Failed: The previous contents cannot be moved away.
     """
-    _renew_old(context, container)
-    key, name = _mounted(container)
+    _replace_old_folders(context, container)
+    key, name = _find_mount(container)
     if not key:
         return
     try:
-        _before_start(context, container, key, name)
+        _prepare_start(context, container, key, name)
     except OSError as error:
-        at = folder(context, key)
-        raise Failed(f"cannot move the compile cache in {at} out of the way: {error.strerror}.") from None
+        key_folder = folder(context, key)
+        raise Failed(f"cannot move the compile cache in {key_folder} out of the way: {error.strerror}.") from None
     container_files.try_to_empty_trash(context)
 
 
-def _before_start(context: Context, container: Mapping[str, Any], key: str, name: str) -> None:
-    was = read(context.state, key)
-    if not was.proved:
-        if _holds(folder(context, key) / FROZEN) or _holds(_live(context, key, name)):
+def _prepare_start(context: Context, container: Mapping[str, Any], key: str, name: str) -> None:
+    record = read_record(context.state, key)
+    if not record.proved:
+        if _has_contents(folder(context, key) / FROZEN) or _has_contents(_ensure_live_folder(context, key, name)):
             why = "no server that started with it was verified"
-            if _moved_aside(context, key, name, why):
+            if _move_aside(context, key, name, why):
                 context.note(f"the compile cache is moved aside: {why}; this start compiles from scratch.")
-        was = read(context.state, key)
-    warm = _renewed(context, container, key, name)
-    now = replace(was, proved=False, warm=warm, container_id=str(container["Id"]), used_s=time.time())
-    _write(context, now)
+        record = read_record(context.state, key)
+    warm = _refill_live_folder(context, container, key, name)
+    updated = replace(record, proved=False, warm=warm, container_id=str(container["Id"]), used_s=time.time())
+    _write_record(context, updated)
 
 
-def verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
+def save_verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
     """Keep a copy of a verified server's cache, so that its next start is warm.
 
     A cache that cannot be copied is not kept: the next start is cold, and a note gives the reason.
@@ -204,78 +220,87 @@ def verified(context: Context, container: Mapping[str, Any], model: Mapping[str,
     Args:
         model: the model that it serves.
     """
-    key, name = _mounted(container)
+    key, name = _find_mount(container)
     if not key:
         return
-    about = {item: str((model or {}).get(item) or "") for item in ("id", "commit")}
-    was = read(context.state, key)
-    now = replace(was, used_s=time.time(), model=about["id"] or was.model, commit=about["commit"] or was.commit)
+    model_fields = {item: str((model or {}).get(item) or "") for item in ("id", "commit")}
+    record = read_record(context.state, key)
+    updated = replace(
+        record,
+        used_s=time.time(),
+        model=model_fields["id"] or record.model,
+        commit=model_fields["commit"] or record.commit,
+    )
     try:
-        frozen = _frozen(context, key, name)
+        frozen = _freeze(context, key, name)
     except (OSError, SparkwrightError) as error:
         context.note(f"the compile cache is not kept, and the next start compiles from scratch: {error}")
-        _write(context, replace(now, proved=False, frozen=""))
+        _write_record(context, replace(updated, proved=False, frozen=""))
         return
-    _write(context, replace(now, proved=True, frozen=frozen))
+    _write_record(context, replace(updated, proved=True, frozen=frozen))
 
 
-def _frozen(context: Context, key: str, name: str) -> str:
+def _freeze(context: Context, key: str, name: str) -> str:
     """Copy the folders that a container mounts. Returns the digest of the copy."""
-    at, live = folder(context, key), _live(context, key, name)
-    fresh = at / f".{FROZEN}"
-    copied = _copied(context, live, fresh)
+    key_folder, live = folder(context, key), _ensure_live_folder(context, key, name)
+    new_copy = key_folder / f".{FROZEN}"
+    copied = _copy_tree(context, live, new_copy)
     if copied.unreadable:
-        container_files.discard(context, fresh)
+        container_files.discard(context, new_copy)
         for path in sorted(live.iterdir()):
-            container_files.open_for_reading(context, path)
-        copied = _copied(context, live, fresh)
-    if (at / FROZEN).exists():
-        container_files.discard(context, at / FROZEN)
-    fresh.rename(at / FROZEN)
+            container_files.make_readable(context, path)
+        copied = _copy_tree(context, live, new_copy)
+    if (key_folder / FROZEN).exists():
+        container_files.discard(context, key_folder / FROZEN)
+    new_copy.rename(key_folder / FROZEN)
     return copied.digest
 
 
-def _copied(context: Context, source: Path, target: Path) -> container_files.Copied:
+def _copy_tree(context: Context, source: Path, target: Path) -> container_files.CopyResult:
     """Copy a folder to a new one. If it raises Unfit or OSError, nothing is left behind."""
     if target.exists():
         container_files.discard(context, target)
-    room = context.machine.free_bytes(target.parent) - SPARE_BYTES
+    max_bytes = context.machine.free_bytes(target.parent) - MIN_FREE_BYTES
     try:
-        return container_files.copy(source, target, room)
+        return container_files.copy(source, target, max_bytes)
     except (OSError, SparkwrightError):
         if target.exists():
             container_files.discard(context, target)
         raise
 
 
-def _renewed(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
+def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
     """Replace a container's cache with a copy of the frozen one, or with empty folders. Returns True if it is not empty."""
-    at, live, wanted = folder(context, key), _live(context, key, name), read(context.state, key).frozen
+    key_folder, live, expected_digest = (
+        folder(context, key),
+        _ensure_live_folder(context, key, name),
+        read_record(context.state, key).frozen,
+    )
     container_files.discard(context, live)
     warm = False
-    if wanted and (at / FROZEN).is_dir():
+    if expected_digest and (key_folder / FROZEN).is_dir():
         try:
-            copied = _copied(context, at / FROZEN, live)
-            warm = copied.digest == wanted and copied.files > 0
-            why = "" if copied.digest == wanted else "it is not as it was verified"
+            copied = _copy_tree(context, key_folder / FROZEN, live)
+            warm = copied.digest == expected_digest and copied.files > 0
+            why = "" if copied.digest == expected_digest else "it is not as it was verified"
         except (OSError, SparkwrightError) as error:
             why = str(error)
         if why:
             context.note(f"the compile cache is not used, and this start compiles from scratch: {why}")
         if why and live.exists():
             container_files.discard(context, live)
-    live = _live(context, key, name)
-    for source in mount_sources.of_container(container):
+    live = _ensure_live_folder(context, key, name)
+    for source in mount_sources.container_sources(container):
         if source.is_relative_to(live):
-            _opened(source)
+            _ensure_open_folder(source)
     return warm
 
 
-def started_warm(context: Context, container: Mapping[str, Any]) -> bool:
+def is_warm_start(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if the last start of this container found a cache."""
-    key = mounted(container)
-    found = read(context.state, key) if key else Kept("")
-    return found.warm and found.container_id == container.get("Id")
+    key = mounted_key(container)
+    record = read_record(context.state, key) if key else CacheRecord("")
+    return record.warm and record.container_id == container.get("Id")
 
 
 def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path | None:
@@ -284,50 +309,50 @@ def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path
     Returns:
         The folder; None if it cannot be moved, with a note.
     """
-    key, name = _mounted(container)
-    return _moved_aside(context, key, name, why)
+    key, name = _find_mount(container)
+    return _move_aside(context, key, name, why)
 
 
-def _moved_aside(context: Context, key: str, name: str, why: str) -> Path | None:
-    at = folder(context, key)
+def _move_aside(context: Context, key: str, name: str, why: str) -> Path | None:
+    key_folder = folder(context, key)
     try:
-        for old in (at / ASIDE, at / FROZEN):
-            if old.exists():
-                container_files.discard(context, old)
-        live = _live(context, key, name)
-        live.rename(at / ASIDE)
-        for path in sorted((at / ASIDE).iterdir()):
-            _opened(_live(context, key, name) / path.name)  # the container has it mounted
+        for obsolete in (key_folder / ASIDE, key_folder / FROZEN):
+            if obsolete.exists():
+                container_files.discard(context, obsolete)
+        live = _ensure_live_folder(context, key, name)
+        live.rename(key_folder / ASIDE)
+        for path in sorted((key_folder / ASIDE).iterdir()):
+            _ensure_open_folder(_ensure_live_folder(context, key, name) / path.name)  # the container has it mounted
     except (OSError, Failed) as error:
-        context.note(f"cannot move the compile cache in {at} aside: {error}")
+        context.note(f"cannot move the compile cache in {key_folder} aside: {error}")
         return None
-    _write(context, replace(read(context.state, key), proved=False, frozen="", why_aside=why))
-    return at / ASIDE
+    _write_record(context, replace(read_record(context.state, key), proved=False, frozen="", why_aside=why))
+    return key_folder / ASIDE
 
 
-def _holds(above: Path) -> bool:
+def _has_contents(parent: Path) -> bool:
     """Return True if any subfolder is not empty or not readable."""
     try:
-        return any(not path.is_dir() or next(path.iterdir(), None) is not None for path in above.iterdir())
+        return any(not path.is_dir() or next(path.iterdir(), None) is not None for path in parent.iterdir())
     except FileNotFoundError:
         return False
     except OSError:
         return True  # owned by root and not readable: it has contents
 
 
-def _opened(path: Path) -> Path:
+def _ensure_open_folder(path: Path) -> Path:
     """Return a folder that any user in the container can write to; create it if missing."""
     if not path.exists():
         path.mkdir(exist_ok=True)
-        path.chmod(OPEN)
+        path.chmod(OPEN_MODE)
     return path
 
 
-def _write(context: Context, kept: Kept) -> None:
-    context.state.write(f"{RECORDS}/{kept.key}", asdict(kept))
+def _write_record(context: Context, record: CacheRecord) -> None:
+    context.state.write(f"{RECORDS}/{record.key}", asdict(record))
 
 
-def forget(context: Context, key: str) -> None:
+def remove_record(context: Context, key: str) -> None:
     """Remove the record of a key whose folder is gone."""
     context.state.remove(f"{RECORDS}/{key}")
 
@@ -335,16 +360,16 @@ def forget(context: Context, key: str) -> None:
 # -- unused caches -------------------------------------------------------------------------------------------------------
 
 
-def retire(context: Context) -> None:
+def discard_unused(context: Context) -> None:
     """Move unused folders to the trash: live folders of removed containers, and unmounted folders of earlier versions.
 
     Raises:
         Failed: The engine cannot be queried.
         OSError: A folder cannot be moved.
     """
-    users = _users(context)
-    for key in keys(context):
-        live = folder(context, key) / LIVE
+    users = _find_users(context)
+    for key in list_keys(context):
+        live = folder(context, key) / LIVE_FOLDER
         for path in sorted(live.iterdir()) if live.is_dir() else ():
             if (key, path.name) not in users:
                 container_files.discard(context, path)
@@ -361,47 +386,47 @@ def old_folders(context: Context) -> dict[Path, str]:
     Raises:
         Failed: There are such folders, and the engine cannot be queried.
     """
-    old = context.machine.home / OLD_FOLDER
-    found = _keys_in(old)
-    rows = context.docker().api.containers(all=True) if found else ()
-    users = {_old_key_in(source): row["Names"][0].lstrip("/") for row in rows for source in _sources(row)}
-    return {old / key: users.get(key, "") for key in found}
+    parent = context.machine.home / OLD_FOLDER
+    keys = _list_keys_in(parent)
+    rows = context.docker().api.containers(all=True) if keys else ()
+    users = {_parse_old_key(source): row["Names"][0].lstrip("/") for row in rows for source in _row_sources(row)}
+    return {parent / key: users.get(key, "") for key in keys}
 
 
-def mounted_folders(context: Context) -> list[Path]:
+def folders_in_use(context: Context) -> list[Path]:
     """Return the cache folders that containers need to start again; all folders if the engine cannot be queried."""
-    now = [folder(context, key) for key in in_use_or_unknown(context)]
+    folders = [folder(context, key) for key in keys_possibly_in_use(context)]
     try:
-        now += [path for path, user in old_folders(context).items() if user]
+        folders += [path for path, user in old_folders(context).items() if user]
     except SparkwrightError:
-        now.append(context.machine.home / OLD_FOLDER)
-    return [path for path in now if path.exists()]
+        folders.append(context.machine.home / OLD_FOLDER)
+    return [path for path in folders if path.exists()]
 
 
-def _old_key_in(source: str) -> str:
+def _parse_old_key(source: str) -> str:
     """Return the key in a path below a folder of earlier versions; empty for another path."""
-    top, found, below = source.partition(f"/{OLD_FOLDER}/")
-    key = below.partition("/")[0]
-    return key if top and found and KEY.fullmatch(key) else ""
+    top, separator, rest = source.partition(f"/{OLD_FOLDER}/")
+    key = rest.partition("/")[0]
+    return key if top and separator and KEY.fullmatch(key) else ""
 
 
-def _renew_old(context: Context, container: Mapping[str, Any]) -> None:
+def _replace_old_folders(context: Context, container: Mapping[str, Any]) -> None:
     """Give a container of an earlier version empty folders: its old ones may contain a link in place of a mount point.
 
     Raises:
         Failed: The old folders cannot be moved away.
     """
-    old = context.machine.home / OLD_FOLDER
-    sources = [path for path in mount_sources.of_container(container) if path.is_relative_to(old)]
-    for key in sorted({source.relative_to(old).parts[0] for source in sources if source != old}):
+    parent = context.machine.home / OLD_FOLDER
+    sources = [path for path in mount_sources.container_sources(container) if path.is_relative_to(parent)]
+    for key in sorted({source.relative_to(parent).parts[0] for source in sources if source != parent}):
         if not KEY.fullmatch(key):
             continue
         try:
-            container_files.discard(context, old / key)
+            container_files.discard(context, parent / key)
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise Failed(f"cannot move {old / key} out of the way: {error.strerror}.") from None
-        private.folder(old / key)
+            raise Failed(f"cannot move {parent / key} out of the way: {error.strerror}.") from None
+        private.create_folder(parent / key)
     for source in sorted(sources):
-        _opened(source)
+        _ensure_open_folder(source)

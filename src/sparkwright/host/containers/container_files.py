@@ -27,25 +27,25 @@ from sparkwright import shell
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import container_labels, lifecycle
 from sparkwright.host.module import Context
-from sparkwright.host.records.own_folders import SHARE
+from sparkwright.host.records.own_folders import SHARE_FOLDER
 from sparkwright.trust import private
 
 #: limits: entries of a tree, nested folders, seconds in total
-MOST_ENTRIES, MOST_DEPTH, MOST_S = 200_000, 32, 300.0
+MAX_ENTRIES, MAX_DEPTH, MAX_COPY_S = 200_000, 32, 300.0
 CHUNK_BYTES = 1 << 20
 #: modes of a copy, which any user in the container can use; its parent folders keep other users of the host out
-OPEN_FILE, OPEN_FOLDER, PROGRAM = 0o666, 0o777, 0o111
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_FILE_MODE, OPEN_FOLDER_MODE, EXECUTE_BITS = 0o666, 0o777, 0o111
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Unfit(SparkwrightError):
+class CopyLimitExceeded(SparkwrightError):
     """A tree that is too large, too deep or too slow to copy."""
 
 
 @dataclass
-class Copied:
+class CopyResult:
     """The result of a copy."""
 
     files: int = 0
@@ -58,24 +58,24 @@ class Copied:
 
 
 @dataclass
-class _Job:
+class _CopyJob:
     """A copy in progress."""
 
     source: int
     target: int
     room_bytes: int
-    done: Copied = field(default_factory=Copied)
+    done: CopyResult = field(default_factory=CopyResult)
     entries: int = 0
-    deadline_s: float = field(default_factory=lambda: time.monotonic() + MOST_S)
+    deadline_s: float = field(default_factory=lambda: time.monotonic() + MAX_COPY_S)
 
 
-def copy(source: Path, target: Path, room_bytes: int) -> Copied:
+def copy(source: Path, target: Path, max_bytes: int) -> CopyResult:
     """Copy the regular files of a folder. Links, devices, sockets and pipes are left out.
 
     Args:
         source: The folder. Its contents may change during the copy.
         target: A new folder, created here. Only this user has access to its parent.
-        room_bytes: The maximum size of the copy.
+        max_bytes: The maximum size of the copy.
 
     Returns:
         The copied files. A file that changed while it was read is left out.
@@ -85,109 +85,112 @@ def copy(source: Path, target: Path, room_bytes: int) -> Copied:
         OSError: The target cannot be written, or the source is not a folder.
     """
     target.mkdir()
-    with _opened(os.open(source, _FOLDER)) as reading, _opened(os.open(target, _FOLDER)) as writing:
-        os.fchmod(writing, OPEN_FOLDER)
-        job = _Job(reading, writing, room_bytes)
-        waiting: list[tuple[str, ...]] = [()]
-        while waiting:
-            waiting += _folder(job, waiting.pop())
-    done = job.done
-    done.digest = hashlib.sha256("\0".join(sorted(done._rows)).encode(errors="surrogateescape")).hexdigest()
-    return done
+    with (
+        _closing_handle(os.open(source, _FOLDER_FLAGS)) as source_fd,
+        _closing_handle(os.open(target, _FOLDER_FLAGS)) as target_fd,
+    ):
+        os.fchmod(target_fd, OPEN_FOLDER_MODE)
+        job = _CopyJob(source_fd, target_fd, max_bytes)
+        pending: list[tuple[str, ...]] = [()]
+        while pending:
+            pending += _copy_folder(job, pending.pop())
+    result = job.done
+    result.digest = hashlib.sha256("\0".join(sorted(result._rows)).encode(errors="surrogateescape")).hexdigest()
+    return result
 
 
-def _folder(job: _Job, parts: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _copy_folder(job: _CopyJob, parts: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Copy the files of one folder and create its subfolders, which are returned."""
-    below = []
+    subfolders = []
     with contextlib.ExitStack() as stack:
         try:
-            reading = stack.enter_context(_below(job.source, parts))
-            names = stack.enter_context(os.scandir(reading))
+            source_folder = stack.enter_context(_open_below(job.source, parts))
+            names = stack.enter_context(os.scandir(source_folder))
         except OSError:
             job.done.unreadable += 1
             return []
-        writing = stack.enter_context(_below(job.target, parts))
+        target_folder = stack.enter_context(_open_below(job.target, parts))
         for name in (dir_entry.name for dir_entry in names):
-            _count(job, parts)
-            kind = _kind(reading, name)
-            if stat.S_ISDIR(kind):
-                os.mkdir(name, dir_fd=writing)
-                with _opened(os.open(name, _FOLDER, dir_fd=writing)) as made:
-                    os.fchmod(made, OPEN_FOLDER)
-                below.append((*parts, name))
-            elif stat.S_ISREG(kind):
-                _file(job, reading, writing, (*parts, name))
-    return below
+            _check_limits(job, parts)
+            mode = _file_mode(source_folder, name)
+            if stat.S_ISDIR(mode):
+                os.mkdir(name, dir_fd=target_folder)
+                with _closing_handle(os.open(name, _FOLDER_FLAGS, dir_fd=target_folder)) as subfolder:
+                    os.fchmod(subfolder, OPEN_FOLDER_MODE)
+                subfolders.append((*parts, name))
+            elif stat.S_ISREG(mode):
+                _copy_file(job, source_folder, target_folder, (*parts, name))
+    return subfolders
 
 
-def _count(job: _Job, parts: tuple[str, ...]) -> None:
+def _check_limits(job: _CopyJob, parts: tuple[str, ...]) -> None:
     job.entries += 1
-    if job.entries > MOST_ENTRIES:
-        raise Unfit(f"it holds more than {MOST_ENTRIES:,} files.")
-    if len(parts) >= MOST_DEPTH:
-        raise Unfit(f"its folders are nested more than {MOST_DEPTH} deep.")
+    if job.entries > MAX_ENTRIES:
+        raise CopyLimitExceeded(f"it holds more than {MAX_ENTRIES:,} files.")
+    if len(parts) >= MAX_DEPTH:
+        raise CopyLimitExceeded(f"its folders are nested more than {MAX_DEPTH} deep.")
     if time.monotonic() > job.deadline_s:
-        raise Unfit(f"copying it took longer than {MOST_S:.0f} s.")
+        raise CopyLimitExceeded(f"copying it took longer than {MAX_COPY_S:.0f} s.")
 
 
-def _file(job: _Job, reading: int, writing: int, parts: tuple[str, ...]) -> None:
+def _copy_file(job: _CopyJob, source_folder: int, target_folder: int, parts: tuple[str, ...]) -> None:
     """Copy a regular file with its modification time, which build tools compare."""
     try:
-        source = os.open(parts[-1], _READ, dir_fd=reading)
+        source = os.open(parts[-1], _READ_FLAGS, dir_fd=source_folder)
     except OSError:
         job.done.unreadable += 1
         return
-    with _opened(source):
+    with _closing_handle(source):
         before = os.fstat(source)
         if not stat.S_ISREG(before.st_mode):
             return
         if job.done.size_bytes + before.st_size > job.room_bytes:
-            raise Unfit("there is not enough room on the disk for a copy of it.")
-        mode = OPEN_FILE | (PROGRAM if before.st_mode & PROGRAM else 0)
-        with _opened(os.open(parts[-1], _WRITE, 0o600, dir_fd=writing)) as target:
-            hashed = _content(job, source, target, before.st_size)
+            raise CopyLimitExceeded("there is not enough room on the disk for a copy of it.")
+        mode = OPEN_FILE_MODE | (EXECUTE_BITS if before.st_mode & EXECUTE_BITS else 0)
+        with _closing_handle(os.open(parts[-1], _WRITE_FLAGS, 0o600, dir_fd=target_folder)) as target:
+            digest = _copy_content(job, source, target, before.st_size)
             after = os.fstat(source)
-            same = (before.st_size, before.st_mtime_ns, before.st_ctime_ns)
-            if same != (after.st_size, after.st_mtime_ns, after.st_ctime_ns):
-                os.unlink(parts[-1], dir_fd=writing)
+            stamp = (before.st_size, before.st_mtime_ns, before.st_ctime_ns)
+            if stamp != (after.st_size, after.st_mtime_ns, after.st_ctime_ns):
+                os.unlink(parts[-1], dir_fd=target_folder)
                 return
             os.fchmod(target, mode)
             os.utime(target, ns=(before.st_mtime_ns, before.st_mtime_ns))
     job.done.files += 1
     job.done.size_bytes += before.st_size
-    job.done._rows.append(f"{hashed} {mode:o} {before.st_mtime_ns} {'/'.join(parts)}")
+    job.done._rows.append(f"{digest} {mode:o} {before.st_mtime_ns} {'/'.join(parts)}")
 
 
-def _content(job: _Job, source: int, target: int, size_bytes: int) -> str:
+def _copy_content(job: _CopyJob, source: int, target: int, size_bytes: int) -> str:
     """Copy at most size_bytes and return their SHA-256. Drops the pages from the cache, which shares memory with the GPU."""
-    hasher, left = hashlib.sha256(), size_bytes
-    while left and (chunk := os.read(source, min(CHUNK_BYTES, left))):
+    hasher, remaining = hashlib.sha256(), size_bytes
+    while remaining and (chunk := os.read(source, min(CHUNK_BYTES, remaining))):
         hasher.update(chunk)
         view = memoryview(chunk)
         while view:
             view = view[os.write(target, view) :]
-        left -= len(chunk)
+        remaining -= len(chunk)
         if time.monotonic() > job.deadline_s:
-            raise Unfit(f"copying it took longer than {MOST_S:.0f} s.")
+            raise CopyLimitExceeded(f"copying it took longer than {MAX_COPY_S:.0f} s.")
     os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
     return hasher.hexdigest()
 
 
 @contextlib.contextmanager
-def _below(top: int, parts: tuple[str, ...]) -> Iterator[int]:
+def _open_below(top: int, parts: tuple[str, ...]) -> Iterator[int]:
     """Yield a folder below an open one, opened one path component at a time."""
-    at = os.dup(top)
+    handle = os.dup(top)
     try:
         for name in parts:
-            below = os.open(name, _FOLDER, dir_fd=at)
-            os.close(at)
-            at = below
-        yield at
+            child = os.open(name, _FOLDER_FLAGS, dir_fd=handle)
+            os.close(handle)
+            handle = child
+        yield handle
     finally:
-        os.close(at)
+        os.close(handle)
 
 
-def _kind(folder: int, name: str) -> int:
+def _file_mode(folder: int, name: str) -> int:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError:
@@ -195,20 +198,20 @@ def _kind(folder: int, name: str) -> int:
 
 
 @contextlib.contextmanager
-def _opened(handle: int) -> Iterator[int]:
+def _closing_handle(handle: int) -> Iterator[int]:
     try:
         yield handle
     finally:
         os.close(handle)
 
 
-WAIT_S = 120
+HELPER_TIMEOUT_S = 120
 #: folder in the user's home with files and folders to remove; no container mounts anything below it
-TRASH = f"{SHARE}/trash"
+TRASH = f"{SHARE_FOLDER}/trash"
 #: the folder's path in the temporary container
-SEEN_AT = "/work"
+MOUNT_POINT = "/work"
 #: mounts needed to run a program of the host
-_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
+_PROGRAM_FOLDERS = ("/usr", "/bin", "/lib", "/lib64")
 
 
 def discard(context: Context, path: Path) -> None:
@@ -217,8 +220,8 @@ def discard(context: Context, path: Path) -> None:
     Raises:
         OSError: It cannot be moved, or does not exist.
     """
-    trash = private.folder(context.machine.home / TRASH) / os.urandom(8).hex()
-    private.folder(trash)
+    trash = private.create_folder(context.machine.home / TRASH) / os.urandom(8).hex()
+    private.create_folder(trash)
     path.rename(trash / path.name)
 
 
@@ -233,9 +236,11 @@ def empty_trash(context: Context) -> None:
         return
     for path in sorted(trash.iterdir()):
         with contextlib.suppress(Failed):  # rm may print a million errors
-            context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=WAIT_S)  # any depth, and no link is followed
+            context.machine.run(
+                ("rm", "-rf", "--", str(path)), timeout_s=HELPER_TIMEOUT_S
+            )  # any depth, and no link is followed
         if path.exists():
-            as_root(context, path, ("rm", "-rf", "--"), f"{SEEN_AT}/{path.name}", above=True)
+            run_as_root(context, path, ("rm", "-rf", "--"), f"{MOUNT_POINT}/{path.name}", mount_parent=True)
         if path.exists():
             fix = f"On the host: `{shell.join(('sudo', 'rm', '-rf', path))}`."
             raise Failed(f"{path} holds files of root.", fix=fix)
@@ -249,12 +254,14 @@ def try_to_empty_trash(context: Context) -> None:
         context.note(f"the trash is not emptied: {error}")
 
 
-def open_for_reading(context: Context, folder: Path) -> None:
+def make_readable(context: Context, folder: Path) -> None:
     """Make a folder written by a container readable for everyone. Its parents still restrict access."""
-    as_root(context, folder, ("chmod", "-R", "a+rX", "--"), SEEN_AT)
+    run_as_root(context, folder, ("chmod", "-R", "a+rX", "--"), MOUNT_POINT)
 
 
-def as_root(context: Context, path: Path, program: Sequence[str], argument: str, *, above: bool = False) -> None:
+def run_as_root(
+    context: Context, path: Path, program: Sequence[str], argument: str, *, mount_parent: bool = False
+) -> None:
     """Run one of the host's programs on a folder, as root in a temporary container. A failure is noted, not raised.
 
     Args:
@@ -262,40 +269,40 @@ def as_root(context: Context, path: Path, program: Sequence[str], argument: str,
         path: The folder.
         program: The program's name and its options.
         argument: The program's last argument.
-        above: Whether the program needs the parent of `path`, as `rm` does. The parent must hold nothing else.
+        mount_parent: Whether the program needs the parent of `path`, as `rm` does. The parent must hold nothing else.
     """
     from docker.errors import APIError
 
-    found = shutil.which(program[0], path="/usr/bin:/bin")
-    if found is None:
+    executable = shutil.which(program[0], path="/usr/bin:/bin")
+    if executable is None:
         context.note(f"the host has no program {program[0]} in /usr/bin or /bin.")
         return
     api: Any = context.docker().api
-    image = made = ""
+    image = container_id = ""
     try:
-        image = _empty_image(api)
-        body = _body(image, [found, *program[1:]], argument, path.parent if above else path)
-        made = lifecycle.create(context, body, container_labels.HELPER)
-        lifecycle.start(context, made)
-        api.wait(made, timeout=WAIT_S)
+        image = _import_empty_image(api)
+        body = _helper_config(image, [executable, *program[1:]], argument, path.parent if mount_parent else path)
+        container_id = lifecycle.create(context, body, container_labels.HELPER)
+        lifecycle.start(context, container_id)
+        api.wait(container_id, timeout=HELPER_TIMEOUT_S)
     except (APIError, OSError) as error:
         context.note(f"no container could run {program[0]} on {path}: {getattr(error, 'explanation', '') or error}")
     finally:
-        if made:
-            lifecycle.discard(context, made)
+        if container_id:
+            lifecycle.force_remove(context, container_id)
         if image:
             api.remove_image(image, force=True)
 
 
-def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dict[str, Any]:
+def _helper_config(image: str, entrypoint: list[str], argument: str, folder: Path) -> dict[str, Any]:
     """Return the request to create the temporary container."""
-    mounts: list[dict[str, Any]] = [{"Type": "bind", "Source": str(folder), "Target": SEEN_AT}]
+    mounts: list[dict[str, Any]] = [{"Type": "bind", "Source": str(folder), "Target": MOUNT_POINT}]
     mounts += [
         {"Type": "bind", "Source": program, "Target": program, "ReadOnly": True}
-        for program in _PROGRAMS
+        for program in _PROGRAM_FOLDERS
         if Path(program).is_dir()
     ]
-    rights = {
+    restrictions = {
         "NetworkMode": "none",
         "UsernsMode": "host",  # its root must be the host's root, even if containers have user namespaces
         "ReadonlyRootfs": True,
@@ -303,15 +310,22 @@ def _body(image: str, entrypoint: list[str], argument: str, folder: Path) -> dic
         "CapAdd": ["DAC_OVERRIDE", "FOWNER"],
         "SecurityOpt": ["no-new-privileges", "label=disable"],
     }
-    host = {"Mounts": mounts, **rights}
-    return {"Image": image, "Entrypoint": entrypoint, "Cmd": [argument], "User": "0:0", "Env": [], "HostConfig": host}
+    host_config = {"Mounts": mounts, **restrictions}
+    return {
+        "Image": image,
+        "Entrypoint": entrypoint,
+        "Cmd": [argument],
+        "User": "0:0",
+        "Env": [],
+        "HostConfig": host_config,
+    }
 
 
-def _empty_image(api: Any) -> str:
+def _import_empty_image(api: Any) -> str:
     """Return the Id of an image without files."""
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w"):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w"):
         pass
     name = f"sparkwright-empty-{os.urandom(6).hex()}"
-    api.import_image_from_data(raw.getvalue(), repository=name, tag="latest")
+    api.import_image_from_data(archive.getvalue(), repository=name, tag="latest")
     return str(api.inspect_image(f"{name}:latest")["Id"])

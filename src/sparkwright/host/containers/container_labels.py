@@ -13,7 +13,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
-from sparkwright.host.containers.containers import INTERIM, PREVIOUS, REPLACEMENT
+from sparkwright.host.containers.containers import INTERIM_SUFFIX, PREVIOUS_SUFFIX, REPLACEMENT_SUFFIX
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, own_folders
 from sparkwright.host.state import StateFolder
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 def engine_of_container(inspected: Mapping[str, Any] | None) -> Engine:
     """Return the engine of an inspected container; the usual engine without one."""
-    return engine.of_labels(((inspected or {}).get("Config") or {}).get("Labels"))
+    return engine.from_labels(((inspected or {}).get("Config") or {}).get("Labels"))
 
 
-def engine_named(client: docker.DockerClient, name: str) -> Engine:
+def engine_by_name(client: docker.DockerClient, name: str) -> Engine:
     """Return the engine of a container by its name; the usual engine without one."""
     return engine_of_container(containers.inspect(client, name))
 
 
 def engine_of_spec(spec: Mapping[str, Any] | None) -> Engine:
     """Return the engine of a spec, as plans and verified states hold it."""
-    return engine.of_labels((spec or {}).get("labels"))
+    return engine.from_labels((spec or {}).get("labels"))
 
 
 def engine_at(context: Context, base_url: str) -> Engine:
@@ -58,10 +58,10 @@ def engine_at(context: Context, base_url: str) -> Engine:
         row = next(publishing, None)
         on_host = any((item.get("HostConfig") or {}).get("NetworkMode") == "host" for item in rows)
         if row is None and on_host:
-            return engine_of_container(containers.publishing(client, port))
+            return engine_of_container(containers.find_by_port(client, port))
     except Exception:  # of docker or requests: the server itself can still be queried
-        return engine.of(engine.USUAL)
-    return engine.of_labels(row.get("Labels") if row else None)
+        return engine.get_engine(engine.DEFAULT_ENGINE)
+    return engine.from_labels(row.get("Labels") if row else None)
 
 
 class Membership(NamedTuple):
@@ -84,12 +84,12 @@ class Membership(NamedTuple):
 
 def membership_of_labels(labels: Mapping[str, Any] | None) -> Membership:
     """Return the membership in a container's or a spec's labels, which may be anyone's."""
-    found = {name: str(value) for name, value in (labels or {}).items()}
-    members = tuple(word for word in found.get(MEMBERS_LABEL, "").split(",") if word)
-    rank = found.get(RANK_LABEL, "")
-    if not found.get(CLUSTER_LABEL) or not rank.isdecimal() or int(rank) >= len(members):
+    values = {name: str(value) for name, value in (labels or {}).items()}
+    members = tuple(word for word in values.get(MEMBERS_LABEL, "").split(",") if word)
+    rank = values.get(RANK_LABEL, "")
+    if not values.get(CLUSTER_LABEL) or not rank.isdecimal() or int(rank) >= len(members):
         return Membership()
-    return Membership(found[CLUSTER_LABEL], int(rank), members)
+    return Membership(values[CLUSTER_LABEL], int(rank), members)
 
 
 def membership_of(inspected: Mapping[str, Any]) -> Membership:
@@ -108,14 +108,22 @@ def membership_of(inspected: Mapping[str, Any]) -> Membership:
 # does not (docs/decisions/0036-identity-of-containers.md).
 
 #: roles of a container: a server, its interim server, a gateway, and short-lived helpers
-SERVER, BESIDE, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
+SERVER, INTERIM_SERVER, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
 #: labels of earlier releases. A prefix would not do: others have labels with the same prefix, and `host.clean` removed their
 #: containers
-OLDER_LABELS = frozenset(
-    (LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL, engine.LABEL, engine.DESCRIPTION, engine.TASK)
+LEGACY_LABELS = frozenset(
+    (
+        LAB_LABEL,
+        CLUSTER_LABEL,
+        RANK_LABEL,
+        MEMBERS_LABEL,
+        engine.ENGINE_LABEL,
+        engine.DESCRIPTION_LABEL,
+        engine.TASK_LABEL,
+    )
 )
 #: digits of an owner
-DIGITS = 32
+OWNER_DIGITS = 32
 #: folders that only sparkwright creates and mounts, below its share and its state folder
 SHARE_FOLDERS = ("caches", "compile-caches")
 STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
@@ -133,7 +141,7 @@ class Identity:
     @property
     def name(self) -> str:
         """The name that it has while it serves."""
-        return self.server + INTERIM if self.role == BESIDE else self.server
+        return self.server + INTERIM_SUFFIX if self.role == INTERIM_SERVER else self.server
 
 
 def owner(context: Context) -> str:
@@ -145,13 +153,13 @@ def owner(context: Context) -> str:
         machine = context.machine.path("/etc/machine-id").read_text().strip()
     except OSError:
         machine = ""
-    return hashlib.sha256(f"sparkwright\0{machine}\0{context.state.path}".encode()).hexdigest()[:DIGITS]
+    return hashlib.sha256(f"sparkwright\0{machine}\0{context.state.path}".encode()).hexdigest()[:OWNER_DIGITS]
 
 
-def labels(context: Context, role: str, server: str) -> dict[str, str]:
+def build_labels(context: Context, role: str, server: str) -> dict[str, str]:
     """Return the labels for a new container."""
-    about = {OWNER_LABEL: owner(context), ROLE_LABEL: role, RUN_LABEL: context.run_id}
-    return about | ({SERVER_LABEL: server} if server else {})
+    own_labels = {OWNER_LABEL: owner(context), ROLE_LABEL: role, RUN_LABEL: context.run_id}
+    return own_labels | ({SERVER_LABEL: server} if server else {})
 
 
 def name_of(container: Mapping[str, Any]) -> str:
@@ -167,145 +175,155 @@ def identify(context: Context, container: Mapping[str, Any]) -> Identity | None:
     """
     if not container:
         return None
-    marks = _labels(container)
-    if marks.get(OWNER_LABEL) == owner(context):
-        return Identity(marks.get(ROLE_LABEL, ""), marks.get(SERVER_LABEL, ""))
-    if (found := _recorded(context).get(str(container["Id"]))) is not None:
-        return found
-    return None if OWNER_LABEL in marks else _older(context, container)
+    labels = _labels_of(container)
+    if labels.get(OWNER_LABEL) == owner(context):
+        return Identity(labels.get(ROLE_LABEL, ""), labels.get(SERVER_LABEL, ""))
+    if (recorded := _recorded_identities(context).get(str(container["Id"]))) is not None:
+        return recorded
+    return None if OWNER_LABEL in labels else _identify_legacy(context, container)
 
 
-def ours(context: Context, container: Mapping[str, Any]) -> bool:
+def is_ours(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container belongs to this user's sparkwright on this host."""
     return identify(context, container) is not None
 
 
-def kept(context: Context, container: Mapping[str, Any]) -> bool:
+def is_kept_previous(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container is a server or a gateway that was stopped for its replacement and renamed NAME-previous."""
-    found, name = identify(context, container), name_of(container) if container else ""
-    if found is None or not name.endswith(PREVIOUS) or found.name == name:
+    identity, name = identify(context, container), name_of(container) if container else ""
+    if identity is None or not name.endswith(PREVIOUS_SUFFIX) or identity.name == name:
         return False
     return not container["State"]["Running"] or (container["HostConfig"]["RestartPolicy"]["Name"] or "no") == "no"
 
 
-def never_started(context: Context, container: Mapping[str, Any]) -> bool:
+def is_unstarted_replacement(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container was created to replace a server, and has neither been started nor got the server's name."""
-    found = identify(context, container)
-    waits = found is not None and name_of(container) == found.server + REPLACEMENT
-    return waits and container["State"]["Status"] == "created"
+    identity = identify(context, container)
+    has_replacement_name = identity is not None and name_of(container) == identity.server + REPLACEMENT_SUFFIX
+    return has_replacement_name and container["State"]["Status"] == "created"
 
 
-def in_place(context: Context, container: Mapping[str, Any]) -> bool:
+def has_original_name(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container is ours and still has the name that it was created with."""
-    found = identify(context, container)
-    return found is not None and found.name == name_of(container)
+    identity = identify(context, container)
+    return identity is not None and identity.name == name_of(container)
 
 
-def guarded(context: Context, container: Mapping[str, Any]) -> str:
+def require_ours(context: Context, container: Mapping[str, Any]) -> str:
     """Return the id of a container that is about to be changed. Raises Refused if it is not ours."""
-    if not ours(context, container):
-        raise Refused(f"container {holder(context, container)}, and is left as it is.", fix=to_free(container))
+    if not is_ours(context, container):
+        raise Refused(
+            f"container {describe_holder(context, container)}, and is left as it is.", fix=fix_to_free_name(container)
+        )
     return str(container["Id"])
 
 
-def holder(context: Context, container: Mapping[str, Any]) -> str:
+def describe_holder(context: Context, container: Mapping[str, Any]) -> str:
     """Return a container's name and its owner, in words."""
-    name, image = name_of(container), one_line(str(container["Config"].get("Image") or "?"), at_most=120)
-    found = identify(context, container)
-    if found is not None and never_started(context, container):
-        return f"{name} was created to replace {found.server}, by a run that did not finish, and never started"
-    if found is not None and found.name != name:
-        return f"{name} is the {'gateway' if found.role == GATEWAY else 'server'} {found.name}, renamed by hand"
-    if found is not None:
-        return f"{name} is {'a gateway' if found.role == GATEWAY else 'the server of another recipe'} of this host"
-    if OWNER_LABEL in _labels(container):
+    name, image = name_of(container), one_line(str(container["Config"].get("Image") or "?"), max_chars=120)
+    identity = identify(context, container)
+    if identity is not None and is_unstarted_replacement(context, container):
+        return f"{name} was created to replace {identity.server}, by a run that did not finish, and never started"
+    if identity is not None and identity.name != name:
+        return f"{name} is the {'gateway' if identity.role == GATEWAY else 'server'} {identity.name}, renamed by hand"
+    if identity is not None:
+        return f"{name} is {'a gateway' if identity.role == GATEWAY else 'the server of another recipe'} of this host"
+    if OWNER_LABEL in _labels_of(container):
         return f"{name} ({image}) belongs to the sparkwright of another user, or of another state folder"
     return f"{name} ({image}) was not started by sparkwright"
 
 
-def to_free(container: Mapping[str, Any]) -> str:
+def fix_to_free_name(container: Mapping[str, Any]) -> str:
     """Return the command that frees the name of a container, and stops it if it runs."""
     name = name_of(container)
     stop = f"docker stop {name} && " if container["State"]["Running"] else ""
     return f"On the host: `{stop}docker rename {name} {name}-kept`, if it may go."
 
 
-def by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
+def list_by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
     """Return the inspects of the containers created for a server, whatever their present names."""
-    wanted = labels(context, role, server)
-    filters = {"label": [f"{key}={wanted[key]}" for key in (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL) if key in wanted]}
+    own_labels = build_labels(context, role, server)
+    filters = {
+        "label": [f"{key}={own_labels[key]}" for key in (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL) if key in own_labels]
+    }
     rows = context.docker().api.containers(all=True, filters=filters)
     inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
     return [found for found in inspects if found is not None]
 
 
-def all_never_started(context: Context) -> list[dict[str, Any]]:
+def list_unstarted_replacements(context: Context) -> list[dict[str, Any]]:
     """Return the inspects of all containers of this host that were created to replace a server and never started."""
-    marks = [f"{OWNER_LABEL}={owner(context)}", f"{ROLE_LABEL}={SERVER}"]
-    rows = context.docker().api.containers(all=True, filters={"label": marks, "status": "created"})
+    label_filters = [f"{OWNER_LABEL}={owner(context)}", f"{ROLE_LABEL}={SERVER}"]
+    rows = context.docker().api.containers(all=True, filters={"label": label_filters, "status": "created"})
     inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
-    return [found for found in inspects if found is not None and never_started(context, found)]
+    return [found for found in inspects if found is not None and is_unstarted_replacement(context, found)]
 
 
-def of_server(state: StateFolder) -> set[str]:
+def recorded_ids(state: StateFolder) -> set[str]:
     """Return the ids of the containers in one server's records: verified, or stopped by a run that was cut off."""
-    return {*_verified(state, SERVER), *_stopped(state)}
+    return {*_verified_identities(state, SERVER), *_stopped_identities(state)}
 
 
 # -- containers of earlier releases --------------------------------------------------------------------------------------
 
 
-def _recorded(context: Context) -> dict[str, Identity]:
+def _recorded_identities(context: Context) -> dict[str, Identity]:
     """Return the containers whose ids were recorded when they were verified or before a run stopped them."""
-    found: dict[str, Identity] = {}
+    identities: dict[str, Identity] = {}
     for state in context.state.servers():
-        found |= {**_stopped(state), **_verified(state, SERVER)}
-    return found | _verified(StateFolder(context.state.path / "gateway"), GATEWAY)
+        identities |= {**_stopped_identities(state), **_verified_identities(state, SERVER)}
+    return identities | _verified_identities(StateFolder(context.state.path / "gateway"), GATEWAY)
 
 
-def _verified(state: StateFolder, role: str) -> dict[str, Identity]:
-    states = (*good_states.before(state), good_states.last(state))
+def _verified_identities(state: StateFolder, role: str) -> dict[str, Identity]:
+    states = (*good_states.load_earlier(state), good_states.load_last(state))
     return {
         str(good["container_id"]): Identity(role, good["spec"]["name"]) for good in states if good.get("container_id")
     }
 
 
-def _stopped(state: StateFolder) -> dict[str, Identity]:
-    before = state.read("previous") or {}
-    return {before["id"]: Identity(SERVER, before["name"])} if before.get("name") else {}
+def _stopped_identities(state: StateFolder) -> dict[str, Identity]:
+    previous = state.read("previous") or {}
+    return {previous["id"]: Identity(SERVER, previous["name"])} if previous.get("name") else {}
 
 
-def _older(context: Context, container: Mapping[str, Any]) -> Identity | None:
+def _identify_legacy(context: Context, container: Mapping[str, Any]) -> Identity | None:
     """Return the identity of a container without an owner label, by the marks that earlier releases left."""
     name = name_of(container)
-    server = name.removesuffix(PREVIOUS)
-    folders = set(_own_mounts(context, container))
+    server = name.removesuffix(PREVIOUS_SUFFIX)
+    folders = set(_own_mount_folders(context, container))
     if "gateway" in folders:
         return Identity(GATEWAY, server)
-    if not folders and not _own_labels(context, container):
+    if not folders and not _has_own_labels(context, container):
         return None
-    return Identity(BESIDE, name.removesuffix(INTERIM)) if name.endswith(INTERIM) else Identity(SERVER, server)
+    return (
+        Identity(INTERIM_SERVER, name.removesuffix(INTERIM_SUFFIX))
+        if name.endswith(INTERIM_SUFFIX)
+        else Identity(SERVER, server)
+    )
 
 
-def _own_mounts(context: Context, container: Mapping[str, Any]) -> Iterator[str]:
+def _own_mount_folders(context: Context, container: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of sparkwright's own folders from which a container mounts something."""
-    share, state = own_folders.of(context.machine.home)
-    below = {share / name: name for name in SHARE_FOLDERS} | {state / name: name for name in STATE_FOLDERS}
-    host = container.get("HostConfig") or {}
-    sources = [str(mount.get("Source") or "") for mount in host.get("Mounts") or ()]
-    sources += [str(bind).partition(":")[0] for bind in host.get("Binds") or ()]
+    share, state = own_folders.share_and_state(context.machine.home)
+    names_by_folder = {share / name: name for name in SHARE_FOLDERS} | {state / name: name for name in STATE_FOLDERS}
+    host_config = container.get("HostConfig") or {}
+    sources = [str(mount.get("Source") or "") for mount in host_config.get("Mounts") or ()]
+    sources += [str(bind).partition(":")[0] for bind in host_config.get("Binds") or ()]
     for source in map(Path, sources):
-        yield from (name for folder, name in below.items() if folder in source.parents and ".." not in source.parts)
+        yield from (
+            name for folder, name in names_by_folder.items() if folder in source.parents and ".." not in source.parts
+        )
 
 
-def _own_labels(context: Context, container: Mapping[str, Any]) -> bool:
+def _has_own_labels(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container has one of our labels that its image does not have."""
-    marks = {name: value for name, value in _labels(container).items() if name in OLDER_LABELS}
-    if not marks:
+    legacy_labels = {name: value for name, value in _labels_of(container).items() if name in LEGACY_LABELS}
+    if not legacy_labels:
         return False
     image = containers.image_of(context.docker(), dict(container))
-    return bool(image) and any(_labels(image).get(name) != value for name, value in marks.items())
+    return bool(image) and any(_labels_of(image).get(name) != value for name, value in legacy_labels.items())
 
 
-def _labels(inspected: Mapping[str, Any]) -> dict[str, str]:
+def _labels_of(inspected: Mapping[str, Any]) -> dict[str, str]:
     return (inspected.get("Config") or {}).get("Labels") or {}

@@ -8,8 +8,8 @@ from typing import Any
 from sparkwright.engines import engine
 from sparkwright.host.containers import compile_caches, mount_sources, recipe_files
 from sparkwright.host.containers.option_table import OPTIONS, Inspect
-from sparkwright.host.images.image_names import digests_of, proves
-from sparkwright.protocol.container import KEPT, ContainerSpec
+from sparkwright.host.images.image_names import digests_of, has_digest
+from sparkwright.protocol.container import FINGERPRINT_PREFIX, ContainerSpec
 from sparkwright.protocol.result import Change
 from sparkwright.trust import process_words, secret_patterns
 from sparkwright.trust.container_words import port_bindings
@@ -24,27 +24,37 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
     Args:
         image: the inspect of the container's image; empty if the image is gone.
     """
-    changes = _image(spec, image or {"Id": container.get("Image")}) + _entrypoint(spec, container, image)
+    changes = _compare_image(spec, image or {"Id": container.get("Image")}) + _compare_entrypoint(
+        spec, container, image
+    )
     for option in OPTIONS:
-        wanted, found = (read(spec, container, image) for read in (option.wanted, option.found))
-        if wanted is not None and wanted != found:
-            changes.append(Change(option.field, found, wanted, option.why))
+        expected, actual = (read(spec, container, image) for read in (option.wanted, option.found))
+        if expected is not None and expected != actual:
+            changes.append(Change(option.field, actual, expected, option.why))
     changes += recipe_files.differences(spec, container)
-    changes += _command(spec, container, image) + _description(spec, container) + _server_key(spec, container)
-    changes += _caches(spec, container)
+    changes += (
+        _compare_command(spec, container, image)
+        + _compare_description(spec, container)
+        + _compare_server_key(spec, container)
+    )
+    changes += _compare_caches(spec, container)
     return [
-        replace(c, before=secret_patterns.value(c.field, c.before), after=secret_patterns.value(c.field, c.after))
+        replace(
+            c, before=secret_patterns.mask_field(c.field, c.before), after=secret_patterns.mask_field(c.field, c.after)
+        )
         for c in changes
     ]
 
 
-def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
+def removed_options(
+    spec: ContainerSpec, created_from: ContainerSpec, container: Inspect, image: Inspect
+) -> list[Change]:
     """Return the options that the container was created with and that the spec now leaves to the engine's configuration. Pure.
 
     They are not compared otherwise (docs/decisions/0016): only the spec the container was created from shows that they were
     requested.
     """
-    rows = ((option, option.wanted(made_from, container, image)) for option in OPTIONS if option.open)
+    rows = ((option, option.wanted(created_from, container, image)) for option in OPTIONS if option.open)
     return [
         Change(option.field, expected, None, option.why or "no longer asked for")
         for option, expected in rows
@@ -55,53 +65,53 @@ def left_out(spec: ContainerSpec, made_from: ContainerSpec, container: Inspect, 
 def key_fingerprint(container: Inspect) -> str:
     """Return the fingerprint of a container's server key, from the name of the file it mounts; empty if there is none."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    key = engine.of_labels((container.get("Config") or {}).get("Labels")).key
+    key = engine.from_labels((container.get("Config") or {}).get("Labels")).key
     source = next((str(mount.get("Source")) for mount in mounts if key and mount.get("Target") == key.mount), "")
     return source.rpartition("/")[2].rpartition(".")[0].rpartition("-")[2]
 
 
-def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
+def build_create_body(spec: ContainerSpec) -> dict[str, Any]:
     """Return the body of `POST /containers/create`; the restart policy is `no` until the server is verified."""
     entrypoint = list(spec.entrypoint or ())
-    given: dict[str, dict[str, Any]] = {
+    sections: dict[str, dict[str, Any]] = {
         "HostConfig": {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}},
         "Config": {},
     }
     for option in OPTIONS:
         if option.key and (expected := option.asked(spec)) is not None:
-            given[option.section][option.key] = expected
+            sections[option.section][option.key] = expected
     body: dict[str, Any] = {
-        **given["Config"],
+        **sections["Config"],
         "Image": spec.image,
         "Cmd": [*entrypoint[1:], *spec.command],
         "Env": [f"{name}={value}" for name, value in sorted(spec.env.items())],
         "Labels": dict(spec.labels),
         "ExposedPorts": {key: {} for key in port_bindings(spec.ports)},
-        "HostConfig": given["HostConfig"],
+        "HostConfig": sections["HostConfig"],
     }
-    network, aliases = process_words.parts(spec.network)
+    network, aliases = process_words.parse_network(spec.network)
     if aliases:
         body["NetworkingConfig"] = {"EndpointsConfig": {network: {"Aliases": aliases}}}
     return {**body, "Entrypoint": entrypoint[:1]} if entrypoint else body
 
 
-def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
+def _compare_image(spec: ContainerSpec, image: Inspect) -> list[Change]:
     """Compare the image by the Ids that the lock allows for the digest, else by the engine's RepoDigests. Never by a tag."""
-    wanted = digest_of(spec.image)
+    expected_digest = digest_of(spec.image)
     digests = digests_of(image)
-    if not wanted or proves(image, wanted, spec.image_ids):
+    if not expected_digest or has_digest(image, expected_digest, spec.image_ids):
         return []
     before = digests[0] if digests else image.get("Id", "unknown")
-    return [Change("image", before, wanted, "the lock pins another digest")]
+    return [Change("image", before, expected_digest, "the lock pins another digest")]
 
 
-def words_of(container: Inspect) -> list[str]:
+def command_line_of(container: Inspect) -> list[str]:
     """Return the container's command line: entrypoint and command are one list of words to the kernel."""
     config = container["Config"]
     return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
 
 
-def _first_words(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
+def _expected_entrypoint(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
     """Return the wanted entrypoint: the spec's, else the image's; if the image is gone, the container's.
 
     An empty first word is docker's `--entrypoint ""`: no entrypoint, not even the image's.
@@ -112,34 +122,34 @@ def _first_words(spec: ContainerSpec, container: Inspect, image: Inspect) -> lis
     return list(config.get("Entrypoint") or ())
 
 
-def _entrypoint(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    first = _first_words(spec, container, image)
-    if words_of(container)[: len(first)] == first:
+def _compare_entrypoint(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
+    expected = _expected_entrypoint(spec, container, image)
+    if command_line_of(container)[: len(expected)] == expected:
         return []
     return [Change("entrypoint", container["Config"].get("Entrypoint"), list(spec.entrypoint or ()) or None)]
 
 
-def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    first, words = _first_words(spec, container, image), words_of(container)
-    as_wanted = words[: len(first)] == first
-    found = words[len(first) :] if as_wanted else list(container["Config"].get("Cmd") or ())
-    wanted = list(spec.command)
-    if not wanted and not spec.entrypoint:
-        wanted = list((image.get("Config") or {}).get("Cmd") or ()) if image else found
-    if wanted == found:
+def _compare_command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
+    entrypoint, words = _expected_entrypoint(spec, container, image), command_line_of(container)
+    same_entrypoint = words[: len(entrypoint)] == entrypoint
+    actual = words[len(entrypoint) :] if same_entrypoint else list(container["Config"].get("Cmd") or ())
+    expected = list(spec.command)
+    if not expected and not spec.entrypoint:
+        expected = list((image.get("Config") or {}).get("Cmd") or ()) if image else actual
+    if expected == actual:
         return []
-    before, after = flags_of(found), flags_of(wanted)
+    before, after = parse_flags(actual), parse_flags(expected)
     names = [*after, *(name for name in before if name not in after)]
     changes = [Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
-    return changes or [Change("command", " ".join(found), " ".join(wanted), "the same flags in another order")]
+    return changes or [Change("command", " ".join(actual), " ".join(expected), "the same flags in another order")]
 
 
-def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
+def _compare_description(spec: ContainerSpec, container: Inspect) -> list[Change]:
     """Return the differences in how checks query the server, as its recipe describes it, key by key.
 
     The description is a label, and labels of a container cannot be changed.
     """
-    before, after = (engine.of_labels(item).description for item in (container["Config"].get("Labels"), spec.labels))
+    before, after = (engine.from_labels(item).description for item in (container["Config"].get("Labels"), spec.labels))
     names = sorted(before.keys() | after.keys())
     why = "how checks ask the server"
     return [
@@ -149,38 +159,38 @@ def _description(spec: ContainerSpec, container: Inspect) -> list[Change]:
     ]
 
 
-def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
+def _compare_server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
     """Return the change if the server's key is not the wanted one; it reveals neither the key nor its fingerprint."""
-    found, wanted = key_fingerprint(container), spec.server_key.removeprefix(KEPT)
-    if found == wanted and bool(found) == bool(spec.server_key):
+    actual, expected = key_fingerprint(container), spec.server_key.removeprefix(FINGERPRINT_PREFIX)
+    if actual == expected and bool(actual) == bool(spec.server_key):
         return []
-    after = ("changed" if found else "set") if spec.server_key else None
-    return [Change("server_key", "set" if found else None, after, "clients need the new key")]
+    after = ("changed" if actual else "set") if spec.server_key else None
+    return [Change("server_key", "set" if actual else None, after, "clients need the new key")]
 
 
-def _caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
+def _compare_caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
     """Return a change for a cache that must be removed, and for nested mounts, as caches had in earlier versions.
 
     A container without a cache, or with another key's, gets the right one when it is replaced for another reason: no server is
     stopped for a cache.
     """
-    if not spec.caches and compile_caches.mounted(container):
+    if not spec.caches and compile_caches.mounted_key(container):
         return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or keeps them itself")]
     why = "the container could put a link in the place of one, and mount any folder of the host at its next start"
     return [
         Change("mounts", f"{inner} lies in {outer}", "side by side", why)
-        for inner, outer in mount_sources.nested(container)
+        for inner, outer in mount_sources.find_nested(container)
     ]
 
 
-def flags_of(words: list[str]) -> dict[str, str]:
+def parse_flags(words: list[str]) -> dict[str, str]:
     """Return flags with their values; a bare switch has ""."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     name = "command"
     for word in words:
         if word.startswith("--"):
             name, _, value = word.partition("=")
-            found[name] = value
+            flags[name] = value
         else:
-            found[name] = f"{found.get(name, '')} {word}".strip()
-    return found
+            flags[name] = f"{flags.get(name, '')} {word}".strip()
+    return flags

@@ -71,25 +71,27 @@ class Api:
         """Return the inspect of an image, by name or Id."""
         return self._answer("/images/{}/json", image) or self._sdk.inspect_image(image)
 
-    def logs(self, container: str, **given: Any) -> Any:
+    def logs(self, container: str, **options: Any) -> Any:
         """Return a container's log. A stream up to now is read without the SDK."""
-        found = self._pieces(container, given) if given.get("stream") and given.get("follow") is False else None
-        return self._sdk.logs(container, **given) if found is None else found
+        pieces = (
+            self._stream_log(container, options) if options.get("stream") and options.get("follow") is False else None
+        )
+        return self._sdk.logs(container, **options) if pieces is None else pieces
 
-    def _pieces(self, container: str, given: dict[str, Any]) -> Iterator[bytes] | None:
+    def _stream_log(self, container: str, options: dict[str, Any]) -> Iterator[bytes] | None:
         """Return the pieces of a log, or None if the SDK must send the request."""
         framed = not (self.inspect_container(container).get("Config") or {}).get("Tty")
-        query = {name: given[name] for name in ("since", "until", "tail") if given.get(name) is not None}
+        query = {name: options[name] for name in ("since", "until", "tail") if options.get(name) is not None}
         path = self._path("/containers/{}/logs", container) + "?" + urlencode({"stdout": 1, "stderr": 1, **query})
         try:
-            found = engine_socket.log(self._client.url, path, self._client.timeout_s, framed=framed)
+            pieces = engine_socket.stream_log(self._client.url, path, self._client.timeout_s, framed=framed)
         except TimedOut:
             raise self._late(path) from None
         except TransportError:
             return None
-        return found and self._to_the_end(path, found)
+        return pieces and self._translate_errors(path, pieces)
 
-    def _to_the_end(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _translate_errors(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the pieces of an answer; an interruption raises the SDK's exception."""
         try:
             yield from pieces
@@ -117,7 +119,7 @@ class Api:
             return None
         path = self._path(path, *names)
         try:
-            return engine_socket.answer(client.url, path, client.timeout_s)
+            return engine_socket.get_json(client.url, path, client.timeout_s)
         except TimedOut:
             raise self._late(path) from None
         except TransportError:

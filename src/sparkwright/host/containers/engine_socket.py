@@ -12,46 +12,46 @@ from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, MinimumRate, TimedOut, TransportError
 from sparkwright.trust import bounds
 
-DEFAULT = "unix:///var/run/docker.sock"
+DEFAULT_HOST = "unix:///var/run/docker.sock"
 _FRAME_BYTES = 8
-NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,4}")
-HEAD_BYTES = 64 * 2**10
+MAX_PING_BYTES = 64 * 2**10
 
 
-def speaks(docker_host: str) -> bool:
+def is_supported(docker_host: str) -> bool:
     """Return True if this engine can be queried without the SDK: over a unix socket or plain HTTP."""
-    return urlsplit(docker_host or DEFAULT).scheme in ("unix", "tcp", "http")
+    return urlsplit(docker_host or DEFAULT_HOST).scheme in ("unix", "tcp", "http")
 
 
 def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | None:
     """Return the inspect of a container, or None if there is none of this name. Raises Failed without an answer."""
-    if not NAME.fullmatch(name):
+    if not CONTAINER_NAME.fullmatch(name):
         raise Failed("the container's name is not valid.")
-    status, found = _asked(docker_host, f"/containers/{quote(name)}/json", timeout_s)
+    status, container = _query(docker_host, f"/containers/{quote(name)}/json", timeout_s)
     if status == 404:
         return None
-    if not isinstance(found, dict):
+    if not isinstance(container, dict):
         raise Failed(f"the Docker Engine answered {status}")
-    return found
+    return container
 
 
-def containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
+def list_containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
     """Return a row per container, including stopped ones. Raises Failed without an answer."""
-    status, found = _asked(docker_host, "/containers/json?all=1", timeout_s)
-    if not isinstance(found, list):
+    status, rows = _query(docker_host, "/containers/json?all=1", timeout_s)
+    if not isinstance(rows, list):
         raise Failed(f"the Docker Engine answered {status}")
-    return [row for row in found if isinstance(row, dict)]
+    return [row for row in rows if isinstance(row, dict)]
 
 
-def answer(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | None:
+def get_json(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | None:
     """Return the object of an answer with status 200; None for any other answer. Raises TransportError."""
     response = _get(docker_host, path, timeout_s)
-    found = response.json() if response.status == 200 else None
-    return found if isinstance(found, dict) else None
+    data = response.json() if response.status == 200 else None
+    return data if isinstance(data, dict) else None
 
 
-def log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -> Iterator[bytes] | None:
+def stream_log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -> Iterator[bytes] | None:
     """Return the pieces of a container's log as they arrive; None for another status than 200.
 
     Args:
@@ -61,63 +61,63 @@ def log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -> Itera
     Raises:
         TransportError: also while iterating, as is ValueError for malformed frames.
     """
-    url, route = _way(docker_host, path)
+    url, route = _resolve_route(docker_host, path)
     stream = http.open_stream("GET", url, timeout_s=timeout_s, rate=MinimumRate(1, timeout_s), route=route)
     if stream.status != 200:
         stream.close()
         return None
-    pieces = _to_its_end(stream)
-    return _payloads(pieces) if framed else pieces
+    pieces = _read_stream(stream)
+    return _decode_frames(pieces) if framed else pieces
 
 
-def _to_its_end(stream: http.Stream) -> Iterator[bytes]:
+def _read_stream(stream: http.Stream) -> Iterator[bytes]:
     with stream:
         yield from stream
 
 
-def _payloads(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _decode_frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the contents of the engine's log frames.
 
     Each frame begins with 8 bytes: the stream in the first, the length in the last 4. Raises ValueError for anything else.
     """
-    rest, left = bytearray(), 0
+    buffer, remaining = bytearray(), 0
     for piece in pieces:
-        rest += piece
-        found = []
-        while rest and (left or len(rest) >= _FRAME_BYTES):
-            if not left:
-                if rest[0] > 2 or any(rest[1:4]):
+        buffer += piece
+        payloads = []
+        while buffer and (remaining or len(buffer) >= _FRAME_BYTES):
+            if not remaining:
+                if buffer[0] > 2 or any(buffer[1:4]):
                     raise ValueError("is not a log")
-                left = int.from_bytes(rest[4:_FRAME_BYTES])
-                del rest[:_FRAME_BYTES]
-            found.append(bytes(rest[:left]))
-            del rest[:left]
-            left -= len(found[-1])
-        yield b"".join(found)
+                remaining = int.from_bytes(buffer[4:_FRAME_BYTES])
+                del buffer[:_FRAME_BYTES]
+            payloads.append(bytes(buffer[:remaining]))
+            del buffer[:remaining]
+            remaining -= len(payloads[-1])
+        yield b"".join(payloads)
 
 
 def api_version(docker_host: str, timeout_s: float) -> str:
     """Return the newest API version that the engine supports; empty if it does not report one. Raises TransportError."""
-    response = _get(docker_host, "/_ping", timeout_s, HEAD_BYTES)
+    response = _get(docker_host, "/_ping", timeout_s, MAX_PING_BYTES)
     version = response.headers.get("api-version", "") if response.status == 200 else ""
     return version if _VERSION.fullmatch(version) else ""
 
 
-def _way(docker_host: str, path: str) -> tuple[str, http.Route]:
+def _resolve_route(docker_host: str, path: str) -> tuple[str, http.Route]:
     """Return the URL and the route of an API path."""
-    url = urlsplit(docker_host or DEFAULT)
+    url = urlsplit(docker_host or DEFAULT_HOST)
     if url.scheme == "unix":
         return f"http://localhost{path}", http.Route(unix=url.path)
     host = url.hostname or "127.0.0.1"
     return f"http://{f'[{host}]' if ':' in host else host}:{url.port or 2375}{path}", http.DIRECT
 
 
-def _get(docker_host: str, path: str, timeout_s: float, most_bytes: int = bounds.ANSWER_BYTES) -> http.Response:
-    url, route = _way(docker_host, path)
-    return http.request("GET", url, timeout_s=timeout_s, most_bytes=most_bytes, route=route)
+def _get(docker_host: str, path: str, timeout_s: float, max_bytes: int = bounds.MAX_ANSWER_BYTES) -> http.Response:
+    url, route = _resolve_route(docker_host, path)
+    return http.request("GET", url, timeout_s=timeout_s, max_bytes=max_bytes, route=route)
 
 
-def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
+def _query(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
     """Return the status and the answer's JSON, None for another status than 200. Raises Failed."""
     try:
         response = _get(docker_host, path, timeout_s)
@@ -129,11 +129,11 @@ def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
             raise Failed("permission denied on the Docker socket") from None
         if error.refused:
             raise Failed("the Docker Engine is not running") from None
-        raise Failed(silent(error.error or error)) from None
+        raise Failed(no_answer_message(error.error or error)) from None
     except TransportError as error:
         raise Failed(f"no answer from the Docker Engine: it {error}") from None
 
 
-def silent(error: Exception) -> str:
+def no_answer_message(error: Exception) -> str:
     """Return the error message for an engine that did not answer: errors of docker and requests are no sentences."""
     return f"no answer from the Docker Engine: {type(error).__name__}"

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS
-from sparkwright.trust.shapes import Shape, checked, optional
+from sparkwright.trust.shapes import Shape, optional, validate_or_fail
 
 
-def _of_options(section: str) -> dict[str, Shape]:
+def _option_shapes(section: str) -> dict[str, Shape]:
     """Return the shapes of the values that the table of options reads in this section."""
     return {option.key: option.shape for option in DOCKER_OPTIONS.values() if option.key and option.section == section}
 
@@ -20,16 +20,16 @@ _CONFIG = {
     "Entrypoint": optional([str]),
     "Cmd": optional([str]),
     "Image": optional(str),
-    **_of_options("Config"),
+    **_option_shapes("Config"),
 }
 _HOST = {
     "RestartPolicy": {"Name": str},
     "Mounts": optional([{"Source": optional(str), "Target": optional(str)}]),
-    **_of_options("HostConfig"),
+    **_option_shapes("HostConfig"),
 }
 _NETWORKS = {"Networks": optional({str: (None, {"Aliases": optional([str])})})}
 _BINDINGS = [{"HostIp": optional(str), "HostPort": str}]
-CONTAINER = {
+CONTAINER_SHAPE = {
     "Id": str,
     "Name": str,
     "Image": str,
@@ -39,7 +39,7 @@ CONTAINER = {
     "HostConfig": _HOST,
     "NetworkSettings": optional(_NETWORKS),
 }
-IMAGE = {
+IMAGE_SHAPE = {
     "Id": str,
     "RepoTags": optional([str]),
     "RepoDigests": optional([str]),
@@ -51,22 +51,22 @@ IMAGE = {
 }
 
 
-def container(raw: Any) -> dict[str, Any]:
+def validate_container(raw: Any) -> dict[str, Any]:
     """Return a container's inspect, validated. Raises Failed if the engine's answer is malformed."""
-    found: dict[str, Any] = checked(raw, CONTAINER, "the Docker Engine's answer about a container")
-    for port, rows in (found["HostConfig"].get("PortBindings") or {}).items():
+    inspect: dict[str, Any] = validate_or_fail(raw, CONTAINER_SHAPE, "the Docker Engine's answer about a container")
+    for port, rows in (inspect["HostConfig"].get("PortBindings") or {}).items():
         if rows is not None:
-            checked(rows, _BINDINGS, f"the Docker Engine's answer about port {port} of a container")
-    return found
+            validate_or_fail(rows, _BINDINGS, f"the Docker Engine's answer about port {port} of a container")
+    return inspect
 
 
-def image(raw: Any) -> dict[str, Any]:
+def validate_image(raw: Any) -> dict[str, Any]:
     """Return an image's inspect, validated. Raises Failed if the engine's answer is malformed."""
-    found: dict[str, Any] = checked(raw, IMAGE, "the Docker Engine's answer about an image")
-    return found
+    inspect: dict[str, Any] = validate_or_fail(raw, IMAGE_SHAPE, "the Docker Engine's answer about an image")
+    return inspect
 
 
-def status_of(status: str) -> str:
+def describe_status(status: str) -> str:
     """Return a state as the rest of a sentence: "has exited", "is paused"."""
     return {"exited": "has exited", "created": "was created but never started"}.get(status, f"is {status}")
 
@@ -75,7 +75,7 @@ def status_of(status: str) -> str:
 OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
 
 
-def env(pairs: list[str] | None) -> dict[str, str]:
+def parse_env(pairs: list[str] | None) -> dict[str, str]:
     """Return NAME=VALUE pairs as a mapping."""
     return dict(pair.partition("=")[::2] for pair in pairs or ())
 
@@ -88,5 +88,5 @@ def is_ours(row: Mapping[str, Any]) -> bool:
     """
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))
-    own = any(folder in f"{mount.get('Source')}/" for mount in mounts for folder in OWN_FOLDERS)
-    return own or any(name.startswith(OWN_LABELS) for name in labels)
+    mounts_own_folder = any(folder in f"{mount.get('Source')}/" for mount in mounts for folder in OWN_FOLDERS)
+    return mounts_own_folder or any(name.startswith(OWN_LABELS) for name in labels)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
 #: how long to retry a change of policy while the container is exiting, seconds
-UPDATE_S = 5.0
+POLICY_UPDATE_S = 5.0
 #: how long the engine may still report a stopped container as running, seconds
-STOPPED_S = 10.0
+STOP_REPORT_S = 10.0
 
 
 def create(context: Context, config: Mapping[str, Any], role: str, *, server: str = "", name: str = "") -> str:
@@ -31,9 +31,9 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
         server: its name while it serves; empty for a helper.
         name: its name; empty: the engine chooses one.
     """
-    marks = {**(config.get("Labels") or {}), **container_labels.labels(context, role, server)}
-    made: str = _api(context).create_container_from_config({**config, "Labels": marks}, name or None)["Id"]
-    return made
+    labels = {**(config.get("Labels") or {}), **container_labels.build_labels(context, role, server)}
+    container_id: str = _api(context).create_container_from_config({**config, "Labels": labels}, name or None)["Id"]
+    return container_id
 
 
 def start(context: Context, container_id: str) -> None:
@@ -41,9 +41,9 @@ def start(context: Context, container_id: str) -> None:
 
     Raises docker's APIError, and Refused for one that is not ours, or that could have replaced its mount sources.
     """
-    found = _inspect(context, container_id)
-    mount_sources.refuse(context, found)
-    _api(context).start(container_labels.guarded(context, found))
+    container = _inspect(context, container_id)
+    mount_sources.refuse_unsafe_container(context, container)
+    _api(context).start(container_labels.require_ours(context, container))
 
 
 def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
@@ -51,15 +51,15 @@ def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None
 
     Raises Failed if it keeps running, and Refused for one that is not ours.
     """
-    _stop(context, container_labels.guarded(context, _inspect(context, container["Id"])), timeout_s)
+    _stop(context, container_labels.require_ours(context, _inspect(context, container["Id"])), timeout_s)
 
 
-def stop_another(context: Context, container_id: str, timeout_s: int) -> None:
+def stop_foreign(context: Context, container_id: str, timeout_s: int) -> None:
     """Stop a container that is not ours, as a host variable requests (`ollama: stop`). It is started again later."""
     _stop(context, container_id, timeout_s)
 
 
-def start_another(context: Context, container_id: str) -> None:
+def start_foreign(context: Context, container_id: str) -> None:
     """Start a container that `stop_another` stopped."""
     _api(context).start(container_id)
 
@@ -70,26 +70,26 @@ def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> No
     One that is gone already is fine. Raises Refused for one that is not ours.
     """
     try:
-        _stop(context, container_labels.guarded(context, _inspect(context, container["Id"])), timeout_s)
-        discard(context, container["Id"])
+        _stop(context, container_labels.require_ours(context, _inspect(context, container["Id"])), timeout_s)
+        force_remove(context, container["Id"])
     except docker_client.errors().NotFound:
         return
 
 
-def discard(context: Context, container_id: str) -> None:
+def force_remove(context: Context, container_id: str) -> None:
     """Remove a container, killing it if it runs. One that is gone already is fine. Raises Refused for one that is not ours."""
-    found = containers.inspect(context.docker(), container_id)
-    if found is None:
+    container = containers.inspect(context.docker(), container_id)
+    if container is None:
         return
     try:
-        _api(context).remove_container(container_labels.guarded(context, found), force=True)
+        _api(context).remove_container(container_labels.require_ours(context, container), force=True)
     except docker_client.errors().NotFound:
         return
 
 
 def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
     """Rename a container. Raises Refused for one that is not ours."""
-    _api(context).rename(container_labels.guarded(context, _inspect(context, container["Id"])), name)
+    _api(context).rename(container_labels.require_ours(context, _inspect(context, container["Id"])), name)
 
 
 def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> None:
@@ -100,8 +100,8 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
     """
     from docker.errors import APIError
 
-    container_id = container_labels.guarded(context, _inspect(context, container["Id"]))
-    until_s = time.monotonic() + UPDATE_S
+    container_id = container_labels.require_ours(context, _inspect(context, container["Id"]))
+    until_s = time.monotonic() + POLICY_UPDATE_S
     while True:
         try:
             _api(context).update_container(container_id, restart_policy={"Name": policy, "MaximumRetryCount": 0})
@@ -114,24 +114,24 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
 
 def connect(context: Context, container_id: str, network: str, aliases: list[str] | None) -> None:
     """Connect a container to a further network. Raises Refused for one that is not ours."""
-    found = container_labels.guarded(context, _inspect(context, container_id))
-    _api(context).connect_container_to_network(found, network, aliases=aliases)
+    own_id = container_labels.require_ours(context, _inspect(context, container_id))
+    _api(context).connect_container_to_network(own_id, network, aliases=aliases)
 
 
 def _stop(context: Context, container_id: str, timeout_s: int) -> None:
     _api(context).stop(container_id, timeout=timeout_s)
-    until_s = time.monotonic() + STOPPED_S
-    while (found := containers.inspect(context.docker(), container_id)) and found["State"]["Running"]:
+    until_s = time.monotonic() + STOP_REPORT_S
+    while (container := containers.inspect(context.docker(), container_id)) and container["State"]["Running"]:
         if time.monotonic() > until_s:
-            name = container_labels.name_of(found)
+            name = container_labels.name_of(container)
             raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
         time.sleep(0.1)
 
 
 def _inspect(context: Context, container_id: str) -> dict[str, Any]:
     """Return a container's present inspect. Raises docker's NotFound if it is gone."""
-    found: dict[str, Any] = inspection.container(_api(context).inspect_container(container_id))
-    return found
+    container: dict[str, Any] = inspection.validate_container(_api(context).inspect_container(container_id))
+    return container
 
 
 def _api(context: Context) -> Any:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import docker
 
 #: limits from the beginning of the last start: an engine's settings are in its first 100 kB
-MOST_BYTES, MOST_S = 256 * MIB, 30.0
+MAX_BYTES, MAX_READ_S = 256 * MIB, 30.0
 #: limits for the end, which has the reason of an exit
-END_BYTES, END_S = 4 * MIB, 5.0
-END_LINES = 2000
+TAIL_BYTES, TAIL_S = 4 * MIB, 5.0
+TAIL_LINES = 2000
 
 
 @dataclass
@@ -27,8 +27,8 @@ class StartLog:
 
     client: docker.DockerClient
     name: str
-    most_bytes: int = MOST_BYTES
-    most_s: float = MOST_S
+    most_bytes: int = MAX_BYTES
+    most_s: float = MAX_READ_S
     #: the part that was read, in words; empty if nothing was left out. Set once iterated
     cut: str = field(default="", init=False)
 
@@ -38,44 +38,46 @@ class StartLog:
         if container is None:
             raise Failed(f"there is no container {self.name}.")
         try:
-            yield from self._beginning(container)
+            yield from self._read_beginning(container)
             if self.cut:
                 yield b"\n"
-                yield end(self.client, self.name, END_LINES)
+                yield read_tail(self.client, self.name, TAIL_LINES)
         except docker_client.errors().APIError as error:
             raise Failed(f"cannot read the log of {self.name}: {error.explanation or error}.") from None
 
-    def _beginning(self, container: dict[str, Any]) -> Iterator[bytes]:
+    def _read_beginning(self, container: dict[str, Any]) -> Iterator[bytes]:
         began_s, size = time.monotonic(), 0
         for piece in self.client.api.logs(
             self.name, since=int(containers.started_s(container)), stream=True, follow=False
         ):
             size += len(piece)
             if size > self.most_bytes:
-                self.cut = f"log read up to {self.most_bytes / MIB:.1f} MiB, and its last {END_LINES} lines"
+                self.cut = f"log read up to {self.most_bytes / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
                 return
             yield piece
             if time.monotonic() - began_s > self.most_s:
-                self.cut = f"log read for {self.most_s:g} s, up to {size / MIB:.1f} MiB, and its last {END_LINES} lines"
+                self.cut = (
+                    f"log read for {self.most_s:g} s, up to {size / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
+                )
                 return
 
 
-def end(client: docker.DockerClient, name: str, count: int, *, until_s: float | None = None) -> bytes:
+def read_tail(client: docker.DockerClient, name: str, count: int, *, until_s: float | None = None) -> bytes:
     """Return the last lines of a container's log, at most 4 MiB and as much as arrives within 5 s.
 
     Args:
         until_s: only lines written before this time, seconds since the epoch.
     """
-    deadline_s, kept = time.monotonic() + END_S, bytearray()
+    deadline_s, tail = time.monotonic() + TAIL_S, bytearray()
     for piece in client.api.logs(name, tail=count, stream=True, follow=False, until=until_s):
-        kept += piece
-        if len(kept) > 2 * END_BYTES:
-            del kept[:-END_BYTES]
+        tail += piece
+        if len(tail) > 2 * TAIL_BYTES:
+            del tail[:-TAIL_BYTES]
         if time.monotonic() > deadline_s:
             break
-    return bytes(kept[-END_BYTES:])
+    return bytes(tail[-TAIL_BYTES:])
 
 
-def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
+def read_last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
     """Return the last lines of a container's log as text."""
-    return end(client, name, count).decode(errors="replace").splitlines()
+    return read_tail(client, name, count).decode(errors="replace").splitlines()

@@ -20,85 +20,92 @@ from sparkwright.host.records import own_folders
 from sparkwright.protocol.container import ContainerSpec
 
 #: links that the kernel follows before it gives up
-MOST_LINKS = 40
+MAX_LINKS = 40
 FIX = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
 
 
-def of_container(container: Mapping[str, Any]) -> dict[Path, bool]:
+def container_sources(container: Mapping[str, Any]) -> dict[Path, bool]:
     """Return the host's paths that a container mounts, with True for writable ones.
 
     Args:
         container: Its inspect.
     """
-    host = container.get("HostConfig") or {}
-    found: dict[Path, bool] = {}
-    for source, writable in (*map(_bind, host.get("Binds") or ()), *map(_mount, host.get("Mounts") or ())):
+    host_config = container.get("HostConfig") or {}
+    sources: dict[Path, bool] = {}
+    for source, writable in (
+        *map(_parse_bind, host_config.get("Binds") or ()),
+        *map(_parse_mount, host_config.get("Mounts") or ()),
+    ):
         if source.startswith("/"):
-            found[Path(source)] = found.get(Path(source), False) or writable
-    return found
+            sources[Path(source)] = sources.get(Path(source), False) or writable
+    return sources
 
 
-def _bind(text: str) -> tuple[str, bool]:
+def _parse_bind(text: str) -> tuple[str, bool]:
     source, _, rest = text.partition(":")
     return source, "ro" not in rest.partition(":")[2].split(",")
 
 
-def _mount(row: Mapping[str, Any]) -> tuple[str, bool]:
-    bind = row.get("Type") == "bind"
-    return str(row.get("Source") or "") if bind else "", not row.get("ReadOnly")
+def _parse_mount(row: Mapping[str, Any]) -> tuple[str, bool]:
+    is_bind = row.get("Type") == "bind"
+    return str(row.get("Source") or "") if is_bind else "", not row.get("ReadOnly")
 
 
-def nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
+def find_nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
     """Return the mounts of a container below another mount to which it may write, by path alone. Pure.
 
     Returns:
         Pairs: the inner source and the outer one.
     """
-    found = of_container(container)
+    sources = container_sources(container)
     return [
         (inner, outer)
-        for outer, writable in found.items()
-        for inner in found
+        for outer, writable in sources.items()
+        for inner in sources
         if writable and inner != outer and inner.is_relative_to(outer)
     ]
 
 
-def refuse_spec(context: Context, spec: ContainerSpec) -> None:
+def refuse_unsafe_spec(context: Context, spec: ContainerSpec) -> None:
     """Raise Refused if a recipe's mount source, or a folder of sparkwright, is below a folder that a container can write to."""
-    own = dict.fromkeys(own_folders.of(context.machine.home), False)
-    _refuse(context, spec.name, own | of_container({"HostConfig": {"Binds": spec.volumes}}))
+    own_sources = dict.fromkeys(own_folders.share_and_state(context.machine.home), False)
+    _refuse_replaceable(context, spec.name, own_sources | container_sources({"HostConfig": {"Binds": spec.volumes}}))
 
 
-def refuse(context: Context, container: Mapping[str, Any]) -> None:
+def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> None:
     """Raise Refused if a container's mount source could have been replaced, or is a link in one of our folders.
 
     Called before each start. A container of an earlier version with nested mounts may start: its folders are new then (see
     `compile_caches.before_start`), and Docker never restarts it by itself (see `policy`).
     """
-    found, inside = of_container(container), {inner for inner, _ in nested(container)}
-    apart = {source: writable for source, writable in found.items() if source not in inside}
-    _refuse(context, str(container.get("Name")).lstrip("/"), apart)
-    for source in apart:
-        if why := _why_not_ours(context, source):
+    sources, nested_sources = container_sources(container), {inner for inner, _ in find_nested(container)}
+    other_sources = {source: writable for source, writable in sources.items() if source not in nested_sources}
+    _refuse_replaceable(context, str(container.get("Name")).lstrip("/"), other_sources)
+    for source in other_sources:
+        if why := _untrusted_reason(context, source):
             raise Refused(f"{source} is not mounted: {why}.", fix="Remove it, and run the command again.")
 
 
-def policy(container: Mapping[str, Any], wanted: str) -> str:
+def restart_policy(container: Mapping[str, Any], requested: str) -> str:
     """Return the restart policy for a container: `no` if its mounts are nested, else the wanted one."""
-    return "no" if nested(container) else wanted
+    return "no" if find_nested(container) else requested
 
 
-def _refuse(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
-    writable = {source: name for source, may_write in sources.items() if may_write} | _of_our_containers(context, name)
-    real = {Path(os.path.realpath(source)): (source, user) for source, user in writable.items()}
+def _refuse_replaceable(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
+    writable = {source: name for source, may_write in sources.items() if may_write} | _writable_by_own_containers(
+        context, name
+    )
+    real_paths = {Path(os.path.realpath(source)): (source, user) for source, user in writable.items()}
     for source in sources:
-        for folder in _looked_up_in(source):
-            if outer := next((real[parent] for parent in (folder, *folder.parents) if parent in real), None):
+        for folder in _lookup_folders(source):
+            if outer := next(
+                (real_paths[parent] for parent in (folder, *folder.parents) if parent in real_paths), None
+            ):
                 where = f"{source} lies in {outer[0]}, where {outer[1]} can write"
                 raise Refused(f"{name} is not started: {where}, and so replace it by a link.", fix=FIX)
 
 
-def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
+def _writable_by_own_containers(context: Context, name: str) -> dict[Path, str]:
     """Return the folders that sparkwright's containers may write to, with the containers' names.
 
     Containers of the server itself are left out. Empty if the engine cannot be queried.
@@ -106,9 +113,9 @@ def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
     Args:
         name: of the server's container.
     """
-    endings = (containers.PREVIOUS, containers.INTERIM, containers.REPLACEMENT)
-    server = next((name.removesuffix(ending) for ending in endings if name.endswith(ending)), name)
-    own = {server, *(server + ending for ending in endings)}
+    suffixes = (containers.PREVIOUS_SUFFIX, containers.INTERIM_SUFFIX, containers.REPLACEMENT_SUFFIX)
+    server = next((name.removesuffix(ending) for ending in suffixes if name.endswith(ending)), name)
+    own_names = {server, *(server + ending for ending in suffixes)}
     try:
         rows = context.docker().api.containers(all=True)
     except SparkwrightError:
@@ -116,53 +123,55 @@ def _of_our_containers(context: Context, name: str) -> dict[Path, str]:
     return {
         Path(mount["Source"]): row["Names"][0].lstrip("/")
         for row in rows
-        if is_ours(row) and row["Names"][0].lstrip("/") not in own
+        if is_ours(row) and row["Names"][0].lstrip("/") not in own_names
         for mount in row.get("Mounts") or ()
         if mount.get("Type") == "bind" and mount.get("RW") and str(mount.get("Source")).startswith("/")
     }
 
 
-def _looked_up_in(path: Path) -> Iterator[Path]:
+def _lookup_folders(path: Path) -> Iterator[Path]:
     """Yield every folder in which the kernel looks up a name while resolving a path, including links."""
-    at, left, links = Path("/"), [*path.parts[1:]], 0
-    while left and links <= MOST_LINKS:
-        name = left.pop(0)
+    folder, remaining, links = Path("/"), [*path.parts[1:]], 0
+    while remaining and links <= MAX_LINKS:
+        name = remaining.pop(0)
         if name == "..":
-            at = at.parent
+            folder = folder.parent
             continue
-        yield at
+        yield folder
         try:
-            target = (at / name).readlink()
+            target = (folder / name).readlink()
         except (OSError, ValueError):
-            at = at / name
+            folder = folder / name
             continue
         links += 1
-        at = Path("/") if target.is_absolute() else at
-        left[:0] = [part for part in target.parts if part != "/"]
+        folder = Path("/") if target.is_absolute() else folder
+        remaining[:0] = [part for part in target.parts if part != "/"]
 
 
-def _why_not_ours(context: Context, source: Path) -> str:
+def _untrusted_reason(context: Context, source: Path) -> str:
     """Return the reason why a source below one of sparkwright's folders is not a plain file or folder, else "".
 
     Each folder is opened from its parent, and no link is followed. Sources elsewhere are not checked.
     """
-    top = next((path for path in own_folders.of(context.machine.home) if source.is_relative_to(path)), None)
+    top = next(
+        (path for path in own_folders.share_and_state(context.machine.home) if source.is_relative_to(path)), None
+    )
     if top is None or not top.is_dir():
         return ""
-    at = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    handle = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        owners = {os.geteuid(), os.fstat(at).st_uid}
+        owners = {os.geteuid(), os.fstat(handle).st_uid}
         parts = source.relative_to(top).parts
         for n, name in enumerate(parts, 1):
-            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            os.close(at)
-            at, found = below, os.fstat(below)
-            if not (stat.S_ISDIR(found.st_mode) or (n == len(parts) and stat.S_ISREG(found.st_mode))):
+            child = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+            os.close(handle)
+            handle, status = child, os.fstat(child)
+            if not (stat.S_ISDIR(status.st_mode) or (n == len(parts) and stat.S_ISREG(status.st_mode))):
                 return f"{name} is a link, or no folder" if n < len(parts) else f"{name} is a link, or of another kind"
-            if n < len(parts) and (found.st_uid not in owners or found.st_mode & 0o022):
+            if n < len(parts) and (status.st_uid not in owners or status.st_mode & 0o022):
                 return f"others may write to its folder {name}"
     except OSError as error:
         return f"{error.strerror}"
     finally:
-        os.close(at)
+        os.close(handle)
     return ""

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 
-from sparkwright.trust.container_words import is_address
+from sparkwright.trust.container_words import is_ip_address
 
 PROGRAM = "docker-proxy"
 #: its name as the holder of a port
 TITLE = "Docker's port forwarder"
 #: limits: words of its command line, and characters of each
-MOST_WORDS, MOST_CHARS = 32, 64
+MAX_WORDS, MAX_WORD_CHARS = 32, 64
 #: the command that ends an orphaned forwarder
-COMMAND = "sudo systemctl restart docker"
-FIX = f"On the host: `{COMMAND}`"
+RESTART_COMMAND = "sudo systemctl restart docker"
+FIX = f"On the host: `{RESTART_COMMAND}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,24 @@ class Forwarder:
         return f"{TITLE} ({PROGRAM}, pid {self.pid}) for {self.address}:{self.inside}"
 
 
-def of_port(port: int) -> Forwarder | None:
+def find_by_port(port: int) -> Forwarder | None:
     """Return the forwarder that holds a TCP port of this host; None if there is none."""
-    return next((found for found in _running() if found.port == port), None)
+    return next((found for found in _iter_running() if found.port == port), None)
 
 
-def parsed(pid: int, words: Sequence[str]) -> Forwarder | None:
+def parse_command_line(pid: int, words: Sequence[str]) -> Forwarder | None:
     """Return the forwarder with this command line; None if it is another program, or in another format."""
-    if not words or PurePath(words[0]).name != PROGRAM or len(words) > MOST_WORDS:
+    if not words or PurePath(words[0]).name != PROGRAM or len(words) > MAX_WORDS:
         return None
     options = {name: value for name, value in pairwise(words) if name.startswith("-")}
-    given = {name.lstrip("-"): value for name, value in options.items() if len(value) <= MOST_CHARS}
-    address, ports = given.get("container-ip", ""), [given.get(name, "") for name in ("host-port", "container-port")]
-    if given.get("proto") != "tcp" or not is_address(address) or not all(map(_is_port, ports)):
+    values = {name.lstrip("-"): value for name, value in options.items() if len(value) <= MAX_WORD_CHARS}
+    address, ports = values.get("container-ip", ""), [values.get(name, "") for name in ("host-port", "container-port")]
+    if values.get("proto") != "tcp" or not is_ip_address(address) or not all(map(_is_port, ports)):
         return None
     return Forwarder(pid, int(ports[0]), address, int(ports[1]))
 
 
-def _running() -> Iterator[Forwarder]:
+def _iter_running() -> Iterator[Forwarder]:
     """Yield the engine's forwarders: processes of root, or of this user with rootless Docker."""
     import psutil
 
@@ -67,11 +67,13 @@ def _running() -> Iterator[Forwarder]:
         if process.info["name"] != PROGRAM:
             continue
         try:
-            found = parsed(process.pid, process.cmdline()) if process.uids().real in (0, os.getuid()) else None
+            forwarder = (
+                parse_command_line(process.pid, process.cmdline()) if process.uids().real in (0, os.getuid()) else None
+            )
         except psutil.Error:
             continue
-        if found is not None:
-            yield found
+        if forwarder is not None:
+            yield forwarder
 
 
 def _is_port(text: str) -> bool:

@@ -18,39 +18,42 @@ from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
-from sparkwright.trust.model_files import FOLDER as FILES_FOLDER
+from sparkwright.trust.model_files import RECIPE_FILES_FOLDER as FILES_FOLDER
 
 #: limit of a content in a diff, characters
-SHOWN_CHARS = 1 << 16
-SHORT = 12
+MAX_DIFF_CHARS = 1 << 16
+SHORT_DIGITS = 12
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def mounted(container: Mapping[str, Any]) -> dict[str, str]:
+def mounted_digests(container: Mapping[str, Any]) -> dict[str, str]:
     """Return the recipe files that a container has mounted: digests by path in the container."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    rows = ((str(mount.get("Target")), _digest_in(str(mount.get("Source")))) for mount in mounts)
+    rows = ((str(mount.get("Target")), _parse_digest(str(mount.get("Source")))) for mount in mounts)
     return {path: digest for path, digest in rows if digest}
 
 
 def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Change]:
     """Return a change for each file whose digest differs."""
-    found = mounted(container)
+    digests = mounted_digests(container)
     return [
         Change(
-            f"file {path}", _short(found.get(path)), _short(spec.files.get(path)), "the server reads it at its start"
+            f"file {path}",
+            _shorten(digests.get(path)),
+            _shorten(spec.files.get(path)),
+            "the server reads it at its start",
         )
-        for path in _paths(spec, container)
-        if found.get(path) != spec.files.get(path)
+        for path in _all_paths(spec, container)
+        if digests.get(path) != spec.files.get(path)
     ]
 
 
-def contents(
-    state: StateFolder, spec: ContainerSpec, container: Mapping[str, Any], given: Mapping[str, str]
+def read_contents(
+    state: StateFolder, spec: ContainerSpec, container: Mapping[str, Any], sent_files: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the contents of the wanted and the mounted files, by digest; unknown ones are left out."""
-    digests = {*spec.files.values(), *mounted(container).values()}
-    return {digest: text for digest in digests if (text := _text(state, digest, given)) is not None}
+    digests = {*spec.files.values(), *mounted_digests(container).values()}
+    return {digest: text for digest in digests if (text := _read_text(state, digest, sent_files)) is not None}
 
 
 def with_contents(
@@ -61,10 +64,15 @@ def with_contents(
     Args:
         texts: see `contents`.
     """
-    digests = {f"file {path}": (mounted(container).get(path), spec.files.get(path)) for path in _paths(spec, container)}
+    digests = {
+        f"file {path}": (mounted_digests(container).get(path), spec.files.get(path))
+        for path in _all_paths(spec, container)
+    }
     return [
         replace(
-            change, before=_or_short(digests[change.field][0], texts), after=_or_short(digests[change.field][1], texts)
+            change,
+            before=_content_or_digest(digests[change.field][0], texts),
+            after=_content_or_digest(digests[change.field][1], texts),
         )
         if change.field in digests
         else change
@@ -72,82 +80,82 @@ def with_contents(
     ]
 
 
-def refuse_missing(state: StateFolder, spec: ContainerSpec, given: Mapping[str, str]) -> None:
+def refuse_missing(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> None:
     """Raise Failed for a file that neither came with this run nor is on this host, before any server is stopped."""
     for path, digest in spec.files.items():
-        if digest not in given and not _kept(state, digest):
+        if digest not in sent_files and not _is_stored(state, digest):
             fix = '`container` needs `files: "{{ recipe_files }}"` in the playbook (docs/upgrading.md).'
             raise Failed(f"the file {path} of {spec.name} is not on this host.", fix=fix)
 
 
-def mounts(state: StateFolder, spec: ContainerSpec, given: Mapping[str, str]) -> list[dict[str, Any]]:
+def prepare_mounts(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the mounts of a container's files, after writing missing files. Raises Failed if one is not available."""
     return [
-        {"Type": "bind", "Source": str(_placed(state, path, digest, given)), "Target": path, "ReadOnly": True}
+        {"Type": "bind", "Source": str(_ensure_file(state, path, digest, sent_files)), "Target": path, "ReadOnly": True}
         for path, digest in sorted(spec.files.items())
     ]
 
 
-def tidy(context: Context) -> None:
+def remove_unneeded(context: Context) -> None:
     """Remove the files that no container and no verified state needs."""
     folder = context.state.path / FILES_FOLDER
     if not folder.is_dir():
         return
-    states = list(good_states.of_all_servers(context.state))
+    states = list(good_states.iter_all_servers(context.state))
     needed = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
-    needed |= {name for row in context.docker().api.containers(all=True) for name in _sources(row)}
+    needed |= {name for row in context.docker().api.containers(all=True) for name in _row_digests(row)}
     for path in folder.iterdir():
         if path.name not in needed:
             path.unlink(missing_ok=True)
 
 
-def _sources(row: Mapping[str, Any]) -> Iterator[str]:
+def _row_digests(row: Mapping[str, Any]) -> Iterator[str]:
     for mount in row.get("Mounts") or ():
-        if digest := _digest_in(str(mount.get("Source"))):
+        if digest := _parse_digest(str(mount.get("Source"))):
             yield digest
 
 
-def _digest_in(source: str) -> str:
+def _parse_digest(source: str) -> str:
     """Return the digest in the path of such a file; empty for another path."""
     folder, _, name = source.rpartition("/")
     return name if folder.endswith(f"/{FILES_FOLDER}") and _DIGEST.fullmatch(name) else ""
 
 
-def _placed(state: StateFolder, path: str, digest: str, given: Mapping[str, str]) -> Path:
-    kept = state.path / FILES_FOLDER / digest
-    if _kept(state, digest):
-        return kept
-    content = given.get(digest, "").encode()
+def _ensure_file(state: StateFolder, path: str, digest: str, sent_files: Mapping[str, str]) -> Path:
+    stored = state.path / FILES_FOLDER / digest
+    if _is_stored(state, digest):
+        return stored
+    content = sent_files.get(digest, "").encode()
     if not _DIGEST.fullmatch(digest) or hashlib.sha256(content).hexdigest() != digest:
         raise Failed(f"the file {path} is no longer on this host as it was.", fix="`invoke deploy` places it.")
     state.folder(FILES_FOLDER)
-    write_atomically(kept, content, mode=0o444)
-    return kept
+    write_atomically(stored, content, mode=0o444)
+    return stored
 
 
-def _kept(state: StateFolder, digest: str) -> bool:
+def _is_stored(state: StateFolder, digest: str) -> bool:
     try:
-        found = (state.path / FILES_FOLDER / digest).read_bytes() if _DIGEST.fullmatch(digest) else None
+        content = (state.path / FILES_FOLDER / digest).read_bytes() if _DIGEST.fullmatch(digest) else None
     except OSError:
         return False
-    return found is not None and hashlib.sha256(found).hexdigest() == digest
+    return content is not None and hashlib.sha256(content).hexdigest() == digest
 
 
-def _text(state: StateFolder, digest: str, given: Mapping[str, str]) -> str | None:
+def _read_text(state: StateFolder, digest: str, sent_files: Mapping[str, str]) -> str | None:
     try:
-        found = given.get(digest) or (state.path / FILES_FOLDER / digest).read_text()
+        text = sent_files.get(digest) or (state.path / FILES_FOLDER / digest).read_text()
     except (OSError, UnicodeDecodeError):
         return None
-    return found if len(found) <= SHOWN_CHARS else None
+    return text if len(text) <= MAX_DIFF_CHARS else None
 
 
-def _paths(spec: ContainerSpec, container: Mapping[str, Any]) -> list[str]:
-    return sorted(mounted(container).keys() | spec.files.keys())
+def _all_paths(spec: ContainerSpec, container: Mapping[str, Any]) -> list[str]:
+    return sorted(mounted_digests(container).keys() | spec.files.keys())
 
 
-def _or_short(digest: str | None, texts: Mapping[str, str]) -> str | None:
-    return texts.get(digest, digest[:SHORT]) if digest else None
+def _content_or_digest(digest: str | None, texts: Mapping[str, str]) -> str | None:
+    return texts.get(digest, digest[:SHORT_DIGITS]) if digest else None
 
 
-def _short(digest: str | None) -> str | None:
-    return digest[:SHORT] if digest else None
+def _shorten(digest: str | None) -> str | None:
+    return digest[:SHORT_DIGITS] if digest else None

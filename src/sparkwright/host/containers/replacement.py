@@ -16,11 +16,11 @@ from sparkwright.host.containers import container_labels, containers, lifecycle
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.protocol.container import ContainerSpec
-from sparkwright.trust.names import STEP
+from sparkwright.trust.names import PATH_COMPONENT
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class CreatedContainer:
     """The container that this run created to replace the server, until it is started."""
 
     id: str
@@ -28,37 +28,42 @@ class Created:
     spec: ContainerSpec
 
 
-def current(context: Context, name: str) -> dict[str, Any]:
+def find_current(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect of the server that a recipe with this container name replaces; empty if there is none.
 
     In order: our container of this name; the last verified server; the server that an interrupted run started in its place; a
     container of this name that is not ours, which can be compared, and adopted if it matches the recipe; the one created under
     this name and renamed since.
     """
-    found = containers.inspect(context.docker(), name) or {}
-    mine = found and (
-        container_labels.in_place(context, found) or found["Id"] in container_labels.of_server(context.state)
+    container = containers.inspect(context.docker(), name) or {}
+    is_own = container and (
+        container_labels.has_original_name(context, container)
+        or container["Id"] in container_labels.recorded_ids(context.state)
     )
-    if mine or name.endswith(containers.INTERIM):
-        return found
-    known = next((server for server in _known(context) if not container_labels.kept(context, server)), {})
-    return known or _attempt(context) or found or _renamed(context, name)
+    if is_own or name.endswith(containers.INTERIM_SUFFIX):
+        return container
+    recorded = next(
+        (server for server in _iter_recorded(context) if not container_labels.is_kept_previous(context, server)), {}
+    )
+    return recorded or _find_attempt(context) or container or _find_renamed(context, name)
 
 
-def kept(context: Context, name: str) -> dict[str, Any]:
+def find_kept(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect of the server that was stopped for it and kept, of whatever recipe; empty if there is none."""
-    found = containers.inspect(context.docker(), name + containers.PREVIOUS) or {}
-    if found and container_labels.kept(context, found) and _is_of(context, found, name):
-        return found
-    return next((server for server in _known(context) if container_labels.kept(context, server)), {})
+    container = containers.inspect(context.docker(), name + containers.PREVIOUS_SUFFIX) or {}
+    if container and container_labels.is_kept_previous(context, container) and _is_server(context, container, name):
+        return container
+    return next(
+        (server for server in _iter_recorded(context) if container_labels.is_kept_previous(context, server)), {}
+    )
 
 
-def never_started(context: Context) -> dict[str, str]:
+def unstarted_ids(context: Context) -> dict[str, str]:
     """Return the ids of the containers that were created to replace a server and never started, by name.
 
     Of the run that works on this host, or left by one that was cut off: its recipe may have named another server.
     """
-    return {name_of(found): str(found["Id"]) for found in container_labels.all_never_started(context)}
+    return {name_of(found): str(found["Id"]) for found in container_labels.list_unstarted_replacements(context)}
 
 
 def discard_created(context: Context) -> None:
@@ -66,33 +71,37 @@ def discard_created(context: Context) -> None:
     if context.created is None:
         return
     try:
-        lifecycle.discard(context, context.created.id)
+        lifecycle.force_remove(context, context.created.id)
     except Exception as error:  # of docker, requests or this package: the next deploy removes it
-        context.note(f"{context.created.spec.name}{containers.REPLACEMENT} is left: {error}")
+        context.note(f"{context.created.spec.name}{containers.REPLACEMENT_SUFFIX} is left: {error}")
     context.created = None
 
 
-def refuse_others(context: Context, name: str, *, adopts: bool = False) -> None:
+def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> None:
     """Raise Refused if a container that is not this server's has a name that the replacement needs.
 
     Args:
         name: of the recipe's container.
         adopts: a container with this very name may stay: it matches the recipe, and is adopted as it runs.
     """
-    found = current(context, name)
-    mine = bool(found) and _is_of(context, found, name)
-    if mine and _wrongly_named(context, found, name):
-        taken = containers.inspect(context.docker(), name)
-        first = f"docker rename {name} {name}-kept && " if taken else ""
-        fix = f"On the host: `{first}docker rename {name_of(found)} {name}`."
-        raise Refused(f"container {container_labels.holder(context, found)}.", fix=fix)
-    stays = mine or (adopts and not container_labels.ours(context, found))
-    known = {found.get("Id") if stays else None, kept(context, name).get("Id"), *never_started(context).values()}
-    for needed in (name, name + containers.PREVIOUS, name + containers.REPLACEMENT):
-        held = containers.inspect(context.docker(), needed)
-        if held is not None and held["Id"] not in known:
-            why = f"container {container_labels.holder(context, held)}, and this server needs its name."
-            raise Refused(why, fix=container_labels.to_free(held))
+    server = find_current(context, name)
+    is_own = bool(server) and _is_server(context, server, name)
+    if is_own and _is_renamed(context, server, name):
+        name_holder = containers.inspect(context.docker(), name)
+        prefix = f"docker rename {name} {name}-kept && " if name_holder else ""
+        fix = f"On the host: `{prefix}docker rename {name_of(server)} {name}`."
+        raise Refused(f"container {container_labels.describe_holder(context, server)}.", fix=fix)
+    may_stay = is_own or (adopts and not container_labels.is_ours(context, server))
+    allowed_ids = {
+        server.get("Id") if may_stay else None,
+        find_kept(context, name).get("Id"),
+        *unstarted_ids(context).values(),
+    }
+    for needed in (name, name + containers.PREVIOUS_SUFFIX, name + containers.REPLACEMENT_SUFFIX):
+        occupant = containers.inspect(context.docker(), needed)
+        if occupant is not None and occupant["Id"] not in allowed_ids:
+            why = f"container {container_labels.describe_holder(context, occupant)}, and this server needs its name."
+            raise Refused(why, fix=container_labels.fix_to_free_name(occupant))
 
 
 def name_of(container: dict[str, Any]) -> str:
@@ -100,39 +109,41 @@ def name_of(container: dict[str, Any]) -> str:
     return container_labels.name_of(container)
 
 
-def _is_of(context: Context, container: dict[str, Any], name: str) -> bool:
+def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if a container is this server's: created for it, or in its records."""
-    found = container_labels.identify(context, container)
-    return container["Id"] in container_labels.of_server(context.state) or (found is not None and found.server == name)
+    identity = container_labels.identify(context, container)
+    return container["Id"] in container_labels.recorded_ids(context.state) or (
+        identity is not None and identity.server == name
+    )
 
 
-def _wrongly_named(context: Context, container: dict[str, Any], name: str) -> bool:
+def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if this very server has been renamed since it was created."""
-    found = container_labels.identify(context, container)
-    return found is not None and found.name == name != name_of(container)
+    identity = container_labels.identify(context, container)
+    return identity is not None and identity.name == name != name_of(container)
 
 
-def _known(context: Context) -> Iterator[dict[str, Any]]:
+def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the last verified server, and the one that a run recorded before stopping it, if they exist."""
-    ids = (good_states.last(context.state).get("container_id"), (context.state.read("previous") or {}).get("id"))
-    yield from filter(None, (_found(context, id_) for id_ in ids))
+    ids = (good_states.load_last(context.state).get("container_id"), (context.state.read("previous") or {}).get("id"))
+    yield from filter(None, (_inspect_recorded(context, id_) for id_ in ids))
 
 
-def _attempt(context: Context) -> dict[str, Any]:
+def _find_attempt(context: Context) -> dict[str, Any]:
     """Return the server that an interrupted run started in place of the one that it stopped."""
-    found = _found(context, (context.state.read("previous") or {}).get("attempt"))
-    return found if container_labels.ours(context, found) else {}
+    container = _inspect_recorded(context, (context.state.read("previous") or {}).get("attempt"))
+    return container if container_labels.is_ours(context, container) else {}
 
 
-def _renamed(context: Context, name: str) -> dict[str, Any]:
+def _find_renamed(context: Context, name: str) -> dict[str, Any]:
     """Return the server created under this name and renamed since; empty if there is none, or while it is kept."""
-    servers = container_labels.by_label(context, container_labels.SERVER, name)
-    apart = (container_labels.kept, container_labels.never_started)
-    return next((server for server in servers if not any(is_apart(context, server) for is_apart in apart)), {})
+    servers = container_labels.list_by_label(context, container_labels.SERVER, name)
+    exclusions = (container_labels.is_kept_previous, container_labels.is_unstarted_replacement)
+    return next((server for server in servers if not any(is_apart(context, server) for is_apart in exclusions)), {})
 
 
-def _found(context: Context, id_: object) -> dict[str, Any]:
+def _inspect_recorded(context: Context, container_id: object) -> dict[str, Any]:
     """Return the inspect of a container named in a record, by name or id; empty if it is gone, or not a valid name."""
-    if not isinstance(id_, str) or not STEP.fullmatch(id_):
+    if not isinstance(container_id, str) or not PATH_COMPONENT.fullmatch(container_id):
         return {}
-    return containers.inspect(context.docker(), id_) or {}
+    return containers.inspect(context.docker(), container_id) or {}

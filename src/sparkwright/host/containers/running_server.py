@@ -19,14 +19,14 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe
 from sparkwright.trust import secret_patterns
-from sparkwright.trust.image_name import pinned, tagged
+from sparkwright.trust.image_name import with_digest, without_digest
 
 #: prefix of Docker's zero time
-NEVER = "0001-"
+NEVER_PREFIX = "0001-"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningContainer:
     """A container as it runs, with the inspect of its image."""
 
     #: its inspect
@@ -63,22 +63,22 @@ class Running:
     @property
     def image(self) -> str:
         """Its image as repository:tag@digest; without a registry digest, its Id."""
-        named = tagged(str(self.container["Config"].get("Image") or ""))
+        image_name = without_digest(str(self.container["Config"].get("Image") or ""))
         digest = next(iter(digests_of(self.made_from)), str(self.container["Image"]))
-        return digest if not named or named == digest else pinned(named, digest)
+        return digest if not image_name or image_name == digest else with_digest(image_name, digest)
 
     @property
     def words(self) -> list[str]:
         """Its command line: entrypoint and command."""
-        return container_options.words_of(self.container)
+        return container_options.command_line_of(self.container)
 
     @property
     def flags(self) -> dict[str, Any]:
         """Its flags by name; a bare switch is True. Values of flags named like a secret are masked."""
-        found = container_options.flags_of(self.words)
+        flags = container_options.parse_flags(self.words)
         return {
-            name.lstrip("-"): secret_patterns.value(name, value) or True
-            for name, value in found.items()
+            name.lstrip("-"): secret_patterns.mask_field(name, value) or True
+            for name, value in flags.items()
             if name.startswith("-")
         }
 
@@ -92,34 +92,34 @@ class Running:
         """The host's folder that it serves its model from; empty if none of its mounts is in its command line."""
         words = {word.rstrip("/") for item in self.words for word in (item, item.partition("=")[2])}
         for bind in self.container["HostConfig"].get("Binds") or ():
-            outside, _, rest = str(bind).partition(":")
-            inside = rest.partition(":")[0]
-            if inside.rstrip("/") in words - {""}:
-                return outside
+            host_path, _, rest = str(bind).partition(":")
+            container_path = rest.partition(":")[0]
+            if container_path.rstrip("/") in words - {""}:
+                return host_path
         return ""
 
 
-def start_of(container: Mapping[str, Any]) -> dict[str, Any]:
+def start_identity(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity of a container's start: id, started (in the engine's spelling), restarts (by its policy)."""
     started = str(container["State"].get("StartedAt") or "")
     return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
 
 
-def ended_ago(container: Mapping[str, Any]) -> str:
+def describe_exit_age(container: Mapping[str, Any]) -> str:
     """Return the time since a container exited, in words; "never started" if it was not started."""
     text = str(container["State"].get("FinishedAt") or "")
-    if text.startswith(NEVER):
+    if text.startswith(NEVER_PREFIX):
         return "never started"
-    ended_s = containers.moment(text)
-    return "time unknown" if ended_s is None else f"{units.about(time.time() - ended_s)} ago"
+    ended_s = containers.parse_time(text)
+    return "time unknown" if ended_s is None else f"{units.format_rough_duration(time.time() - ended_s)} ago"
 
 
-ANSWER_S = 2.0
-MOST_CONTAINERS, MOST_MODELS = 64, 16
+PROBE_TIMEOUT_S = 2.0
+MAX_CONTAINERS, MAX_MODELS = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ModelServer:
     """A container that serves models."""
 
     id: str
@@ -135,51 +135,58 @@ class Server:
     model_dir: str
 
 
-def find(context: Context) -> list[Server]:
+def list_servers(context: Context) -> list[ModelServer]:
     """Return the servers among the running containers. Raises Failed if Docker cannot be queried."""
     client = context.docker()
-    rows = client.api.containers()[:MOST_CONTAINERS]
-    seen = [found for row in rows if (found := containers.inspect(client, row["Id"])) is not None]
-    candidates = [(entry, port) for entry in seen for port in dict.fromkeys(_ports(entry))]
+    rows = client.api.containers()[:MAX_CONTAINERS]
+    inspects = [container for row in rows if (container := containers.inspect(client, row["Id"])) is not None]
+    candidates = [(entry, port) for entry in inspects for port in dict.fromkeys(_candidate_ports(entry))]
     if not candidates:
         return []
-    with ThreadPoolExecutor(max_workers=8) as at_once:
-        answers = list(at_once.map(lambda each: _server(*each), candidates))
-    servers: dict[str, Server] = {}
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        answers = list(pool.map(lambda each: _probe_server(*each), candidates))
+    servers: dict[str, ModelServer] = {}
     for answer in answers:
         if answer is not None:
             servers.setdefault(answer.id, answer)
     return list(servers.values())
 
 
-def _ports(container: dict[str, Any]) -> Iterator[int]:
+def _candidate_ports(container: dict[str, Any]) -> Iterator[int]:
     """Yield the possible ports on the host: published ports, or on the host's network those in an engine's flags."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         yield from (int(row["HostPort"]) for row in rows or () if str(row.get("HostPort") or "").isdecimal())
     if container["HostConfig"].get("NetworkMode") == "host":
-        flags = Running(container, {}).flags
-        yield from (engine.flags.port(flags) for engine in engine.served() if not engine.needs_description)
+        flags = RunningContainer(container, {}).flags
+        yield from (engine.flags.port(flags) for engine in engine.list_served() if not engine.needs_description)
 
 
-def _server(container: dict[str, Any], port: int) -> Server | None:
-    about, labelled = Running(container, {}), engine.LABEL in (container["Config"].get("Labels") or {})
-    kind = engine.of_labels(container["Config"].get("Labels"))
-    answer = http_probe.ask(f"http://{_address(container, port)}:{port}", kind.http.models, timeout_s=ANSWER_S)
+def _probe_server(container: dict[str, Any], port: int) -> ModelServer | None:
+    running, is_labelled = (
+        RunningContainer(container, {}),
+        engine.ENGINE_LABEL in (container["Config"].get("Labels") or {}),
+    )
+    kind = engine.from_labels(container["Config"].get("Labels"))
+    answer = http_probe.send_request(
+        f"http://{_published_address(container, port)}:{port}", kind.http.models, timeout_s=PROBE_TIMEOUT_S
+    )
     body = answer.json()
     if answer.status in (401, 403):
-        return _found(about, kind.name, port, []) if labelled else None
+        return _build_server(running, kind.name, port, []) if is_labelled else None
     if answer.status != 200 or not isinstance(body, dict) or not isinstance(body.get("data"), list):
         return None
-    kind = kind if labelled else engine.of_models(body)
-    return _found(about, kind.name, port, [name[:200] for name in openai_api.served(kind.http, body)][:MOST_MODELS])
+    kind = kind if is_labelled else engine.detect_from_models(body)
+    return _build_server(
+        running, kind.name, port, [name[:200] for name in openai_api.parse_models(kind.http, body)][:MAX_MODELS]
+    )
 
 
-def _found(about: Running, kind: str, port: int, models: list[str]) -> Server:
-    image = str(about.container["Config"].get("Image") or "")
-    return Server(about.id, about.name, image, kind, port, models, about.model_dir)
+def _build_server(running: RunningContainer, kind: str, port: int, models: list[str]) -> ModelServer:
+    image = str(running.container["Config"].get("Image") or "")
+    return ModelServer(running.id, running.name, image, kind, port, models, running.model_dir)
 
 
-def _address(container: dict[str, Any], port: int) -> str:
+def _published_address(container: dict[str, Any], port: int) -> str:
     """Return the address at which this host reaches a published port."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for row in rows or ():
@@ -188,32 +195,34 @@ def _address(container: dict[str, Any], port: int) -> str:
     return "127.0.0.1"
 
 
-def generated(context: Context, base_url: str) -> dict[str, float]:
+def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
     """Return the tokens that each of this host's other servers has generated so far, by container.
 
     Includes interim servers; leaves out the server at base_url and those without metrics. Empty if the engine does not answer.
     """
-    verified = {str((row.get("spec") or {}).get("name") or "") for row in good_states.of_all_servers(context.state)} - {
-        ""
-    }
-    names = verified | {name + containers.INTERIM for name in verified}
-    counted = {name: _generated(context, name, urlsplit(base_url).port) for name in sorted(names)}
-    return {name: tokens for name, tokens in counted.items() if tokens is not None}
+    verified = {
+        str((row.get("spec") or {}).get("name") or "") for row in good_states.iter_all_servers(context.state)
+    } - {""}
+    names = verified | {name + containers.INTERIM_SUFFIX for name in verified}
+    counts = {name: _read_tokens(context, name, urlsplit(base_url).port) for name in sorted(names)}
+    return {name: tokens for name, tokens in counts.items() if tokens is not None}
 
 
-def since(context: Context, base_url: str, before: Mapping[str, float]) -> dict[str, float]:
+def read_tokens_since(context: Context, base_url: str, before: Mapping[str, float]) -> dict[str, float]:
     """Return the tokens that each server generated since `before`, by container; only those that generated any."""
-    now = generated(context, base_url)
-    return {name: now[name] - before[name] for name in now if now[name] > before.get(name, now[name])}
+    current = read_generated_tokens(context, base_url)
+    return {name: current[name] - before[name] for name in current if current[name] > before.get(name, current[name])}
 
 
-def _generated(context: Context, name: str, own_port: int | None) -> float | None:
+def _read_tokens(context: Context, name: str, own_port: int | None) -> float | None:
     try:
-        found = containers.inspect(context.docker(), name)
+        container = containers.inspect(context.docker(), name)
     except SparkwrightError:
         return None
-    url = containers.url_of(found) if found and found["State"]["Running"] else ""
-    if not found or not url or urlsplit(url).port == own_port:
+    url = containers.url_of(container) if container and container["State"]["Running"] else ""
+    if not container or not url or urlsplit(url).port == own_port:
         return None
-    key = server_key.of_container(context.state, found)
-    return http_probe.read_counters(container_labels.engine_of_container(found).http, url, key)[0].get(roles.GENERATED)
+    key = server_key.read_container_key(context.state, container)
+    return http_probe.read_counters(container_labels.engine_of_container(container).http, url, key)[0].get(
+        roles.GENERATED
+    )

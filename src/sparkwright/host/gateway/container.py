@@ -12,8 +12,8 @@ from typing import Any
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.listeners import MASTER_SOCKET
-from sparkwright.gateway.operations import STATES
-from sparkwright.gateway.render import CONFIG
+from sparkwright.gateway.operations import STATES_FILE
+from sparkwright.gateway.render import CONFIG_FILE
 from sparkwright.host.containers import container_labels, container_options, containers, lifecycle, log_reader
 from sparkwright.host.gateway import haproxy_sockets, place
 from sparkwright.host.images import image_names
@@ -29,26 +29,26 @@ START_S, POLL_S = 30, 0.05
 SHOWN_LINES = 6
 
 
-def current(name: str, context: Context) -> dict[str, Any]:
+def find_current(name: str, context: Context) -> dict[str, Any]:
     """Return the inspect of the gateway; empty if there is none. Raises Refused if another container has its name."""
-    found = containers.inspect(context.docker(), name) or {}
-    if found and not _is_gateway(context, found):
-        why = f"container {container_labels.holder(context, found)}, and the gateway needs its name."
-        raise Refused(why, fix=container_labels.to_free(found))
-    return found
+    container = containers.inspect(context.docker(), name) or {}
+    if container and not _is_gateway(context, container):
+        why = f"container {container_labels.describe_holder(context, container)}, and the gateway needs its name."
+        raise Refused(why, fix=container_labels.fix_to_free_name(container))
+    return container
 
 
-def previous(name: str, context: Context) -> dict[str, Any]:
+def find_previous(name: str, context: Context) -> dict[str, Any]:
     """Return the inspect of the gateway that was stopped and kept; empty if there is none. Raises Refused like `current`."""
-    return current(name + containers.PREVIOUS, context)
+    return find_current(name + containers.PREVIOUS_SUFFIX, context)
 
 
 def _is_gateway(context: Context, container: dict[str, Any]) -> bool:
-    found = container_labels.identify(context, container)
-    return found is not None and found.role == container_labels.GATEWAY
+    identity = container_labels.identify(context, container)
+    return identity is not None and identity.role == container_labels.GATEWAY
 
 
-def resolved(spec: dict[str, Any], context: Context) -> ContainerSpec:
+def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
     """Return the spec for this host: with its folders, and this user, who alone can read them.
 
     The memory limit is dropped if the engine or its kernel does not support one.
@@ -56,8 +56,8 @@ def resolved(spec: dict[str, Any], context: Context) -> ContainerSpec:
     info = context.docker().api.info()
     gateway = place.state_of(context).path
     volumes = (f"{gateway / place.FILES}:{FILES_INSIDE}:ro", f"{gateway / place.SOCKETS}:{SOCKETS_INSIDE}")
-    made = replace(ContainerSpec.from_json(spec), user=_user(info), volumes=volumes)
-    return made if info.get("MemoryLimit", True) else replace(made, memory="")
+    resolved_spec = replace(ContainerSpec.from_json(spec), user=_user(info), volumes=volumes)
+    return resolved_spec if info.get("MemoryLimit", True) else replace(resolved_spec, memory="")
 
 
 def _user(info: dict[str, Any]) -> str:
@@ -66,22 +66,22 @@ def _user(info: dict[str, Any]) -> str:
     return "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
 
 
-def check(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
+def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
     """Have the pinned HAProxy validate these files. Raises Failed with its message; nothing on the host is changed."""
-    folder, client, checks = place.folder(context, place.CANDIDATE), context.docker(), ""
-    place.write(folder, files)
-    volumes, words = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG)
-    spec_of_check = replace(resolved(spec, context), volumes=volumes, ports=(), command=words, network="none")
+    folder, client, container_id = place.folder(context, place.CANDIDATE), context.docker(), ""
+    place.write_files(folder, files)
+    volumes, command = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG_FILE)
+    spec_of_check = replace(resolve_spec(spec, context), volumes=volumes, ports=(), command=command, network="none")
     try:
-        checks = _create(spec_of_check, context, container_labels.HELPER)
-        lifecycle.start(context, checks)
-        code = client.api.wait(checks, timeout=START_S)["StatusCode"]
-        lines = log_reader.last_lines(client, checks, 40)
+        container_id = _create(spec_of_check, context, container_labels.HELPER)
+        lifecycle.start(context, container_id)
+        code = client.api.wait(container_id, timeout=START_S)["StatusCode"]
+        lines = log_reader.read_last_lines(client, container_id, 40)
     finally:
-        lifecycle.discard(context, checks) if checks else None
-        place.drop(folder)
+        lifecycle.force_remove(context, container_id) if container_id else None
+        place.remove_folder(folder)
     if code != 0:
-        raise Failed(f"HAProxy refuses the configuration: {_why(lines)}", fix="Nothing was touched.")
+        raise Failed(f"HAProxy refuses the configuration: {_format_alerts(lines)}", fix="Nothing was touched.")
 
 
 def create(spec: ContainerSpec, context: Context) -> str:
@@ -94,7 +94,7 @@ def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") ->
     image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
     if not image:
         raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke gateway.deploy` pulls it.")
-    body = container_options.create_arguments(spec)
+    body = container_options.build_create_body(spec)
     body["Image"] = image_names.name_of(api, spec.image, image["Id"])
     return lifecycle.create(context, body, role, server=name, name=name)
 
@@ -107,7 +107,7 @@ def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
     try:
         lifecycle.start(context, container_id)
     except APIError as error:
-        raise containers.refused_start(error, client, spec.ports) from None
+        raise containers.start_error(error, client, spec.ports) from None
 
 
 def reload(context: Context) -> None:
@@ -116,27 +116,27 @@ def reload(context: Context) -> None:
     The command goes to its own socket. Docker treats any forwarded signal as a manual stop, after which the restart policy
     `unless-stopped` no longer restarts a container that is killed.
     """
-    at = place.current(place.state_of(context))
-    keep_states(at.sockets, at.files, place.read(at.files).get(CONFIG, ""))
-    haproxy_sockets.ask(at.sockets, "reload", MASTER_SOCKET)
+    folders = place.current_folders(place.state_of(context))
+    save_states(folders.sockets, folders.files, place.read_files(folders.files).get(CONFIG_FILE, ""))
+    haproxy_sockets.send_command(folders.sockets, "reload", MASTER_SOCKET)
 
 
-def wait_running(name: str, digest: str, context: Context) -> None:
+def wait_for_running(name: str, digest: str, context: Context) -> None:
     """Wait until HAProxy runs with the files of this digest. Raises Failed with its last output."""
-    at, until_s = place.current(place.state_of(context)), time.monotonic() + START_S
-    while haproxy_sockets.running_digest(at.sockets) != digest:
-        found = containers.inspect(context.docker(), name)
-        if found is None or not found["State"]["Running"] or time.monotonic() > until_s:
-            lines = log_reader.last_lines(context.docker(), name, 40) if found else []
-            raise Failed(f"HAProxy does not run with the new configuration: {_why(lines)}")
+    folders, until_s = place.current_folders(place.state_of(context)), time.monotonic() + START_S
+    while haproxy_sockets.running_digest(folders.sockets) != digest:
+        container = containers.inspect(context.docker(), name)
+        if container is None or not container["State"]["Running"] or time.monotonic() > until_s:
+            lines = log_reader.read_last_lines(context.docker(), name, 40) if container else []
+            raise Failed(f"HAProxy does not run with the new configuration: {_format_alerts(lines)}")
         time.sleep(POLL_S)
-    forget(at.files)
+    clear_states(folders.files)
 
 
-def _why(lines: list[str]) -> str:
+def _format_alerts(lines: list[str]) -> str:
     """Return HAProxy's alerts, else the last lines of its output."""
-    answered = [line.strip() for line in lines if line.strip()]
-    alerts = [line for line in answered if "[ALERT]" in line] or answered[-SHOWN_LINES:]
+    output_lines = [line.strip() for line in lines if line.strip()]
+    alerts = [line for line in output_lines if "[ALERT]" in line] or output_lines[-SHOWN_LINES:]
     return " ".join(alerts[:SHOWN_LINES]) or "it said nothing."
 
 
@@ -145,16 +145,22 @@ def _why(lines: list[str]) -> str:
 # HAProxy prefers the port in this file over the one in its configuration, so only these servers are in it, with the port of the
 # next configuration. The file exists only during a reload: an outdated one would drain servers that have been returned since.
 
-VERSION = "1"
-BACKEND, STATES_NAME, ADDRESS, ADMIN_STATE, PORT = "be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port"
+STATES_VERSION = "1"
+BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN = (
+    "be_name",
+    "srv_name",
+    "srv_addr",
+    "srv_admin_state",
+    "srv_port",
+)
 #: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
 FORCED = 0x01 | 0x08
 #: bit of an interim server: `disabled` in the configuration. Without the others, it serves (tried with 2.6.12)
 DISABLED = 0x04
-SERVER = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
+SERVER_LINE = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
-def keep_states(sockets: Path, files: Path, config: str) -> None:
+def save_states(sockets: Path, files: Path, config: str) -> None:
     """Record the drained servers of the running HAProxy for its successor.
 
     Args:
@@ -162,39 +168,51 @@ def keep_states(sockets: Path, files: Path, config: str) -> None:
         files: the folder of the files that are read next.
         config: the configuration among them.
     """
-    _write(files, list(_drained(haproxy_sockets.ask(sockets, "show servers state"), _ports(config))))
+    _write_states(
+        files, list(_select_drained(haproxy_sockets.send_command(sockets, "show servers state"), _parse_ports(config)))
+    )
 
 
-def forget(files: Path) -> None:
+def clear_states(files: Path) -> None:
     """Remove the record after the reload."""
-    _write(files, [])
+    _write_states(files, [])
 
 
-def _write(files: Path, lines: list[str]) -> None:
-    write_atomically(files / STATES, "".join(f"{line}\n" for line in (VERSION, *lines)).encode())
+def _write_states(files: Path, lines: list[str]) -> None:
+    write_atomically(files / STATES_FILE, "".join(f"{line}\n" for line in (STATES_VERSION, *lines)).encode())
 
 
-def _drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
+def _select_drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
     """Yield the header, and the rows of drained or interim servers that remain, with their new ports."""
     version, _, rest = answer.partition("\n")
     header, *rows = rest.splitlines() or [""]
     names = header.removeprefix("# ").split()
-    if version != VERSION or not {BACKEND, STATES_NAME, ADDRESS, ADMIN_STATE, PORT} <= {*names}:
+    if version != STATES_VERSION or not {
+        BACKEND_COLUMN,
+        SERVER_COLUMN,
+        ADDRESS_COLUMN,
+        ADMIN_STATE_COLUMN,
+        PORT_COLUMN,
+    } <= {*names}:
         return
     yield header
     for row in rows:
-        about = dict(zip(names, row.split(), strict=False))
-        port = ports.get((about.get(BACKEND, ""), about.get(STATES_NAME, "")), "")
-        if port and about.get(ADMIN_STATE, "").isdecimal() and int(about[ADMIN_STATE]) & (FORCED | DISABLED):
-            yield " ".join({**about, ADDRESS: "-", PORT: port}.values())
+        columns = dict(zip(names, row.split(), strict=False))
+        port = ports.get((columns.get(BACKEND_COLUMN, ""), columns.get(SERVER_COLUMN, "")), "")
+        if (
+            port
+            and columns.get(ADMIN_STATE_COLUMN, "").isdecimal()
+            and int(columns[ADMIN_STATE_COLUMN]) & (FORCED | DISABLED)
+        ):
+            yield " ".join({**columns, ADDRESS_COLUMN: "-", PORT_COLUMN: port}.values())
 
 
-def _ports(config: str) -> dict[tuple[str, str], str]:
+def _parse_ports(config: str) -> dict[tuple[str, str], str]:
     """Return the port of each server in a configuration, by backend and name."""
-    found, backend = dict[tuple[str, str], str](), ""
+    ports, backend = dict[tuple[str, str], str](), ""
     for line in map(str.strip, config.splitlines()):
         if line.startswith("backend "):
             backend = line.removeprefix("backend ")
-        elif server := SERVER.match(line):
-            found[backend, server[1]] = server[2]
-    return found
+        elif server := SERVER_LINE.match(line):
+            ports[backend, server[1]] = server[2]
+    return ports

@@ -14,31 +14,31 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.gateway import clients, statistics, usage
-from sparkwright.gateway.listeners import PROOF_SOCKET, SOCKET
+from sparkwright.gateway.listeners import ADMIN_SOCKET, PROOF_SOCKET
 from sparkwright.host.gateway import place
 from sparkwright.host.state import StateFolder
 from sparkwright.transport import http
-from sparkwright.transport.connection import Tls, TransportError, converse
-from sparkwright.trust.bounds import json_of
-from sparkwright.visible import first
+from sparkwright.transport.connection import Tls, TransportError, exchange
+from sparkwright.trust.bounds import parse_json
+from sparkwright.visible import join_first
 
 #: limits of an answer to a command; a gateway with hundreds of servers sends less
-ANSWER_S, LARGEST_BYTES = 5.0, 4 * 2**20
+ANSWER_S, MAX_ANSWER_BYTES = 5.0, 4 * 2**20
 #: limit of the answer to a request that goes through the gateway as a client's
-ANSWER_BYTES = 2**20
+MAX_RESPONSE_BYTES = 2**20
 #: this process's open files, by number
-OPEN = Path("/proc/self/fd")
+FD_FOLDER = Path("/proc/self/fd")
 
 
-def ask(sockets: Path, command: str, at: str = SOCKET) -> str:
+def send_command(sockets: Path, command: str, socket_name: str = ADMIN_SOCKET) -> str:
     """Return the answer to a command; empty if there is none within ANSWER_S, or if it exceeds LARGEST_BYTES.
 
     Args:
         sockets: the folder of the sockets.
-        at: the socket's name there.
+        socket_name: the socket's name there.
     """
-    with contextlib.suppress(OSError, TransportError), socket_path(sockets, at) as path:
-        answer = converse(path, f"{command}\n".encode(), timeout_s=ANSWER_S, most_bytes=LARGEST_BYTES)
+    with contextlib.suppress(OSError, TransportError), socket_path(sockets, socket_name) as path:
+        answer = exchange(path, f"{command}\n".encode(), timeout_s=ANSWER_S, max_bytes=MAX_ANSWER_BYTES)
         return answer.decode(errors="replace")
     return ""
 
@@ -49,58 +49,58 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
 
     Raises OSError if there is none, or if it is a link, which could lead to another program's socket.
     """
-    if not OPEN.is_dir():  # not Linux: it is the sandbox, whose folder is the user's own
+    if not FD_FOLDER.is_dir():  # not Linux: it is the sandbox, whose folder is the user's own
         with tempfile.TemporaryDirectory(prefix="sw") as short:
             Path(short, "s").symlink_to(sockets.absolute())
             yield f"{short}/s/{name}"
         return
     folder = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     finally:
         os.close(folder)
     try:
-        if not stat.S_ISSOCK(os.fstat(found).st_mode):
+        if not stat.S_ISSOCK(os.fstat(handle).st_mode):
             raise FileNotFoundError(name)
-        yield f"{OPEN}/{found}"
+        yield f"{FD_FOLDER}/{handle}"
     finally:
-        os.close(found)
+        os.close(handle)
 
 
 def running_digest(sockets: Path) -> str:
     """Return the digest of the files that the running HAProxy was started with; empty if it is not running."""
-    return _digest(_info(sockets))
+    return _digest_of(_read_info(sockets))
 
 
-def _info(sockets: Path) -> dict[str, str]:
+def _read_info(sockets: Path) -> dict[str, str]:
     """Return what the running HAProxy reports about itself, by lower-case name; empty if it is not running."""
-    rows = (line.partition(": ") for line in ask(sockets, "show info").splitlines())
+    rows = (line.partition(": ") for line in send_command(sockets, "show info").splitlines())
     return {name.lower(): value.strip() for name, _, value in rows}
 
 
-def _digest(info: Mapping[str, str]) -> str:
+def _digest_of(info: Mapping[str, str]) -> str:
     return info.get("description", "").rpartition(" ")[2]
 
 
 #: between the start of a process and the moment when it is recorded as verified, at least; HAProxy counts whole seconds
-CLOCK_S = 2.0
+CLOCK_TOLERANCE_S = 2.0
 
 
-def _restarted_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
+def _restart_age_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
     """Return how many seconds ago HAProxy was started again after it was verified; None if it was not, or if that is unknown."""
     uptime, since = info.get("uptime_sec", ""), verified.get("since")
     if not uptime.isdecimal() or not isinstance(since, int | float):
         return None
-    return float(uptime) if time.time() - float(uptime) > since + CLOCK_S else None
+    return float(uptime) if time.time() - float(uptime) > since + CLOCK_TOLERANCE_S else None
 
 
-def statistics_rows(sockets: Path) -> list[dict[str, str]]:
+def read_statistics(sockets: Path) -> list[dict[str, str]]:
     """Return HAProxy's statistics, a row per frontend, backend and server; empty if they are malformed."""
-    return statistics.table(ask(sockets, "show stat"))
+    return statistics.parse_stat(send_command(sockets, "show stat"))
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Endpoint:
     """The endpoint at which a gateway of this host takes requests."""
 
     port: int
@@ -120,48 +120,48 @@ class Answer:
     @property
     def message(self) -> str:
         """The error's message."""
-        about = self.data.get("error") if isinstance(self.data, dict) else None
-        text = about.get("message") if isinstance(about, dict) else about
+        error = self.data.get("error") if isinstance(self.data, dict) else None
+        text = error.get("message") if isinstance(error, dict) else error
         return self.error or (text if isinstance(text, str) else "") or f"status {self.status}"
 
     @property
     def code(self) -> str:
         """The error's code in the gateway's answer."""
-        about = self.data.get("error") if isinstance(self.data, dict) else None
-        return str(about.get("code") or "") if isinstance(about, dict) else ""
+        error = self.data.get("error") if isinstance(self.data, dict) else None
+        return str(error.get("code") or "") if isinstance(error, dict) else ""
 
 
-def request(at: Door, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
+def send_request(endpoint: Endpoint, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
     """Send a request, with its body as JSON, and return the answer. Never raises: a timeout is an answer with an error."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with _route(at) as route:
+        with _open_route(endpoint) as route:
             answer = http.request(
                 "POST" if body else "GET",
-                f"{'https' if at.tls else 'http'}://127.0.0.1:{at.port}{path}",
+                f"{'https' if endpoint.tls else 'http'}://127.0.0.1:{endpoint.port}{path}",
                 body=json.dumps(body).encode() if body else None,
                 headers=headers,
                 timeout_s=timeout_s,
-                most_bytes=ANSWER_BYTES,
+                max_bytes=MAX_RESPONSE_BYTES,
                 route=route,
             )
     except TransportError as error:
         return Answer(0, error=str(error))
     try:
-        return Answer(answer.status, json_of(answer.body))
+        return Answer(answer.status, parse_json(answer.body))
     except ValueError:
         return Answer(answer.status)
 
 
 @contextlib.contextmanager
-def _route(at: Door) -> Iterator[http.Route]:
+def _open_route(endpoint: Endpoint) -> Iterator[http.Route]:
     """Yield the route through a socket that clients cannot saturate, or through the port if the gateway has no such socket."""
     tls = Tls(verify=False)
     with contextlib.ExitStack() as stack:
         unix = ""
-        if at.sockets is not None:
+        if endpoint.sockets is not None:
             with contextlib.suppress(OSError):
-                unix = stack.enter_context(socket_path(at.sockets, PROOF_SOCKET))
+                unix = stack.enter_context(socket_path(endpoint.sockets, PROOF_SOCKET))
         yield http.Route(unix=unix, tls=tls)
 
 
@@ -176,46 +176,48 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         started again after that, else None), models (see gateway/statistics.py), changed (names of files that differ from the
         verified ones), and clients (usage of clients with keys, see gateway/clients.py).
     """
-    gateway = place.of(state)
-    sockets, verified = place.current(gateway).sockets, place.last_in(gateway)
-    rows = statistics_rows(sockets)
+    gateway = place.state_in(state)
+    sockets, verified = place.current_folders(gateway).sockets, place.load_last_in(gateway)
+    rows = read_statistics(sockets)
     if not rows and not verified:
         return {}
-    info = _info(sockets) if rows else {}
-    about = {
+    info = _read_info(sockets) if rows else {}
+    status = {
         "running": bool(rows),
-        "verified": bool(rows) and _digest(info) == verified.get("digest"),
-        "restarted_s": _restarted_s(info, verified),
+        "verified": bool(rows) and _digest_of(info) == verified.get("digest"),
+        "restarted_s": _restart_age_s(info, verified),
     }
     proofs = (verified.get("proof") or {}).get("models") or {}
     models = [
         {**model, "on_demand": bool(proofs.get(model["model"], {}).get("on_demand"))}
-        for model in statistics.models(rows)
+        for model in statistics.model_statistics(rows)
     ]
-    found = {**about, "changed": _changed(gateway, verified), "models": models}
-    files = place.read(place.current(gateway).files, (clients.KEYS, clients.TOKENS))
-    named = clients.names_in(files.get(clients.KEYS, ""))
-    if not named:
-        return found | {"clients": []}
-    today = usage.FILE + time.strftime("%Y-%m-%d", time.gmtime())
-    day = place.read(sockets, (today,)).get(today, "")
-    table, most = ask(sockets, f"show table {clients.TABLE}"), files.get(clients.TOKENS, "")
-    return found | {"clients": clients.used(table, day, most, named)}
+    report = {**status, "changed": _find_changed_files(gateway, verified), "models": models}
+    files = place.read_files(place.current_folders(gateway).files, (clients.KEYS_FILE, clients.TOKENS_FILE))
+    client_names = clients.parse_client_names(files.get(clients.KEYS_FILE, ""))
+    if not client_names:
+        return report | {"clients": []}
+    today = usage.FILE_PREFIX + time.strftime("%Y-%m-%d", time.gmtime())
+    usage_today = place.read_files(sockets, (today,)).get(today, "")
+    table, limits = send_command(sockets, f"show table {clients.TABLE_BACKEND}"), files.get(clients.TOKENS_FILE, "")
+    return report | {"clients": clients.client_usage(table, usage_today, limits, client_names)}
 
 
-def wrong(found: dict[str, Any]) -> str:
+def describe_problem(report: dict[str, Any]) -> str:
     """Return a sentence about the gateway's problem, or "". A model without a server is reported at that server."""
-    if not found["running"]:
+    if not report["running"]:
         return "the gateway is down"
-    if found["changed"]:
-        return f"files of the gateway differ from the verified ones: {first(found['changed'], 3)}"
-    return "" if found["verified"] else "the gateway runs with a configuration that was not verified"
+    if report["changed"]:
+        return f"files of the gateway differ from the verified ones: {join_first(report['changed'], 3)}"
+    return "" if report["verified"] else "the gateway runs with a configuration that was not verified"
 
 
-def _changed(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
+def _find_changed_files(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
     """Return the names of files that differ from the verified ones."""
     if not verified:
         return []
-    wanted = place.read(gateway.path / place.GOOD / verified["digest"])
-    there = place.read(place.current(gateway).files)
-    return sorted(name for name in wanted.keys() | there.keys() if wanted and wanted.get(name) != there.get(name))
+    expected = place.read_files(gateway.path / place.VERIFIED / verified["digest"])
+    current = place.read_files(place.current_folders(gateway).files)
+    return sorted(
+        name for name in expected.keys() | current.keys() if expected and expected.get(name) != current.get(name)
+    )

@@ -21,16 +21,16 @@ from sparkwright.trust import bounds
 #: limit of one request in total
 ANSWER_S = 5.0
 #: limits of an answer, and of servers in it: a host has a few
-LARGEST_BYTES, MOST_SERVERS = 256 * 1024, 256
+MAX_ANSWER_BYTES, MAX_SERVERS = 256 * 1024, 256
 #: a request longer ago than this does not count; a gateway without any says decades
-MOST_AGE_S = 86400
+MAX_REQUEST_AGE_S = 86400
 
-NONSENSE = "answers what no gateway does"
+INVALID_ANSWER = "answers what no gateway does"
 #: a model's name in HAProxy: it is put into a URL, and shown
 BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 
-class Unheard(Exception):
+class GatewayError(Exception):
     """A gateway did not do what was requested; the text is a sentence's end: "does not answer"."""
 
 
@@ -48,8 +48,8 @@ class Gateway:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Gateway:
         """Create it from a plan or a record. Raises KeyError, TypeError or ValueError."""
-        words = (str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
-        return cls(*words, str(data.get("certificate") or ""))
+        fields = (str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
+        return cls(*fields, str(data.get("certificate") or ""))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON; `of` is the inverse."""
@@ -57,7 +57,7 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RoutedServer:
     """A server of this host as a gateway sees it."""
 
     backend: str
@@ -67,24 +67,28 @@ class Server:
     requests: int = 0  #: all its requests since the gateway last read its files
 
 
-def servers(gateway: Gateway, key: str) -> list[Server]:
+def list_servers(gateway: Gateway, key: str) -> list[RoutedServer]:
     """Return this host's server, once per model that the gateway routes to it. Raises Unheard."""
-    found = [server for server in _ask(gateway, key, "GET", operations.PATH) if server.name == gateway.server]
-    if not found:
-        raise Unheard(f"routes nothing to {gateway.server}")
-    return found
+    own_servers = [
+        server
+        for server in _request_servers(gateway, key, "GET", operations.URL_PREFIX)
+        if server.name == gateway.server
+    ]
+    if not own_servers:
+        raise GatewayError(f"routes nothing to {gateway.server}")
+    return own_servers
 
 
-def ask(gateway: Gateway, key: str, action: str, server: Server) -> None:
+def send_action(gateway: Gateway, key: str, action: str, server: RoutedServer) -> None:
     """Have a gateway drain or return a server. Raises Unheard."""
-    _ask(gateway, key, "PUT", operations.url(action, server.backend, server.name))
+    _request_servers(gateway, key, "PUT", operations.operation_url(action, server.backend, server.name))
 
 
-def report_asleep(gateway: Gateway, key: str, server: Server, needs_s: int) -> float | None:
+def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_s: int) -> float | None:
     """Report a sleeping server to a gateway.
 
     Args:
-        needs_s: seconds until it can be awake; 0 if unknown.
+        wake_s: seconds until it can be awake; 0 if unknown.
 
     Returns:
         Seconds since its model was last asked for; None if it was not.
@@ -92,21 +96,21 @@ def report_asleep(gateway: Gateway, key: str, server: Server, needs_s: int) -> f
     Raises:
         Unheard: also for a gateway whose files do not let requests wake this server.
     """
-    path = operations.url(wake.ASLEEP, server.backend, server.name)
-    rows = _rows(gateway, key, "PUT", path, {wake.SECONDS: str(min(max(0, needs_s), wake.MOST_S))})
-    age_s = bounds.count_of(rows[0].get(wake.ASKED)) if rows else None
+    path = operations.operation_url(wake.ASLEEP, server.backend, server.name)
+    rows = _request_rows(gateway, key, "PUT", path, {wake.SECONDS_HEADER: str(min(max(0, wake_s), wake.MAX_WAKE_S))})
+    age_s = bounds.count_or_none(rows[0].get(wake.ASKED_FIELD)) if rows else None
     if age_s is None:
-        raise Unheard("does not wake models on request")
-    return None if age_s > MOST_AGE_S else age_s
+        raise GatewayError("does not wake models on request")
+    return None if age_s > MAX_REQUEST_AGE_S else age_s
 
 
-def _ask(gateway: Gateway, key: str, method: str, path: str) -> list[Server]:
+def _request_servers(gateway: Gateway, key: str, method: str, path: str) -> list[RoutedServer]:
     """Send one request and return the servers in the answer. Raises Unheard."""
-    return [_server(row) for row in _rows(gateway, key, method, path)]
+    return [_parse_server(row) for row in _request_rows(gateway, key, method, path)]
 
 
-def _rows(
-    gateway: Gateway, key: str, method: str, path: str, more: Mapping[str, str] | None = None
+def _request_rows(
+    gateway: Gateway, key: str, method: str, path: str, extra_headers: Mapping[str, str] | None = None
 ) -> list[Mapping[str, Any]]:
     """Send one request and return the rows of the answer. Raises Unheard.
 
@@ -114,7 +118,7 @@ def _rows(
     name is not checked.
     """
     if gateway.tls and not gateway.certificate:
-        raise Unheard(
+        raise GatewayError(
             "may be anybody: its certificate could not be read on the laptop, and it is not told this host's key"
         )
     where = f"[{gateway.address}]" if ":" in gateway.address else gateway.address
@@ -122,43 +126,45 @@ def _rows(
         answer = http.request(
             method,
             f"{'https' if gateway.tls else 'http'}://{where}:{gateway.port}{path}",
-            headers={"Authorization": f"Bearer {key}", **(more or {})},
+            headers={"Authorization": f"Bearer {key}", **(extra_headers or {})},
             timeout_s=ANSWER_S,
-            most_bytes=LARGEST_BYTES,
+            max_bytes=MAX_ANSWER_BYTES,
             route=http.Route(tls=Tls(sha256=gateway.certificate)),
         )
     except Untrusted:
-        raise Unheard("shows another certificate than the one in its file, and is not told this host's key") from None
+        raise GatewayError(
+            "shows another certificate than the one in its file, and is not told this host's key"
+        ) from None
     except (ConnectFailed, Interrupted):
-        raise Unheard("does not answer") from None
+        raise GatewayError("does not answer") from None
     except TransportError as error:
-        raise Unheard(str(error)) from None
+        raise GatewayError(str(error)) from None
     if answer.status != 200:
-        raise Unheard(_refused(answer.status))
-    return _listed(answer.body)
+        raise GatewayError(_describe_status(answer.status))
+    return _parse_rows(answer.body)
 
 
-def _listed(body: bytes) -> list[Mapping[str, Any]]:
+def _parse_rows(body: bytes) -> list[Mapping[str, Any]]:
     """Return the rows of an answer, a limited number. Raises Unheard."""
     try:
-        data = bounds.json_of(body, most_bytes=LARGEST_BYTES, depth=4)
+        data = bounds.parse_json(body, max_bytes=MAX_ANSWER_BYTES, max_depth=4)
     except ValueError:
-        raise Unheard(NONSENSE) from None
+        raise GatewayError(INVALID_ANSWER) from None
     rows = data.get("servers") if isinstance(data, dict) else None
-    if not isinstance(rows, list) or len(rows) > MOST_SERVERS:
-        raise Unheard(NONSENSE)
+    if not isinstance(rows, list) or len(rows) > MAX_SERVERS:
+        raise GatewayError(INVALID_ANSWER)
     return [row for row in rows if isinstance(row, dict)]
 
 
-def _server(row: Mapping[str, Any]) -> Server:
+def _parse_server(row: Mapping[str, Any]) -> RoutedServer:
     backend, name, status = (str(row.get(field) or "") for field in ("backend", "server", "status"))
     if not BACKEND.fullmatch(backend):
-        raise Unheard(NONSENSE)
-    running, requests = (bounds.count_of(row.get(field)) or 0 for field in ("running", "requests"))
-    return Server(backend, name, statistics.state(status), running, requests)
+        raise GatewayError(INVALID_ANSWER)
+    running, requests = (bounds.count_or_none(row.get(field)) or 0 for field in ("running", "requests"))
+    return RoutedServer(backend, name, statistics.parse_state(status), running, requests)
 
 
-def _refused(status: int) -> str:
+def _describe_status(status: int) -> str:
     return "does not know this host's key (`gateway.deploy` tells it)" if status == 401 else f"refused it ({status})"
 
 
@@ -167,24 +173,24 @@ def _refused(status: int) -> str:
 # It is random, created once, and sent to gateways only. `gateway.deploy` fetches its SHA-256, which the gateway
 # compares.
 
-NAME = "gateway-key"
+KEY_RECORD_NAME = "gateway-key"
 KEY_BYTES = 32
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def kept(state: StateFolder) -> str:
+def load_key(state: StateFolder) -> str:
     """Return the key; empty if there is none."""
-    found = str((state.read(NAME) or {}).get("key", ""))
-    return found if KEY.fullmatch(found) else ""
+    key = str((state.read(KEY_RECORD_NAME) or {}).get("key", ""))
+    return key if KEY.fullmatch(key) else ""
 
 
-def made(state: StateFolder) -> str:
+def ensure_key(state: StateFolder) -> str:
     """Return the key; create it if there is none."""
-    if not kept(state):
-        state.write(NAME, {"key": secrets.token_hex(KEY_BYTES)})
-    return kept(state)
+    if not load_key(state):
+        state.write(KEY_RECORD_NAME, {"key": secrets.token_hex(KEY_BYTES)})
+    return load_key(state)
 
 
-def hashed(key: str) -> str:
+def hash_key(key: str) -> str:
     """Return the hash that a gateway stores of a key; empty for an empty key."""
     return hashlib.sha256(key.encode()).hexdigest() if key else ""

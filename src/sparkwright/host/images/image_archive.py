@@ -29,59 +29,59 @@ from sparkwright.shell import join
 
 BLOCK = 512
 #: limit of a name or of extended attributes; Linux allows 64 KiB of those
-HEADER_BYTES = 2**20
+MAX_HEADER_BYTES = 2**20
 PIECE_BYTES = 2**20
-XZ_BYTES = 2**27  # memory for its dictionary
+MAX_XZ_BYTES = 2**27  # memory for its dictionary
 #: an image unpacks to two to four times what a pull downloads; an archive has names and frames beside its layers
-UNPACKS_TO, SLACK, SLACK_BYTES = 8, 1.25, 64 * 2**20
-_NO_TAR = "the archive is not a tar, or is compressed twice."
-LOAD = ("docker", "load", "-q")
+MAX_UNPACK_RATIO, SLACK_RATIO, SLACK_BYTES = 8, 1.25, 64 * 2**20
+_NOT_A_TAR = "the archive is not a tar, or is compressed twice."
+LOAD_COMMAND = ("docker", "load", "-q")
 _MAGIC: dict[bytes, Callable[[], Any]] = {
-    b"\x1f\x8b": lambda: _Zlib(),
+    b"\x1f\x8b": lambda: _GzipDecompressor(),
     b"BZh": bz2.BZ2Decompressor,
-    b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(memlimit=XZ_BYTES),
-    b"\x28\xb5\x2f\xfd": lambda: _zstd(),
-    **{bytes([n]) + b"\x2a\x4d\x18": lambda: _zstd() for n in range(0x50, 0x60)},  # frames that zstd skips
+    b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(memlimit=MAX_XZ_BYTES),
+    b"\x28\xb5\x2f\xfd": lambda: _zstd_decompressor(),
+    **{bytes([n]) + b"\x2a\x4d\x18": lambda: _zstd_decompressor() for n in range(0x50, 0x60)},  # frames that zstd skips
 }
 
 
-def bound(claimed_bytes: int, locked_bytes: int | None) -> int:
+def max_unpacked_bytes(claimed_bytes: int, locked_bytes: int | None) -> int:
     """Return the number of bytes that an image may unpack to.
 
     Args:
         claimed_bytes: its size, as reported by the sending host.
         locked_bytes: the download size of a pull, from spark.lock; None if unknown.
     """
-    most = claimed_bytes if locked_bytes is None else min(claimed_bytes, UNPACKS_TO * locked_bytes)
-    return int(most * SLACK) + SLACK_BYTES
+    limit_bytes = claimed_bytes if locked_bytes is None else min(claimed_bytes, MAX_UNPACK_RATIO * locked_bytes)
+    return int(limit_bytes * SLACK_RATIO) + SLACK_BYTES
 
 
-def checked(pieces: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
+def check_pieces(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
     """Yield the pieces of an archive after checking them. Raises Failed if it is malformed or unpacks to more than most_bytes."""
-    left = _Left(most_bytes, most_bytes)
-    archive = _Tar(left, nested=True)
-    held: bytes | None = b""  # until the first header is complete and checked
+    budget = _Budget(max_bytes, max_bytes)
+    archive = _TarParser(budget, nested=True)
+    header: bytes | None = b""  # until the first header is complete and checked
     for piece in pieces:
-        left.spend(len(piece))
+        budget.spend(len(piece))
         archive.feed(piece)
-        if held is not None:
-            held += piece
-            if len(held) < BLOCK:
+        if header is not None:
+            header += piece
+            if len(header) < BLOCK:
                 continue
-            piece, held = held, None
+            piece, header = header, None
         yield piece
-    if held is not None:
-        raise Failed(_NO_TAR)
+    if header is not None:
+        raise Failed(_NOT_A_TAR)
 
 
-def command(most_bytes: int) -> str:
+def receive_command(max_bytes: int) -> str:
     """Return the shell command that receives an archive on this host."""
-    top = str(Path(sparkwright.__file__).parents[1])
-    return join(["env", f"PYTHONPATH={top}", sys.executable, "-P", "-m", __name__, str(most_bytes)])
+    import_root = str(Path(sparkwright.__file__).parents[1])
+    return join(["env", f"PYTHONPATH={import_root}", sys.executable, "-P", "-m", __name__, str(max_bytes)])
 
 
 @dataclass
-class _Left:
+class _Budget:
     """The remaining budget of bytes, out of most_bytes."""
 
     most_bytes: int
@@ -93,21 +93,21 @@ class _Left:
             raise Failed(f"the archive unpacks to more than {self.most_bytes} bytes, which is too much for this image.")
 
 
-class _Tar:
+class _TarParser:
     """A parser of a tar stream.
 
     Args:
         nested: its files may be tars as well, compressed or not.
     """
 
-    def __init__(self, left: _Left, *, nested: bool) -> None:
+    def __init__(self, left: _Budget, *, nested: bool) -> None:
         self._left = left
         self._nested = nested
         self._header = bytearray()
         self._about: bytearray | None = None  #: of an entry that describes the next one
         self._size: int | None = None  #: of the next entry, from its extended header
         self._data = self._padding = 0  #: bytes until the next header
-        self._file: _File | None = None
+        self._file: _FileParser | None = None
         self._ended = False
 
     def feed(self, data: bytes) -> None:
@@ -125,22 +125,22 @@ class _Tar:
                 self._header += view[:missing]
                 view = view[missing:]
                 if len(self._header) == BLOCK:
-                    self._entry(bytes(self._header))
+                    self._start_entry(bytes(self._header))
                     self._header.clear()
 
-    def _entry(self, header: bytes) -> None:
+    def _start_entry(self, header: bytes) -> None:
         if not any(header):
             self._ended = True
             return
         if not _is_header(header):
-            raise Failed(_NO_TAR)
+            raise Failed(_NOT_A_TAR)
         kind = header[156:157]
         if kind == b"S":
             raise Failed("the archive has a sparse file, which would fill the disk.")
-        size = _number(header[124:136])
+        size = _parse_number(header[124:136])
         self._about = self._file = None
         if kind in (b"x", b"g", b"L", b"K"):
-            if size > HEADER_BYTES:
+            if size > MAX_HEADER_BYTES:
                 raise Failed(f"the archive has a header of {size} bytes.")
             self._about = bytearray()
             self._kind = kind
@@ -150,18 +150,18 @@ class _Tar:
             if kind in b"123456" and kind != b"":
                 size = 0  # links, devices and folders have no content, whatever their header claims
             elif self._nested:
-                self._file = _File(self._left)
+                self._file = _FileParser(self._left)
         self._data, self._padding = size, -size % BLOCK
 
     def _take(self, part: memoryview) -> None:
         if self._about is not None:
             self._about += part
             if not self._data and self._kind in (b"x", b"g"):
-                self._extended(bytes(self._about))
+                self._parse_extended(bytes(self._about))
         elif self._file is not None:
             self._file.feed(bytes(part))
 
-    def _extended(self, text: bytes) -> None:
+    def _parse_extended(self, text: bytes) -> None:
         """Parse the records of an extended header, each `LENGTH NAME=VALUE` and a newline."""
         while text:
             length, space, _ = text.partition(b" ")
@@ -177,39 +177,39 @@ class _Tar:
                 self._size = int(value)
 
 
-class _File:
+class _FileParser:
     """A file in the archive: a layer if it is a tar, compressed or not; else small text, which is not unpacked."""
 
-    def __init__(self, left: _Left) -> None:
+    def __init__(self, left: _Budget) -> None:
         self._left = left
         self._begin = b""
-        self._unpacker: _Unpacker | None = None
-        self._tar: _Tar | None = None
+        self._unpacker: _Decompressor | None = None
+        self._tar: _TarParser | None = None
         self._known = False
 
     def feed(self, data: bytes) -> None:
         if not self._known:
             self._begin += data
             if len(self._begin) < BLOCK:
-                return self._short()
+                return self._feed_short()
             data, self._begin, self._known = self._begin, b"", True
-            self._unpacker = _unpacker(data)
+            self._unpacker = _find_decompressor(data)
             if self._unpacker is not None or _is_header(data[:BLOCK]):
-                self._tar = _Tar(self._left, nested=False)
+                self._tar = _TarParser(self._left, nested=False)
         if self._unpacker is not None:
             self._unpack(self._unpacker, data)
         elif self._tar is not None:
             self._tar.feed(data)
         return None
 
-    def _short(self) -> None:
+    def _feed_short(self) -> None:
         """Start to decompress a file shorter than a block, if it is compressed."""
-        self._unpacker = _unpacker(self._begin)
+        self._unpacker = _find_decompressor(self._begin)
         if self._unpacker is not None:
-            data, self._begin, self._known, self._tar = self._begin, b"", True, _Tar(self._left, nested=False)
+            data, self._begin, self._known, self._tar = self._begin, b"", True, _TarParser(self._left, nested=False)
             self._unpack(self._unpacker, data)
 
-    def _unpack(self, unpacker: _Unpacker, data: bytes) -> None:
+    def _unpack(self, unpacker: _Decompressor, data: bytes) -> None:
         assert self._tar is not None
         try:
             for piece in unpacker.pieces(data):
@@ -219,7 +219,7 @@ class _File:
             raise Failed(f"the archive has a layer that can't be unpacked ({type(error).__name__}).") from None
 
 
-class _Zlib:
+class _GzipDecompressor:
     """gzip with the interface of bz2's and lzma's decompressors."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class _Zlib:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
-class _Unpacker:
+class _Decompressor:
     """A decompressor for a stream of one or more compressed members."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -263,13 +263,13 @@ class _Unpacker:
                 return
 
 
-def _unpacker(begin: bytes) -> _Unpacker | None:
+def _find_decompressor(begin: bytes) -> _Decompressor | None:
     """Return a decompressor for a file that begins like this; None if it is not compressed."""
     make = next((make for magic, make in _MAGIC.items() if begin.startswith(magic)), None)
-    return _Unpacker(make) if make else None
+    return _Decompressor(make) if make else None
 
 
-def _zstd() -> Any:
+def _zstd_decompressor() -> Any:
     try:
         zstd: Any = importlib.import_module("compression.zstd")
     except ImportError:  # before Python 3.14
@@ -287,12 +287,12 @@ def _is_header(block: bytes) -> bool:
         return False
     rest = block[:148] + b" " * 8 + block[156:]
     try:
-        return _number(block[148:156]) in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
+        return _parse_number(block[148:156]) in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
     except Failed:
         return False
 
 
-def _number(field: bytes) -> int:
+def _parse_number(field: bytes) -> int:
     """Parse a number in a header: octal digits, or binary if the first bit is set."""
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
@@ -305,22 +305,22 @@ def _number(field: bytes) -> int:
     return int(digits or b"0", 8)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Check standard input and pass it to `docker load`. Returns 1 if either refuses it."""
-    loading = subprocess.Popen(LOAD, stdin=subprocess.PIPE)
-    assert loading.stdin is not None
+    process = subprocess.Popen(LOAD_COMMAND, stdin=subprocess.PIPE)
+    assert process.stdin is not None
     try:
-        for piece in checked(iter(lambda: os.read(0, PIECE_BYTES), b""), int(words[0])):
-            loading.stdin.write(piece)
-        loading.stdin.close()
+        for piece in check_pieces(iter(lambda: os.read(0, PIECE_BYTES), b""), int(arguments[0])):
+            process.stdin.write(piece)
+        process.stdin.close()
     except Failed as error:
-        loading.kill()  # before it mistakes the end of the stream for the end of the image
-        loading.wait()
+        process.kill()  # before it mistakes the end of the stream for the end of the image
+        process.wait()
         print(str(error), file=sys.stderr)  # the other side shows one line
         return 1
     except BrokenPipeError:
         pass  # its exit code and its output have the reason
-    return loading.wait()
+    return process.wait()
 
 
 #: by name, best first: the command to compress, and the command to decompress on the receiving side
@@ -331,25 +331,25 @@ PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def tools() -> list[str]:
+def installed_tools() -> list[str]:
     """Return the names of the programs that are installed on this host."""
     return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
 
 
-def packer(source: list[str], target: list[str]) -> str:
+def select_packer(source: list[str], target: list[str]) -> str:
     """Return the best compressor that the source has and the target can decompress."""
     return next(
         name for name, (_, unpack) in PACKERS.items() if name == "gzip" or {name, unpack[0]} <= {*source, *target}
     )
 
 
-def load_command(name: str, intake: str) -> str:
+def load_command(name: str, receiver: str) -> str:
     """Return the shell command that receives the stream.
 
     Args:
-        intake: the receiving host's `image_archive.command`.
+        receiver: the receiving host's `image_archive.command`.
     """
-    return f"{' '.join(PACKERS[name][1])} | {intake}"
+    return f"{' '.join(PACKERS[name][1])} | {receiver}"
 
 
 if __name__ == "__main__":

@@ -15,20 +15,20 @@ from sparkwright.host import peers
 from sparkwright.host.images import image_archive, image_names
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
-from sparkwright.host.runs.context import Engine
+from sparkwright.host.runs.context import DockerEngine
 from sparkwright.secret import Secret
 from sparkwright.transport import http
 from sparkwright.transport.connection import MinimumRate, TransportError
 from sparkwright.trust import shapes
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import one_line
 
 #: events that name an image by a user's or a program's action; a load is none of these
-OWN_DOING = ("pull", "tag", "import", "build")
+USER_EVENTS = ("pull", "tag", "import", "build")
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ImageNames:
     """The images of an engine at one moment."""
 
     #: REPOSITORY:TAG -> Id
@@ -39,7 +39,7 @@ class Names:
     at: str = "0"
 
 
-def names(api: Any) -> Names:
+def list_names(api: Any) -> ImageNames:
     """Return all image names in an engine now."""
     tags: dict[str, str] = {}
     nameless = []
@@ -48,31 +48,31 @@ def names(api: Any) -> Names:
         tags |= dict.fromkeys(own, image["Id"])
         if not own and not [digest for digest in image.get("RepoDigests") or () if "<none>" not in digest]:
             nameless.append(image["Id"])
-    return Names(tags, tuple(nameless), f"{time.time():.6f}")
+    return ImageNames(tags, tuple(nameless), f"{time.time():.6f}")
 
 
-def undo(api: Any, before: Names, *keep: str) -> list[str]:
+def undo_load(api: Any, before: ImageNames, *keep: str) -> list[str]:
     """Remove new images and restore moved tags, except `keep`. Returns a sentence for each action."""
-    now = names(api)
-    done_by_others = _named_by_others(api, before.at)
-    done = []
-    for tag, image_id in sorted(now.tags.items()):
-        was = before.tags.get(tag)
-        if was == image_id or tag in keep or tag in done_by_others:
+    current = list_names(api)
+    user_names = _find_user_names(api, before.at)
+    actions = []
+    for tag, image_id in sorted(current.tags.items()):
+        previous_id = before.tags.get(tag)
+        if previous_id == image_id or tag in keep or tag in user_names:
             continue
-        if was:
+        if previous_id:
             repository, _, short = tag.rpartition(":")
-            api.tag(was, repository, short, force=True)
-            done.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {was[7:19]}")
+            api.tag(previous_id, repository, short, force=True)
+            actions.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {previous_id[7:19]}")
         else:
-            done.append(_removed(api, tag, image_id, f"{tag} was not requested"))
-    loaded = {event["Actor"]["ID"] for event in _events(api, before.at, ("load",))}
-    came = [item for item in names(api).nameless if item not in before.nameless]
-    mine = [item for item in came if item in loaded or item in now.tags.values()]
-    return [*done, *(_removed(api, item, item, f"image {item[7:19]} was not requested") for item in mine)]
+            actions.append(_remove_name(api, tag, image_id, f"{tag} was not requested"))
+    loaded = {event["Actor"]["ID"] for event in _iter_events(api, before.at, ("load",))}
+    new_images = [item for item in list_names(api).nameless if item not in before.nameless]
+    unrequested = [item for item in new_images if item in loaded or item in current.tags.values()]
+    return [*actions, *(_remove_name(api, item, item, f"image {item[7:19]} was not requested") for item in unrequested)]
 
 
-def _removed(api: Any, name: str, image_id: str, why: str) -> str:
+def _remove_name(api: Any, name: str, image_id: str, why: str) -> str:
     from docker.errors import APIError
 
     try:
@@ -83,19 +83,19 @@ def _removed(api: Any, name: str, image_id: str, why: str) -> str:
     return f"{why}; removed it"
 
 
-def _named_by_others(api: Any, since: str) -> set[str]:
-    found = set()
-    for event in _events(api, since, OWN_DOING):
-        about = event["Actor"]
-        found |= {about["ID"], (about.get("Attributes") or {}).get("name", "")}
-    return found
+def _find_user_names(api: Any, since: str) -> set[str]:
+    names = set()
+    for event in _iter_events(api, since, USER_EVENTS):
+        actor = event["Actor"]
+        names |= {actor["ID"], (actor.get("Attributes") or {}).get("name", "")}
+    return names
 
 
-def _events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _iter_events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the engine's image events from a moment until now."""
-    wanted = {"type": ["image"], "event": list(kinds)}
-    raw = api.events(since=since, until=f"{time.time():.6f}", filters=wanted)
-    for line in b"".join(raw).splitlines():
+    filters = {"type": ["image"], "event": list(kinds)}
+    stream = api.events(since=since, until=f"{time.time():.6f}", filters=filters)
+    for line in b"".join(stream).splitlines():
         yield json.loads(line)
 
 
@@ -105,22 +105,22 @@ def _events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, 
 # compares each layer with it; the lock holds the Ids for the registry's digest. An image with another Id is removed
 # again, along with everything else that the archive brought.
 
-TRIES = 2
+MAX_TRIES = 2
 #: others may be served first, and an engine that first writes the whole image to disk sends nothing meanwhile
 FIRST_BYTE_S, WAIT_S, POLL_S = 600.0, 3600.0, 1.0
 #: the slowest accepted copy: an engine reads the next layer for minutes, and then sends at the network's rate
-RATE = MinimumRate(512 * 2**20, 600.0)
+MIN_RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
-ROOM = 2
+SPACE_FACTOR = 2
 #: schema of a member's offer of an image
-OFFER = {
+OFFER_SHAPE = {
     "urls": [str],
-    "size_bytes": lambda value: shapes.within(1, 2**42)(shapes.integer(value)),
+    "size_bytes": lambda value: shapes.number_between(1, 2**42)(shapes.integer(value)),
     "containerd": bool,
 }
 
 
-class Broken(Failed):
+class StreamBroken(Failed):
     """The stream broke off; a retry may help."""
 
 
@@ -129,7 +129,7 @@ def copy(
     ref: str,
     ids: Collection[str],
     platform: str,
-    giver: str,
+    peer: str,
     offer: Mapping[str, Any],
     locked_bytes: int | None = None,
 ) -> dict[str, Any]:
@@ -144,28 +144,30 @@ def copy(
     api: Any = context.docker().api
     if not offer:
         raise Failed("it does not serve the image.")
-    found = shapes.checked(dict(offer), OFFER, f"what {giver} says of the image")
+    checked_offer = shapes.validate_or_fail(dict(offer), OFFER_SHAPE, f"what {peer} says of the image")
     if not ids and not context.machine.sandbox:
         raise Failed("the lock has no hashes to prove a copy with (run `invoke lock`).")
     info = api.info()
-    if in_containerd(info) and not found["containerd"]:
+    if has_containerd_store(info) and not checked_offer["containerd"]:
         raise Failed("its engine keeps images in another form (overlay2), under another Id.")
-    _refuse_little_room(context.machine, info, found["size_bytes"])
-    sizes = (found["size_bytes"], image_archive.bound(found["size_bytes"], locked_bytes))
-    token = peers.token(context.secrets, COPY)
-    with peers.all_reached(found["urls"], giver, token, "let each host pull it") as urls:
-        for n in range(TRIES):
-            following = urls[(n + 1) % len(urls)]  # the other half of the port, if it has an address
+    _refuse_full_disk(context.machine, info, checked_offer["size_bytes"])
+    sizes = (checked_offer["size_bytes"], image_archive.max_unpacked_bytes(checked_offer["size_bytes"], locked_bytes))
+    token = peers.find_token(context.secrets, COPY_PURPOSE)
+    with peers.reach_all(checked_offer["urls"], peer, token, "let each host pull it") as urls:
+        for attempt in range(MAX_TRIES):
+            next_url = urls[(attempt + 1) % len(urls)]  # the other half of the port, if it has an address
             try:
-                return _taken(context, urls[n % len(urls)], Name.parse(ref), (ids, platform), giver, sizes)
-            except Broken as error:
-                if n + 1 == TRIES:
+                return _copy_once(
+                    context, urls[attempt % len(urls)], ImageReference.parse(ref), (ids, platform), peer, sizes
+                )
+            except StreamBroken as error:
+                if attempt + 1 == MAX_TRIES:
                     raise
-                context.note(f"{giver}: {error.message} Retrying{f' at {following}' if len(urls) > 1 else ''}.")
+                context.note(f"{peer}: {error.message} Retrying{f' at {next_url}' if len(urls) > 1 else ''}.")
     raise AssertionError
 
 
-def in_containerd(info: Mapping[str, Any]) -> bool:
+def has_containerd_store(info: Mapping[str, Any]) -> bool:
     """Return True if an engine keeps images in containerd's store, where Ids are hashes of manifests.
 
     Args:
@@ -190,84 +192,91 @@ def free_bytes(machine: Machine, info: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _refuse_little_room(machine: Machine, info: Mapping[str, Any], size_bytes: int) -> None:
+def _refuse_full_disk(machine: Machine, info: Mapping[str, Any], size_bytes: int) -> None:
     free = free_bytes(machine, info)
-    if free is not None and free < ROOM * size_bytes:
-        room = f"{ROOM * size_bytes / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free"
-        raise Failed(f"not enough disk space to load a copy: {room}.")
+    if free is not None and free < SPACE_FACTOR * size_bytes:
+        space = f"{SPACE_FACTOR * size_bytes / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free"
+        raise Failed(f"not enough disk space to load a copy: {space}.")
 
 
-def _taken(
-    context: Context, url: str, name: Name, wanted: tuple[Collection[str], str], giver: str, sizes: tuple[int, int]
+def _copy_once(
+    context: Context,
+    url: str,
+    name: ImageReference,
+    accepted: tuple[Collection[str], str],
+    peer: str,
+    sizes: tuple[int, int],
 ) -> dict[str, Any]:
     """Try once to copy the image.
 
     Args:
-        wanted: the Ids that prove it, and the platform.
+        accepted: the Ids that prove it, and the platform.
         sizes: the offered size, and the most that it may unpack to.
     """
     api: Any = context.docker().api
-    before = names(api)
+    before = list_names(api)
     image: dict[str, Any] = {}
     try:
-        _load(context, image_archive.checked(_pieces(context, url, giver, sizes[0]), sizes[1]))
-        image = image_names.find(api, f"{name.repository}@{name.digest}", *wanted)
+        _load_archive(context, image_archive.check_pieces(_stream_pieces(context, url, peer, sizes[0]), sizes[1]))
+        image = image_names.find(api, f"{name.repository}@{name.digest}", *accepted)
         if image:
-            image_names.name_by_digest(api, image["Id"], name)
+            image_names.tag_verified(api, image["Id"], name)
     finally:
         keep = (name.proved, f"{name.repository}:{name.tag}") if image else ()
-        undone = undo(api, before, *keep)
-    for sentence in undone:
+        actions = undo_load(api, before, *keep)
+    for sentence in actions:
         context.note(sentence)
     if not image:
         raise Failed("what it sent is not the image of this digest; removed it.")
     return image
 
 
-def _load(context: Context, pieces: Iterator[bytes]) -> None:
+def _load_archive(context: Context, pieces: Iterator[bytes]) -> None:
     from docker.errors import APIError
     from requests import RequestException
 
-    engine: Any = Engine(context.machine, SAVE_S).client()
+    engine: Any = DockerEngine(context.machine, SAVE_TIMEOUT_S).client()
     try:
         for line in engine.api.load_image(pieces):
             if why := line.get("error"):
-                raise Failed(f"Docker cannot load what it sent: {one_line(str(why), at_most=200)}")
+                raise Failed(f"Docker cannot load what it sent: {one_line(str(why), max_chars=200)}")
     except APIError as error:
-        why = one_line(str(error.explanation or error), at_most=200)
+        why = one_line(str(error.explanation or error), max_chars=200)
         raise Failed(f"Docker cannot load what it sent: {why}") from None
     except RequestException as error:
         raise Failed(f"Docker stopped taking what it sent ({type(error).__name__}).") from None
 
 
-def _pieces(context: Context, url: str, giver: str, size_bytes: int) -> Iterator[bytes]:
+def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> Iterator[bytes]:
     """Yield the member's stream while no member has failed. Raises Broken."""
-    seen = 0
+    received_bytes = 0
     try:
-        with _answer(context, url, giver) as answer:
+        with _open_stream(context, url, peer) as answer:
             for piece in answer:
                 context.go_on()
-                seen += len(piece)
-                context.progress(min(seen, size_bytes), size_bytes, unit="bytes", text=f"copying from {giver}")
+                received_bytes += len(piece)
+                context.progress(min(received_bytes, size_bytes), size_bytes, unit="bytes", text=f"copying from {peer}")
                 yield piece
     except TransportError as error:
-        raise Broken(f"the copy broke off after {seen} bytes: it {error}.") from None
+        raise StreamBroken(f"the copy broke off after {received_bytes} bytes: it {error}.") from None
 
 
-def _answer(context: Context, url: str, giver: str) -> http.Stream:
+def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
     """Return the member's stream, once it accepts this host. Raises Failed and TransportError."""
-    headers = peers.headers(peers.token(context.secrets, COPY))
+    headers = peers.auth_headers(peers.find_token(context.secrets, COPY_PURPOSE))
     until_s = time.monotonic() + WAIT_S
     route = http.Route(keep_alive=True)
     while True:
-        stream = http.open_stream("GET", url + PATH, headers=headers, timeout_s=FIRST_BYTE_S, rate=RATE, route=route)
+        stream = http.open_stream(
+            "GET", url + PATH, headers=headers, timeout_s=FIRST_BYTE_S, rate=MIN_RATE, route=route
+        )
         if stream.status == 200:
             return stream
         stream.close()
         if stream.status != 503 or time.monotonic() > until_s:
             raise Failed(f"it cannot export the image (HTTP {stream.status}).")
         context.go_on()
-        context.progress(0, 0, text=f"{giver} serves other hosts first")
+        context.progress(0, 0, text=f"{peer} serves other hosts first")
         time.sleep(POLL_S)
 
 
@@ -276,22 +285,22 @@ def _answer(context: Context, url: str, giver: str) -> http.Stream:
 # Nothing is stored in between. An engine with overlay2 first writes the whole image to its own folder, so only a few hosts are
 # served at a time; the others retry.
 
-COPY = "image copy"
+COPY_PURPOSE = "image copy"
 PATH = "/image"
-AT_ONCE = 2
+MAX_CONCURRENT = 2
 CHUNK_BYTES = 2**20
 #: until the first byte from an engine that first writes the whole image to disk
-SAVE_S = 3600
-_FREE = threading.BoundedSemaphore(AT_ONCE)
+SAVE_TIMEOUT_S = 3600
+_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT)
 
 
-def hand_out(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
+def start_server(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
     """Start a process that serves the image with this Id and outlives the present one. Returns its port."""
     request = {"image": image_id, "readers": readers, "bind": bind}
-    return peers.start(machine, "sparkwright.host.images.image_copy", "the image", request, token)
+    return peers.start_server(machine, "sparkwright.host.images.image_copy", "the image", request, token)
 
 
-class _Reader(peers.Reader):
+class _ImageHandler(peers.PeerHandler):
     """A connection. 503: retry, others are being served; a stream without its last chunk is broken."""
 
     timeout = 600  # the other engine accepts no data while it unpacks a layer
@@ -299,19 +308,19 @@ class _Reader(peers.Reader):
     def hand(self, path: str) -> None:
         if path != PATH or self.command != "GET":
             self.empty(404)
-        elif not _FREE.acquire(blocking=False):
+        elif not _SLOTS.acquire(blocking=False):
             self.empty(503)
         else:
             try:
                 self._image()
             finally:
-                _FREE.release()
+                _SLOTS.release()
 
     def _image(self) -> None:
         from docker.errors import DockerException
 
         try:
-            pieces = saved(str(self.server.request["image"]))
+            pieces = export_image(str(self.server.request["image"]))
             first = next(pieces)
         except (DockerException, StopIteration):
             return self.empty(500)
@@ -331,11 +340,11 @@ class _Reader(peers.Reader):
             self.wfile.write(b"\r\n")
 
 
-def saved(image_id: str) -> Iterator[bytes]:
+def export_image(image_id: str) -> Iterator[bytes]:
     """Yield the archive of an image in this host's engine."""
-    api: Any = Engine(Machine.here(), SAVE_S).client().api
+    api: Any = DockerEngine(Machine.here(), SAVE_TIMEOUT_S).client().api
     yield from api.get_image(image_id, chunk_size=CHUNK_BYTES)
 
 
 if __name__ == "__main__":
-    peers.serve(_Reader, "image-peer")
+    peers.serve(_ImageHandler, "image-peer")

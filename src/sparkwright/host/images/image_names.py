@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.engine import USUAL, Engine, of
+from sparkwright.engines.engine import DEFAULT_ENGINE, Engine, get_engine
 from sparkwright.host.containers import container_labels, docker_client, inspection, lifecycle
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
-from sparkwright.trust.image_name import Name, digest_of
+from sparkwright.trust.image_name import ImageReference, digest_of
 
 
 def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> dict[str, Any]:
@@ -24,24 +24,24 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
             the engine recorded at a pull counts.
         platform: such as linux/arm64, to accept only that one.
     """
-    name = Name.parse(ref)
+    name = ImageReference.parse(ref)
     if not name.digest:
         return inspect(api, name.asked)
     candidates = (inspect(api, item) for item in (name.asked, *ids, name.digest))
-    proved = (image for image in candidates if proves(image, name.digest, ids))
-    found = next((image for image in proved if platform in ("", platform_of(image))), {})
-    return found if found or ids else _pulled_elsewhere(api, name.digest, platform)
+    verified = (image for image in candidates if has_digest(image, name.digest, ids))
+    match = next((image for image in verified if platform in ("", platform_of(image))), {})
+    return match if match or ids else _find_pulled_elsewhere(api, name.digest, platform)
 
 
 def inspect(api: Any, ref: str) -> dict[str, Any]:
     """Return the engine's inspect of an image, by name or Id; empty if there is none."""
     try:
-        return inspection.image(api.inspect_image(ref))
+        return inspection.validate_image(api.inspect_image(ref))
     except docker_client.errors().ImageNotFound:
         return {}
 
 
-def proves(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
+def has_digest(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
     """Return True if a local image has this digest. See `find`.
 
     Args:
@@ -67,15 +67,15 @@ def name_of(api: Any, ref: str, image_id: str) -> str:
 
     The reference as written, if the engine resolves it to this image; a tag that names another image is skipped; else the Id.
     """
-    name = Name.parse(ref)
+    name = ImageReference.parse(ref)
     names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
     return next((item for item in names if inspect(api, item).get("Id") == image_id), image_id)
 
 
 def names_of(image: Mapping[str, Any]) -> list[str]:
     """Return the tags and digests that name an image, from its inspect or its row in the list of images."""
-    known = (*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()))
-    return [name for name in known if "<none>" not in name]
+    references = (*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()))
+    return [name for name in references if "<none>" not in name]
 
 
 def remove_name(api: Any, name: str, image_id: str) -> bool:
@@ -83,16 +83,16 @@ def remove_name(api: Any, name: str, image_id: str) -> bool:
 
     Raises docker's APIError if the engine refuses. A name that is gone already counts as removed.
     """
-    found = inspect(api, name).get("Id")
-    if found not in (None, image_id):
+    current_id = inspect(api, name).get("Id")
+    if current_id not in (None, image_id):
         return False
-    if found:
+    if current_id:
         with contextlib.suppress(docker_client.errors().NotFound):  # removed with its last tag
             api.remove_image(name)
     return True
 
 
-def name_by_digest(api: Any, image_id: str, name: Name) -> None:
+def tag_verified(api: Any, image_id: str, name: ImageReference) -> None:
     """Tag the image that was verified to have this digest."""
     repository, _, tag = name.proved.rpartition(":")
     api.tag(image_id, repository, tag, force=True)
@@ -100,12 +100,12 @@ def name_by_digest(api: Any, image_id: str, name: Name) -> None:
         api.tag(image_id, name.repository, name.tag, force=True)
 
 
-def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
+def _find_pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
     """Return an image of this digest that was pulled under another repository's name, such as a mirror's."""
-    everyone: Iterator[str] = (item for image in api.images() for item in image.get("RepoDigests") or ())
-    known = next((item for item in everyone if digest_of(item) == digest), "")
-    found = inspect(api, known) if known else {}
-    return found if platform in ("", platform_of(found)) else {}
+    references: Iterator[str] = (item for image in api.images() for item in image.get("RepoDigests") or ())
+    reference = next((item for item in references if digest_of(item) == digest), "")
+    pulled = inspect(api, reference) if reference else {}
+    return pulled if platform in ("", platform_of(pulled)) else {}
 
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
@@ -122,8 +122,8 @@ def machine_platform(machine: Machine) -> str:
 # without GPU or network.
 
 
-ASK_S = 90
-MEMORY = 4 << 30
+RUN_TIMEOUT_S = 90
+MEMORY_LIMIT_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,9 @@ class EngineImage:
     listed: Mapping[str, str] = field(default_factory=dict)
 
 
-def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | None = None) -> EngineImage | None:
+def read_engine_image(
+    context: Context, ref: str, ids: Collection[str] = (), engine: Engine | None = None
+) -> EngineImage | None:
     """Return the engine version and options of an image, or None if the image is not on the host.
 
     Args:
@@ -148,26 +150,26 @@ def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | 
     image = find(api, ref, ids)
     if not image:
         return None
-    engine = engine or of(USUAL)
+    engine = engine or get_engine(DEFAULT_ENGINE)
     own_image = engine.image
     if own_image is None:
         return EngineImage(None)
-    own = "" if engine.name == USUAL else f"-{engine.name}"
-    name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}{own}"
-    kept = context.state.read(name)
-    if kept is not None and "options" in kept and own_image.is_current(kept["options"]):
-        return EngineImage(kept["version"], kept["options"], own_image.applied(kept["options"]))
+    suffix = "" if engine.name == DEFAULT_ENGINE else f"-{engine.name}"
+    name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}{suffix}"
+    cached = context.state.read(name)
+    if cached is not None and "options" in cached and own_image.is_current(cached["options"]):
+        return EngineImage(cached["version"], cached["options"], own_image.applied(cached["options"]))
     context.note("reading the image's version and options (once)", detail=True)
     version = own_image.version_of(image.get("Config") or {})
-    version = version or own_image.version_in(_run(context, image["Id"], own_image.ASK_VERSION))
-    shapes = own_image.listed(_run(context, image["Id"], own_image.ASK_OPTIONS))
+    version = version or own_image.version_in(_run_in_image(context, image["Id"], own_image.ASK_VERSION))
+    shapes = own_image.listed(_run_in_image(context, image["Id"], own_image.ASK_OPTIONS))
     options = own_image.difference(shapes) if shapes else None
     if not context.check:
         context.state.write(name, {"ref": ref, "version": version, "options": options})
     return EngineImage(version, options, own_image.applied(options))
 
 
-def _run(context: Context, image_id: str, words: tuple[str, ...]) -> str:
+def _run_in_image(context: Context, image_id: str, argv: tuple[str, ...]) -> str:
     """Run a command in a temporary container and return its output; empty if it fails or times out."""
     from docker.errors import APIError
     from requests import RequestException
@@ -175,12 +177,12 @@ def _run(context: Context, image_id: str, words: tuple[str, ...]) -> str:
     api: Any = context.docker().api
     created = ""
     try:
-        command = {"Image": image_id, "Entrypoint": [words[0]], "Cmd": list(words[1:])}
-        config = {**command, "HostConfig": {"Memory": MEMORY, "NetworkMode": "none"}}
+        command = {"Image": image_id, "Entrypoint": [argv[0]], "Cmd": list(argv[1:])}
+        config = {**command, "HostConfig": {"Memory": MEMORY_LIMIT_BYTES, "NetworkMode": "none"}}
         created = lifecycle.create(context, config, container_labels.HELPER)
         lifecycle.start(context, created)
-        ended = api.wait(created, timeout=ASK_S)
-        if ended.get("StatusCode") != 0:
+        result = api.wait(created, timeout=RUN_TIMEOUT_S)
+        if result.get("StatusCode") != 0:
             return ""
         text: bytes = api.logs(created, stdout=True, stderr=False) or api.logs(created, stdout=False, stderr=True)
         return text.decode(errors="replace")
@@ -188,4 +190,4 @@ def _run(context: Context, image_id: str, words: tuple[str, ...]) -> str:
         return ""
     finally:
         if created:
-            lifecycle.discard(context, created)
+            lifecycle.force_remove(context, created)

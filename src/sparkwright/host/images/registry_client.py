@@ -11,42 +11,42 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from sparkwright.engines.engine import USUAL, Engine, of
+from sparkwright.engines.engine import DEFAULT_ENGINE, Engine, get_engine
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_documents
-from sparkwright.host.output import within
+from sparkwright.host.output import call_with_timeout
 from sparkwright.transport import http
 from sparkwright.transport.connection import Deadline, InvalidRequest, Tls, TooLarge, TransportError
-from sparkwright.transport.http import REDIRECTED, Response
+from sparkwright.transport.http import REDIRECT_STATUSES, Response
 from sparkwright.trust import bounds
-from sparkwright.trust.image_name import DOCKER_HUB, Name
+from sparkwright.trust.image_name import DOCKER_HUB, ImageReference
 from sparkwright.trust.redact import Redactor
-from sparkwright.trust.shapes import checked, optional
+from sparkwright.trust.shapes import optional, validate_or_fail
 from sparkwright.visible import one_line
 
 #: limit for one document, with login and redirects; part of it to find out if an insecure registry supports TLS
-ANSWER_S, SECURE_S = 60.0, 20.0
+ANSWER_S, TLS_PROBE_S = 60.0, 20.0
 # GET requests to a registry: limited in bytes, time and redirects; the login goes to the registry and its own realm only.
 #
 # Source: the OCI distribution specification 1.1, and Docker's registry token authentication. Credentials are docker's own: this
 # user's config.json with its credential helpers.
 
-HELPER_S = 30.0  # a program of the user, which may wait for a PIN
-REDIRECTS = 5
+CREDENTIAL_HELPER_S = 30.0  # a program of the user, which may wait for a PIN
+MAX_REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
-LARGEST_TOKEN_BYTES = 64 * 2**10
-LARGEST_ERROR_BYTES = 64 * 2**10
+MAX_TOKEN_BYTES = 64 * 2**10
+MAX_ERROR_BYTES = 64 * 2**10
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 #: public second-level domains: `a.co.uk` and `b.co.uk` have different owners
-_SHARED = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
+_PUBLIC_SUFFIX = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
 
 
 @dataclass
-class Http:
+class RegistryHttp:
     """The HTTP client of one registry."""
 
-    name: Name
+    name: ImageReference
     #: the engine may use plain HTTP with it
     insecure: bool = False
     _token: str = ""
@@ -74,7 +74,7 @@ class Http:
         except InvalidRequest as error:
             raise Failed(f"the registry {self.name.registry} returned a URL that {error}.") from None
         except TransportError as error:
-            raise registry_documents.unanswered(self.name.asked, error) from None
+            raise registry_documents.no_answer_error(self.name.asked, error) from None
         if answer.status != 200:
             raise self._refusal(answer)
         return answer.body
@@ -90,25 +90,25 @@ class Http:
         self._base = f"https://{host}"
         if self.insecure:
             try:
-                self._one(f"https://{host}/v2/", {}, LARGEST_ERROR_BYTES, min(SECURE_S, deadline.left_s()))
+                self._one(f"https://{host}/v2/", {}, MAX_ERROR_BYTES, min(TLS_PROBE_S, deadline.remaining_s()))
             except TransportError:
                 self._base = f"http://{host}"
         return self._base
 
     def _send(self, url: str, accept: str, at_most: int, deadline: Deadline) -> Response:
         """Send a GET and follow redirects (blobs are often on another host). The login is only sent to the registry."""
-        for _ in range(REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
             headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
-            answer = self._one(url, headers, at_most, deadline.left_s())
-            if answer.status not in REDIRECTED:
+            answer = self._one(url, headers, at_most, deadline.remaining_s())
+            if answer.status not in REDIRECT_STATUSES:
                 return answer
             try:
                 url = urljoin(url, answer.headers.get("location", ""))
                 self._refuse_plain(url, "redirects to")
             except ValueError as error:  # a URL that urllib cannot parse
                 raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
-        raise Failed(f"the registry {self.name.registry} redirects more than {REDIRECTS} times.")
+        raise Failed(f"the registry {self.name.registry} redirects more than {MAX_REDIRECTS} times.")
 
     def _one(self, url: str, headers: Mapping[str, str], most_bytes: int, timeout_s: float) -> Response:
         secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
@@ -117,8 +117,8 @@ class Http:
             "GET",
             url,
             headers=headers,
-            most_bytes=most_bytes,
-            most_error_bytes=LARGEST_ERROR_BYTES,
+            max_bytes=most_bytes,
+            max_error_bytes=MAX_ERROR_BYTES,
             timeout_s=timeout_s,
             route=route,
         )
@@ -129,88 +129,92 @@ class Http:
         if parts.scheme == "https" and parts.hostname:
             return
         if not (self.insecure and parts.scheme == "http" and parts.netloc == self.name.registry):
-            raise Failed(f"the registry {self.name.registry} {what} {one_line(url, at_most=80)}, which is not https.")
+            raise Failed(f"the registry {self.name.registry} {what} {one_line(url, max_chars=80)}, which is not https.")
 
     def _refusal(self, answer: Response) -> Exception:
-        message = f"{answer.status} {_REASONS.get(answer.status, '')} {errors_of(answer.body)}"
-        hidden = Redactor(self._given)  # the registry may echo the login
-        return registry_documents.explain(self.name.asked, hidden.text(" ".join(message.split())))
+        message = f"{answer.status} {_REASONS.get(answer.status, '')} {parse_errors(answer.body)}"
+        redactor = Redactor(self._given)  # the registry may echo the login
+        return registry_documents.error_from_message(self.name.asked, redactor.text(" ".join(message.split())))
 
     # -- login ---------------------------------------------------------------------------------------------------
 
     def _log_in(self, challenge: str, deadline: Deadline) -> None:
         """Answer a challenge: with a token for reading this repository, or with the password for basic authentication."""
-        login = credentials(self.name.registry)
+        login = find_credentials(self.name.registry)
         self._given += login[1:] if login else ()
-        kind, given = challenge_of(challenge)
-        if kind == "basic" and login:
-            self._token = _basic(login)
+        scheme, parameters = parse_challenge(challenge)
+        if scheme == "basic" and login:
+            self._token = _basic_auth(login)
             self._given.append(self._token.partition(" ")[2])
-        elif kind == "bearer" and given.get("realm"):
-            token = self._asked_token(given, login, deadline)
+        elif scheme == "bearer" and parameters.get("realm"):
+            token = self._request_token(parameters, login, deadline)
             self._token = f"Bearer {token}"
             self._given.append(token)
 
-    def _asked_token(self, given: dict[str, str], login: tuple[str, str] | None, deadline: Deadline) -> str:
+    def _request_token(self, parameters: dict[str, str], login: tuple[str, str] | None, deadline: Deadline) -> str:
         """Request a token from the registry's realm. The login is sent only if the realm belongs to the registry."""
-        realm = given["realm"]
+        realm = parameters["realm"]
         self._refuse_plain(realm, "has its token endpoint at")
-        foreign = login is not None and not same_owner(
+        foreign = login is not None and not is_same_owner(
             urlsplit(self._base).hostname or "", urlsplit(realm).hostname or ""
         )
-        scope = given.get("scope") or f"repository:{self.name.path}:pull"
-        query = urlencode({"service": given.get("service", ""), "scope": scope})
+        scope = parameters.get("scope") or f"repository:{self.name.path}:pull"
+        query = urlencode({"service": parameters.get("service", ""), "scope": scope})
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
-        headers = {} if foreign or not login else {"Authorization": _basic(login)}
-        answer = self._one(url, headers, LARGEST_TOKEN_BYTES, deadline.left_s())
+        headers = {} if foreign or not login else {"Authorization": _basic_auth(login)}
+        answer = self._one(url, headers, MAX_TOKEN_BYTES, deadline.remaining_s())
         if answer.status != 200:
             if foreign:
-                message = f"asks for the login at {one_line(realm, at_most=80)}, a different domain. It was not sent."
+                message = f"asks for the login at {one_line(realm, max_chars=80)}, a different domain. It was not sent."
                 raise Failed(f"the registry {self.name.registry} {message}")
             raise self._refusal(answer)
-        return token_of(answer.body, f"the token of {self.name.registry}")
+        return parse_token(answer.body, f"the token of {self.name.registry}")
 
 
-def challenge_of(header: str) -> tuple[str, dict[str, str]]:
+def parse_challenge(header: str) -> tuple[str, dict[str, str]]:
     """Parse a WWW-Authenticate header: its scheme in lower case, and its parameters."""
-    kind, _, rest = header[:4096].partition(" ")
-    return kind.lower(), dict(re.findall(r'(\w{1,40})="([^"]{0,2048})"', rest))
+    scheme, _, rest = header[:4096].partition(" ")
+    return scheme.lower(), dict(re.findall(r'(\w{1,40})="([^"]{0,2048})"', rest))
 
 
-def same_owner(registry: str, realm: str) -> bool:
+def is_same_owner(registry: str, realm: str) -> bool:
     """Return True if a realm may receive a registry's login: the same host, a subdomain of it, or a sibling in its domain."""
     registry, realm = registry.lower(), realm.lower()
     domain = registry.partition(".")[2]
     if realm == registry or realm.endswith(f".{registry}"):
         return True
-    own = domain.count(".") >= 1 and not _SHARED.fullmatch(domain) and not re.fullmatch(r"[0-9.]+", registry)
-    return own and (realm == domain or realm.endswith(f".{domain}"))
+    is_own_domain = (
+        domain.count(".") >= 1 and not _PUBLIC_SUFFIX.fullmatch(domain) and not re.fullmatch(r"[0-9.]+", registry)
+    )
+    return is_own_domain and (realm == domain or realm.endswith(f".{domain}"))
 
 
-def token_of(raw: bytes, what: str) -> str:
+def parse_token(raw: bytes, what: str) -> str:
     """Return the token in a token server's answer. Raises Failed if there is none that fits a header."""
     try:
-        found = bounds.parsed(raw)
+        data = bounds.parse_bounded_json(raw)
     except ValueError:
-        found = None
-    answer = checked(found, {"token": optional(str), "access_token": optional(str)}, what)
+        data = None
+    answer = validate_or_fail(data, {"token": optional(str), "access_token": optional(str)}, what)
     token = str(answer.get("token") or answer.get("access_token") or "")
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise Failed(f"{what} is empty or invalid.")
     return token
 
 
-def errors_of(raw: bytes) -> str:
+def parse_errors(raw: bytes) -> str:
     """Return a registry's error message, in one line; empty if it has none."""
     try:
-        found = checked(bounds.parsed(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error")
+        data = validate_or_fail(
+            bounds.parse_bounded_json(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error"
+        )
     except (ValueError, Failed):
         return ""
-    words = " ".join(f"{error.get('code') or ''}: {error.get('message') or ''}" for error in found["errors"][:5])
-    return one_line(words, at_most=300)
+    text = " ".join(f"{error.get('code') or ''}: {error.get('message') or ''}" for error in data["errors"][:5])
+    return one_line(text, max_chars=300)
 
 
-def credentials(registry: str) -> tuple[str, str] | None:
+def find_credentials(registry: str) -> tuple[str, str] | None:
     """Return the user and password that docker would log in with, or None.
 
     Raises Failed if docker's credential helper fails or hangs.
@@ -219,31 +223,36 @@ def credentials(registry: str) -> tuple[str, str] | None:
 
     fix = "On the host: check credsStore and credHelpers in ~/.docker/config.json."
     try:
-        found = within(HELPER_S, lambda: _configured(HUB_LOGIN if registry == DOCKER_HUB else registry))
+        login = call_with_timeout(
+            CREDENTIAL_HELPER_S, lambda: _load_credentials(HUB_LOGIN if registry == DOCKER_HUB else registry)
+        )
     except DockerException as error:
-        message = one_line(str(error), at_most=200)
+        message = one_line(str(error), max_chars=200)
         raise Failed(f"Docker's credential helper for {registry} failed: {message}", fix=fix) from None
     except TimeoutError:
-        message = f"Docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may be waiting for input."
+        message = (
+            f"Docker's credential helper for {registry} does not answer within {CREDENTIAL_HELPER_S:g} s: it may be "
+            "waiting for input."
+        )
         raise Failed(message, fix=fix) from None
-    user, word = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
-    return (str(user), str(word)) if user and word else None
+    user, password = login.get("username") or login.get("Username"), login.get("password") or login.get("Password")
+    return (str(user), str(password)) if user and password else None
 
 
-def _configured(registry: str) -> dict[str, Any]:
+def _load_credentials(registry: str) -> dict[str, Any]:
     from docker import auth
 
     return auth.load_config().resolve_authconfig(registry) or {}
 
 
-def _basic(login: tuple[str, str]) -> str:
+def _basic_auth(login: tuple[str, str]) -> str:
     """Return the Authorization header of a user and a password."""
     return "Basic " + base64.b64encode(":".join(login).encode()).decode()
 
 
 #: the manifest size that a registry must accept at least (distribution specification), and engines at most
-LARGEST_MANIFEST_BYTES = 4 * 2**20
-LARGEST_CONFIG_BYTES = 8 * 2**20
+MAX_MANIFEST_BYTES = 4 * 2**20
+MAX_CONFIG_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +267,8 @@ class Document:
 class Registry:
     """A client for one image's registry."""
 
-    name: Name
-    http: Http
+    name: ImageReference
+    http: RegistryHttp
 
     def entry(self, platform: str, engine: Engine | None = None) -> dict[str, Any]:
         """Return the lock's entry: digest, platforms, manifests; engine_version, created and size_bytes for this platform.
@@ -270,57 +279,66 @@ class Registry:
         Raises:
             RegistryDown, NotThere or Failed.
         """
-        top = self.manifest(self.name.digest or self.name.tag or "latest")
-        manifests = self._of_index(top) if registry_documents.is_index(top.data) else [self._of_single(top)]
-        mine = next((manifest for manifest in manifests if manifest["platform"] == platform), None)
-        config = self.config(mine["config"]) if mine else {}
+        document = self.manifest(self.name.digest or self.name.tag or "latest")
+        manifests = (
+            self._index_entries(document)
+            if registry_documents.is_index(document.data)
+            else [self._single_entry(document)]
+        )
+        selected = next((manifest for manifest in manifests if manifest["platform"] == platform), None)
+        config = self.config(selected["config"]) if selected else {}
         return {
-            "digest": top.digest,
+            "digest": document.digest,
             "platforms": [manifest["platform"] for manifest in manifests],
             "manifests": manifests,
-            "engine_version": (engine or of(USUAL)).version_in_image(config.get("config") or {}),
+            "engine_version": (engine or get_engine(DEFAULT_ENGINE)).version_in_image(config.get("config") or {}),
             "created": config.get("created"),
-            "size_bytes": mine["size_bytes"] if mine else None,
+            "size_bytes": selected["size_bytes"] if selected else None,
         }
 
     def manifest(self, reference: str) -> Document:
         """Return a manifest by tag or digest. Raises Failed if its bytes do not match the digest."""
         accept = ", ".join((*registry_documents.INDEXES, *registry_documents.MANIFESTS))
-        raw = self.http.get(f"manifests/{reference}", accept=accept, at_most=LARGEST_MANIFEST_BYTES)
-        digest = registry_documents.digest_of(raw)
+        raw = self.http.get(f"manifests/{reference}", accept=accept, at_most=MAX_MANIFEST_BYTES)
+        digest = registry_documents.compute_digest(raw)
         if reference.startswith("sha256:") and reference != digest:
             raise Failed(f"the registry {self.name.registry} returned {digest} instead of {reference}.")
-        return Document(digest, registry_documents.parsed(raw, f"{self.name.asked}: {digest}"))
+        return Document(digest, registry_documents.parse_object(raw, f"{self.name.asked}: {digest}"))
 
     def config(self, digest: str) -> dict[str, Any]:
         """Return an image's config: platform, creation time, environment and labels."""
-        raw = self.http.get(f"blobs/{digest}", accept="*/*", at_most=LARGEST_CONFIG_BYTES)
-        if registry_documents.digest_of(raw) != digest:
+        raw = self.http.get(f"blobs/{digest}", accept="*/*", at_most=MAX_CONFIG_BYTES)
+        if registry_documents.compute_digest(raw) != digest:
             raise Failed(f"the registry {self.name.registry} returned wrong content for {digest}.")
         what = f"{self.name.asked}: the config {digest}"
-        return registry_documents.config(registry_documents.parsed(raw, what), what)
+        return registry_documents.parse_config(registry_documents.parse_object(raw, what), what)
 
-    def _of_index(self, top: Document) -> list[dict[str, Any]]:
-        found = registry_documents.platforms(top.data, f"{self.name.asked}: {top.digest}")
-        return [{"platform": platform, **self._sized(self.manifest(found[platform]))} for platform in sorted(found)]
+    def _index_entries(self, top: Document) -> list[dict[str, Any]]:
+        digests = registry_documents.parse_index(top.data, f"{self.name.asked}: {top.digest}")
+        return [
+            {"platform": platform, **self._manifest_summary(self.manifest(digests[platform]))}
+            for platform in sorted(digests)
+        ]
 
-    def _of_single(self, top: Document) -> dict[str, Any]:
-        sized = self._sized(top)
-        return {"platform": self.config(sized["config"])["platform"], **sized}
+    def _single_entry(self, top: Document) -> dict[str, Any]:
+        summary = self._manifest_summary(top)
+        return {"platform": self.config(summary["config"])["platform"], **summary}
 
-    def _sized(self, document: Document) -> dict[str, Any]:
+    def _manifest_summary(self, document: Document) -> dict[str, Any]:
         return {
             "digest": document.digest,
-            **registry_documents.sized(document.data, f"{self.name.asked}: {document.digest}"),
+            **registry_documents.parse_manifest(document.data, f"{self.name.asked}: {document.digest}"),
         }
 
 
-def open_registry(api: Any, name: Name) -> Registry:
+def open_registry(api: Any, name: ImageReference) -> Registry:
     """Return a client for an image's registry, with the engine's permission to use plain HTTP."""
-    return Registry(name, Http(name, insecure=_insecure(api.info().get("RegistryConfig") or {}, name.registry)))
+    return Registry(
+        name, RegistryHttp(name, insecure=_is_insecure(api.info().get("RegistryConfig") or {}, name.registry))
+    )
 
 
-def _insecure(config: dict[str, Any], registry: str) -> bool:
+def _is_insecure(config: dict[str, Any], registry: str) -> bool:
     reported = (config.get("IndexConfigs") or {}).get(registry)
     if reported is not None:
         return not reported.get("Secure", True)

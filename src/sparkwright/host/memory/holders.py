@@ -14,15 +14,15 @@ from sparkwright.host import gpu_processes, nvidia_smi, ollama
 from sparkwright.host.containers import containers
 from sparkwright.host.machine import ollama_url
 from sparkwright.host.module import Context
-from sparkwright.units import gib
+from sparkwright.units import format_gib
 
 #: see host/gateway/interim.py
-INTERIM = "interim"
+INTERIM_RECORD = "interim"
 
 
-def before_start(context: Context, available_bytes: int) -> None:
+def record_available(context: Context, available_bytes: int) -> None:
     """Record the available memory before this run starts a server."""
-    beside_interim = context.state.read(INTERIM) is not None
+    beside_interim = context.state.read(INTERIM_RECORD) is not None
     context.state.write(
         "before_start", {"available_bytes": available_bytes, "beside_interim": beside_interim, "run": context.run_id}
     )
@@ -34,57 +34,57 @@ def available_before(context: Context) -> int | None:
     return int(before["available_bytes"]) if before.get("run") == context.run_id else None
 
 
-def held_now(context: Context) -> int | None:
+def measure_held(context: Context) -> int | None:
     """Return the bytes that the server allocated since `before_start` of this run; None if that was not recorded."""
     before = available_before(context)
     held = (before or 0) - context.machine.meminfo()["MemAvailable"]
     return held if before is not None and held > 0 else None
 
 
-def before_stop(context: Context, container: dict[str, Any]) -> None:
+def record_stop(context: Context, container: dict[str, Any]) -> None:
     """Record the available memory and this container's known share before it is stopped.
 
     If it is stopped already, keep the record of the run that stopped it.
     """
-    stopped = stopping(context)
+    last_stop = read_stop(context)
     if container["State"]["Running"]:
         available = context.machine.meminfo()["MemAvailable"]
         row = {"id": container["Id"], "available_bytes": available, "since": time.time()}
-        held = _still_held(context, recorded_share(context, container["Id"]), available)
+        held = _cap_held(context, recorded_bytes(context, container["Id"]), available)
         context.state.write("stopping", {**row, "held_bytes": held, "run": context.run_id})
-    elif stopped.get("id") == container["Id"]:
-        context.state.write("stopping", {**stopped, "run": context.run_id})
+    elif last_stop.get("id") == container["Id"]:
+        context.state.write("stopping", {**last_stop, "run": context.run_id})
     else:
         context.state.remove("stopping")
 
 
-def _still_held(context: Context, held: int | None, available: int) -> int | None:
+def _cap_held(context: Context, held: int | None, available: int) -> int | None:
     """Return a server's recorded memory in bytes, capped at what can be in use now: it may have exited or still be starting."""
     before = context.state.read("before_start") or {}
     if held is None or before.get("available_bytes") is None:
         return held
-    interim_left = before.get("beside_interim") and context.state.read(INTERIM) is None
+    interim_left = before.get("beside_interim") and context.state.read(INTERIM_RECORD) is None
     room = int(before["available_bytes"]) + (held if interim_left else 0)
     return max(0, min(held, room - available))
 
 
-def stopping(context: Context) -> dict[str, Any]:
+def read_stop(context: Context) -> dict[str, Any]:
     """Return the record of the last stop: id, available_bytes, held_bytes (None: unknown), run. Empty if there is none."""
     return context.state.read("stopping") or {}
 
 
-def stopped_now(context: Context) -> dict[str, Any]:
+def read_own_stop(context: Context) -> dict[str, Any]:
     """Return the record of the last stop if this run stopped the server (or resumed a run that did)."""
-    found = stopping(context)
-    return found if found.get("run") == context.run_id else {}
+    stop = read_stop(context)
+    return stop if stop.get("run") == context.run_id else {}
 
 
-def recorded_share(context: Context, container_id: str) -> int | None:
+def recorded_bytes(context: Context, container_id: str) -> int | None:
     """Return the bytes that a container held when it was verified; None if that was not recorded."""
     for state in context.state.servers():
-        good = state.read("verified") or {}
-        if good.get("container_id") == container_id and good.get("held_bytes"):
-            return int(good["held_bytes"])
+        verified = state.read("verified") or {}
+        if verified.get("container_id") == container_id and verified.get("held_bytes"):
+            return int(verified["held_bytes"])
     return None
 
 
@@ -95,15 +95,25 @@ def recorded_share(context: Context, container_id: str) -> int | None:
 # Memory that the kernel does not account for belongs to the driver, not to any process.
 
 
-SHOWN_PROCESSES = 5
-SMALLEST_BYTES = 256 * 2**20
+MAX_SHOWN_PROCESSES = 5
+MIN_SHOWN_BYTES = 256 * 2**20
 
 #: counters in /proc/meminfo of memory used by the kernel and by processes; the rest of MemTotal is the driver's
-COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "Percpu")
+ACCOUNTED_COUNTERS = (
+    "MemFree",
+    "Buffers",
+    "Cached",
+    "SwapCached",
+    "AnonPages",
+    "Slab",
+    "KernelStack",
+    "PageTables",
+    "Percpu",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessMemory:
     """A process and the memory it holds."""
 
     pid: int
@@ -127,123 +137,134 @@ def inspect(context: Context) -> list[dict[str, Any]]:
     The kind is container, ollama, process, page cache, shared memory or driver.
     """
     memory = context.machine.meminfo()
-    processes = processes_of(context)
-    rows = [*_ollama(context), *_containers(context, processes), *_others(processes), *_kernel(memory, processes)]
-    return sorted((row for row in rows if row["bytes"] > SMALLEST_BYTES), key=lambda row: -int(row["bytes"]))
+    processes = list_processes(context)
+    rows = [
+        *_ollama_rows(context),
+        *_container_rows(context, processes),
+        *_process_rows(processes),
+        *_kernel_rows(memory, processes),
+    ]
+    return sorted((row for row in rows if row["bytes"] > MIN_SHOWN_BYTES), key=lambda row: -int(row["bytes"]))
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def format_table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the rows as lines of a table: GiB, holder, and how to free it."""
     if not rows:
         return ["nothing holds more than 0.25 GiB"]
     width = max(len(row["holder"]) for row in rows)
     return [f"{'GiB':>6}  {'held by':<{width}}  what frees it"] + [
-        f"{gib(row['bytes']):>6}  {row['holder']:<{width}}  {row['frees']}" for row in rows
+        f"{format_gib(row['bytes']):>6}  {row['holder']:<{width}}  {row['frees']}" for row in rows
     ]
 
 
-def of_container(context: Context, container_id: str) -> int | None:
+def container_bytes(context: Context, container_id: str) -> int | None:
     """Return the bytes held by a container's processes; None if none is visible (it runs elsewhere, or in a sandbox)."""
-    held = [process.bytes for process in processes_of(context) if process.container == container_id]
+    held = [process.bytes for process in list_processes(context) if process.container == container_id]
     return sum(held) if held else None
 
 
-def processes_of(context: Context) -> list[Process]:
+def list_processes(context: Context) -> list[ProcessMemory]:
     """Return the host's processes that hold more than 16 MiB; empty for a simulated host."""
     import psutil
 
     if context.machine.root:
         return []
     gpu = _gpu_bytes(context)
-    found = []
+    processes = []
     for process in psutil.process_iter(["pid", "name", "username", "memory_info"]):
         memory, pid = process.info["memory_info"], process.info["pid"]
-        own = max(0, memory.rss - getattr(memory, "shared", 0)) if memory is not None else 0
-        if own + gpu.get(pid, 0) > 16 * 2**20:
+        own_bytes = max(0, memory.rss - getattr(memory, "shared", 0)) if memory is not None else 0
+        if own_bytes + gpu.get(pid, 0) > 16 * 2**20:
             name, user = process.info["name"] or "?", process.info["username"] or "?"
-            found.append(Process(pid, name, user, own, gpu.get(pid, 0), gpu_processes.container_of(pid)))
-    return found
+            processes.append(
+                ProcessMemory(pid, name, user, own_bytes, gpu.get(pid, 0), gpu_processes.find_container_id(pid))
+            )
+    return processes
 
 
 def _gpu_bytes(context: Context) -> dict[int, int]:
     """Return the GPU memory of each process, bytes; empty if nvidia-smi is missing or returned no data."""
-    found: dict[int, int] = defaultdict(int)
+    sizes: dict[int, int] = defaultdict(int)
     for process in nvidia_smi.list_processes(context.machine).processes:
-        found[process.pid] += process.bytes or 0
-    return found
+        sizes[process.pid] += process.bytes or 0
+    return sizes
 
 
-def _ollama(context: Context) -> list[dict[str, Any]]:
+def _ollama_rows(context: Context) -> list[dict[str, Any]]:
     rows = []
     for usage in ollama.inspect(context, timeout_s=2).held:
         size = usage.model.size_bytes
         name = f"Ollama model {usage.model.name}{'' if size else ', size unknown'}"
-        rows.append(_row("ollama", name, size or 0, _stop(usage)))
+        rows.append(_build_row("ollama", name, size or 0, _stop_command(usage)))
     return rows
 
 
-def _stop(usage: ollama.Held) -> str:
+def _stop_command(usage: ollama.HeldModel) -> str:
     """Return the command that unloads a model from its Ollama instance."""
     words = ["ollama", "stop", usage.model.name]
     if usage.place.kind == "container":
         return f"`{shell.join(['docker', 'exec', usage.place.name, *words])}`"
-    elsewhere = "" if usage.place.url == ollama_url("") else f"OLLAMA_HOST={usage.place.url} "
-    return f"`{elsewhere}{shell.join(words)}`"
+    prefix = "" if usage.place.url == ollama_url("") else f"OLLAMA_HOST={usage.place.url} "
+    return f"`{prefix}{shell.join(words)}`"
 
 
-def _containers(context: Context, processes: list[Process]) -> list[dict[str, Any]]:
+def _container_rows(context: Context, processes: list[ProcessMemory]) -> list[dict[str, Any]]:
     """Return a row per running container: the memory of its processes, or else what was recorded when it was verified."""
     held: dict[str, int] = defaultdict(int)
     for process in processes:
         if process.container and not _is_ollama(process):
             held[process.container] += process.bytes
     rows = []
-    for row in containers.running_rows(context):
+    for row in containers.list_running(context):
         container_id, name = row["Id"], row["Names"][0].lstrip("/")
-        size = held.get(container_id) or recorded_share(context, container_id) or 0
-        rows.append(_row("container", f"container {name}", size, f"`docker stop {name}`"))
+        size = held.get(container_id) or recorded_bytes(context, container_id) or 0
+        rows.append(_build_row("container", f"container {name}", size, f"`docker stop {name}`"))
     return rows
 
 
-def _others(processes: list[Process]) -> list[dict[str, Any]]:
+def _process_rows(processes: list[ProcessMemory]) -> list[dict[str, Any]]:
     """Return the largest processes outside containers, except Ollama's, whose models have their own rows."""
-    mine = sorted(
+    outside = sorted(
         (process for process in processes if not process.container and not _is_ollama(process)),
         key=lambda process: -process.bytes,
     )
     return [
-        _row("process", f"{process.name} (pid {process.pid}, user {process.user})", process.bytes, _kill(process))
-        for process in mine[:SHOWN_PROCESSES]
+        _build_row(
+            "process", f"{process.name} (pid {process.pid}, user {process.user})", process.bytes, _kill_command(process)
+        )
+        for process in outside[:MAX_SHOWN_PROCESSES]
     ]
 
 
-def _kill(process: Process) -> str:
+def _kill_command(process: ProcessMemory) -> str:
     return f"`kill {process.pid}`" if process.user == getpass.getuser() else f"`sudo kill {process.pid}`"
 
 
-def _is_ollama(process: Process) -> bool:
+def _is_ollama(process: ProcessMemory) -> bool:
     return process.name.startswith("ollama")
 
 
-def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[str, Any]]:
+def _kernel_rows(memory: Mapping[str, int], processes: list[ProcessMemory]) -> list[dict[str, Any]]:
     """Return rows for the page cache, /dev/shm and the driver's memory; the last is missing on a simulated host."""
     shared = memory.get("Shmem", 0)
     cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared
     rows = [
-        _row("page cache", "page cache", cache, "dropped on demand; `echo 3 | sudo tee /proc/sys/vm/drop_caches`"),
-        _row("shared memory", "shared memory (/dev/shm, tmpfs)", shared, "`ls -l /dev/shm`; remove unused files"),
+        _build_row(
+            "page cache", "page cache", cache, "dropped on demand; `echo 3 | sudo tee /proc/sys/vm/drop_caches`"
+        ),
+        _build_row("shared memory", "shared memory (/dev/shm, tmpfs)", shared, "`ls -l /dev/shm`; remove unused files"),
     ]
     if "AnonPages" in memory:
         gpu = sum(process.gpu_bytes for process in processes)
-        rest = memory["MemTotal"] - sum(memory.get(name, 0) for name in COUNTED) - gpu
-        rows.append(_row("driver", "driver memory without a process", rest, _DRIVER))
+        rest = memory["MemTotal"] - sum(memory.get(name, 0) for name in ACCOUNTED_COUNTERS) - gpu
+        rows.append(_build_row("driver", "driver memory without a process", rest, _DRIVER_FIX))
     return rows
 
 
-_DRIVER = "freed within seconds when a CUDA context exits; otherwise leaked until reboot"
+_DRIVER_FIX = "freed within seconds when a CUDA context exits; otherwise leaked until reboot"
 
 
-def _row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str, Any]:
+def _build_row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str, Any]:
     return {"kind": kind, "holder": holder, "bytes": size_bytes, "frees": frees}
 
 
@@ -251,18 +272,21 @@ def _row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str, Any]:
 RELEASE_S = 10.0
 
 
-def of_server(name: str, context: Context) -> int | None:
+def server_bytes(name: str, context: Context) -> int | None:
     """Return the bytes that a container releases when it stops, or is releasing now.
 
     0 if it exited long ago; None if unknown.
     """
-    found = containers.inspect(context.docker(), name)
-    if found is None:
+    container = containers.inspect(context.docker(), name)
+    if container is None:
         return 0
-    running, exited_s = found["State"]["Running"], containers.moment(str(found["State"].get("FinishedAt") or ""))
+    running, exited_s = (
+        container["State"]["Running"],
+        containers.parse_time(str(container["State"].get("FinishedAt") or "")),
+    )
     if not running and (exited_s is None or time.time() - exited_s > RELEASE_S):
         return 0
-    recorded = recorded_share(context, found["Id"])
+    recorded = recorded_bytes(context, container["Id"])
     if recorded is not None:
         return recorded
-    return of_container(context, found["Id"]) if running else None
+    return container_bytes(context, container["Id"]) if running else None

@@ -23,24 +23,24 @@ from sparkwright.host.memory import start_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, incidents
 from sparkwright.host.state import StateFolder
-from sparkwright.trust.names import STEP
-from sparkwright.units import GIB, gib
+from sparkwright.trust.names import PATH_COMPONENT
+from sparkwright.units import GIB, format_gib
 
-NAME = "lost"
+RECORD_NAME = "lost"
 #: configurations with which the host went down and that were not verified since; verifying another one does not remove them
-FORBIDDEN, FORBIDDEN_KEPT = "lost_configurations", 16
+FORBIDDEN, MAX_FORBIDDEN = "lost_configurations", 16
 #: suffix of a ring that was reported
-SETTLED = ".lost"
+REPORTED_SUFFIX = ".lost"
 #: memory is to blame if it would have been exhausted within this time, seconds
-SOON_S = 10.0
+EXHAUSTION_S = 10.0
 #: period over which the last rate is computed, seconds
-RATE_S = 2.0
-WHAT = "host went down"
+RATE_WINDOW_S = 2.0
+HISTORY_ACTION = "host went down"
 FIX = "Give the recipe less memory or a shorter context; `--anyway` of deploy, restart, switch and rollback starts it as it is."
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class HostLoss:
     """A host that went down, by the last samples of a guard."""
 
     ring: Path
@@ -67,107 +67,107 @@ class Lost:
         falling = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
         stage = f", stage {self.stage!r}" if self.stage else ""
         blame = "" if self.short else "; memory was not short"
-        left = f"{gib(self.available_bytes)} GiB available{falling}"
-        at = units.moment(self.at_s, units.MINUTE)
+        left = f"{format_gib(self.available_bytes)} GiB available{falling}"
+        at = units.format_time(self.at_s, units.MINUTE_FORMAT)
         return f"the host went down at {at} while {self.name} was {self.what}{stage} (last sample: {left}{blame})"
 
 
-def find(state: StateFolder, machine: Machine) -> list[Lost]:
+def list_unrecorded(state: StateFolder, machine: Machine) -> list[HostLoss]:
     """Return the unrecorded times that this host went down under a guard, oldest first."""
-    return sorted(_unsettled(state, start_guard.boot_of(machine)), key=lambda lost: lost.at_s)
+    return sorted(_iter_unrecorded(state, start_guard.boot_id(machine)), key=lambda lost: lost.at_s)
 
 
-def _unsettled(state: StateFolder, boot: str) -> Iterator[Lost]:
+def _iter_unrecorded(state: StateFolder, boot: str) -> Iterator[HostLoss]:
     for path in start_guard.folder(state).glob(f"*{start_guard.SUFFIX}"):
         with contextlib.suppress(OSError, ValueError):
-            about, samples = rings.read(str(path))
-            if about.get("state") == "guarding" and boot and about.get("boot") not in (None, "", boot) and samples:
-                yield _of(path, about, samples)
+            header, samples = rings.read(str(path))
+            if header.get("state") == "guarding" and boot and header.get("boot") not in (None, "", boot) and samples:
+                yield _build_loss(path, header, samples)
 
 
-def _of(path: Path, about: dict[str, str], samples: list[tuple[float, int, int, float]]) -> Lost:
+def _build_loss(path: Path, header: dict[str, str], samples: list[tuple[float, int, int, float]]) -> HostLoss:
     at_s, available, _, _ = samples[-1]
-    before = next((sample for sample in samples if at_s - sample[0] <= RATE_S), samples[-1])
-    rate = max(0.0, (before[1] - available) / (at_s - before[0])) if at_s > before[0] else 0.0
-    total = int(about.get("total", "0"))
-    server = about.get("server", "")
-    return Lost(
+    earlier = next((sample for sample in samples if at_s - sample[0] <= RATE_WINDOW_S), samples[-1])
+    rate = max(0.0, (earlier[1] - available) / (at_s - earlier[0])) if at_s > earlier[0] else 0.0
+    total = int(header.get("total", "0"))
+    server = header.get("server", "")
+    return HostLoss(
         ring=path,
-        name=about.get("name", "") or "a server",
-        container_id=about.get("id", ""),
-        key=about.get("key", ""),
-        server=server if STEP.fullmatch(server) else "",
-        run=about.get("run", ""),
-        what="serving" if about.get("what") == "serving" else "starting",
-        stage=about.get("stage", ""),
+        name=header.get("name", "") or "a server",
+        container_id=header.get("id", ""),
+        key=header.get("key", ""),
+        server=server if PATH_COMPONENT.fullmatch(server) else "",
+        run=header.get("run", ""),
+        what="serving" if header.get("what") == "serving" else "starting",
+        stage=header.get("stage", ""),
         at_s=at_s,
         available_bytes=available,
         rate=rate,
-        short=available < total * LOW_SHARE or available - rate * SOON_S < total * FLOOR_SHARE,
+        short=available < total * LOW_SHARE or available - rate * EXHAUSTION_S < total * FLOOR_SHARE,
     )
 
 
-def settle(context: Context) -> list[Lost]:
+def record_losses(context: Context) -> list[HostLoss]:
     """Record what `find` finds: history, incident, and the block on the next start. Returns the findings."""
-    found = find(context.state, context.machine)
-    for lost in found:
-        context.note(f"{lost.sentence}.")
-        _record(context, lost)
-    return found
+    losses = list_unrecorded(context.state, context.machine)
+    for loss in losses:
+        context.note(f"{loss.sentence}.")
+        _record_loss(context, loss)
+    return losses
 
 
-def _record(context: Context, lost: Lost) -> None:
-    run = lost.run if STEP.fullmatch(lost.run) else context.run_id
-    own = dataclasses.replace(context, state=StateFolder(context.state.path, lost.server), run_id=run)
-    if lost.short:
-        row = {"key": lost.key, "name": lost.name, "container_id": lost.container_id, "since": lost.at_s}
-        row |= {"why": lost.sentence, "available_bytes": lost.available_bytes}
-        own.state.write(NAME, row)
-        _forbid(own.state, row)
-        _take_policy(own, lost)
-    history.append(own, WHAT, container_id=lost.container_id, why=lost.sentence)
+def _record_loss(context: Context, loss: HostLoss) -> None:
+    run = loss.run if PATH_COMPONENT.fullmatch(loss.run) else context.run_id
+    own_context = dataclasses.replace(context, state=StateFolder(context.state.path, loss.server), run_id=run)
+    if loss.short:
+        row = {"key": loss.key, "name": loss.name, "container_id": loss.container_id, "since": loss.at_s}
+        row |= {"why": loss.sentence, "available_bytes": loss.available_bytes}
+        own_context.state.write(RECORD_NAME, row)
+        _forbid(own_context.state, row)
+        _remove_restart_policy(own_context, loss)
+    history.append(own_context, HISTORY_ACTION, container_id=loss.container_id, why=loss.sentence)
     try:
-        incidents.save(own, lost.name, lost.sentence)
+        incidents.save(own_context, loss.name, loss.sentence)
     except OSError as error:
         context.note(f"cannot save the incident: {error.strerror}")
     with contextlib.suppress(OSError):
-        lost.ring.rename(lost.ring.with_suffix(SETTLED))
+        loss.ring.rename(loss.ring.with_suffix(REPORTED_SUFFIX))
 
 
-def _take_policy(context: Context, lost: Lost) -> None:
+def _remove_restart_policy(context: Context, loss: HostLoss) -> None:
     """Remove the container's restart policy. If the engine does not answer yet, the container's next check reports the fault."""
     with contextlib.suppress(Exception):
-        found = containers.inspect(context.docker(), lost.container_id)
-        if found is not None and found["HostConfig"]["RestartPolicy"]["Name"] not in ("", "no"):
-            lifecycle.set_policy(context, found, "no")
-            context.note(f"the restart policy of {lost.name} is now no")
+        container = containers.inspect(context.docker(), loss.container_id)
+        if container is not None and container["HostConfig"]["RestartPolicy"]["Name"] not in ("", "no"):
+            lifecycle.set_policy(context, container, "no")
+            context.note(f"the restart policy of {loss.name} is now no")
 
 
-def message(state: StateFolder, machine: Machine) -> str:
+def status_message(state: StateFolder, machine: Machine) -> str:
     """Return the sentence for a status: an unrecorded finding, else the reason for a block; empty for neither."""
-    found = find(state, machine)
-    return found[-1].sentence if found else str(remembered(state).get("why", ""))
+    losses = list_unrecorded(state, machine)
+    return losses[-1].sentence if losses else str(read_last_loss(state).get("why", ""))
 
 
-def remembered(state: StateFolder) -> dict[str, Any]:
+def read_last_loss(state: StateFolder) -> dict[str, Any]:
     """Return the configuration with which the host went down, unless a server was verified since: key, name, since, why."""
-    return state.read(NAME) or {}
+    return state.read(RECORD_NAME) or {}
 
 
 def _forbid(state: StateFolder, row: dict[str, Any]) -> None:
-    rows = [old for old in _forbidden(state) if old.get("key") != row["key"]]
-    state.write(FORBIDDEN, {"rows": [*rows, row][-FORBIDDEN_KEPT:]})
+    rows = [old for old in _list_forbidden(state) if old.get("key") != row["key"]]
+    state.write(FORBIDDEN, {"rows": [*rows, row][-MAX_FORBIDDEN:]})
 
 
-def _forbidden(state: StateFolder) -> list[dict[str, Any]]:
+def _list_forbidden(state: StateFolder) -> list[dict[str, Any]]:
     """Return the configurations that must not start without confirmation, oldest first."""
     rows = (state.read(FORBIDDEN) or {}).get("rows")
-    kept = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    last = remembered(state)
-    return [*kept, last] if last else kept
+    forbidden = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    last = read_last_loss(state)
+    return [*forbidden, last] if last else forbidden
 
 
-def forbids(state: StateFolder, spec: Mapping[str, Any], container_id: str = "") -> str:
+def forbidden_reason(state: StateFolder, spec: Mapping[str, Any], container_id: str = "") -> str:
     """Return the reason why this container must not be started without confirmation; empty if it may.
 
     Args:
@@ -175,27 +175,31 @@ def forbids(state: StateFolder, spec: Mapping[str, Any], container_id: str = "")
         spec: the container as it is or will be created; empty if unknown.
         container_id: of an existing container; it is recognized even without its spec.
     """
-    key = start_guard.key_of(spec) if spec else ""
-    return _why(state, lambda row: row.get("key") == key or (container_id and row.get("container_id") == container_id))
+    key = start_guard.configuration_key(spec) if spec else ""
+    return _find_reason(
+        state, lambda row: row.get("key") == key or (container_id and row.get("container_id") == container_id)
+    )
 
 
-def forbids_start(state: StateFolder, start: Mapping[str, Any]) -> str:
+def forbidden_start_reason(state: StateFolder, start: Mapping[str, Any]) -> str:
     """Return the reason why a start must not be repeated, by image and arguments in the form of `started_with.start_key`."""
-    wanted = (start.get("arguments"), start.get("image"))
-    return _why(state, lambda row: _parts(str(row.get("key", ""))) == wanted) if all(wanted) else ""
+    expected = (start.get("arguments"), start.get("image"))
+    return _find_reason(state, lambda row: _split_key(str(row.get("key", ""))) == expected) if all(expected) else ""
 
 
-def _why(state: StateFolder, matches: Callable[[dict[str, Any]], object]) -> str:
-    return next((str(row.get("why", "")) for row in reversed(_forbidden(state)) if row.get("key") and matches(row)), "")
+def _find_reason(state: StateFolder, matches: Callable[[dict[str, Any]], object]) -> str:
+    return next(
+        (str(row.get("why", "")) for row in reversed(_list_forbidden(state)) if row.get("key") and matches(row)), ""
+    )
 
 
-def _parts(key: str) -> tuple[str, str]:
+def _split_key(key: str) -> tuple[str, str]:
     """Return the arguments and the image of a key, the image by digest if it has one."""
     arguments, _, image = key.partition("@")
     return arguments, image.partition("@")[2] or image
 
 
-def refuse(context: Context, why: str, error: type[SparkwrightError] = Refused) -> None:
+def refuse_forbidden(context: Context, why: str, error: type[SparkwrightError] = Refused) -> None:
     """Raise an error if a start is forbidden and `--anyway` was not passed.
 
     Args:
@@ -207,12 +211,12 @@ def refuse(context: Context, why: str, error: type[SparkwrightError] = Refused) 
         raise error(f"{why}: with this image and these arguments.", fix=FIX)
 
 
-def verified(state: StateFolder, spec: Mapping[str, Any]) -> None:
+def clear_forbidden(state: StateFolder, spec: Mapping[str, Any]) -> None:
     """Remove outdated blocks after a server with this configuration was verified."""
-    key = start_guard.key_of(spec) if spec else ""
-    rows = [row for row in _forbidden(state) if row.get("key") != key]
+    key = start_guard.configuration_key(spec) if spec else ""
+    rows = [row for row in _list_forbidden(state) if row.get("key") != key]
     if rows:
         state.write(FORBIDDEN, {"rows": rows})
     else:
         state.remove(FORBIDDEN)
-    state.remove(NAME)
+    state.remove(RECORD_NAME)

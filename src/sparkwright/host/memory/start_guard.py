@@ -25,22 +25,22 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import fingerprint
 from sparkwright.protocol.result import Result
-from sparkwright.ready import readable
-from sparkwright.units import GIB, gib
+from sparkwright.ready import wait_for_readable
+from sparkwright.units import GIB, format_gib
 
 FOLDER, SUFFIX = "guard", ".ring"
 #: how long the guard's process may take to start, and to exit, seconds
 READY_S, END_S = 10.0, 5.0
 #: rings of earlier starts that are kept
-KEPT = 8
-TIMELINE_ROWS = 200
+MAX_RINGS = 8
+MAX_TIMELINE_ROWS = 200
 PROGRAM = str(Path(guard.__file__).parent)
 #: glibc gives a thread 64 MB of address space of its own, which would count as locked memory
 ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StartSamples:
     """The memory during one guarded start, bytes of MemAvailable."""
 
     first_bytes: int
@@ -69,13 +69,13 @@ class StartGuard:
             self.process.stdin.write(f"{line}\n".encode())
             self.process.stdin.flush()
 
-    def line(self, within_s: float) -> str:
+    def line(self, timeout_s: float) -> str:
         """Return the guard's next line; "" if none comes in time or it has exited."""
         assert self.process.stdout is not None
-        deadline_s = time.monotonic() + within_s
+        deadline_s = time.monotonic() + timeout_s
         while b"\n" not in self._heard:
             left_s = max(0.0, deadline_s - time.monotonic())
-            if not readable([self.process.stdout], left_s):
+            if not wait_for_readable([self.process.stdout], left_s):
                 return ""
             piece = os.read(self.process.stdout.fileno(), 4096)
             if not piece:
@@ -138,22 +138,22 @@ class Guards:
         self.end()
         self._danger, self._reported, self._since_s = None, False, 0.0
         name = str(container.get("Name", "")).lstrip("/")
-        path = _ring(state, run_id, len(self._ended))
-        order = {
+        path = _new_ring(state, run_id, len(self._ended))
+        parameters = {
             "id": str(container.get("Id", "")),
             "name": name,
-            "address": address_of(machine),
+            "address": engine_address(machine),
             "root": machine.root,
             "floor": str(int(self.floor_gib * GIB)),
             "expected": str(self.expected_bytes or max(0, self.left_bytes or 0)),
             "run": run_id,
-            "boot": boot_of(machine),
+            "boot": boot_id(machine),
             "key": key,
             "what": what,
             "server": state.server,
         }
         try:
-            self.current = _started(path, order, name)
+            self.current = _start_process(path, parameters, name)
             self.current.what = what
         except OSError as error:
             self.note(f"the memory is not guarded: {error.strerror or error}")
@@ -169,8 +169,8 @@ class Guards:
         """Tell the guard the container's main process, from its inspect after the start; 0 if it has exited."""
         state = container.get("State") or {}
         pid = state.get("Pid")
-        known = isinstance(pid, int) and (pid > 0 or state.get("Running") is False)
-        if self.current is not None and known:
+        is_known = isinstance(pid, int) and (pid > 0 or state.get("Running") is False)
+        if self.current is not None and is_known:
             self.current.send(f"pid {pid}")
 
     def stage(self, text: str) -> None:
@@ -227,28 +227,30 @@ class Guards:
         if self._reported or self.danger() is None:
             return result
         self._reported = True
-        evidence = [*self.timeline()[-12:], *result.data.get("evidence", [])]
+        evidence = [*self.format_timeline()[-12:], *result.data.get("evidence", [])]
         data = {**result.data, "host_saved": True, "evidence": evidence}
         return Result(failed=True, msg=self.sentence(), fix=self.advice, data=data)
 
     def sentence(self) -> str:
         """Return the reason why the server was killed, with the figures of that moment."""
-        danger, guard_of = self.danger(), self.current or (self._ended[-1] if self._ended else None)
-        assert danger is not None and guard_of is not None
+        danger, own_guard = self.danger(), self.current or (self._ended[-1] if self._ended else None)
+        assert danger is not None and own_guard is not None
         falling = f" and falling {danger.rate / GIB:.1f} GiB/s" if danger.rate > GIB / 20 else ""
         stalled = ", and every process was waiting for memory" if danger.kind == "stalled" else ""
-        during = f"while it served {guard_of.stage}" if guard_of.what == "serving" else ""
-        during = during or f"while at the stage {guard_of.stage!r} of its start"
-        stage = f" {during}" if guard_of.stage else ""
-        budget = f"; the budget said {gib(self.left_bytes)} GiB would be left" if self.left_bytes is not None else ""
-        left = f"{gib(danger.available)} GiB available"
-        return f"{guard_of.name} was stopped to save the host: {left}{falling}{stalled}{stage}{budget}."
+        during = f"while it served {own_guard.stage}" if own_guard.what == "serving" else ""
+        during = during or f"while at the stage {own_guard.stage!r} of its start"
+        stage = f" {during}" if own_guard.stage else ""
+        budget = (
+            f"; the budget said {format_gib(self.left_bytes)} GiB would be left" if self.left_bytes is not None else ""
+        )
+        left = f"{format_gib(danger.available)} GiB available"
+        return f"{own_guard.name} was stopped to save the host: {left}{falling}{stalled}{stage}{budget}."
 
-    def verified(self) -> Seen | None:
+    def verified(self) -> StartSamples | None:
         """End the guard of a server that is now verified. Returns its samples; None without a guard."""
-        guard_of = self.current
+        own_guard = self.current
         self.end()
-        return self._seen(guard_of)
+        return self._seen(own_guard)
 
     def end(self) -> None:
         """End the guard of this run, if there is one."""
@@ -258,36 +260,36 @@ class Guards:
             self._ended.append(self.current)
             self.current = None
 
-    def timeline(self) -> list[str]:
+    def format_timeline(self) -> list[str]:
         """Return the last samples as lines of a table."""
-        guard_of = self.current or (self._ended[-1] if self._ended else None)
-        return timeline(guard_of.ring) if guard_of is not None else []
+        own_guard = self.current or (self._ended[-1] if self._ended else None)
+        return format_timeline(own_guard.ring) if own_guard is not None else []
 
-    def _seen(self, guard_of: StartGuard | None) -> Seen | None:
-        if guard_of is None:
+    def _seen(self, own_guard: StartGuard | None) -> StartSamples | None:
+        if own_guard is None:
             return None
         try:
-            about, samples = memory_samples.read(str(guard_of.ring))
+            header, samples = memory_samples.read(str(own_guard.ring))
         except OSError:
             return None
         rows = [(time_s, available) for time_s, available, _, _ in samples if time_s >= self._since_s]
         if not rows:
             return None
         lowest = min(available for _, available in rows)
-        ever = about.get("lowest", "").split()
-        if not self._since_s and ever and ever[0].isdigit():
-            lowest = min(lowest, int(ever[0]))
-        return Seen(rows[0][1], lowest, tuple(rows))
+        recorded = header.get("lowest", "").split()
+        if not self._since_s and recorded and recorded[0].isdigit():
+            lowest = min(lowest, int(recorded[0]))
+        return StartSamples(rows[0][1], lowest, tuple(rows))
 
 
-def timeline(ring: Path) -> list[str]:
+def format_timeline(ring: Path) -> list[str]:
     """Return the samples of a ring as lines of a table: time, GiB available and free, and the rate of the fall."""
     try:
         _, samples = memory_samples.read(str(ring))
     except OSError:
         return []
     rows, before = ["time          available   free   falling"], samples[0] if samples else (0.0, 0, 0, 0.0)
-    for sample in samples[-TIMELINE_ROWS:]:
+    for sample in samples[-MAX_TIMELINE_ROWS:]:
         seconds = sample[0] - before[0]
         rate = (before[1] - sample[1]) / seconds / GIB if seconds > 0 else 0.0
         clock = time.strftime("%H:%M:%S", time.localtime(sample[0])) + f".{int(sample[0] % 1 * 100):02d}"
@@ -296,14 +298,14 @@ def timeline(ring: Path) -> list[str]:
     return rows
 
 
-def key_of(spec: Mapping[str, Any]) -> str:
+def configuration_key(spec: Mapping[str, Any]) -> str:
     """Return the key of a configuration: the arguments in the form of the history, and the image."""
     return f"{fingerprint(spec)}@{spec.get('image', '')}"
 
 
-def boot_of(machine: Machine) -> str:
+def boot_id(machine: Machine) -> str:
     """Return the identity of this boot; see `guard.samples.boot`."""
-    return memory_samples.boot(machine.root)
+    return memory_samples.read_boot_id(machine.root)
 
 
 def folder(state: StateFolder) -> Path:
@@ -311,29 +313,29 @@ def folder(state: StateFolder) -> Path:
     return state.path / FOLDER
 
 
-def _ring(state: StateFolder, run_id: str, number: int) -> Path:
+def _new_ring(state: StateFolder, run_id: str, number: int) -> Path:
     """Return the path for a new guard's ring, after removing the oldest rings."""
-    at = state.folder(FOLDER)
-    rings_there = sorted(at.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
-    for old in rings_there[: max(0, len(rings_there) - KEPT)]:
+    rings_folder = state.folder(FOLDER)
+    rings = sorted(rings_folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+    for old in rings[: max(0, len(rings) - MAX_RINGS)]:
         old.unlink(missing_ok=True)
-    return at / f"{run_id}-{number}{SUFFIX}"
+    return rings_folder / f"{run_id}-{number}{SUFFIX}"
 
 
-def address_of(machine: Machine) -> str:
+def engine_address(machine: Machine) -> str:
     """Return the engine's unix socket, or HOST:PORT; empty for another scheme."""
-    url = urlsplit(machine.docker_host or engine_socket.DEFAULT)
+    url = urlsplit(machine.docker_host or engine_socket.DEFAULT_HOST)
     if url.scheme == "unix":
         return url.path
     return f"{url.hostname}:{url.port or 2375}" if url.scheme in ("tcp", "http") and url.hostname else ""
 
 
-def _started(path: Path, order: Mapping[str, str], name: str) -> StartGuard:
+def _start_process(path: Path, parameters: Mapping[str, str], name: str) -> StartGuard:
     """Start the guard's process in its own session: a signal that ends the run does not end it."""
-    words = [sys.executable, "-I", "-S", PROGRAM, "start", str(path)]
+    argv = [sys.executable, "-I", "-S", PROGRAM, "start", str(path)]
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True, cwd="/"
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True, cwd="/"
     )
-    made = StartGuard(process, path, name, order["id"])
-    made.send("".join(f"{key} {' '.join(value.split())}\n" for key, value in order.items() if value))
-    return made
+    started = StartGuard(process, path, name, parameters["id"])
+    started.send("".join(f"{key} {' '.join(value.split())}\n" for key, value in parameters.items() if value))
+    return started

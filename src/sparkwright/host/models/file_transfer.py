@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub
-from sparkwright.host.models.hub import FIX, OTHER, Located, Source
+from sparkwright.host.models.hub import OTHER_HUB_FIX, UPDATE_LOCK_FIX, FileLocation, Source
 from sparkwright.trust import bounds
-from sparkwright.trust.names import leads_out
+from sparkwright.trust.names import is_outside
 
 if TYPE_CHECKING:
     import hf_xet
@@ -37,93 +37,95 @@ RANGE_BYTES = 3 * 2**20  # held in memory two or three times over: 20 x 3 MiB st
 LARGE_BYTES = 5 * RANGE_BYTES  # smaller files get a plain request, whatever the mode
 PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # of hf_transfer, for each range
 #: modes whose partial file is the beginning of the file, which either of them can resume
-SEQUENTIAL = ("plain", "xet")
-PARTIAL = ".cache/sparkwright/partial"  # no file of a model can be there
-MARK = ".cache/sparkwright/transfer"
+SEQUENTIAL_MODES = ("plain", "xet")
+PARTIAL_FOLDER = ".cache/sparkwright/partial"  # no file of a model can be there
+MODE_FILE = ".cache/sparkwright/transfer"
 #: partial files of Hugging Face's own client
-_FOREIGN = ".cache/huggingface/download"
+_HUB_CLIENT_FOLDER = ".cache/huggingface/download"
 #: memory limit of a transfer process: hf_transfer plans all ranges of a file at once, whatever size a server claims
 MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 4 * 2**30}
-OWN_FILES_BYTES = 64 * 2**20  # the clients' own files
+MIN_FILE_LIMIT_BYTES = 64 * 2**20  # the clients' own files
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TransferSettings:
     """The settings of a transfer, for all its files."""
 
     mode: str  #: plain, hf_transfer or xet
     retries: int  #: of a request without an answer, before the attempt counts as failed
 
 
-def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
+def limit_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
     """Limit this process: the size of any file to the longest of these, and its memory."""
     longest = max((int(file["size_bytes"]) for file in files), default=0)
     for kind, limit in (
-        (resource.RLIMIT_FSIZE, max(longest, OWN_FILES_BYTES)),
+        (resource.RLIMIT_FSIZE, max(longest, MIN_FILE_LIMIT_BYTES)),
         (resource.RLIMIT_DATA, MEMORY_BYTES[mode]),
     ):
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def fetch(source: Source, file: Mapping[str, Any], folder: Path, way: Way, *, again: bool = False) -> None:
+def download_file(
+    source: Source, file: Mapping[str, Any], folder: Path, settings: TransferSettings, *, discard_partial: bool = False
+) -> None:
     """Download one file into a folder. A sequential transfer resumes the partial file of an earlier one.
 
     Args:
         file: its row of spark.lock; a hub that has it in another size is refused.
-        again: the file had wrong bytes before, so its partial file is not resumed.
+        discard_partial: the file had wrong bytes before, so its partial file is not resumed.
 
     Raises:
         HubDown: A retry may help.
         Failed: A retry will not help.
     """
-    part, target = partial(folder, file), folder / file["path"]
-    if again:
+    part, target = partial_path(folder, file), folder / file["path"]
+    if discard_partial:
         part.unlink(missing_ok=True)
-    with hub.explained(source):
+    with hub.explain_errors(source):
         part.parent.mkdir(parents=True, exist_ok=True)
-        found = hub.located(source, file, retries=way.retries)
-        if way.mode == "hf_transfer" and file["size_bytes"] > LARGE_BYTES:
-            _in_ranges(found, part)
-        elif way.mode == "xet" and found.xet_hash:
-            with _appending(part) as out:
-                _append(content(source, found.xet_hash, file["size_bytes"], out.tell()), out, file)
+        location = hub.locate_file(source, file, retries=settings.retries)
+        if settings.mode == "hf_transfer" and file["size_bytes"] > LARGE_BYTES:
+            _download_ranges(location, part)
+        elif settings.mode == "xet" and location.xet_hash:
+            with _open_appending(part) as out:
+                _write_pieces(stream_content(source, location.xet_hash, file["size_bytes"], out.tell()), out, file)
         else:
-            _in_sequence(found, part, file, way)
+            _download_sequential(location, part, file, settings)
         if part.stat().st_size != file["size_bytes"]:
             raise hub.HubDown(f"{file['path']} ended after {part.stat().st_size} of {file['size_bytes']} bytes.")
         target.parent.mkdir(parents=True, exist_ok=True)
         part.replace(target)
 
 
-def partial(folder: Path, file: Mapping[str, Any]) -> Path:
+def partial_path(folder: Path, file: Mapping[str, Any]) -> Path:
     """Return the path of a partial file: its name contains the hash, so another revision uses another file."""
     name = hashlib.sha256(file["path"].encode()).hexdigest()[:16]
-    return folder / PARTIAL / f"{name}.{file['sha256'] or file['blob_id']}.incomplete"
+    return folder / PARTIAL_FOLDER / f"{name}.{file['sha256'] or file['blob_id']}.incomplete"
 
 
-def prepare(folder: Path, mode: str) -> None:
+def prepare_folder(folder: Path, mode: str) -> None:
     """Remove the partial files in a folder unless this mode can resume them.
 
     One that hf_transfer left has holes: resuming it would give a file of the right size with wrong bytes, without an error.
     """
-    if mode not in SEQUENTIAL or not continuable(folder):
+    if mode not in SEQUENTIAL_MODES or not can_resume(folder):
         remove_leftovers(folder)
-    mark = folder / MARK
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.write_text("sequential" if mode in SEQUENTIAL else mode)
+    mode_file = folder / MODE_FILE
+    mode_file.parent.mkdir(parents=True, exist_ok=True)
+    mode_file.write_text("sequential" if mode in SEQUENTIAL_MODES else mode)
 
 
-def continuable(folder: Path) -> bool:
+def can_resume(folder: Path) -> bool:
     """Return True if the partial files in a folder can be resumed: they have no holes."""
-    mark = folder / MARK
-    return mark.exists() and mark.read_text() == "sequential"
+    mode_file = folder / MODE_FILE
+    return mode_file.exists() and mode_file.read_text() == "sequential"
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the partial files in a folder, including Hugging Face's; not those that a link leads to outside."""
-    for inner in (PARTIAL, _FOREIGN):
-        if not leads_out(folder, folder / inner):
+    for inner in (PARTIAL_FOLDER, _HUB_CLIENT_FOLDER):
+        if not is_outside(folder, folder / inner):
             for path in (folder / inner).rglob("*.incomplete"):
                 path.unlink(missing_ok=True)
 
@@ -131,53 +133,55 @@ def remove_leftovers(folder: Path) -> None:
 # -- the modes -------------------------------------------------------------------------------------------------------
 
 
-def _in_ranges(found: Located, part: Path) -> None:
+def _download_ranges(location: FileLocation, part: Path) -> None:
     import hf_transfer
 
     part.unlink(missing_ok=True)
     hf_transfer.download(
-        found.url,
+        location.url,
         str(part),
         RANGES,
         RANGE_BYTES,
         parallel_failures=PARALLEL_FAILURES,
         max_retries=RANGE_RETRIES,
-        headers=found.headers,
+        headers=location.headers,
     )
 
 
-def _in_sequence(found: Located, part: Path, file: Mapping[str, Any], way: Way) -> None:
+def _download_sequential(
+    location: FileLocation, part: Path, file: Mapping[str, Any], settings: TransferSettings
+) -> None:
     """Read from the end of the partial file; if the server ignores the range, start over."""
-    with _appending(part) as out:
-        have = out.tell()
-        if have == file["size_bytes"]:
+    with _open_appending(part) as out:
+        offset = out.tell()
+        if offset == file["size_bytes"]:
             return
-        headers = {**found.headers, **({"Range": f"bytes={have}-"} if have else {})}
-        with hub.opened("GET", found.url, headers, retries=way.retries) as answer:
+        headers = {**location.headers, **({"Range": f"bytes={offset}-"} if offset else {})}
+        with hub.open_stream("GET", location.url, headers, retries=settings.retries) as answer:
             if answer.status >= 400:
                 out.truncate(0)  # 416 among them
                 raise hub.HubDown(f"the transfer was refused: {answer.status}.")
-            if have and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            if offset and not answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                 out.seek(0)
                 out.truncate()
-            _append(answer, out, file)
+            _write_pieces(answer, out, file)
 
 
 @contextlib.contextmanager
-def _appending(part: Path) -> Iterator[BinaryIO]:
+def _open_appending(part: Path) -> Iterator[BinaryIO]:
     """Open a partial file at its end. Raises OSError for a link, which would lead elsewhere."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(part, flags, 0o644), "ab", buffering=0) as out:
         yield out
 
 
-def _append(pieces: Iterable[bytes], out: BinaryIO, file: Mapping[str, Any]) -> None:
+def _write_pieces(pieces: Iterable[bytes], out: BinaryIO, file: Mapping[str, Any]) -> None:
     """Write the received data, and not a byte more than the file's size in spark.lock."""
-    left = file["size_bytes"] - out.tell()
+    remaining = file["size_bytes"] - out.tell()
     for piece in pieces:
-        left -= len(piece)
-        if left < 0:
-            raise Failed(f"received more than the {file['size_bytes']} bytes of {file['path']}.", fix=FIX)
+        remaining -= len(piece)
+        if remaining < 0:
+            raise Failed(f"received more than the {file['size_bytes']} bytes of {file['path']}.", fix=UPDATE_LOCK_FIX)
         view = memoryview(piece)
         while view:
             view = view[out.write(view) :]
@@ -187,42 +191,42 @@ class SourceQueue:
     """A scheduler that assigns each file to the address with the fewest bytes in transfer."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._under_way = dict.fromkeys(sources, 0)
+        self._bytes_in_transfer = dict.fromkeys(sources, 0)
         self._guard = threading.Lock()
 
     def take(self, size: int) -> Source:
         """Return the address for a file of this many bytes."""
         with self._guard:
-            least_busy = min(self._under_way, key=lambda source: self._under_way[source])
-            self._under_way[least_busy] += size
+            least_busy = min(self._bytes_in_transfer, key=lambda source: self._bytes_in_transfer[source])
+            self._bytes_in_transfer[least_busy] += size
             return least_busy
 
     def done(self, source: Source, size: int) -> None:
         """Record that a file was transferred."""
         with self._guard:
-            if source in self._under_way:
-                self._under_way[source] -= size
+            if source in self._bytes_in_transfer:
+                self._bytes_in_transfer[source] -= size
 
-    def lose(self, source: Source) -> bool:
+    def exclude(self, source: Source) -> bool:
         """Stop using an address. Returns False if it is the last one, which stays: the caller decides about a retry."""
         with self._guard:
-            if len(self._under_way) > 1:
-                self._under_way.pop(source, None)
-            return source not in self._under_way
+            if len(self._bytes_in_transfer) > 1:
+                self._bytes_in_transfer.pop(source, None)
+            return source not in self._bytes_in_transfer
 
 
-def by_address(files: Sequence[Mapping[str, Any]], came_from: Mapping[str, str]) -> dict[str, int]:
+def bytes_by_address(files: Sequence[Mapping[str, Any]], came_from: Mapping[str, str]) -> dict[str, int]:
     """Return the number of bytes that each address delivered.
 
     Args:
         came_from: the URL of each file, by path; of a file from two addresses, the last.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for file in files:
         if url := came_from.get(file["path"]):
             address = urlsplit(url).hostname or url
-            found[address] = found.get(address, 0) + int(file["size_bytes"])
-    return dict(sorted(found.items()))
+            sizes[address] = sizes.get(address, 0) + int(file["size_bytes"])
+    return dict(sorted(sizes.items()))
 
 
 #: the client's defaults use up to 6 GB, in memory shared with the GPU
@@ -234,12 +238,12 @@ _SETTINGS = {
     "chunk_cache.size_bytes": 0,
     "telemetry.enabled": False,
 }
-EXPIRES_S = 60.0  # a token is renewed once it has less than this left
-_guard = threading.Lock()
+RENEW_BEFORE_S = 60.0  # a token is renewed once it has less than this left
+_access_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class StoreAccess:
     """Access to the store."""
 
     url: str
@@ -247,7 +251,7 @@ class Access:
     expires_s: int  #: seconds since 1970
 
 
-def content(source: Source, xet_hash: str, size: int, start: int, end: int | None = None) -> Iterator[bytes]:
+def stream_content(source: Source, xet_hash: str, size: int, start: int, end: int | None = None) -> Iterator[bytes]:
     """Yield the bytes of a file from an offset on, in order.
 
     Args:
@@ -264,16 +268,16 @@ def content(source: Source, xet_hash: str, size: int, start: int, end: int | Non
 
     if start == size:
         return
-    stream = _group(source).download_stream(hf_xet.XetFileInfo(xet_hash, size), start, end or size)
+    stream = _open_group(source).download_stream(hf_xet.XetFileInfo(xet_hash, size), start, end or size)
     try:
         yield from stream
     finally:
         stream.cancel()
 
 
-def _group(source: Source) -> Any:
+def _open_group(source: Source) -> Any:
     """Return a connection to the store. hf_xet requests a new token from the hub alone when one expires."""
-    access = _access(source)
+    access = _get_access(source)
     return _session().new_download_stream_group(
         endpoint=access.url,
         token=access.token,
@@ -290,38 +294,38 @@ def _session() -> hf_xet.XetSession:
     return hf_xet.XetSession(hf_xet.XetConfig().with_config(_SETTINGS))
 
 
-def abandon() -> None:
+def abort_transfers() -> None:
     """End every transfer from the store in this process; later ones use a new connection."""
     _session().sigint_abort()
     _session.cache_clear()
 
 
-_known: dict[Source, Access] = {}
+_access_by_source: dict[Source, StoreAccess] = {}
 
 
-def _access(source: Source) -> Access:
-    with _guard:
-        known = _known.get(source)
-        if known is None or known.expires_s < time.time() + EXPIRES_S:
-            known = _known[source] = _read(hub.answer(source, _refresh_url(source)), source)
-        return known
+def _get_access(source: Source) -> StoreAccess:
+    with _access_lock:
+        access = _access_by_source.get(source)
+        if access is None or access.expires_s < time.time() + RENEW_BEFORE_S:
+            access = _access_by_source[source] = _parse_access(hub.read_answer(source, _refresh_url(source)), source)
+        return access
 
 
 def _refresh_url(source: Source) -> str:
     return f"{source.url}/api/models/{source.id}/xet-read-token/{source.commit}"
 
 
-def _read(answer: bytes, source: Source) -> Access:
+def _parse_access(answer: bytes, source: Source) -> StoreAccess:
     """Return the access in the hub's answer. Raises Failed if the answer is malformed."""
     try:
-        found = bounds.parsed(answer)
-        url, token, expires_s = (found[key] for key in ("casUrl", "accessToken", "exp"))
+        data = bounds.parse_bounded_json(answer)
+        url, token, expires_s = (data[key] for key in ("casUrl", "accessToken", "exp"))
     except (ValueError, TypeError, KeyError):
         url = token = expires_s = None
     if not (isinstance(url, str) and isinstance(token, str) and type(expires_s) is int and _is_http(url)):
         message = f"the answer of the hub {source.url} about its chunk store is not valid."
-        raise Failed(message, fix=f"Use `transfer: plain`. {OTHER}")
-    return Access(url, token, expires_s)
+        raise Failed(message, fix=f"Use `transfer: plain`. {OTHER_HUB_FIX}")
+    return StoreAccess(url, token, expires_s)
 
 
 def _is_http(url: str) -> bool:

@@ -31,25 +31,25 @@ from sparkwright.trust.model_files import SHA256
 from sparkwright.visible import one_line
 
 #: limit of an answer read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
-ANSWER_BYTES = 16 * 2**20
-REDIRECTS = 10
-SILENCE_S, ANSWER_S = 30.0, 120.0
+MAX_ANSWER_BYTES = 16 * 2**20
+MAX_REDIRECTS = 10
+MAX_SILENCE_S, ANSWER_S = 30.0, 120.0
 
 
 #: of a busy hub, and of one that another request may find well
-BUSY = frozenset((429, 500, 502, 503, 504))
-PAUSE_S, ANSWER_RETRIES = 0.5, 2
+BUSY_STATUSES = frozenset((429, 500, 502, 503, 504))
+RETRY_PAUSE_S, ANSWER_RETRIES = 0.5, 2
 ROUTE = Route(proxies=True)
 
 
-def opened(
+def open_stream(
     method: str,
     url: str,
     headers: Mapping[str, str],
     *,
     retries: int = 0,
-    connects: int | None = None,
-    redirects: int = REDIRECTS,
+    connect_retries: int | None = None,
+    redirects: int = MAX_REDIRECTS,
     silence_s: float | None = None,
 ) -> http.Stream:
     """Return an answer once its head is there. A busy hub is asked again after 0.5, 1, 2 s, whatever Retry-After says.
@@ -57,17 +57,20 @@ def opened(
     Args:
         headers: a token is sent to the URL's own origin only.
         retries: after an answer of 429, 500 and the like.
-        connects: the same after a refused connection; None: as many.
+        connect_retries: the same after a refused connection; None: as many.
         redirects: how many are followed; without any, a redirect is the answer.
         silence_s: the longest wait for the head, and for a byte of the body; None: SILENCE_S.
 
     Raises:
         TransportError: one of its kinds. Failed: a redirect too many.
     """
-    most, wait_s = retries if connects is None else connects, SILENCE_S if silence_s is None else silence_s
+    max_connect_retries, wait_s = (
+        retries if connect_retries is None else connect_retries,
+        MAX_SILENCE_S if silence_s is None else silence_s,
+    )
     for n in itertools.count():
         try:
-            found = http.open_stream(
+            stream = http.open_stream(
                 method,
                 url,
                 timeout_s=wait_s,
@@ -77,16 +80,16 @@ def opened(
                 route=ROUTE,
             )
         except ConnectFailed:
-            if n >= most:
+            if n >= max_connect_retries:
                 raise
         else:
-            if redirects and found.status in http.REDIRECTED:
-                found.close()
-                raise Failed(f"the hub {url} {LOOP}.", fix=OTHER)
-            if found.status not in BUSY or n >= retries:
-                return found
-            found.close()
-        time.sleep(PAUSE_S * 2**n)
+            if redirects and stream.status in http.REDIRECT_STATUSES:
+                stream.close()
+                raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX)
+            if stream.status not in BUSY_STATUSES or n >= retries:
+                return stream
+            stream.close()
+        time.sleep(RETRY_PAUSE_S * 2**n)
     raise AssertionError
 
 
@@ -97,7 +100,7 @@ def opened(
 
 CONFIG = "config.json"
 #: headers of every download: the length must be the file's
-IDENTITY = {"Accept-Encoding": "identity"}
+IDENTITY_HEADERS = {"Accept-Encoding": "identity"}
 _ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -127,8 +130,8 @@ class Source:
 
     def without(self, url: str) -> Source:
         """Return the source without an address, unless it is the only one."""
-        left = [item for item in (self.url, *self.also) if item != url] or [self.url]
-        return replace(self, url=left[0], also=tuple(left[1:]))
+        remaining = [item for item in (self.url, *self.also) if item != url] or [self.url]
+        return replace(self, url=remaining[0], also=tuple(remaining[1:]))
 
     def address(self, path: str) -> str:
         """Return the URL of one of its files."""
@@ -139,24 +142,26 @@ class Source:
         return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
 
 
-def answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
+def read_answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
     """Return the body of a short answer. Raises Failed, or HubDown if a retry may help.
 
     Args:
         first_bytes: only the beginning of a file; 0 for all of it.
     """
-    part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
+    range_header = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
     with (
-        explained(source),
-        opened("GET", address, {**source.headers(), **part}, retries=ANSWER_RETRIES, connects=0) as found,
+        explain_errors(source),
+        open_stream(
+            "GET", address, {**source.headers(), **range_header}, retries=ANSWER_RETRIES, connect_retries=0
+        ) as stream,
     ):
-        refuse(found, source, address)
-        found.connection.clock = Deadline(ANSWER_S)  # an occasional byte would keep it alive
-        return found.read(ANSWER_BYTES)
+        raise_for_status(stream, source, address)
+        stream.connection.clock = Deadline(ANSWER_S)  # an occasional byte would keep it alive
+        return stream.read(MAX_ANSWER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class FileLocation:
     """The location of a file, as reported by the hub."""
 
     url: str  #: of its bytes, at the hub or at the target of its redirect
@@ -164,7 +169,7 @@ class Located:
     xet_hash: str  #: of its content in the hub's chunk store; empty if it is not there
 
 
-def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Located:
+def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> FileLocation:
     """Request the location of a file from the hub. Redirects within the hub are followed; one that leaves it is the result.
 
     Args:
@@ -176,25 +181,25 @@ def located(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> Loc
         HubDown: A retry may help.
     """
     url = source.address(file["path"])
-    with explained(source):
-        for _ in range(REDIRECTS):
-            headers = {**source.headers(), **IDENTITY}
-            with opened("HEAD", url, headers, retries=retries, redirects=0) as found:
-                refuse(found, source, url)
-                _refuse_other_file(found, file)
-                xet = _as_hash(found.headers.get("X-Xet-Hash", ""))
-            if not _leads_on(found):
-                return Located(url, headers, xet)
-            url = urljoin(url, found.headers["Location"])
+    with explain_errors(source):
+        for _ in range(MAX_REDIRECTS):
+            headers = {**source.headers(), **IDENTITY_HEADERS}
+            with open_stream("HEAD", url, headers, retries=retries, redirects=0) as stream:
+                raise_for_status(stream, source, url)
+                _refuse_other_file(stream, file)
+                xet_hash = _parse_hash(stream.headers.get("X-Xet-Hash", ""))
+            if not _is_redirect(stream):
+                return FileLocation(url, headers, xet_hash)
+            url = urljoin(url, stream.headers["Location"])
             if origin(url) != origin(source.url):
                 if urlsplit(url).scheme not in ("http", "https"):
                     break
-                return Located(url, dict(IDENTITY), xet)
-    raise Failed(f"the hub {source.url} {LOOP}.", fix=OTHER)
+                return FileLocation(url, dict(IDENTITY_HEADERS), xet_hash)
+    raise Failed(f"the hub {source.url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX)
 
 
-def _leads_on(found: http.Stream) -> bool:
-    return found.status in http.REDIRECTED and "Location" in found.headers
+def _is_redirect(stream: http.Stream) -> bool:
+    return stream.status in http.REDIRECT_STATUSES and "Location" in stream.headers
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
@@ -205,24 +210,28 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _refuse_other_file(answer: http.Stream, file: Mapping[str, Any]) -> None:
     """Raise Failed for a file whose size differs from the lock or whose ETag is malformed; both headers are optional."""
-    length = None if _leads_on(answer) else answer.headers.get("Content-Length")
+    length = None if _is_redirect(answer) else answer.headers.get("Content-Length")
     size, etag = (
         answer.headers.get("X-Linked-Size") or length,
         answer.headers.get("X-Linked-ETag") or answer.headers.get("ETag"),
     )
     if etag is not None and not _ETAG.fullmatch(etag.removeprefix("W/").strip('"')):
-        raise Failed(f"the hub's ETag of {file['path']} is not valid: '{one_line(etag, at_most=80)}'.", fix=FIX)
+        raise Failed(
+            f"the hub's ETag of {file['path']} is not valid: '{one_line(etag, max_chars=80)}'.", fix=UPDATE_LOCK_FIX
+        )
     if size is not None and size != str(file["size_bytes"]):
-        shown = one_line(size, at_most=30)
-        raise Failed(f"{file['path']} has {shown} bytes on the hub, {file['size_bytes']} in spark.lock.", fix=FIX)
+        printable = one_line(size, max_chars=30)
+        raise Failed(
+            f"{file['path']} has {printable} bytes on the hub, {file['size_bytes']} in spark.lock.", fix=UPDATE_LOCK_FIX
+        )
 
 
-def _as_hash(text: str) -> str:
+def _parse_hash(text: str) -> str:
     """Return a xet hash; empty for anything else: then the file is not in the chunk store."""
     return text if SHA256.fullmatch(text) else ""
 
 
-def refuse(answer: http.Stream, source: Source, address: str) -> None:
+def raise_for_status(answer: http.Stream, source: Source, address: str) -> None:
     """Raise the error for a hub's refusal. Its X-Error-Code, as documented, tells gated, private and unknown apart."""
     if answer.status < 400:
         return
@@ -233,18 +242,18 @@ def refuse(answer: http.Stream, source: Source, address: str) -> None:
     if code == "RevisionNotFound":
         raise Failed(f"{id_} has no revision {source.commit!r}.", fix="Check `model.revision` in the recipe.")
     if code == "EntryNotFound":
-        path = one_line(urlsplit(address).path.rpartition("/resolve/")[2], at_most=300)
+        path = one_line(urlsplit(address).path.rpartition("/resolve/")[2], max_chars=300)
         message = f"a file of {id_} in spark.lock no longer exists: {path}."
         raise Failed(message, fix="Remove its entry from spark.lock.")
     if code == "RepoNotFound" or answer.status == 401:
         fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
         raise Failed(f"the hub {url} has no model {id_}.", fix=fix)
-    message = one_line(answer.headers.get("X-Error-Message", ""), at_most=300)
+    message = one_line(answer.headers.get("X-Error-Message", ""), max_chars=300)
     raise HubDown(f"the hub {url} returned {answer.status} {message}".rstrip() + ".")
 
 
 @contextmanager
-def explained(source: Source) -> Iterator[None]:
+def explain_errors(source: Source) -> Iterator[None]:
     """Convert the exceptions of a transfer to sentences: HubDown if a retry may help, else Failed."""
     url = source.url
     try:
@@ -252,16 +261,16 @@ def explained(source: Source) -> Iterator[None]:
     except Failed:
         raise
     except (ConnectFailed, TimedOut) as error:
-        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
+        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK_FIX) from error
     except TooLarge:
-        raise Failed(f"the response exceeds {ANSWER_BYTES // 2**20} MiB.") from None
+        raise Failed(f"the response exceeds {MAX_ANSWER_BYTES // 2**20} MiB.") from None
     except (InvalidHeader, Untrusted) as error:
-        raise Failed(f"the hub {url} {error}.", fix=OTHER) from None
+        raise Failed(f"the hub {url} {error}.", fix=OTHER_HUB_FIX) from None
     except InvalidRequest:
-        raise Failed(f"the hub {url} {LOOP}.", fix=OTHER) from None
+        raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX) from None
     except TransportError as error:
         if str(error).startswith("redirects"):
-            raise Failed(f"the hub {url} {LOOP}.", fix=OTHER) from None
+            raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX) from None
         raise HubDown(f"the transfer from {url} was interrupted: it {error}.") from None
     except PermissionError as error:
         raise Failed(
@@ -269,30 +278,30 @@ def explained(source: Source) -> Iterator[None]:
         ) from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise DiskFull(_FULL, fix=_FREE) from None
+            raise DiskFull(_DISK_FULL, fix=_DISK_FULL_FIX) from None
         if error.errno == errno.EFBIG:
-            raise Failed(_LONGER, fix=OTHER) from None
-        raise HubDown(f"the transfer from {url} was interrupted: {_short(error)}.") from None
+            raise Failed(_TOO_LONG, fix=OTHER_HUB_FIX) from None
+        raise HubDown(f"the transfer from {url} was interrupted: {_shorten_error(error)}.") from None
     except Exception as error:
         causes = f"{error} {error.__cause__}"
         if "os error 28" in causes or "No space left" in causes:
-            raise DiskFull(_FULL, fix=_FREE) from None
+            raise DiskFull(_DISK_FULL, fix=_DISK_FULL_FIX) from None
         if "os error 27" in causes:
-            raise Failed(_LONGER, fix=OTHER) from None
+            raise Failed(_TOO_LONG, fix=OTHER_HUB_FIX) from None
         if type(error).__module__.startswith(("hf_transfer", "hf_xet", "builtins", "http")):
-            raise HubDown(f"the transfer from {url} was interrupted: {_short(error)}.") from None
+            raise HubDown(f"the transfer from {url} was interrupted: {_shorten_error(error)}.") from None
         raise
 
 
-def _short(error: BaseException) -> str:
+def _shorten_error(error: BaseException) -> str:
     """Return a server's error message in one line, shortened: it may be a whole page."""
-    return one_line(str(error).strip().rstrip("."), at_most=300)
+    return one_line(str(error).strip().rstrip("."), max_chars=300)
 
 
-LOOP = "redirects in a loop, or to a URL that is not http(s)"
-OTHER = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
-FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
-_NETWORK = "Check the host's network."
-_LONGER = "a file is larger than spark.lock says."
-_FULL = "the disk is full."
-_FREE = "Free some space; complete files are kept."
+REDIRECT_LOOP = "redirects in a loop, or to a URL that is not http(s)"
+OTHER_HUB_FIX = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
+UPDATE_LOCK_FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
+_NETWORK_FIX = "Check the host's network."
+_TOO_LONG = "a file is larger than spark.lock says."
+_DISK_FULL = "the disk is full."
+_DISK_FULL_FIX = "Free some space; complete files are kept."

@@ -19,13 +19,13 @@ from typing import Any
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.models import file_transfer
-from sparkwright.host.models.manifest import Manifest, digest, size_of, stamp, wanted
+from sparkwright.host.models.manifest import Manifest, expected_hash, file_size, hash_file, read_stamp
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, own_folders
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import bounds
-from sparkwright.trust.model_files import why_not_a_model_file
-from sparkwright.trust.names import COMMIT, leads_out, place
+from sparkwright.trust.model_files import check_model_file
+from sparkwright.trust.names import COMMIT, is_outside, resolve_entry
 
 STAGING_FOLDER = ".cache/sparkwright"
 
@@ -35,34 +35,34 @@ class Staging:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.path = place(manifest.folder, STAGING_FOLDER)
+        self.path = resolve_entry(manifest.folder, STAGING_FOLDER)
         self._drop_links()
 
     def holds(self, file: Mapping[str, Any]) -> bool:
         """Return True if a file is there in its full size."""
-        return bool(size_of(self.path / file["path"]) == file["size_bytes"])
+        return bool(file_size(self.path / file["path"]) == file["size_bytes"])
 
     def right(self, file: Mapping[str, Any]) -> bool:
         """Return True if the staged file has the wanted hash; remove it otherwise."""
-        come = self.path / file["path"]
-        now, known = stamp(come), self.manifest.staged.get(file["path"])
-        if now is not None and known == [*now, wanted(file)]:
+        path = self.path / file["path"]
+        current, recorded = read_stamp(path), self.manifest.staged.get(file["path"])
+        if current is not None and recorded == [*current, expected_hash(file)]:
             return True
-        if self.holds(file) and digest(come, file) == wanted(file):
+        if self.holds(file) and hash_file(path, file) == expected_hash(file):
             return True
-        come.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         return False
 
     def note(self, file: Mapping[str, Any]) -> None:
         """Record that a staged file was just verified."""
-        now = stamp(self.path / file["path"])
-        if now is not None:
-            self.manifest.staged[file["path"]] = [*now, wanted(file)]
+        current = read_stamp(self.path / file["path"])
+        if current is not None:
+            self.manifest.staged[file["path"]] = [*current, expected_hash(file)]
 
     def place(self, files: Iterable[Mapping[str, Any]]) -> None:
         """Move every staged file into place, each atomically, and remove the staging folder."""
         for file in files:
-            target = place(self.manifest.folder, file["path"])
+            target = resolve_entry(self.manifest.folder, file["path"])
             target.parent.mkdir(parents=True, exist_ok=True)
             (self.path / file["path"]).replace(target)
             self.manifest.note(file)
@@ -71,7 +71,7 @@ class Staging:
 
     def tidy(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
         """Remove partial files that cannot be resumed, or all of them after a full disk; complete files stay."""
-        if disk_is_full or not file_transfer.continuable(self.path):
+        if disk_is_full or not file_transfer.can_resume(self.path):
             file_transfer.remove_leftovers(self.path)
         if not self.partial_files() and not any(self.holds(file) for file in files):
             shutil.rmtree(self.path, ignore_errors=True)
@@ -80,8 +80,8 @@ class Staging:
         """Remove links that someone else may have placed there, so that none is written through."""
         if self.path.is_symlink():
             self.path.unlink()
-        for at, folders, names in os.walk(self.path):
-            for path in (Path(at) / name for name in (*folders, *names)):
+        for parent, folders, names in os.walk(self.path):
+            for path in (Path(parent) / name for name in (*folders, *names)):
                 if path.is_symlink():
                     path.unlink()
 
@@ -90,11 +90,11 @@ class Staging:
         return list((self.path / ".cache").rglob("*.incomplete"))
 
 
-FOLDER = ".before"
-ABOUT = ".about.json"
+KEPT_FOLDER = ".before"
+KEPT_RECORD = ".about.json"
 
 
-def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
+def keep_files(folder: Path, paths: Iterable[str], commit: str) -> None:
     """Keep these files of a model's folder as they are now. Files that are kept already stay: they are older.
 
     Args:
@@ -103,93 +103,93 @@ def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
     Raises:
         OSError: The file system does not support hard links.
     """
-    kept, new = place(folder, FOLDER), set(_new(folder))
-    if kept.is_symlink():
-        kept.unlink()
-    kept.mkdir(exist_ok=True)
+    kept_folder, new_paths = resolve_entry(folder, KEPT_FOLDER), set(_list_new(folder))
+    if kept_folder.is_symlink():
+        kept_folder.unlink()
+    kept_folder.mkdir(exist_ok=True)
     for path in paths:
-        if (folder / path).is_file() and not (kept / path).exists() and path not in new:
-            place(folder, f"{FOLDER}/{path}").parent.mkdir(parents=True, exist_ok=True)
-            os.link(folder / path, kept / path)
-        elif not (folder / path).exists() and not (kept / path).exists():
-            new.add(path)
-    about = {"commit": _about(folder).get("commit") or commit, "new": sorted(new)}
-    write_atomically(kept / ABOUT, json.dumps(about).encode(), mode=0o644)
+        if (folder / path).is_file() and not (kept_folder / path).exists() and path not in new_paths:
+            resolve_entry(folder, f"{KEPT_FOLDER}/{path}").parent.mkdir(parents=True, exist_ok=True)
+            os.link(folder / path, kept_folder / path)
+        elif not (folder / path).exists() and not (kept_folder / path).exists():
+            new_paths.add(path)
+    record = {"commit": _read_kept_record(folder).get("commit") or commit, "new": sorted(new_paths)}
+    write_atomically(kept_folder / KEPT_RECORD, json.dumps(record).encode(), mode=0o644)
 
 
-def commit_of(folder: Path) -> str:
+def kept_commit(folder: Path) -> str:
     """Return the kept revision; empty if there is none."""
-    return str(_about(folder).get("commit", ""))
+    return str(_read_kept_record(folder).get("commit", ""))
 
 
 def restore_kept(folder: Path) -> int:
     """Move every kept file back, and remove those of the other revision. Returns the number of changed files."""
-    kept = folder / FOLDER
-    if kept.is_symlink():  # its target belongs elsewhere
-        kept.unlink()
+    kept_folder = folder / KEPT_FOLDER
+    if kept_folder.is_symlink():  # its target belongs elsewhere
+        kept_folder.unlink()
     changed = 0
-    for path in _kept(folder):
-        target = place(folder, str(path.relative_to(kept)))
+    for path in _list_kept(folder):
+        target = resolve_entry(folder, str(path.relative_to(kept_folder)))
         changed += not (target.exists() and target.samefile(path))
         path.replace(target)
-    for name in _new(folder):
+    for name in _list_new(folder):
         with contextlib.suppress(FileNotFoundError):
-            place(folder, name).unlink()
+            resolve_entry(folder, name).unlink()
             changed += 1
-    forget(folder)
+    forget_kept(folder)
     return changed
 
 
-def forget(folder: Path) -> None:
+def forget_kept(folder: Path) -> None:
     """Remove the kept files: the other revision is verified."""
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    shutil.rmtree(folder / KEPT_FOLDER, ignore_errors=True)
 
 
-def restore_proved(context: Context, folder: Path) -> int:
+def restore_kept_and_record(context: Context, folder: Path) -> int:
     """Do the same as `restore_kept`, and restore the record of the verified files."""
-    kept = [str(path.relative_to(folder / FOLDER)) for path in _kept(folder)]
+    kept_paths = [str(path.relative_to(folder / KEPT_FOLDER)) for path in _list_kept(folder)]
     changed = restore_kept(folder)
-    Manifest.of(context.state, folder).restore_kept(kept)
+    Manifest.of(context.state, folder).restore_kept(kept_paths)
     return changed
 
 
-def forget_all(context: Context, folder: Path) -> None:
+def forget_kept_and_record(context: Context, folder: Path) -> None:
     """Do the same as `forget`, and remove the record of the older files."""
-    forget(folder)
+    forget_kept(folder)
     Manifest.of(context.state, folder).forget_kept()
 
 
 def replaced_folders(context: Context) -> dict[Path, str]:
     """Return the model folders of the last verified state where another revision replaced it, with the kept commits."""
-    models = good_states.models_of(good_states.last(context.state))
+    models = good_states.models_of(good_states.load_last(context.state))
     folders = [context.machine.expand(model["dir"]) for model in models if model.get("dir")]
-    return {folder: commit for folder in folders if (commit := commit_of(folder))}
+    return {folder: commit for folder in folders if (commit := kept_commit(folder))}
 
 
-def _kept(folder: Path) -> list[Path]:
+def _list_kept(folder: Path) -> list[Path]:
     """Return the kept files; none if the folder is a link, whose target belongs elsewhere."""
-    kept = folder / FOLDER
-    if kept.is_symlink():
+    kept_folder = folder / KEPT_FOLDER
+    if kept_folder.is_symlink():
         return []
-    return [path for path in kept.rglob("*") if path.is_file() and path != kept / ABOUT]
+    return [path for path in kept_folder.rglob("*") if path.is_file() and path != kept_folder / KEPT_RECORD]
 
 
-def _new(folder: Path) -> list[str]:
+def _list_new(folder: Path) -> list[str]:
     """Return the names of files that came with the other revision, validated: anyone with write access may have added some."""
-    found = _about(folder).get("new")
-    names = found if isinstance(found, list) else []
-    return [name for name in names if isinstance(name, str) and not why_not_a_model_file(name)]
+    value = _read_kept_record(folder).get("new")
+    names = value if isinstance(value, list) else []
+    return [name for name in names if isinstance(name, str) and not check_model_file(name)]
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _read_kept_record(folder: Path) -> dict[str, Any]:
     try:
-        found = bounds.parsed((folder / FOLDER / ABOUT).read_text())
+        data = bounds.parse_bounded_json((folder / KEPT_FOLDER / KEPT_RECORD).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
-KEPT_BY_TRANSFERS = (STAGING_FOLDER, ".cache/huggingface")
+TRANSFER_FOLDERS = (STAGING_FOLDER, ".cache/huggingface")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +207,16 @@ class ModelFolder:
     used_by: list[str]
 
 
-def found(context: Context) -> list[ModelFolder]:
+def list_folders(context: Context) -> list[ModelFolder]:
     """Return every existing folder with verified files. Raises Failed if Docker cannot be queried."""
-    mounts = list(own_folders.mounts(context))
+    mounts = list(own_folders.iter_mounts(context))
     return [
         ModelFolder(
             dir=str(manifest.folder),
             id=str(manifest.about.get("id", "")),
             commit=str(manifest.about.get("commit", "")),
             files=len(manifest.rows),
-            size_bytes=on_disk(manifest),
+            size_bytes=removable_bytes(manifest),
             changed=manifest.changed(),
             used_by=sorted({name for name, source in mounts if overlaps(manifest.folder, source)}),
         )
@@ -225,20 +225,20 @@ def found(context: Context) -> list[ModelFolder]:
     ]
 
 
-def on_disk(manifest: Manifest) -> int:
+def removable_bytes(manifest: Manifest) -> int:
     """Return the bytes that removing it would free: its files and leftovers of transfers."""
     return sum(own_folders.disk_bytes(path) for path in (*own_files(manifest), *leftovers(manifest.folder)))
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
     """Yield partial files of transfers, ours and Hugging Face's, in a model's folder."""
-    for part in kept_by_transfers(folder):
+    for part in transfer_folders(folder):
         yield from (path for path in part.rglob("*") if path.is_file() or path.is_symlink())
 
 
-def kept_by_transfers(folder: Path) -> list[Path]:
+def transfer_folders(folder: Path) -> list[Path]:
     """Return the folders for partial files of transfers, without those that a link leads out of the model's folder."""
-    return [folder / part for part in KEPT_BY_TRANSFERS if not leads_out(folder, folder / part)]
+    return [folder / part for part in TRANSFER_FOLDERS if not is_outside(folder, folder / part)]
 
 
 def own_files(manifest: Manifest) -> list[Path]:
@@ -246,7 +246,7 @@ def own_files(manifest: Manifest) -> list[Path]:
     return [
         manifest.folder / path
         for path in manifest.rows
-        if not leads_out(manifest.folder, (manifest.folder / path).parent)
+        if not is_outside(manifest.folder, (manifest.folder / path).parent)
     ]
 
 
@@ -261,14 +261,14 @@ def overlaps(folder: Path, source: Path) -> bool:
 # Only names and sizes are read: a deploy verifies the contents by hash.
 
 #: common folders of models, besides the recipes' own
-FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
-WEIGHTS = (".safetensors", ".gguf")
+COMMON_FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
+WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 #: limits: entries of a folder, and files of one model
-MOST_ENTRIES, MOST_FILES = 500, 5000
+MAX_ENTRIES, MAX_FILES = 500, 5000
 
 
 @dataclass(frozen=True, slots=True)
-class OnDisk:
+class ModelOnDisk:
     """A model found on the host's disk."""
 
     #: the model that the folder's name matches
@@ -280,7 +280,7 @@ class OnDisk:
     size_bytes: int
 
 
-def find_on_disk(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[OnDisk]:
+def find_on_disk(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[ModelOnDisk]:
     """Return those of these models that are on the disk with weights.
 
     A folder counts as a model if it is the model's own, or has its name, with or without its owner.
@@ -289,56 +289,56 @@ def find_on_disk(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> l
         ids: as the hub names them.
         dirs: each model's own folder.
     """
-    found = [on_disk for each in zip(ids, dirs, strict=True) for on_disk in _of(machine, *each)]
-    return list({(on_disk.id, on_disk.dir): on_disk for on_disk in found}.values())
+    models = [on_disk for each in zip(ids, dirs, strict=True) for on_disk in _find_model(machine, *each)]
+    return list({(on_disk.id, on_disk.dir): on_disk for on_disk in models}.values())
 
 
-def _of(machine: Machine, model_id: str, own: str) -> Iterator[OnDisk]:
+def _find_model(machine: Machine, model_id: str, own_folder: str) -> Iterator[ModelOnDisk]:
     owner, _, name = model_id.rpartition("/")
     names = {item.lower() for item in (name, f"{owner}-{name}", f"{owner}--{name}", f"{owner}_{name}")}
-    folders = [machine.expand(own)]
-    for parent in FOLDERS:
-        at = machine.expand(parent) if parent.startswith("~") else machine.path(parent)
-        folders += [path for path in _folders(at) if path.name.lower() in names]
-        folders += [at / model_id] if owner else []
+    folders = [machine.expand(own_folder)]
+    for parent in COMMON_FOLDERS:
+        parent_path = machine.expand(parent) if parent.startswith("~") else machine.path(parent)
+        folders += [path for path in _list_subfolders(parent_path) if path.name.lower() in names]
+        folders += [parent_path / model_id] if owner else []
     for folder in dict.fromkeys(folders):
-        if size := _weights(folder):
-            yield OnDisk(model_id, str(folder), "own" if folder == folders[0] else "folder", size)
-    for snapshot in _snapshots(machine, model_id):
-        if size := _weights(snapshot):
-            yield OnDisk(model_id, str(snapshot), "hub cache", size)
+        if size := _model_bytes(folder):
+            yield ModelOnDisk(model_id, str(folder), "own" if folder == folders[0] else "folder", size)
+    for snapshot in _newest_snapshot(machine, model_id):
+        if size := _model_bytes(snapshot):
+            yield ModelOnDisk(model_id, str(snapshot), "hub cache", size)
 
 
-def _snapshots(machine: Machine, model_id: str) -> list[Path]:
+def _newest_snapshot(machine: Machine, model_id: str) -> list[Path]:
     """Return the newest snapshot of a model in the hub client's cache; empty if there is none."""
     home = machine.env.get("HF_HOME") or str(machine.home / ".cache/huggingface")
     hub = Path(machine.env.get("HF_HUB_CACHE") or f"{home}/hub")
-    there = _folders(hub / f"models--{model_id.replace('/', '--')}" / "snapshots")
-    return sorted((path for path in there if COMMIT.fullmatch(path.name)), key=_changed_s, reverse=True)[:1]
+    snapshots = _list_subfolders(hub / f"models--{model_id.replace('/', '--')}" / "snapshots")
+    return sorted((path for path in snapshots if COMMIT.fullmatch(path.name)), key=_modified_s, reverse=True)[:1]
 
 
-def _changed_s(path: Path) -> float:
+def _modified_s(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _folders(at: Path) -> list[Path]:
+def _list_subfolders(parent: Path) -> list[Path]:
     try:
-        return [path for path in islice(at.iterdir(), MOST_ENTRIES) if path.is_dir()]
+        return [path for path in islice(parent.iterdir(), MAX_ENTRIES) if path.is_dir()]
     except OSError:
         return []
 
 
-def _weights(folder: Path) -> int:
+def _model_bytes(folder: Path) -> int:
     """Return the total size of a folder's files, bytes; 0 if there are no weights among them."""
-    total, weights = 0, False
-    below = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
-    for path in islice(below, MOST_FILES):
+    total, has_weights = 0, False
+    paths = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
+    for path in islice(paths, MAX_FILES):
         try:
             total += path.stat().st_size
         except OSError:
             continue
-        weights = weights or path.suffix in WEIGHTS
-    return total if weights else 0
+        has_weights = has_weights or path.suffix in WEIGHT_SUFFIXES
+    return total if has_weights else 0

@@ -15,33 +15,33 @@ from typing import Any
 
 from sparkwright.host import peers
 from sparkwright.host.machine import Machine
-from sparkwright.host.models.manifest import wanted
+from sparkwright.host.models.manifest import expected_hash
 from sparkwright.secret import Secret
 
-COPY = "model copy"
+COPY_PURPOSE = "model copy"
 RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 
-def token(secrets: Mapping[str, Secret]) -> Secret | None:
+def copy_token(secrets: Mapping[str, Secret]) -> Secret | None:
     """Return the token that authorizes copying a model."""
-    return peers.token(secrets, COPY)
+    return peers.find_token(secrets, COPY_PURPOSE)
 
 
 @contextmanager
-def all_reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[list[str]]:
+def reach_all(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[list[str]]:
     """Yield all of a peer's addresses that answer, for the length of the copy. Raises Failed if none does."""
-    with peers.all_reached(urls, name, token, "remove `from` to use the hub") as found:
-        yield found
+    with peers.reach_all(urls, name, token, "remove `from` to use the hub") as reachable:
+        yield reachable
 
 
 @contextmanager
-def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
+def reach_first(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
     """Yield the first of a peer's addresses that answers, for the length of the copy. Raises Failed if none does."""
-    with peers.reached(urls, name, token, "remove `from` to use the hub") as url:
+    with peers.reach_first(urls, name, token, "remove `from` to use the hub") as url:
         yield url
 
 
-def hand_out(
+def start_server(
     machine: Machine,
     folder: Path,
     model: tuple[str, str],
@@ -55,17 +55,20 @@ def hand_out(
     Args:
         model: id, commit.
     """
-    rows = {file["path"]: [wanted(file), file["size_bytes"], os.path.realpath(folder / file["path"])] for file in files}
+    rows = {
+        file["path"]: [expected_hash(file), file["size_bytes"], os.path.realpath(folder / file["path"])]
+        for file in files
+    }
     request = {"id": model[0], "commit": model[1], "files": rows, "readers": readers, "bind": bind}
-    return peers.start(machine, "sparkwright.host.models.peer", "the model", request, token)
+    return peers.start_server(machine, "sparkwright.host.models.peer", "the model", request, token)
 
 
-class _Reader(peers.Reader):
+class _ModelHandler(peers.PeerHandler):
     """A connection. Paths are a hub's: ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
 
     def hand(self, path: str) -> None:
-        front = f"/{self.server.request['id']}/resolve/{self.server.request['commit']}/"
-        name = path.removeprefix(front) if path.startswith(front) else ""
+        prefix = f"/{self.server.request['id']}/resolve/{self.server.request['commit']}/"
+        name = path.removeprefix(prefix) if path.startswith(prefix) else ""
         row = self.server.request["files"].get(name)
         if row is None:
             self.empty(404, {"X-Error-Code": "EntryNotFound"})
@@ -73,10 +76,10 @@ class _Reader(peers.Reader):
             self._file(*row)
 
     def _file(self, etag: str, size: int, path: str) -> None:
-        first, last = _range(self.headers.get("Range", ""), size)
+        first, last = _parse_range(self.headers.get("Range", ""), size)
         if first > last and size:
             return self.empty(416, {"Content-Range": f"bytes */{size}"})
-        with open(path, "rb", opener=_without_links) as file:
+        with open(path, "rb", opener=_open_without_links) as file:
             self.send_response(206 if "Range" in self.headers else 200)
             self.send_header("ETag", f'"{etag}"')
             self.send_header("X-Repo-Commit", self.server.request["commit"])
@@ -91,16 +94,16 @@ class _Reader(peers.Reader):
         return None
 
 
-def _without_links(path: str, flags: int) -> int:
+def _open_without_links(path: str, flags: int) -> int:
     """Open a path if it is still free of links, as it was when its file was verified. Raises OSError."""
     if os.path.realpath(path) != path:
         raise PermissionError(f"{path} was replaced by a symlink")
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
-def _range(given: str, size: int) -> tuple[int, int]:
+def _parse_range(header: str, size: int) -> tuple[int, int]:
     """Return the first and the last byte of a Range header, both inclusive; the whole file if it is invalid."""
-    match = RANGE.fullmatch(given)
+    match = RANGE.fullmatch(header)
     if match is None:
         return 0, size - 1
     first, last = match.groups()
@@ -108,4 +111,4 @@ def _range(given: str, size: int) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    peers.serve(_Reader, "model-peer")
+    peers.serve(_ModelHandler, "model-peer")

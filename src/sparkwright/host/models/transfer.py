@@ -22,10 +22,10 @@ from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, hub
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.manifest import Manifest, sizes
+from sparkwright.host.models.manifest import Manifest, total_bytes
 from sparkwright.host.models.model_folders import Staging
 from sparkwright.host.module import Context
-from sparkwright.visible import first
+from sparkwright.visible import join_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +73,19 @@ class Throughput:
         return max(0.0, (done_bytes - before) / (now_s - then_s)) if now_s > then_s else 0.0
 
 
-def left(remaining_bytes: int, rate: float) -> str:
+def format_time_left(remaining_bytes: int, rate: float) -> str:
     """Return the remaining time at this rate: "40 s left", "12 min left"; "" if unknown."""
     if rate <= 0 or remaining_bytes <= 0:
         return ""
-    return f"{units.about(remaining_bytes / rate)} left"
+    return f"{units.format_rough_duration(remaining_bytes / rate)} left"
 
 
 POLL_S = 0.25
-PROOF_NICE = 15
-WORTH_BYTES = 64 * 2**20  # an attempt that kept this much more than the last counts as progress
+VERIFY_NICE = 15
+PROGRESS_BYTES = 64 * 2**20  # an attempt that kept this much more than the last counts as progress
 
 #: the mode after one that stalls
-NEXT = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
+NEXT_MODE = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
 
 @dataclass
@@ -120,17 +120,17 @@ class Transfer:
     def __post_init__(self) -> None:
         self.staging = Staging(self.manifest)
         self.missing = {file["path"]: file for file in self.files}
-        self.total_bytes = sizes(self.files)
+        self.total_bytes = total_bytes(self.files)
         self._hashing: dict[str, Future[bool]] = {}
 
     def run(self, mode: str) -> str:
         """Download until all files are verified and in place. Returns the mode used last. Raises Failed."""
-        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof", initializer=_step_back) as pool:
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof", initializer=_lower_priority) as pool:
             self._pool = pool
-            self._take_over()
-            tries, kept = 0, self._kept(mode)
+            self._verify_leftovers()
+            tries, kept_bytes = 0, self._kept(mode)
             while self.missing:
-                attempt, mode = self._attempt(mode)
+                attempt, mode = self._run_attempt(mode)
                 self._settle()
                 if not self.missing:
                     break
@@ -138,8 +138,8 @@ class Transfer:
                 if attempt.kind in ("refused", "full"):
                     self.staging.tidy(self.files, disk_is_full=attempt.kind == "full")
                     raise Failed(attempt.message, fix=attempt.fix)
-                now = self._kept(mode)
-                tries, kept = (0 if now >= kept + WORTH_BYTES else tries + 1), now
+                current_bytes = self._kept(mode)
+                tries, kept_bytes = (0 if current_bytes >= kept_bytes + PROGRESS_BYTES else tries + 1), current_bytes
                 if tries >= self.retry_policy.tries:
                     self.staging.tidy(self.files, disk_is_full=False)
                     raise self._gave_up(attempt)
@@ -149,12 +149,12 @@ class Transfer:
 
     # -- one attempt ---------------------------------------------------------------------------------------------
 
-    def _attempt(self, mode: str) -> tuple[Attempt, str]:
+    def _run_attempt(self, mode: str) -> tuple[Attempt, str]:
         """Start a child that downloads the missing files, and watch it. Returns its outcome and the mode it used."""
-        child = self._child(mode)
+        child = self._start_child(mode)
         lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=_listen, args=(child, lines), daemon=True).start()
-        attempt, moved_s, seen = Attempt(), time.monotonic(), self._on_disk()
+        threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
+        attempt, last_change_s, disk_state = Attempt(), time.monotonic(), self._disk_state()
         try:
             while True:
                 try:
@@ -169,10 +169,10 @@ class Transfer:
                     mode = line["chose"]
                     self.context.note(f"transfer: {mode} ({line['why']})", detail=True)
                 self._hear(line, attempt)
-                now = self._on_disk()
-                if now != seen or line:
-                    moved_s, seen = time.monotonic(), now
-                elif time.monotonic() - moved_s > self.stall_s:
+                current = self._disk_state()
+                if current != disk_state or line:
+                    last_change_s, disk_state = time.monotonic(), current
+                elif time.monotonic() - last_change_s > self.stall_s:
                     attempt.stalled = True
                     attempt.message = f"no data received for {self.stall_s:g} s."
                     return attempt, mode
@@ -184,7 +184,7 @@ class Transfer:
                 child.stdin.close()
             self._at.clear()
 
-    def _child(self, mode: str) -> subprocess.Popen[bytes]:
+    def _start_child(self, mode: str) -> subprocess.Popen[bytes]:
         files = [
             {key: file[key] for key in ("path", "size_bytes", "sha256", "blob_id")} for file in self.missing.values()
         ]
@@ -201,8 +201,8 @@ class Transfer:
             "again": [path for path in self.wrong if path in self.missing],
             "retries": self.retry_policy.hub_retries,
         }
-        top = str(Path(sparkwright.__file__).parents[1])
-        env = {**self.context.machine.env, "PYTHONPATH": top, "MALLOC_ARENA_MAX": "2"}
+        import_root = str(Path(sparkwright.__file__).parents[1])
+        env = {**self.context.machine.env, "PYTHONPATH": import_root, "MALLOC_ARENA_MAX": "2"}
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "sparkwright.host.models.transfer_process"],
             stdin=subprocess.PIPE,
@@ -223,7 +223,7 @@ class Transfer:
         elif "done" in line:
             self._at.pop(line["done"], None)
             self.came_from[line["done"]] = line["from"]
-            self._prove(self.missing[line["done"]])
+            self._verify_file(self.missing[line["done"]])
         elif "lost" in line and line["lost"] in (self.source.url, *self.source.also) and self.source.also:
             self.source = self.source.without(line["lost"])
             self.context.note(
@@ -234,15 +234,15 @@ class Transfer:
 
     # -- proof ---------------------------------------------------------------------------------------------------
 
-    def _take_over(self) -> None:
+    def _verify_leftovers(self) -> None:
         """Verify the complete files that an earlier run left in the staging folder."""
         for file in self.missing.values():
             if self.staging.holds(file):
-                self._prove(file)
+                self._verify_file(file)
         self._settle()
         self.wrong.clear()
 
-    def _prove(self, file: Mapping[str, Any]) -> None:
+    def _verify_file(self, file: Mapping[str, Any]) -> None:
         self._hashing[file["path"]] = self._pool.submit(self.staging.right, file)
 
     def _settle(self) -> None:
@@ -250,14 +250,14 @@ class Transfer:
         while any(not job.done() for job in self._hashing.values()):
             self.context.progress(self._done(), self.total_bytes, unit="bytes", text=f"verifying {self.source.id}")
             time.sleep(POLL_S / 10)
-        found, self._hashing = self._hashing, {}
-        for path, job in found.items():
+        jobs, self._hashing = self._hashing, {}
+        for path, job in jobs.items():
             if job.result():
                 self._base_bytes += int(self.missing[path]["size_bytes"])
                 self.staging.note(self.missing.pop(path))
             else:
                 self.wrong[path] = self.wrong.get(path, 0) + 1
-        if found:
+        if jobs:
             self.manifest.save()
 
     def _refuse_wrong_twice(self) -> None:
@@ -267,75 +267,80 @@ class Transfer:
             fix = (
                 "The hub serves content that does not match its hashes; try `transfer: plain`, or another HF_ENDPOINT."
             )
-            raise Failed(f"hash mismatch twice: {first(twice, 3)}.", fix=fix)
+            raise Failed(f"hash mismatch twice: {join_first(twice, 3)}.", fix=fix)
         once = sorted(path for path in self.wrong if path in self.missing)
         if once:
-            self.context.note(f"hash mismatch after download, retrying: {first(once, 3)}")
+            self.context.note(f"hash mismatch after download, retrying: {join_first(once, 3)}")
 
     # -- between attempts ----------------------------------------------------------------------------------------
 
     def _again(self, attempt: Attempt, mode: str, tries: int) -> str:
         """Report the failure, pause longer each time, and return the next mode: another one after a stall."""
-        following = NEXT[mode] if attempt.stalled else mode
+        next_mode = NEXT_MODE[mode] if attempt.stalled else mode
         if attempt.message:
             pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(tries)
-            how = f"Continuing with {following}" if following != mode else "Retrying"
-            self.context.note(f"{attempt.message} {how}{f' in {pause_s:g} s' if pause_s else ''}.")
+            action = f"Continuing with {next_mode}" if next_mode != mode else "Retrying"
+            self.context.note(f"{attempt.message} {action}{f' in {pause_s:g} s' if pause_s else ''}.")
             time.sleep(pause_s)
-        return following
+        return next_mode
 
     def _gave_up(self, attempt: Attempt) -> Failed:
-        there = len(self.files) - len(self.missing)
+        complete_count = len(self.files) - len(self.missing)
         message = attempt.message or "no file was downloaded."
-        have = f"{there} of {len(self.files)} missing files downloaded; still missing: {first(sorted(self.missing), 3)}"
+        summary = (
+            f"{complete_count} of {len(self.files)} missing files downloaded; still missing: "
+            f"{join_first(sorted(self.missing), 3)}"
+        )
         fix = attempt.fix or "Run it again: complete files are kept."
-        return hub.HubDown(f"{message} {have}.", fix=fix)
+        return hub.HubDown(f"{message} {summary}.", fix=fix)
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 
     def _kept(self, mode: str) -> int:
         """Return the number of bytes that the next attempt need not download."""
-        return self._done() if mode in file_transfer.SEQUENTIAL else self._base_bytes
+        return self._done() if mode in file_transfer.SEQUENTIAL_MODES else self._base_bytes
 
-    def _on_disk(self) -> tuple[int, ...]:
+    def _disk_state(self) -> tuple[int, ...]:
         """Return a value that changes with every byte received: allocated blocks, not sizes, which range requests set at once."""
-        return (len(self.missing), len(self._hashing), *(_blocks(path) for path in self._at.values()))
+        return (len(self.missing), len(self._hashing), *(_allocated_bytes(path) for path in self._at.values()))
 
     def _done(self) -> int:
         """Return the number of bytes received."""
-        full = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
-        partial = sum(_blocks(path) for path in self.staging.partial_files())
-        return min(self._base_bytes + full + partial, self.total_bytes)
+        complete_bytes = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
+        partial_bytes = sum(_allocated_bytes(path) for path in self.staging.partial_files())
+        return min(self._base_bytes + complete_bytes + partial_bytes, self.total_bytes)
 
     def _progress(self, mode: str) -> None:
         if time.monotonic() - self._reported_s < self.retry_policy.say_every_s:
             return
         self._reported_s, done = time.monotonic(), self._done()
         rate = self._rates.setdefault("", Throughput()).at(done)
-        parts = [self._part(path) for path in list(self._at) if path in self.missing]
+        parts = [self._file_progress(path) for path in list(self._at) if path in self.missing]
         parts.sort(key=lambda part: -part["done"])
-        in_all = [units.speed(rate), left(self.total_bytes - done, rate)] if rate else []
-        of_one = [_in_words(parts[0]), f"and {len(parts) - 1} more" if len(parts) > 1 else ""] if parts else []
-        text = ", ".join(word for word in [mode, *in_all, *of_one] if word)
+        overall = [units.format_rate(rate), format_time_left(self.total_bytes - done, rate)] if rate else []
+        current_file = [_format_part(parts[0]), f"and {len(parts) - 1} more" if len(parts) > 1 else ""] if parts else []
+        text = ", ".join(word for word in [mode, *overall, *current_file] if word)
         self.context.progress(done, self.total_bytes, unit="bytes", text=text, parts=parts)
 
-    def _part(self, path: str) -> dict[str, Any]:
+    def _file_progress(self, path: str) -> dict[str, Any]:
         size = int(self.missing[path]["size_bytes"])
-        done = min(_blocks(self._at[path]), size)
+        done = min(_allocated_bytes(self._at[path]), size)
         rate = self._rates.setdefault(path, Throughput()).at(done)
         left_s = round((size - done) / rate, 1) if rate else None
         return {"path": path, "done": done, "total": size, "rate": round(rate), "left_s": left_s}
 
 
-def _in_words(part: Mapping[str, Any]) -> str:
+def _format_part(part: Mapping[str, Any]) -> str:
     share = 100 * part["done"] // max(part["total"], 1)
-    ending = (
-        f" at {units.speed(part['rate'])}, {left(part['total'] - part['done'], part['rate'])}" if part["rate"] else ""
+    rate_text = (
+        f" at {units.format_rate(part['rate'])}, {format_time_left(part['total'] - part['done'], part['rate'])}"
+        if part["rate"]
+        else ""
     )
-    return f"{part['path']} {share} %{ending}".rstrip(", ")
+    return f"{part['path']} {share} %{rate_text}".rstrip(", ")
 
 
-def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | None]) -> None:
+def _read_lines(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | None]) -> None:
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
@@ -344,13 +349,13 @@ def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | 
     lines.put(None)
 
 
-def _blocks(path: Path) -> int:
+def _allocated_bytes(path: Path) -> int:
     try:
         return path.stat().st_blocks * 512
     except OSError:
         return 0
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     """Lower this thread's priority below the transfer's and the running server's: verification can wait for the last byte."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PROOF_NICE)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), VERIFY_NICE)

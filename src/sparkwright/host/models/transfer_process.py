@@ -20,7 +20,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.models import file_transfer, hub
-from sparkwright.host.models.file_transfer import SourceQueue, Way
+from sparkwright.host.models.file_transfer import SourceQueue, TransferSettings
 from sparkwright.host.models.hub import Source
 from sparkwright.secret import Secret
 from sparkwright.transport.connection import TransportError
@@ -30,14 +30,14 @@ MeasureXet = Callable[[], float]
 
 WINDOW_S = 1.0
 ANSWER_S = 5.0
-MANY = 16
+MANY_CONNECTIONS = 16
 XET_STREAMS = 8
-WORTH = 1.25  # hf_transfer and xet must be this much faster: one loses its partial files, both cost CPU
+MIN_SPEEDUP = 1.25  # hf_transfer and xet must be this much faster: one loses its partial files, both cost CPU
 SMALL_BYTES = 256 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModeChoice:
     """A transfer mode, and the reason in words."""
 
     mode: str
@@ -45,83 +45,87 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleFile:
     """A file that a measurement may read."""
 
     path: str
     size_bytes: int
 
 
-def choose(
+def choose_mode(
     source: Source,
-    files: Sequence[Sample],
-    side_by_side: int,
+    files: Sequence[SampleFile],
+    parallel_files: int,
     measure: Measure | None = None,
     measure_xet: MeasureXet | None = None,
-) -> Choice:
+) -> ModeChoice:
     """Choose a mode by a measurement of about three seconds at most, or without one if the download is small.
 
     Args:
-        side_by_side: how many files `plain` would download at once.
+        parallel_files: how many files `plain` would download at once.
         measure: returns the bytes per second of a number of connections.
         measure_xet: returns the bytes per second from the chunk store, 0.0 if the files are not in it.
     """
     total = sum(file.size_bytes for file in files)
     if total < SMALL_BYTES:
-        return Choice("plain", f"{units.size(total)} is too little to measure")
-    measure_xet = measure_xet or (lambda: measured_xet(source, files) if measure is None else 0.0)
-    rate = measure or (lambda connections: measured(source, files, connections))
-    few = min(side_by_side, sum(file.size_bytes * 50 > total for file in files)) or 1
-    rates = {"plain": rate(few), "hf_transfer": rate(MANY), "xet": measure_xet()}
+        return ModeChoice("plain", f"{units.format_size(total)} is too little to measure")
+    measure_xet = measure_xet or (lambda: measure_xet_rate(source, files) if measure is None else 0.0)
+    rate = measure or (lambda connections: measure_rate(source, files, connections))
+    few_connections = min(parallel_files, sum(file.size_bytes * 50 > total for file in files)) or 1
+    rates = {"plain": rate(few_connections), "hf_transfer": rate(MANY_CONNECTIONS), "xet": measure_xet()}
     if not any(rates.values()):
-        return Choice("plain", "no data received")
+        return ModeChoice("plain", "no data received")
     best = max(rates, key=lambda mode: rates[mode])
-    mode = best if rates[best] > WORTH * rates["plain"] else "plain"
-    ways = [f"{few} connection{'s' if few > 1 else ''} {units.speed(rates['plain'])}"]
-    ways.append(f"{MANY} connections {units.speed(rates['hf_transfer'])}")
+    mode = best if rates[best] > MIN_SPEEDUP * rates["plain"] else "plain"
+    summaries = [
+        f"{few_connections} connection{'s' if few_connections > 1 else ''} {units.format_rate(rates['plain'])}"
+    ]
+    summaries.append(f"{MANY_CONNECTIONS} connections {units.format_rate(rates['hf_transfer'])}")
     if rates["xet"]:
-        ways.append(f"xet {units.speed(rates['xet'])}")
-    return Choice(mode, ", ".join(ways))
+        summaries.append(f"xet {units.format_rate(rates['xet'])}")
+    return ModeChoice(mode, ", ".join(summaries))
 
 
-def measured_xet(source: Source, files: Sequence[Sample]) -> float:
+def measure_xet_rate(source: Source, files: Sequence[SampleFile]) -> float:
     """Return the bytes per second from the chunk store; 0.0 if the largest file is not in it, or without data."""
     window = _Window()
     largest = max(files, key=lambda file: file.size_bytes)
     try:
-        found = hub.located(source, {"path": largest.path, "size_bytes": largest.size_bytes})
+        location = hub.locate_file(source, {"path": largest.path, "size_bytes": largest.size_bytes})
     except Failed:
         return 0.0
-    if not found.xet_hash:
+    if not location.xet_hash:
         return 0.0
-    places = pairwise(n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
+    ranges = pairwise(n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
     with ThreadPoolExecutor(max_workers=XET_STREAMS) as pool:
-        reading = [
-            pool.submit(_read_xet, source, found.xet_hash, largest.size_bytes, place, window) for place in places
+        jobs = [
+            pool.submit(_read_xet, source, location.xet_hash, largest.size_bytes, place, window) for place in ranges
         ]
-        ended = threading.Timer(ANSWER_S, file_transfer.abandon)  # by then there was no data, or the window is over
-        ended.start()
-        counts = [job.result() for job in reading]
-        ended.cancel()
+        timer = threading.Timer(
+            ANSWER_S, file_transfer.abort_transfers
+        )  # by then there was no data, or the window is over
+        timer.start()
+        counts = [job.result() for job in jobs]
+        timer.cancel()
     return sum(counts) / max(window.lasted_s(), 1e-6)
 
 
-def _read_xet(source: Source, xet_hash: str, size: int, place: tuple[int, int], window: _Window) -> int:
-    got = 0
+def _read_xet(source: Source, xet_hash: str, size: int, byte_range: tuple[int, int], window: _Window) -> int:
+    received = 0
     with contextlib.suppress(Exception):  # of hf_xet; a mode that fails here is not chosen
-        for piece in file_transfer.content(source, xet_hash, size, *place):
+        for piece in file_transfer.stream_content(source, xet_hash, size, *byte_range):
             if not window.open():
                 break
-            got += len(piece)
-    return got
+            received += len(piece)
+    return received
 
 
-def measured(source: Source, files: Sequence[Sample], connections: int) -> float:
+def measure_rate(source: Source, files: Sequence[SampleFile], connections: int) -> float:
     """Return the bytes per second of a number of connections together, each at its own offset; 0.0 without data."""
     window = _Window()
-    places = [_place(files, n, connections) for n in range(connections)]
+    positions = [_pick_position(files, n, connections) for n in range(connections)]
     with ThreadPoolExecutor(max_workers=connections) as pool:
-        counts = list(pool.map(lambda place: _read(source, place[0], place[1], window), places))
+        counts = list(pool.map(lambda place: _read(source, place[0], place[1], window), positions))
     return sum(counts) / max(window.lasted_s(), 1e-6)
 
 
@@ -143,25 +147,25 @@ class _Window:
         return time.monotonic() - self._began_s if self._began_s is not None else 0.0
 
 
-def _place(files: Sequence[Sample], n: int, connections: int) -> tuple[str, int]:
+def _pick_position(files: Sequence[SampleFile], n: int, connections: int) -> tuple[str, int]:
     """Return a file and an offset for the n-th connection, far from the others'."""
     largest = sorted(files, key=lambda file: -file.size_bytes)[:connections]
     file = largest[n % len(largest)]
-    turns = -(-connections // len(largest))
-    return file.path, (n // len(largest)) * file.size_bytes // turns
+    rounds = -(-connections // len(largest))
+    return file.path, (n // len(largest)) * file.size_bytes // rounds
 
 
 def _read(source: Source, path: str, offset: int, window: _Window) -> int:
-    got = 0
+    received = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
         contextlib.suppress(Failed, TransportError),
-        hub.opened("GET", source.address(path), headers, silence_s=ANSWER_S) as answer,
+        hub.open_stream("GET", source.address(path), headers, silence_s=ANSWER_S) as answer,
     ):
         pieces = iter(answer if answer.status < 300 else ())
         while window.open() and (data := next(pieces, b"")):
-            got += len(data)
-    return got
+            received += len(data)
+    return received
 
 
 # The process that transfers files: a child of the runner, so that a stalled transfer can be killed and restarted.
@@ -171,10 +175,10 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
 # {"lost": url, "message": why, while another address is left}, {"chose": mode, "why": ...}, {"failed": path, "kind":
 # "down", "full" or "refused", "message": ..., "fix": ...}.
 
-SIDE_BY_SIDE = 8
+PARALLEL_FILES = 8
 PR_SET_PDEATHSIG = 1
 
-_saying = threading.Lock()
+_output_lock = threading.Lock()
 
 
 def main() -> None:
@@ -185,61 +189,72 @@ def main() -> None:
     source = hub.Source(request["url"], request["id"], request["commit"], token, tuple(request["also"]))
     staging, files, mode = Path(request["staging"]), request["files"], request["mode"]
     if mode == "auto":
-        samples = [Sample(file["path"], file["size_bytes"]) for file in files]
-        choice = choose(source, samples, SIDE_BY_SIDE)
+        samples = [SampleFile(file["path"], file["size_bytes"]) for file in files]
+        choice = choose_mode(source, samples, PARALLEL_FILES)
         mode = choice.mode
-        _say({"chose": mode, "why": choice.why})
-    file_transfer.bound_process(files, mode)
-    file_transfer.prepare(staging, mode)
-    way = Way(mode, request["retries"])
-    one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES]
-    together = [file for file in files if file not in one_by_one]
-    again, queue = set(request["again"]), SourceQueue(source.each)
-    for some, workers in ((together, SIDE_BY_SIDE), (one_by_one, 1)):
-        _fetch_all(queue, some, staging, way, again, workers)
+        _write_event({"chose": mode, "why": choice.why})
+    file_transfer.limit_process(files, mode)
+    file_transfer.prepare_folder(staging, mode)
+    settings = TransferSettings(mode, request["retries"])
+    sequential_files = [
+        file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES
+    ]
+    parallel_files = [file for file in files if file not in sequential_files]
+    wrong_paths, queue = set(request["again"]), SourceQueue(source.each)
+    for batch, workers in ((parallel_files, PARALLEL_FILES), (sequential_files, 1)):
+        _download_all(queue, batch, staging, settings, wrong_paths, workers)
 
 
-def _fetch_all(
-    queue: SourceQueue, files: Sequence[Mapping[str, Any]], staging: Path, way: Way, again: set[str], workers: int
+def _download_all(
+    queue: SourceQueue,
+    files: Sequence[Mapping[str, Any]],
+    staging: Path,
+    settings: TransferSettings,
+    wrong_paths: set[str],
+    workers: int,
 ) -> None:
     ordered = sorted(files, key=lambda file: -int(file["size_bytes"]))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(lambda file: _fetch(queue, file, staging, way, file["path"] in again), ordered))
+        list(pool.map(lambda file: _download(queue, file, staging, settings, file["path"] in wrong_paths), ordered))
 
 
-def _fetch(queue: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> None:
+def _download(
+    queue: SourceQueue, file: Mapping[str, Any], staging: Path, settings: TransferSettings, discard_partial: bool
+) -> None:
     path = file["path"]
     try:
-        _say({"begin": path, "partial": str(file_transfer.partial(staging, file))})
-        source = _fetched(queue, file, staging, way, again)
-        _say({"done": path, "from": source.url})
+        _write_event({"begin": path, "partial": str(file_transfer.partial_path(staging, file))})
+        source = _download_from_any(queue, file, staging, settings, discard_partial)
+        _write_event({"done": path, "from": source.url})
     except SparkwrightError as error:
         kind = "down" if isinstance(error, hub.HubDown) else "full" if isinstance(error, hub.DiskFull) else "refused"
-        _say({"failed": path, "kind": kind, "message": error.message, "fix": error.fix})
+        _write_event({"failed": path, "kind": kind, "message": error.message, "fix": error.fix})
         os._exit(0)
     except BaseException as error:
         message = f"the transfer failed: {type(error).__name__}: {error}."
-        _say({"failed": path, "kind": "refused", "message": message, "fix": ""})
+        _write_event({"failed": path, "kind": "refused", "message": message, "fix": ""})
         os._exit(0)
 
 
-def _fetched(queue: SourceQueue, file: Mapping[str, Any], staging: Path, way: Way, again: bool) -> hub.Source:
+def _download_from_any(
+    queue: SourceQueue, file: Mapping[str, Any], staging: Path, settings: TransferSettings, discard_partial: bool
+) -> hub.Source:
     """Download a file, from the peer's next address after a failure. Returns the source that delivered the last part."""
     while True:
         source = queue.take(file["size_bytes"])
         try:
-            file_transfer.fetch(source, file, staging, way, again=again)
+            file_transfer.download_file(source, file, staging, settings, discard_partial=discard_partial)
             return source
         except hub.HubDown as error:
-            if not queue.lose(source):
+            if not queue.exclude(source):
                 raise
-            _say({"lost": source.url, "message": error.message})
+            _write_event({"lost": source.url, "message": error.message})
         finally:
             queue.done(source, file["size_bytes"])
 
 
-def _say(line: dict[str, Any]) -> None:
-    with _saying:
+def _write_event(line: dict[str, Any]) -> None:
+    with _output_lock:
         os.write(1, json.dumps(line).encode() + b"\n")
 
 

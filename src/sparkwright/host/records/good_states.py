@@ -17,63 +17,63 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.host.records.state_shapes import GOOD
-from sparkwright.host.state import OF_SERVER, SERVERS, StateFolder
-from sparkwright.trust.shapes import listed
+from sparkwright.host.records.state_shapes import VERIFIED_STATE
+from sparkwright.host.state import SERVER_RECORDS, SERVERS_FOLDER, StateFolder
+from sparkwright.trust.shapes import select_valid
 
-KEPT = 5
+MAX_KEPT = 5
 #: fields of a spec that do not affect what is served
-UNESSENTIAL = ("image_ids", "caches")
+IGNORED_SPEC_FIELDS = ("image_ids", "caches")
 
 
-def last(state: StateFolder) -> dict[str, Any]:
+def load_last(state: StateFolder) -> dict[str, Any]:
     """Return the last verified state, which has at least its container's name; empty if there is none."""
-    return _usable(state.read("verified"))
+    return _validate(state.read("verified"))
 
 
-def before(state: StateFolder) -> list[dict[str, Any]]:
+def load_earlier(state: StateFolder) -> list[dict[str, Any]]:
     """Return the verified states before the last one, newest first."""
-    kept = (state.read("verified_before") or {}).get("states", [])
-    return [row for row in map(_usable, listed(GOOD, kept)) if row]
+    states = (state.read("verified_before") or {}).get("states", [])
+    return [row for row in map(_validate, select_valid(VERIFIED_STATE, states)) if row]
 
 
-def spec_of(state: StateFolder, container_id: str) -> dict[str, Any]:
+def find_spec(state: StateFolder, container_id: str) -> dict[str, Any]:
     """Return the spec with which a container was verified; empty if it never was."""
-    states = (last(state), *before(state))
+    states = (load_last(state), *load_earlier(state))
     return next((row["spec"] for row in states if row.get("container_id") == container_id), {})
 
 
-def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
-    return good if good and (good.get("spec") or {}).get("name") else {}
+def _validate(state: dict[str, Any] | None) -> dict[str, Any]:
+    return state if state and (state.get("spec") or {}).get("name") else {}
 
 
-def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
+def save_verified(state: StateFolder, new_state: dict[str, Any], *, rolled_back: bool = False) -> None:
     """Record this as the last verified state.
 
     A rollback forgets the states after the one it returns to; a deploy forgets none.
     """
-    was, older = last(state), before(state)
-    script = next((row["script"] for row in (was, *older) if row.get("script") and same(row, now)), "")
-    now = {"script": script, **now} if script else now
-    if was.get("generation") and was.get("container_id") == now.get("container_id"):
-        now["generation"] = was["generation"]  # a restart: the other members' containers are the same
-    again = next((n for n, row in enumerate(older) if same(row, now)), None)
-    if again is not None and rolled_back:
-        older = older[again + 1 :]
-    elif was and not same(was, now):
-        older = [was, *(row for row in older if not same(row, now))]
-    state.write("verified_before", {"states": older[:KEPT]})
-    state.write("verified", now)
+    previous, older = load_last(state), load_earlier(state)
+    script = next((row["script"] for row in (previous, *older) if row.get("script") and is_same(row, new_state)), "")
+    new_state = {"script": script, **new_state} if script else new_state
+    if previous.get("generation") and previous.get("container_id") == new_state.get("container_id"):
+        new_state["generation"] = previous["generation"]  # a restart: the other members' containers are the same
+    match_index = next((n for n, row in enumerate(older) if is_same(row, new_state)), None)
+    if match_index is not None and rolled_back:
+        older = older[match_index + 1 :]
+    elif previous and not is_same(previous, new_state):
+        older = [previous, *(row for row in older if not is_same(row, new_state))]
+    state.write("verified_before", {"states": older[:MAX_KEPT]})
+    state.write("verified", new_state)
 
 
-def same(first: dict[str, Any], other: dict[str, Any]) -> bool:
+def is_same(first: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return True if two states serve the same: container settings and model revision, in whichever container."""
-    return essence(first) == essence(other)
+    return served_identity(first) == served_identity(other)
 
 
-def essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def served_identity(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """Return what a state serves: the container's spec and the model's commit, or the commits of all its models."""
-    spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in UNESSENTIAL}
+    spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in IGNORED_SPEC_FIELDS}
     commits = [model.get("commit") for model in models_of(state)]
     return spec, commits if len(commits) > 1 else next(iter(commits), None)
 
@@ -84,52 +84,52 @@ def models_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [model, *model.get("models", ())] if model else []
 
 
-def settle_records(state: StateFolder, server: str, alone: str) -> StateFolder:
+def resolve_records(state: StateFolder, server: str, only_server: str) -> StateFolder:
     """Return the state folder of a run, after moving its server's records to their place.
 
     Args:
         server: the container's name if the host serves several; empty if it serves one.
-        alone: the container's name of the only server.
+        only_server: the container's name of the only server.
     """
     root = StateFolder(state.path)
     if server:
-        here = StateFolder(state.path, server)
-        if last(root).get("spec", {}).get("name") == server and not last(here):
-            _move(root, here)
-        here.memory_made()
-        return here
-    was = StateFolder(state.path, alone)
-    if alone and was.memory.is_dir() and not last(root):
-        _move(was, root)
+        own_folder = StateFolder(state.path, server)
+        if load_last(root).get("spec", {}).get("name") == server and not load_last(own_folder):
+            _move_records(root, own_folder)
+        own_folder.ensure_records_folder()
+        return own_folder
+    named_folder = StateFolder(state.path, only_server)
+    if only_server and named_folder.memory.is_dir() and not load_last(root):
+        _move_records(named_folder, root)
         with contextlib.suppress(OSError):
-            was.memory.rmdir()
-            (state.path / SERVERS).rmdir()
+            named_folder.memory.rmdir()
+            (state.path / SERVERS_FOLDER).rmdir()
     return root
 
 
-def of_all_servers(state: StateFolder) -> Iterator[dict[str, Any]]:
+def iter_all_servers(state: StateFolder) -> Iterator[dict[str, Any]]:
     """Yield the verified states of all servers of a host, each server's last one first."""
     for server in StateFolder(state.path).servers():
-        yield from (found for found in (last(server), *before(server)) if found)
+        yield from (found for found in (load_last(server), *load_earlier(server)) if found)
 
 
-def _move(source: StateFolder, target: StateFolder) -> None:
+def _move_records(source: StateFolder, target: StateFolder) -> None:
     """Move a server's records, `verified` last, so that an interrupted move is repeated."""
-    to = target.memory_made()
-    found = [path for path in source.memory.iterdir() if _of_server(path)]
-    for path in sorted(found, key=lambda path: path.name == "verified.json"):
-        _put(path, to / path.name)
+    folder = target.ensure_records_folder()
+    paths = [path for path in source.memory.iterdir() if _is_server_record(path)]
+    for path in sorted(paths, key=lambda path: path.name == "verified.json"):
+        _move_path(path, folder / path.name)
 
 
-def _put(path: Path, at: Path) -> None:
+def _move_path(path: Path, target: Path) -> None:
     """Move a file, replacing an existing one; merge a folder into an existing one."""
-    if not (path.is_dir() and at.is_dir()):
-        path.rename(at)
+    if not (path.is_dir() and target.is_dir()):
+        path.rename(target)
         return
     for item in path.iterdir():
-        _put(item, at / item.name)
+        _move_path(item, target / item.name)
     path.rmdir()
 
 
-def _of_server(path: Path) -> bool:
-    return path.name.partition(".")[0] in OF_SERVER and not path.name.endswith(".lock")
+def _is_server_record(path: Path) -> bool:
+    return path.name.partition(".")[0] in SERVER_RECORDS and not path.name.endswith(".lock")

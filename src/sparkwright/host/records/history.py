@@ -20,20 +20,20 @@ from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.trust import private
-from sparkwright.trust.bounds import parsed
+from sparkwright.trust.bounds import parse_bounded_json
 
 FILE = "history.jsonl"
-KEPT = 500
+MAX_LINES = 500
 #: the action after which an earlier state is the last verified one, and those after it no longer count
 ROLLED_BACK = "rolled back"
 
 
-def append(context: Context, what: str, **more: Any) -> None:
+def append(context: Context, action: str, **fields: Any) -> None:
     """Append one line. A full disk must not keep a server from being restored: then the line is lost, with a note."""
-    row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
-    row |= {"cluster": place} if (place := _place(context)) else {}
+    row = {"time": round(time.time(), 3), "run": context.run_id, "who": requester(context), "what": action, **fields}
+    row |= {"cluster": rank} if (rank := _cluster_rank(context)) else {}
     try:
-        with open(context.state.memory_made() / FILE, "ab", opener=private.opener) as file:
+        with open(context.state.ensure_records_folder() / FILE, "ab", opener=private.opener) as file:
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -48,25 +48,25 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
     except OSError:
         return []
     rows = []
-    for line in reversed(lines[-KEPT:]):
+    for line in reversed(lines[-MAX_LINES:]):
         with contextlib.suppress(ValueError):
-            rows.append(parsed(line))
+            rows.append(parse_bounded_json(line))
     return [row for row in rows if isinstance(row, dict)]
 
 
-def who(context: Context) -> str:
+def requester(context: Context) -> str:
     """Return user@laptop of this run, from its plan."""
-    return str(_plan(context).get("who", ""))
+    return str(_load_plan(context).get("who", ""))
 
 
-def _place(context: Context) -> str:
+def _cluster_rank(context: Context) -> str:
     """Return the host's place in the cluster of this run: "rank 0 of pair"; empty for a host of its own."""
     try:
-        cluster = Cluster.from_json(_plan(context).get("cluster"))
+        cluster = Cluster.from_json(_load_plan(context).get("cluster"))
     except ValueError:
         return ""
     return f"rank {cluster.rank} of {cluster.name}"
 
 
-def _plan(context: Context) -> dict[str, Any]:
-    return journal.plan_of(context.state.path / "runs" / context.run_id)
+def _load_plan(context: Context) -> dict[str, Any]:
+    return journal.read_plan(context.state.path / "runs" / context.run_id)

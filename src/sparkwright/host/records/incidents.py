@@ -25,16 +25,16 @@ from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, newest_first, write_atomically
 from sparkwright.protocol.event_reader import INCIDENT_FILES
 from sparkwright.trust import secret_patterns
-from sparkwright.trust.bounds import parsed
+from sparkwright.trust.bounds import parse_bounded_json
 from sparkwright.trust.redact import Redactor
-from sparkwright.visible import in_json
+from sparkwright.visible import escape_json
 
 FOLDER = "incidents"
-KEPT = 20
+MAX_INCIDENTS = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
 #: files whose strings are masked one by one, since they are JSON
-_JSON = ("about.json", "inspect.json", "plan.json", "events.jsonl")
+_JSON_FILES = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 
 
 def save(context: Context, name: str, why: str) -> Path:
@@ -43,11 +43,11 @@ def save(context: Context, name: str, why: str) -> Path:
     A file that is not available holds the reason; a full disk ends the bundle, never the run.
     """
     folder = context.state.folder(FOLDER, context.run_id)
-    given = (secret.reveal() for secret in context.secrets.values())
-    redactor = Redactor([*given, *server_keys.kept(context.state)])
-    for file, read in _parts(context, name, why):
+    run_secrets = (secret.reveal() for secret in context.secrets.values())
+    redactor = Redactor([*run_secrets, *server_keys.list_keys(context.state)])
+    for file, read in _iter_parts(context, name, why):
         try:
-            text = read() if file in _JSON else secret_patterns.text(read())
+            text = read() if file in _JSON_FILES else secret_patterns.mask_text(read())
         except Exception as error:  # the engine may be the cause
             kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
             text = f"not available:  {kind}{error}\n"
@@ -56,68 +56,68 @@ def save(context: Context, name: str, why: str) -> Path:
         except OSError as error:
             context.note(f"cannot save {file} of the incident: {error.strerror}")
             break
-    for old in bundles(context.state)[KEPT:]:
+    for old in list_bundles(context.state)[MAX_INCIDENTS:]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
-def bundles(state: StateFolder) -> list[Path]:
+def list_bundles(state: StateFolder) -> list[Path]:
     """Return the bundles that are kept, newest first."""
     return newest_first(path for path in (state.path / FOLDER).glob("*") if path.is_dir())
 
 
-def of_server(state: StateFolder) -> list[Path]:
+def list_server_bundles(state: StateFolder) -> list[Path]:
     """Return the bundles of this folder's server; all of them for a host's only server."""
-    return [bundle for bundle in bundles(state) if state.server in ("", _container(bundle))]
+    return [bundle for bundle in list_bundles(state) if state.server in ("", _container_of(bundle))]
 
 
-def _container(folder: Path) -> str:
+def _container_of(folder: Path) -> str:
     try:
-        about = parsed((folder / "about.json").read_bytes())
+        record = parse_bounded_json((folder / "about.json").read_bytes())
     except (OSError, ValueError):
         return ""
-    return str(about.get("container", "")).removesuffix(containers.INTERIM) if isinstance(about, dict) else ""
+    return str(record.get("container", "")).removesuffix(containers.INTERIM_SUFFIX) if isinstance(record, dict) else ""
 
 
-def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
+def iter_files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
     """Yield names and texts of a bundle. The events are the run's own, which continued after the bundle was written."""
     for path in sorted(path for path in folder.iterdir() if path.name in INCIDENT_FILES):
-        full = run_folder / path.name if path.name == "events.jsonl" else path
-        text = (full if full.exists() else path).read_text(errors="replace")
-        text = _masked_lines(text) if path.suffix == ".jsonl" else text
+        source = run_folder / path.name if path.name == "events.jsonl" else path
+        text = (source if source.exists() else path).read_text(errors="replace")
+        text = _mask_lines(text) if path.suffix == ".jsonl" else text
         yield (
             path.name,
-            in_json(text) if path.suffix in (".json", ".jsonl") else text,
+            escape_json(text) if path.suffix in (".json", ".jsonl") else text,
         )  # the laptop's escapes are not JSON's
 
 
-def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
+def _iter_parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield the files of a bundle and the functions that return their contents, the most important first."""
-    about = {"time": time.time(), "run": context.run_id, "container": name, "why": secret_patterns.text(why)}
+    record = {"time": time.time(), "run": context.run_id, "container": name, "why": secret_patterns.mask_text(why)}
     run = context.state.path / "runs" / context.run_id
     machine = context.machine
-    yield "about.json", lambda: json.dumps(about, indent=1) + "\n"
-    yield "container.log", lambda: "\n".join(log_reader.last_lines(context.docker(), name, LOG_LINES)) + "\n"
-    yield "inspect.json", lambda: json.dumps(redacted(containers.inspect(context.docker(), name) or {}), indent=1)
+    yield "about.json", lambda: json.dumps(record, indent=1) + "\n"
+    yield "container.log", lambda: "\n".join(log_reader.read_last_lines(context.docker(), name, LOG_LINES)) + "\n"
+    yield "inspect.json", lambda: json.dumps(redact_inspect(containers.inspect(context.docker(), name) or {}), indent=1)
     yield "meminfo", lambda: machine.path("/proc/meminfo").read_text()
-    yield "memory.txt", lambda: _samples(context)
-    yield "holders.txt", lambda: "\n".join(holders.table(holders.inspect(context))) + "\n"
-    yield "dmesg.txt", lambda: _dmesg(context)
-    yield "docker-ps.txt", lambda: _containers(context)
-    yield "nvidia-smi.txt", lambda: machine.run(nvidia_smi.TABLE, timeout_s=10).out
-    yield "plan.json", lambda: _masked_lines((run / "plan.json").read_text())
-    yield "events.jsonl", lambda: _masked_lines((run / "events.jsonl").read_text())
+    yield "memory.txt", lambda: _format_samples(context)
+    yield "holders.txt", lambda: "\n".join(holders.format_table(holders.inspect(context))) + "\n"
+    yield "dmesg.txt", lambda: _read_dmesg(context)
+    yield "docker-ps.txt", lambda: _format_containers(context)
+    yield "nvidia-smi.txt", lambda: machine.run(nvidia_smi.TABLE_COMMAND, timeout_s=10).out
+    yield "plan.json", lambda: _mask_lines((run / "plan.json").read_text())
+    yield "events.jsonl", lambda: _mask_lines((run / "events.jsonl").read_text())
 
 
-def _samples(context: Context) -> str:
+def _format_samples(context: Context) -> str:
     """Return the memory samples that the start guards of this run recorded."""
     paths = sorted((context.state.path / start_guard.FOLDER).glob(f"{context.run_id}-*"))
     if not paths:
         return "not available:  no start of this run was guarded\n"
-    return "\n".join(line for path in paths for line in (path.name, *start_guard.timeline(path), "")) + "\n"
+    return "\n".join(line for path in paths for line in (path.name, *start_guard.format_timeline(path), "")) + "\n"
 
 
-def _dmesg(context: Context) -> str:
+def _read_dmesg(context: Context) -> str:
     """Return the kernel's last lines. Reading them needs root if kernel.dmesg_restrict is set, as on DGX OS."""
     for argv in (
         ["dmesg", "--ctime"],
@@ -130,24 +130,24 @@ def _dmesg(context: Context) -> str:
     return "not available:  the kernel log is readable by root only (`sudo dmesg`)\n"
 
 
-def _masked_lines(text: str) -> str:
+def _mask_lines(text: str) -> str:
     """Mask secrets in lines of JSON; a line that a full disk cut off is masked as text."""
-    return "".join(f"{_masked(line)}\n" for line in text.splitlines())
+    return "".join(f"{_mask_line(line)}\n" for line in text.splitlines())
 
 
-def _masked(line: str) -> str:
+def _mask_line(line: str) -> str:
     try:
-        return json.dumps(secret_patterns.leaves(parsed(line.encode())), ensure_ascii=False)
+        return json.dumps(secret_patterns.mask_texts(parse_bounded_json(line.encode())), ensure_ascii=False)
     except ValueError:
-        return secret_patterns.text(line)
+        return secret_patterns.mask_text(line)
 
 
-def _containers(context: Context) -> str:
+def _format_containers(context: Context) -> str:
     rows = context.docker().api.containers(all=True)
     return "".join(f"{row['Names'][0].lstrip('/')}  {row['State']}  {row['Image']}\n" for row in rows)
 
 
-def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
+def redact_inspect(inspected: dict[str, Any]) -> dict[str, Any]:
     """Return an inspect without values that are named or formatted like a secret."""
-    shown: dict[str, Any] = secret_patterns.shown(inspected)
-    return shown
+    masked: dict[str, Any] = secret_patterns.mask_value(inspected)
+    return masked

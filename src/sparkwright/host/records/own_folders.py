@@ -17,20 +17,20 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
-from sparkwright.trust.model_files import FOLDER as FILES_FOLDER
+from sparkwright.trust.model_files import RECIPE_FILES_FOLDER as FILES_FOLDER
 
-SHARE = ".local/share/sparkwright"
+SHARE_FOLDER = ".local/share/sparkwright"
 #: limit of counted entries
-MOST_ENTRIES = 500_000
+MAX_ENTRIES = 500_000
 
 
 #: folders that a gateway mounts, below the state folder (host/gateway/place.py)
 GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
 
 
-def of(home: Path) -> tuple[Path, Path]:
+def share_and_state(home: Path) -> tuple[Path, Path]:
     """Return both folders, whether they exist or not."""
-    return home / SHARE, StateFolder.of(home).path
+    return home / SHARE_FOLDER, StateFolder.of(home).path
 
 
 def disk_bytes(path: Path) -> int:
@@ -41,25 +41,25 @@ def disk_bytes(path: Path) -> int:
     total = count = 0
     with contextlib.suppress(OSError):
         total = path.lstat().st_blocks * 512
-    waiting = [path] if path.is_dir() and not path.is_symlink() else []
-    while waiting and count < MOST_ENTRIES:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as found:
-            for entry in found:
+    pending = [path] if path.is_dir() and not path.is_symlink() else []
+    while pending and count < MAX_ENTRIES:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
                 count += 1
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
+                    pending.append(Path(entry.path))
                 with contextlib.suppress(OSError):
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
-                if count >= MOST_ENTRIES:
+                if count >= MAX_ENTRIES:
                     break
     return total
 
 
-def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
+def iter_mounts(context: Context, *, exclude: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
     """Yield (container, source) for each of this host's paths that a container, running or not, has mounted.
 
     Args:
-        without: names of containers to leave out.
+        exclude: names of containers to leave out.
 
     Raises:
         Failed: The engine cannot be queried.
@@ -67,55 +67,55 @@ def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple
     api = context.docker().api
     for row in api.containers(all=True):
         name = row["Names"][0].lstrip("/")
-        for mount in (api.inspect_container(row["Id"]).get("Mounts") or ()) if name not in without else ():
+        for mount in (api.inspect_container(row["Id"]).get("Mounts") or ()) if name not in exclude else ():
             if mount.get("Source"):
                 yield name, Path(mount["Source"])
 
 
-def files_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
+def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Path, str]:
     """Return the files of sparkwright that a container needs to start again, with the reason.
 
     The servers' key files, recipes' files, and a gateway's folders. All of them if the engine cannot be queried.
 
     Args:
-        without: as in `mounts`.
+        exclude: as in `mounts`.
     """
-    state = of(context.machine.home)[1]
+    state = share_and_state(context.machine.home)[1]
     gateway = (state / folder for folder in GATEWAY_FOLDERS if (state / folder).is_dir())
-    found = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"), *gateway)
-    files = [path for path in found if not path.is_symlink()]
+    candidates = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"), *gateway)
+    files = [path for path in candidates if not path.is_symlink()]
     if not files:
         return {}
     try:
-        users = {source: name for name, source in mounts(context, without=without)}
+        users = {source: name for name, source in iter_mounts(context, exclude=exclude)}
     except SparkwrightError:
         return dict.fromkeys(files, "Docker does not say whether a container mounts it")
     return {path: f"mounted by {users[path]}" for path in files if path in users}
 
 
-def remove(home: Path, kept: Collection[Path] = ()) -> None:
+def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
     """Remove both folders, and their parents if those are empty then.
 
     Each folder is renamed first: a process that starts meanwhile creates a new one and never sees half of the old.
 
     Args:
-        kept: files below them that stay.
+        keep: files below them that stay.
     """
-    for folder in of(home):
+    for folder in share_and_state(home):
         if not folder.exists():
             continue
-        away = folder.with_name(f".{folder.name}.removed.{os.urandom(6).hex()}")
-        folder.rename(away)
-        for path in kept:
+        renamed = folder.with_name(f".{folder.name}.removed.{os.urandom(6).hex()}")
+        folder.rename(renamed)
+        for path in keep:
             if path.is_relative_to(folder):
-                private.folder(folder)
-                private.folder(path.parent)
-                (away / path.relative_to(folder)).rename(path)  # the same file: a container has it mounted
-        shutil.rmtree(away, ignore_errors=True)
-        remove_empty(folder.parent, home)
+                private.create_folder(folder)
+                private.create_folder(path.parent)
+                (renamed / path.relative_to(folder)).rename(path)  # the same file: a container has it mounted
+        shutil.rmtree(renamed, ignore_errors=True)
+        remove_empty_folders(folder.parent, home)
 
 
-def remove_empty(folder: Path, home: Path) -> None:
+def remove_empty_folders(folder: Path, home: Path) -> None:
     """Remove an empty folder below the home, and its parents as far as they are empty then."""
     while folder != home and folder.is_relative_to(home):
         try:

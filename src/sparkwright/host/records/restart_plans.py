@@ -23,34 +23,36 @@ from sparkwright.trust.redact import Redactor
 
 FOLDER = "restart_plans"
 #: the name of the result with the reason of the check that requested the restart: {"why": a sentence}
-CHECK = "health_check"
-BRINGS = "`invoke health.install --heal restart` brings one, with the recipe that was verified; else `invoke deploy`."
+CHECK_RESULT = "health_check"
+PLAN_FIX = "`invoke health.install --heal restart` brings one, with the recipe that was verified; else `invoke deploy`."
 
 
-def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None:
+def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> None:
     """Store a plan from the laptop, if it restarts the last verified state.
 
     Args:
-        given: the plan, in the form of the file.
+        record: the plan, in the form of the file.
 
     Raises:
         Refused: It is not a valid plan, or contains a secret.
     """
-    good = good_states.last(state)
-    if not good or state.read(_name(good)) == given:
+    verified = good_states.load_last(state)
+    if not verified or state.read(_record_name(verified)) == record:
         return
-    if not _restarts(_plan(given), good) or ("wake" in given and not _restarts(_plan(given["wake"]), good)):
+    if not _is_restart_of(_parse_plan(record), verified) or (
+        "wake" in record and not _is_restart_of(_parse_plan(record["wake"]), verified)
+    ):
         return
-    if hidden.hides(json.dumps(given, ensure_ascii=False).encode(errors="replace")):
+    if redactor.has_secret(json.dumps(record, ensure_ascii=False).encode(errors="replace")):
         raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
-    state.write(_name(good), dict(given))
-    needed = {_name(row) for row in (good, *good_states.before(state))}
+    state.write(_record_name(verified), dict(record))
+    needed = {_record_name(row) for row in (verified, *good_states.load_earlier(state))}
     for path in (state.memory / FOLDER).glob("*.json"):
         if f"{FOLDER}/{path.stem}" not in needed:
             path.unlink(missing_ok=True)
 
 
-def usable(state: StateFolder, runtime: str) -> Plan:
+def load_usable(state: StateFolder, runtime: str) -> Plan:
     """Return the plan that restarts the last verified state.
 
     Args:
@@ -59,72 +61,74 @@ def usable(state: StateFolder, runtime: str) -> Plan:
     Raises:
         Refused: There is none, or another version of sparkwright compiled it.
     """
-    good = good_states.last(state)
-    kept = state.read(_name(good))
-    if kept is None:
-        raise Refused("no restart plan is kept for what was verified.", fix=BRINGS)
-    return _usable(kept, kept, good, runtime)
+    verified = good_states.load_last(state)
+    record = state.read(_record_name(verified))
+    if record is None:
+        raise Refused("no restart plan is kept for what was verified.", fix=PLAN_FIX)
+    return _validate_plan(record, record, verified, runtime)
 
 
-def wake(state: StateFolder) -> dict[str, Any]:
+def read_wake(state: StateFolder) -> dict[str, Any]:
     """Return how requests change the turn of the last verified server, as the laptop wrote it; empty if they do not."""
-    return dict((state.read(_name(good_states.last(state))) or {}).get("wake") or {})
+    return dict((state.read(_record_name(good_states.load_last(state))) or {}).get("wake") or {})
 
 
-def usable_switch(state: StateFolder, runtime: str) -> Plan:
+def load_usable_switch(state: StateFolder, runtime: str) -> Plan:
     """Return the plan that switches to the last verified server of this folder. Raises Refused as `usable`."""
-    good = good_states.last(state)
-    kept = state.read(_name(good)) or {}
-    if "wake" not in kept:
-        raise Refused("no plan of a switch to it is kept.", fix=BRINGS)
-    return _usable(kept, kept["wake"], good, runtime)
+    verified = good_states.load_last(state)
+    record = state.read(_record_name(verified)) or {}
+    if "wake" not in record:
+        raise Refused("no plan of a switch to it is kept.", fix=PLAN_FIX)
+    return _validate_plan(record, record["wake"], verified, runtime)
 
 
-def _usable(kept: Mapping[str, Any], given: Mapping[str, Any], good: Mapping[str, Any], runtime: str) -> Plan:
-    if kept["runtime"] != runtime:
+def _validate_plan(
+    record: Mapping[str, Any], plan_record: Mapping[str, Any], verified: Mapping[str, Any], runtime: str
+) -> Plan:
+    if record["runtime"] != runtime:
         raise Refused(
             "the restart plan was made by another version of sparkwright.",
             fix="`invoke health.install --heal restart` brings the plan and the health check up to date.",
         )
-    plan = _plan(given)
-    if not _restarts(plan, good):
-        raise Refused("the restart plan is of another server.", fix=BRINGS)
+    plan = _parse_plan(plan_record)
+    if not _is_restart_of(plan, verified):
+        raise Refused("the restart plan is of another server.", fix=PLAN_FIX)
     return plan
 
 
-def cluster_of(state: StateFolder) -> Cluster | None:
+def read_cluster(state: StateFolder) -> Cluster | None:
     """Return the cluster of the last verified state, from its restart plan; None if unknown."""
-    kept = state.read(_name(good_states.last(state))) or {}
+    record = state.read(_record_name(good_states.load_last(state))) or {}
     try:
-        return Plan.from_json(kept["plan"]).cluster
+        return Plan.from_json(record["plan"]).cluster
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def restarted_by(plan: Plan) -> dict[str, Any]:
+def restarted_state(plan: Plan) -> dict[str, Any]:
     """Return the state that a plan verifies last, in the form of `good_states`; empty if it is not known in advance."""
-    granted = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
-    state = {name: granted[-1].args.get(name) for name in ("spec", "model")} if granted else {}
+    grants = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
+    state = {name: grants[-1].args.get(name) for name in ("spec", "model")} if grants else {}
     return state if all(isinstance(item, dict) for item in state.values()) else {}
 
 
-def _restarts(plan: Plan, good: Mapping[str, Any]) -> bool:
-    return name_of(restarted_by(plan)) == name_of(good)
+def _is_restart_of(plan: Plan, verified: Mapping[str, Any]) -> bool:
+    return state_hash(restarted_state(plan)) == state_hash(verified)
 
 
-def _plan(kept: Mapping[str, Any]) -> Plan:
+def _parse_plan(record: Mapping[str, Any]) -> Plan:
     try:
-        return Plan.from_json(kept["plan"])
+        return Plan.from_json(record["plan"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise Refused("the restart plan can't be read.", fix=BRINGS) from None
+        raise Refused("the restart plan can't be read.", fix=PLAN_FIX) from None
 
 
-def _name(good: Mapping[str, Any]) -> str:
-    return f"{FOLDER}/{name_of(good)}"
+def _record_name(verified: Mapping[str, Any]) -> str:
+    return f"{FOLDER}/{state_hash(verified)}"
 
 
-def name_of(state: Mapping[str, Any]) -> str:
+def state_hash(state: Mapping[str, Any]) -> str:
     """Return a hash of what a state serves, as `good_states.same` compares it; of the server's key only whether there is one."""
-    spec, commit = good_states.essence(state)
+    spec, commit = good_states.served_identity(state)
     essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
     return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]

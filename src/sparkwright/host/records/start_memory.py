@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from sparkwright.engines.budget import Learned
-from sparkwright.host.records.state_shapes import START
+from sparkwright.engines.budget import MeasuredStart
+from sparkwright.host.records.state_shapes import START_MEMORY
 from sparkwright.host.state import StateFolder
-from sparkwright.trust.shapes import listed
+from sparkwright.trust.shapes import select_valid
 
 FILE = "start_memory"
 VERSION = 1
-KEPT = 64
+MAX_STARTS = 64
 #: how closely a recorded start matches another one
 Match = Literal["start", "image"]
 
@@ -73,30 +73,33 @@ class StartMemory:
         return asdict(self)
 
 
-def read(state: StateFolder) -> list[StartMemory]:
+def read_starts(state: StateFolder) -> list[StartMemory]:
     """Return all records, newest first; empty for a file of another version."""
-    kept = state.read(FILE) or {}
-    if kept.get("version") != VERSION:
+    record = state.read(FILE) or {}
+    if record.get("version") != VERSION:
         return []
-    return listed_starts(kept.get("starts"))
+    return parse_starts(record.get("starts"))
 
 
-def listed_starts(rows: Any) -> list[StartMemory]:
+def parse_starts(rows: Any) -> list[StartMemory]:
     """Return the starts in rows of the file or of `history` events; malformed ones are left out."""
-    known = {field.name for field in fields(StartMemory)}
-    return [StartMemory(**{name: value for name, value in row.items() if name in known}) for row in listed(START, rows)]
+    field_names = {field.name for field in fields(StartMemory)}
+    return [
+        StartMemory(**{name: value for name, value in row.items() if name in field_names})
+        for row in select_valid(START_MEMORY, rows)
+    ]
 
 
-def learned(found: tuple[StartMemory, Match] | None) -> Learned | None:
+def learned_figures(matched_start: tuple[StartMemory, Match] | None) -> MeasuredStart | None:
     """Return the figures of a start that a budget uses.
 
     Args:
-        found: as `last` returns it.
+        matched_start: as `last` returns it.
     """
-    if found is None:
+    if matched_start is None:
         return None
-    start, match = found
-    return Learned(
+    start, match = matched_start
+    return MeasuredStart(
         host_bytes=start.host_bytes,
         gpu_bytes=start.gpu_bytes,
         peak_bytes=start.peak_bytes,
@@ -109,29 +112,29 @@ def learned(found: tuple[StartMemory, Match] | None) -> Learned | None:
 
 def add(state: StateFolder, start: StartMemory) -> None:
     """Record a verified start, replacing the last one with the same key. The oldest are removed."""
-    others = [start_memory for start_memory in read(state) if start_memory.key != start.key]
-    rows = [other.to_json() for other in (start, *others)][:KEPT]
+    others = [start_memory for start_memory in read_starts(state) if start_memory.key != start.key]
+    rows = [other.to_json() for other in (start, *others)][:MAX_STARTS]
     state.write(FILE, {"version": VERSION, "starts": rows})
 
 
-def last(
-    starts: Iterable[StartMemory], about: Mapping[str, Any], *, cold: bool | None = None
+def find_last(
+    starts: Iterable[StartMemory], identity: Mapping[str, Any], *, cold: bool | None = None
 ) -> tuple[StartMemory, Match] | None:
     """Return the newest start of the same image, model and arguments, else of the same image; None if there is none.
 
     Args:
         starts: As `read` returns them.
-        about: image (its digest), model (its commit) and arguments of the new start.
+        identity: image (its digest), model (its commit) and arguments of the new start.
         cold: Only cold starts, or only warm ones; None for both.
     """
-    if not about.get("image"):
+    if not identity.get("image"):
         return None
-    found = [start for start in starts if start.image == about["image"] and cold in (None, start.cold)]
-    same = [
+    candidates = [start for start in starts if start.image == identity["image"] and cold in (None, start.cold)]
+    exact = [
         start_memory
-        for start_memory in found
-        if (start_memory.model, start_memory.arguments) == (about.get("model"), about.get("arguments"))
+        for start_memory in candidates
+        if (start_memory.model, start_memory.arguments) == (identity.get("model"), identity.get("arguments"))
     ]
-    if same:
-        return same[0], "start"
-    return (found[0], "image") if found else None
+    if exact:
+        return exact[0], "start"
+    return (candidates[0], "image") if candidates else None

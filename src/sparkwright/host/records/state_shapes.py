@@ -7,22 +7,22 @@ import re
 from typing import Any
 
 from sparkwright.protocol.container import ContainerSpec
-from sparkwright.trust.bounds import LARGEST
+from sparkwright.trust.bounds import MAX_NUMBER
 from sparkwright.trust.shapes import (
     Partial,
     Shape,
-    engine_options,
-    fitted,
+    check_engine_options,
     integer,
     number,
+    number_between,
     row,
     text,
-    within,
+    validate,
     writable,
 )
 
 #: by the annotation of a field of ContainerSpec
-_KINDS: dict[str, Shape] = {
+_TYPE_SHAPES: dict[str, Shape] = {
     "str": text,
     "tuple[str, ...]": [text],
     "tuple[str, ...] | None": (None, [text]),
@@ -33,7 +33,7 @@ _KINDS: dict[str, Shape] = {
     "float": number,
 }
 _SPEC = Partial(
-    {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(ContainerSpec)},
+    {field.name: _TYPE_SHAPES[str(field.type)] for field in dataclasses.fields(ContainerSpec)},
     strict=True,  # a server recreated from half of it would be another one
 )
 _MODEL_FIELDS: dict[str, Shape] = {
@@ -42,11 +42,11 @@ _MODEL_FIELDS: dict[str, Shape] = {
 }
 _MODEL = Partial({**_MODEL_FIELDS, "models": [Partial({**_MODEL_FIELDS, "role": text}, ("role", "dir"))]})
 _LOG = Partial({**dict.fromkeys(("chunked_prefill", "note", "unknown"), text), "expect": [text], "forbid": [text]})
-_BYTES = within(0, LARGEST)
+_BYTES = number_between(0, MAX_NUMBER)
 _ENGINE_MEMORY = Partial(
     {
         **dict.fromkeys(("bytes", "weights_bytes", "host_bytes", "value", "per_token_bytes"), _BYTES),
-        **dict.fromkeys(("share", "start_share"), within(0, 1)),
+        **dict.fromkeys(("share", "start_share"), number_between(0, 1)),
         "parts": [
             Partial(
                 {
@@ -74,7 +74,7 @@ _SERVE = Partial(
         "baseline_key": {text: writable},
     }
 )
-GOOD = Partial(
+VERIFIED_STATE = Partial(
     {
         "spec": _SPEC,
         "model": _MODEL,
@@ -116,30 +116,36 @@ _JOINED = Partial(
 )
 
 
-def _rates(value: Any) -> Any:
-    found = fitted(value, {text: number}, "")
-    if not found or min(found.values()) <= 0:
+def _validate_rates(value: Any) -> Any:
+    rates = validate(value, {text: number}, "")
+    if not rates or min(rates.values()) <= 0:
         raise ValueError("has no rate above 0")
-    return found
+    return rates
 
 
-def _some(shape: Shape) -> Shape:
+def _non_empty_list(shape: Shape) -> Shape:
     """Return the schema of a list with at least one item."""
 
     def check(value: Any) -> Any:
-        if not (found := fitted(value, [shape], "")):
+        if not (items := validate(value, [shape], "")):
             raise ValueError("is empty")
-        return found
+        return items
 
     return check
 
 
 _BASELINE = Partial(
-    {"tok_per_s": _rates, "deviation": number, "runs": integer, "clock_mhz": (None, number), "key": {text: writable}}
+    {
+        "tok_per_s": _validate_rates,
+        "deviation": number,
+        "runs": integer,
+        "clock_mhz": (None, number),
+        "key": {text: writable},
+    }
     | {"about": Partial({"kernels": {text: [text]}, "gpu": {text: (None, number)}, "depth": {text: number}})},
     ("tok_per_s", "deviation", "runs"),
 )
-START = Partial(
+START_MEMORY = Partial(
     {
         **dict.fromkeys(("name", "image", "model", "arguments", "gpu_source", "run"), text),
         **dict.fromkeys(("before_bytes", "lowest_bytes", "after_bytes"), _BYTES),
@@ -154,7 +160,7 @@ _REFERENCE = Partial(
     {
         "prompts": integer,
         "since": number,
-        "texts": [Partial({"text": text, "steps": [_some(_CHOICE)]}, ("text", "steps"), strict=True)],
+        "texts": [Partial({"text": text, "steps": [_non_empty_list(_CHOICE)]}, ("text", "steps"), strict=True)],
         "key": {text: writable},
     },
     ("prompts", "texts"),
@@ -162,19 +168,19 @@ _REFERENCE = Partial(
 )
 
 
-def _stamped(value: Any) -> Any:
+def _validate_stamp(value: Any) -> Any:
     """Validate a file's stamp and its hash; earlier versions wrote no ctime."""
-    last = (text,) if isinstance(value, list) and len(value) == _BEFORE_CTIME else (number, text)
-    return fitted(value, row(number, number, number, *last), "")
+    last = (text,) if isinstance(value, list) and len(value) == _LEGACY_STAMP_FIELDS else (number, text)
+    return validate(value, row(number, number, number, *last), "")
 
 
-_BEFORE_CTIME = 4
-_PROVED = {text: _stamped}
+_LEGACY_STAMP_FIELDS = 4
+_VERIFIED_FILES = {text: _validate_stamp}
 _MANIFEST = Partial(
     {
         "folder": text,
-        "files": _PROVED,
-        "staged": _PROVED,
+        "files": _VERIFIED_FILES,
+        "staged": _VERIFIED_FILES,
         "indexes": {text: row([number], [text])},
         "about": Partial({"id": text, "commit": text, "paths": [text]}),
     }
@@ -182,7 +188,7 @@ _MANIFEST = Partial(
 _SETTINGS = Partial(
     {
         **dict.fromkeys(("host", "webhook", "webhook_file", "textfile"), text),
-        **dict.fromkeys(("every_s", "smoke_every_s", "heal_every_s"), within(0, LARGEST)),
+        **dict.fromkeys(("every_s", "smoke_every_s", "heal_every_s"), number_between(0, MAX_NUMBER)),
         "smoke_tokens": integer,
         "command": [text],
         **dict.fromkeys(("lingers", "wake"), bool),
@@ -194,7 +200,7 @@ _SETTINGS = Partial(
 
 #: by the name of the file, or of its folder, or by its part before the first hyphen
 SHAPES: dict[str, Partial] = {
-    "verified": GOOD,
+    "verified": VERIFIED_STATE,
     "verified_before": Partial({"states": [{}]}),
     "previous": Partial({**dict.fromkeys(("id", "name", "policy", "run", "attempt"), text), "running": bool}, ("id",)),
     "restarts": Partial({"id": text, "seen": [row(number, integer)]}),
@@ -206,7 +212,7 @@ SHAPES: dict[str, Partial] = {
     "start_memory": Partial({"version": integer, "starts": [{}]}, ("version", "starts")),
     "restart_plans": Partial({"runtime": text, "plan": {text: object}, "wake": _WAKE}, ("runtime", "plan")),
     "format": Partial({"format": integer, "version": text}, ("format", "version")),
-    "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
+    "engines": Partial({"version": (None, text), "options": check_engine_options}, ("version",)),
     "baselines": _BASELINE,
     "references": _REFERENCE,
     "compile_caches": Partial(

@@ -14,34 +14,34 @@ from typing import Any
 from sparkwright.errors import Failed
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
-from sparkwright.trust.shapes import built
+from sparkwright.trust.shapes import build_dataclass
 
-NAME = "turns"
+RECORD_NAME = "turns"
 
 
-def awake(state: StateFolder) -> str:
+def awake_server(state: StateFolder) -> str:
     """Return the container to keep awake; empty if no servers take turns."""
-    return str((state.read(NAME) or {}).get("awake", ""))
+    return str((state.read(RECORD_NAME) or {}).get("awake", ""))
 
 
-def names(state: StateFolder) -> list[str]:
+def list_servers(state: StateFolder) -> list[str]:
     """Return the containers that take turns; empty if there are none."""
-    return list((state.read(NAME) or {}).get("servers", ()))
+    return list((state.read(RECORD_NAME) or {}).get("servers", ()))
 
 
-def in_place_of(state: StateFolder) -> str:
+def other_awake_server(state: StateFolder) -> str:
     """Return the server whose turn it is, if it is not this folder's; else empty."""
-    now = awake(state)
-    return now if state.server in names(state) and now != state.server else ""
+    current = awake_server(state)
+    return current if state.server in list_servers(state) and current != state.server else ""
 
 
 def refuse_asleep(state: StateFolder) -> None:
     """Raise Failed if it is another server's turn: this one must not start, for both together would not fit into memory."""
-    if now := in_place_of(state):
-        raise Failed(f"{state.server} is asleep: it is the turn of {now}.", fix="`invoke switch` wakes it.")
+    if current := other_awake_server(state):
+        raise Failed(f"{state.server} is asleep: it is the turn of {current}.", fix="`invoke switch` wakes it.")
 
 
-def give(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
+def set_awake(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
     """Record that it is this server's turn from now on.
 
     Args:
@@ -49,30 +49,30 @@ def give(state: StateFolder, name: str, servers: Sequence[str], run: str) -> Non
         servers: all that take turns.
         run: the run that decided it.
     """
-    state.write(NAME, {"awake": name, "servers": list(servers), "since": time.time(), "run": run})
+    state.write(RECORD_NAME, {"awake": name, "servers": list(servers), "since": time.time(), "run": run})
 
 
-def forget(state: StateFolder, server: str) -> None:
+def remove_server(state: StateFolder, server: str) -> None:
     """Record that a server no longer takes turns: it is always on."""
-    left = [name for name in names(state) if name != server]
-    if len(left) == len(names(state)):
+    remaining = [name for name in list_servers(state) if name != server]
+    if len(remaining) == len(list_servers(state)):
         return
-    if len(left) < 2 or awake(state) == server:
-        state.remove(NAME)
+    if len(remaining) < 2 or awake_server(state) == server:
+        state.remove(RECORD_NAME)
     else:
-        state.write(NAME, {**(state.read(NAME) or {}), "servers": left})
+        state.write(RECORD_NAME, {**(state.read(RECORD_NAME) or {}), "servers": remaining})
 
 
 # wake.json: the state of the service that wakes servers on request, and wake.lock, which it holds while it runs.
 #
 # Both are the machine's. Status and doctor read them; only the service writes.
 
-WAKES, LOCK = "wake", "wake.lock"
-STARTS = "`invoke health.install` starts the service that reads at the gateways who was asked for."
+WAKE_RECORD, LOCK = "wake", "wake.lock"
+START_FIX = "`invoke health.install` starts the service that reads at the gateways who was asked for."
 
 
 @dataclass(slots=True)
-class Failure:
+class SwitchFailure:
     """The failed switches to a server, since it was last awake."""
 
     count: int
@@ -95,36 +95,36 @@ class WakeRecord:
     #: duration of the last switch, by server
     took_s: dict[str, float] = field(default_factory=dict)
     #: failed switches by server
-    failures: dict[str, Failure] = field(default_factory=dict)
+    failures: dict[str, SwitchFailure] = field(default_factory=dict)
     #: a sentence for status, by server
     messages: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder) -> WakeRecord:
         """Read the record; an empty one if there is none."""
-        data: dict[str, Any] = state.read(WAKES) or {}
-        failures = {name: Failure(**failure) for name, failure in (data.get("failures") or {}).items()}
-        return built(cls, data, failures=failures)
+        data: dict[str, Any] = state.read(WAKE_RECORD) or {}
+        failures = {name: SwitchFailure(**failure) for name, failure in (data.get("failures") or {}).items()}
+        return build_dataclass(cls, data, failures=failures)
 
     def save(self, state: StateFolder) -> None:
         """Write the record, if it changed."""
         data = dataclasses.asdict(self)
         if data != dataclasses.asdict(WakeRecord.of(state)):
-            state.write(WAKES, data)
+            state.write(WAKE_RECORD, data)
 
 
-def running(state: StateFolder) -> bool:
+def is_service_running(state: StateFolder) -> bool:
     """Return True if the service runs: it holds its lock while it does."""
-    return private.held(state.path / LOCK)
+    return private.is_locked(state.path / LOCK)
 
 
-def end(state: StateFolder) -> None:
+def stop_service(state: StateFolder) -> None:
     """Stop the service, if it runs; a switch that it has begun is ended first."""
-    if running(state):
+    if is_service_running(state):
         with contextlib.suppress(OSError, ValueError):
             os.kill(int((state.path / LOCK).read_text()), signal.SIGTERM)
 
 
-def message(state: StateFolder) -> str:
+def service_message(state: StateFolder) -> str:
     """Return what the service says about the server of this folder; empty if it does not run, or says nothing."""
-    return WakeRecord.of(state).messages.get(state.server, "") if running(state) else ""
+    return WakeRecord.of(state).messages.get(state.server, "") if is_service_running(state) else ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import docker
 
     from sparkwright.host.cluster.channel import Channel
-    from sparkwright.host.containers.replacement import Created
+    from sparkwright.host.containers.replacement import CreatedContainer
 
 PROGRESS_EVERY_S = 0.1
 
@@ -32,7 +32,7 @@ class SocketDenied(Failed):
 
 
 @dataclass
-class Engine:
+class DockerEngine:
     """The connection to this host's Docker Engine, opened on first use and kept for the run."""
 
     machine: Machine
@@ -43,21 +43,21 @@ class Engine:
     def client(self) -> docker.DockerClient:
         """Return the client. Raises Failed with the fix if the engine refuses."""
         if self._client is None:
-            url = self.machine.docker_host or engine_socket.DEFAULT
-            version = self._spoken(url)
-            light = Client(url, self.timeout_s, version) if version else None
-            self._client = cast("docker.DockerClient", light) if light else self._opened(url)
+            url = self.machine.docker_host or engine_socket.DEFAULT_HOST
+            version = self._find_api_version(url)
+            socket_client = Client(url, self.timeout_s, version) if version else None
+            self._client = cast("docker.DockerClient", socket_client) if socket_client else self._opened(url)
         return self._client
 
-    def _spoken(self, url: str) -> str:
+    def _find_api_version(self, url: str) -> str:
         """Return the newest API version that the engine supports; empty if docker's SDK must find out, or report the error.
 
         The SDK's "auto" would request /version, which runs containerd and runc: 23 ms.
         """
         try:
-            return engine_socket.api_version(url, self.timeout_s) if engine_socket.speaks(url) else ""
+            return engine_socket.api_version(url, self.timeout_s) if engine_socket.is_supported(url) else ""
         except TimedOut:
-            raise _refusal(url, Failed(f"no answer within {self.timeout_s} s")) from None
+            raise _engine_error(url, Failed(f"no answer within {self.timeout_s} s")) from None
         except TransportError:
             return ""
 
@@ -68,7 +68,7 @@ class Engine:
         try:
             return docker.DockerClient(base_url=url, timeout=self.timeout_s, version="auto")
         except DockerException as error:
-            raise _refusal(url, error) from None
+            raise _engine_error(url, error) from None
 
 
 @dataclass
@@ -90,19 +90,19 @@ class RunContext:
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     #: id of the current task
     task: str = ""
-    engine: Engine | None = None
+    engine: DockerEngine | None = None
     #: the channel to the other members' runs; None outside of a cluster
     cluster: Channel | None = None
     #: the guard of this run's present start
     guards: Guards = field(default_factory=Guards)
     #: the container that this run created to replace the server, and did not start yet
-    created: Created | None = None
+    created: CreatedContainer | None = None
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
         """Return the client of this host's Docker Engine, opened once per run. Raises Failed with the fix if it refuses."""
         if self.engine is None:
-            self.engine = Engine(self.machine)
+            self.engine = DockerEngine(self.machine)
         return self.engine.client()
 
     def progress(
@@ -119,8 +119,8 @@ class RunContext:
         if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
             return
         self._last_progress_s = now
-        more = {"parts": list(parts)} if parts else {}
-        self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
+        extra = {"parts": list(parts)} if parts else {}
+        self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **extra))
 
     def go_on(self) -> None:
         """Raise Failed if another member of the cluster has failed, or if the guard killed the server to save the host.
@@ -128,7 +128,7 @@ class RunContext:
         For tasks with a long wait, between two checks.
         """
         self.guards.check()
-        if self.cluster is not None and (why := self.cluster.failed_elsewhere()):
+        if self.cluster is not None and (why := self.cluster.remote_failure()):
             raise Failed(f"{why.rstrip('.')}.")
 
     def note(self, text: str, *, detail: bool = False) -> None:
@@ -140,13 +140,13 @@ class RunContext:
         self.emit(event("note", task=self.task, text=text, **({"detail": True} if detail else {})))
 
 
-def engine_went_away(error: Exception) -> bool:
+def is_engine_disconnect(error: Exception) -> bool:
     """Return True if docker's client lost its connection: the engine is being restarted, for example."""
     url = str(getattr(getattr(error, "request", None), "url", "") or "")
     return isinstance(error, OSError) and url.startswith("http+docker://")
 
 
-def _refusal(url: str, error: Exception) -> Failed:
+def _engine_error(url: str, error: Exception) -> Failed:
     """Return Docker's refusal in one sentence, with its fix."""
     answer = str(error)
     if "Permission denied" in answer or "PermissionError" in answer:

@@ -27,25 +27,25 @@ from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.records import server_keys
 from sparkwright.host.runs import lock
-from sparkwright.host.runs.lock import Owner
+from sparkwright.host.runs.lock import LockOwner
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol import events
 from sparkwright.protocol.events import Event, decode, encode, event
-from sparkwright.ready import readable
+from sparkwright.ready import wait_for_readable
 from sparkwright.trust import names, private
-from sparkwright.trust.bounds import parsed
-from sparkwright.trust.names import STEP
+from sparkwright.trust.bounds import parse_bounded_json
+from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.redact import Redactor
 
-KEPT_RUNS = 50
+MAX_RUNS = 50
 #: task outcomes that make a run worth keeping
-TELLING = ("changed", "failed")
+NOTABLE_STATUSES = ("changed", "failed")
 #: a run younger than this is never removed: it may be running, or being read by the laptop that started it
-KEPT_S = 3600
+MIN_AGE_S = 3600
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
 #: events that are flushed to disk, with all earlier ones, before the run continues; nothing changes between two tasks
-DURABLE = ("task_started", "recap")
+DURABLE_EVENTS = ("task_started", "recap")
 BALLAST_BYTES = 2**20
 
 
@@ -71,20 +71,20 @@ class Journal:
         Called before the runner detaches; the process that does not execute the run then calls `leave`. The keys of this host's
         servers are masked as well, because vLLM before 0.32 writes its key to its log.
         """
-        folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
-        folder.mkdir(mode=private.FOLDER)
+        folder = state.folder("runs") / names.require_match(names.PATH_COMPONENT, run_id, "the run's id")
+        folder.mkdir(mode=private.FOLDER_MODE)
         try:
             alive = open(folder / "alive", "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
             fcntl.flock(alive, fcntl.LOCK_EX)
-            hidden = Redactor([*secrets, *server_keys.kept(state)])
+            hidden = Redactor([*secrets, *server_keys.list_keys(state)])
             private.touch(folder / "events.jsonl")
             private.touch(folder / "unchanged")
             write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)  # an incomplete folder is not a run, and would stay forever
             raise
-        _tidy(state, folder)
-        return cls(folder, hidden, _alive=alive, _unchanged=not reads(plan))
+        _remove_old_runs(state, folder)
+        return cls(folder, hidden, _alive=alive, _unchanged=not is_read_only(plan))
 
     def leave(self) -> None:
         """Close the lock in the process that detached a runner. From then on only the runner holds it."""
@@ -113,12 +113,12 @@ class Journal:
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
             print(f"event not recorded: {error}", flush=True)  # the run continues, as it matters more than its journal
-        elif event["event"] in DURABLE:
+        elif event["event"] in DURABLE_EVENTS:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
         if event["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
-        if self._unchanged and event["event"] == "task_finished" and event["status"] in TELLING:
+        if self._unchanged and event["event"] == "task_finished" and event["status"] in NOTABLE_STATUSES:
             self._unchanged = False
             with contextlib.suppress(OSError):
                 (self.folder / "unchanged").unlink()
@@ -156,50 +156,50 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
     quiet_since = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
         while True:
-            dead = not lives(folder)
+            has_ended = not is_running(folder)
             for line in _complete_lines(file):
                 row = decode(line)
                 yield row
                 quiet_since = time.monotonic()
                 if row["event"] == "recap":
                     return
-            if dead:
-                yield _obituary(folder)
+            if has_ended:
+                yield _interrupted_recap(folder)
                 return
             if time.monotonic() - quiet_since > ALIVE_EVERY_S:
                 quiet_since = time.monotonic()
                 yield event("alive")
             if bell is None:
                 time.sleep(POLL_S)
-            elif readable([bell], ALIVE_EVERY_S / 4) and not os.read(bell, 4096):
+            elif wait_for_readable([bell], ALIVE_EVERY_S / 4) and not os.read(bell, 4096):
                 bell = None  # the runner has ended
 
 
-def lives(folder: Path) -> bool:
+def is_running(folder: Path) -> bool:
     """Return True if the process of this run still exists, that is, if it holds the lock."""
-    return private.held(folder / "alive")
+    return private.is_locked(folder / "alive")
 
 
-def living(state: StateFolder) -> list[Path]:
+def list_running(state: StateFolder) -> list[Path]:
     """Return the folders of running runs, newest first."""
-    return [folder for folder in state.runs() if lives(folder)]
+    return [folder for folder in state.runs() if is_running(folder)]
 
 
-def plan_of(folder: Path) -> dict[str, Any]:
+def read_plan(folder: Path) -> dict[str, Any]:
     """Return the plan of a run; empty if its folder has none, or none yet."""
     try:
-        plan = parsed((folder / "plan.json").read_bytes())
+        plan = parse_bounded_json((folder / "plan.json").read_bytes())
     except (OSError, ValueError):
         return {}
     return plan if isinstance(plan, dict) else {}
 
 
-def reads(plan: Mapping[str, Any]) -> bool:
+def is_read_only(plan: Mapping[str, Any]) -> bool:
     """Return True if a run of this plan changes nothing: it runs in check mode or without the host's lock."""
     return bool(plan.get("check")) or not plan.get("exclusive", True)
 
 
-def recap_of(folder: Path) -> Event | None:
+def read_recap(folder: Path) -> Event | None:
     """Return the recap of a run; None while it is running, or if it was interrupted."""
     try:
         lines = (folder / "events.jsonl").read_bytes().splitlines()
@@ -209,16 +209,16 @@ def recap_of(folder: Path) -> Event | None:
     return last if last["event"] == "recap" else None
 
 
-def _tidy(state: StateFolder, ours: Path) -> None:
+def _remove_old_runs(state: StateFolder, own: Path) -> None:
     """Remove the runs beyond KEPT_RUNS, those without changes first, and the ballast of interrupted runs."""
     runs = list(state.runs())
-    over, old = len(runs) - KEPT_RUNS, [run for run in reversed(runs) if run != ours and not lives(run)]
-    if over > 0:
-        for path in sorted(old, key=lambda folder: not (folder / "unchanged").exists()):
-            if over > 0 and not 0 <= _age_s(path) <= KEPT_S:
+    excess, finished = len(runs) - MAX_RUNS, [run for run in reversed(runs) if run != own and not is_running(run)]
+    if excess > 0:
+        for path in sorted(finished, key=lambda folder: not (folder / "unchanged").exists()):
+            if excess > 0 and not 0 <= _age_s(path) <= MIN_AGE_S:
                 shutil.rmtree(path, ignore_errors=True)
-                over -= 1
-    for path in old:
+                excess -= 1
+    for path in finished:
         (path / "ballast").unlink(missing_ok=True)
 
 
@@ -238,59 +238,63 @@ def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _obituary(folder: Path) -> Event:
+def _interrupted_recap(folder: Path) -> Event:
     msg = f"the run {folder.name} was interrupted: its process exited without a result (see {folder}/runner.log)"
-    return events.recap_of_error(plan_of(folder).get("host", ""), Failed(msg))
+    return events.build_error_recap(read_plan(folder).get("host", ""), Failed(msg))
 
 
 #: how to settle an interrupted run, by its playbook
-SETTLES = {
+RESUME_COMMANDS = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
     "restart": "`invoke restart --host {host}` repeats it",
     "switch": "`invoke switch --host {host}` finishes it",
     "rollback": "`invoke rollback --host {host}` finishes it",
 }
-OTHERWISE = "`invoke unlock --host {host}` clears it"
+DEFAULT_COMMAND = "`invoke unlock --host {host}` clears it"
 
 
-def interrupted(state: StateFolder) -> str:
+def interruption_notice(state: StateFolder) -> str:
     """Return a sentence about an interrupted run, with the command that settles it; empty if there is none."""
     owner, alive = lock.inspect(state)
-    if owner is None or alive or not unfinished(state, owner):
+    if owner is None or alive or not is_unfinished(state, owner):
         return ""
-    what = PurePath(owner.what).stem
-    host = plan_of(state.path / "runs" / owner.run).get("host") or "HOST"
-    task = last_task(state, owner.run)
-    at = units.moment(owner.since, units.MINUTE)
-    reported = f"{what} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
-    return f"{reported}; {SETTLES.get(what, OTHERWISE).format(host=host)}"
+    playbook = PurePath(owner.what).stem
+    host = read_plan(state.path / "runs" / owner.run).get("host") or "HOST"
+    task = read_last_task(state, owner.run)
+    at = units.format_time(owner.since, units.MINUTE_FORMAT)
+    description = f"{playbook} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
+    return f"{description}; {RESUME_COMMANDS.get(playbook, DEFAULT_COMMAND).format(host=host)}"
 
 
-def story(state: StateFolder, owner: Owner, server: str = "") -> str:
+def describe_interruption(state: StateFolder, owner: LockOwner, server: str = "") -> str:
     """Return a sentence about an interrupted run: what, who, when, and in which task.
 
     Args:
         server: the current run's server, if the host has several.
     """
-    reported = f"an earlier run was interrupted: {owner}"
-    task = last_task(state, owner.run)
-    plan = plan_of(state.path / "runs" / owner.run)
-    other = str(plan.get("server", ""))
-    held = StateFolder(state.path, other if STEP.fullmatch(other) else "").read("previous") or {}
-    aside = f"; it had stopped {held['name']}" if held.get("run") == owner.run and held.get("name") else ""
-    story = f"{reported}, {f'in: {task}' if task else 'before its first task'}{aside}"
-    if other != server:
-        settles = SETTLES.get(PurePath(owner.what).stem, OTHERWISE).format(host=plan.get("host") or "HOST")
-        return f"{story}; {settles}."
-    return f"{story}. This run resumes from there."
+    description = f"an earlier run was interrupted: {owner}"
+    task = read_last_task(state, owner.run)
+    plan = read_plan(state.path / "runs" / owner.run)
+    other_server = str(plan.get("server", ""))
+    stopped = (
+        StateFolder(state.path, other_server if PATH_COMPONENT.fullmatch(other_server) else "").read("previous") or {}
+    )
+    detail = f"; it had stopped {stopped['name']}" if stopped.get("run") == owner.run and stopped.get("name") else ""
+    sentence = f"{description}, {f'in: {task}' if task else 'before its first task'}{detail}"
+    if other_server != server:
+        command = RESUME_COMMANDS.get(PurePath(owner.what).stem, DEFAULT_COMMAND).format(
+            host=plan.get("host") or "HOST"
+        )
+        return f"{sentence}; {command}."
+    return f"{sentence}. This run resumes from there."
 
 
-def unfinished(state: StateFolder, owner: Owner) -> bool:
+def is_unfinished(state: StateFolder, owner: LockOwner) -> bool:
     """Return True if a run's journal has no recap."""
-    return recap_of(state.path / "runs" / owner.run) is None
+    return read_recap(state.path / "runs" / owner.run) is None
 
 
-def last_task(state: StateFolder, run_id: str) -> str:
+def read_last_task(state: StateFolder, run_id: str) -> str:
     """Return the name of the last task that a run started; empty if its journal has none."""
     try:
         lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()

@@ -19,19 +19,19 @@ from sparkwright import units
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
-from sparkwright.trust.bounds import parsed
-from sparkwright.trust.names import STEP
-from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, integer, text, within
+from sparkwright.trust.bounds import parse_bounded_json
+from sparkwright.trust.names import PATH_COMPONENT
+from sparkwright.trust.shapes import MAX_TIME_S, Partial, integer, number_between, text
 from sparkwright.visible import one_line
 
 POLL_S = 0.2
 #: inspecting the lock holds it for a moment too; that is not a run
 GRACE_S, GRACE_POLL_S = 0.25, 0.02
-SAY_AGAIN_S = 60.0
+NOTE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class LockOwner:
     """The current or last owner of the lock."""
 
     what: str = "something"
@@ -44,26 +44,31 @@ class Owner:
     def __str__(self) -> str:
         if not self.since:
             return "another run, which has not recorded its name yet"
-        return f"{self.what} by {self.who}, since {units.moment(self.since)} (run {self.run or 'unknown'})"
+        return f"{self.what} by {self.who}, since {units.format_time(self.since)} (run {self.run or 'unknown'})"
 
 
 #: the schema of its line; a run is a folder's name
-_OWNER = Partial(
+_OWNER_SHAPE = Partial(
     {
         "what": text,
         "who": text,
         "pid": integer,
-        "since": within(-LAST_MOMENT_S, LAST_MOMENT_S),
-        "run": (frozenset(("",)), STEP),
+        "since": number_between(-MAX_TIME_S, MAX_TIME_S),
+        "run": (frozenset(("",)), PATH_COMPONENT),
     },
     strict=True,
 )
 
 
 @contextmanager
-def held(
-    state: StateFolder, owner: Owner, *, host: str, wait_s: float = 0, note: Callable[[str], None] = lambda text: None
-) -> Iterator[Owner | None]:
+def acquire(
+    state: StateFolder,
+    owner: LockOwner,
+    *,
+    host: str,
+    wait_s: float = 0,
+    note: Callable[[str], None] = lambda text: None,
+) -> Iterator[LockOwner | None]:
     """Hold the lock for the block. Yields the previous owner if it was cut off, else None.
 
     Args:
@@ -72,30 +77,30 @@ def held(
     Raises:
         Refused: The lock was not released in time; the message names the owner.
     """
-    with _opened(state) as file:
-        _take(file, host, wait_s, note)
-        cut_off = _read(file)
+    with _open_file(state) as file:
+        _lock_file(file, host, wait_s, note)
+        interrupted_owner = _read_owner(file)
         write_line(file, json.dumps(asdict(owner)))
         try:
-            yield cut_off
+            yield interrupted_owner
         finally:
             write_line(file, "")
 
 
-def inspect(state: StateFolder) -> tuple[Owner | None, bool]:
+def inspect(state: StateFolder) -> tuple[LockOwner | None, bool]:
     """Return the owner that the lock names, and whether its process lives. (None, False): it is free, and no run was cut off."""
     try:
         with (state.path / "lock").open("r", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _read(file) or Owner(), True
-            return _read(file), False
+                return _read_owner(file) or LockOwner(), True
+            return _read_owner(file), False
     except FileNotFoundError:
         return None, False
 
 
-def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[str], None]) -> None:
+def wait_for_release(state: StateFolder, *, host: str, wait_s: float, note: Callable[[str], None]) -> None:
     """Wait until no one holds the lock. Raises Inconclusive with the owner if that takes longer than wait_s."""
     deadline_s, reported = time.monotonic() + wait_s, False
     while True:
@@ -104,16 +109,16 @@ def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[s
             return
         if time.monotonic() >= deadline_s:
             message = f"{host} is in use, and measurements do not run during another run: {owner}."
-            raise Inconclusive(message, fix=_how_to_wait(host))
+            raise Inconclusive(message, fix=_wait_fix(host))
         if not reported:
             note(f"waiting: {owner}")
             reported = True
         time.sleep(POLL_S)
 
 
-def forget(state: StateFolder) -> bool:
+def clear_owner(state: StateFolder) -> bool:
     """Remove the line of an owner that was cut off. Returns False if the lock is held."""
-    with _opened(state) as file:
+    with _open_file(state) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,43 +127,43 @@ def forget(state: StateFolder) -> bool:
     return True
 
 
-def _how_to_wait(host: str) -> str:
+def _wait_fix(host: str) -> str:
     return f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
 
 
-def _opened(state: StateFolder) -> IO[str]:
+def _open_file(state: StateFolder) -> IO[str]:
     """Open the lock file, with access for this user alone: opening it is enough to hold it."""
     path = state.folder() / "lock"
-    private.close(path)
+    private.restrict(path)
     return open(path, "a+", opener=private.opener)
 
 
-def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) -> None:
-    begun_s, reported_s = time.monotonic(), -SAY_AGAIN_S
+def _lock_file(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) -> None:
+    started_s, reported_s = time.monotonic(), -NOTE_EVERY_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() >= begun_s + max(wait_s, GRACE_S):
-                owner = _read(file) or Owner()
-                raise Refused(f"{host} is locked: {owner}.", fix=_how_to_wait(host)) from None
-        if time.monotonic() < begun_s + GRACE_S:
+            if time.monotonic() >= started_s + max(wait_s, GRACE_S):
+                owner = _read_owner(file) or LockOwner()
+                raise Refused(f"{host} is locked: {owner}.", fix=_wait_fix(host)) from None
+        if time.monotonic() < started_s + GRACE_S:
             time.sleep(GRACE_POLL_S)
             continue
-        if time.monotonic() - reported_s >= SAY_AGAIN_S:
+        if time.monotonic() - reported_s >= NOTE_EVERY_S:
             reported_s = time.monotonic()
-            note(f"waiting: {_read(file) or Owner()}")
+            note(f"waiting: {_read_owner(file) or LockOwner()}")
         time.sleep(POLL_S)
 
 
-def _read(file: IO[str]) -> Owner | None:
+def _read_owner(file: IO[str]) -> LockOwner | None:
     file.seek(0)
     try:
-        found = _OWNER.of(parsed(file.read()))
+        fields = _OWNER_SHAPE.of(parse_bounded_json(file.read()))
     except (OSError, ValueError):
         return None
-    return Owner(**found) if found else None
+    return LockOwner(**fields) if fields else None
 
 
 def write_line(file: IO[str], text: str) -> None:
@@ -178,36 +183,41 @@ def write_line(file: IO[str], text: str) -> None:
 # The file `measuring` in the state folder is locked during a measurement, and its line names it: run, what. The lock is
 # released when the process ends.
 
-FILE = "measuring"
+MEASUREMENT_FILE = "measuring"
 #: how long a module waits: longer than a `verify` takes
-WAIT_S = 60.0
+MEASUREMENT_WAIT_S = 60.0
 
 
 @contextmanager
-def alone(
-    state: StateFolder, run: str, what: str, *, wait_s: float = WAIT_S, note: Callable[[str], None] = lambda text: None
+def acquire_measurement(
+    state: StateFolder,
+    run: str,
+    measurement: str,
+    *,
+    wait_s: float = MEASUREMENT_WAIT_S,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[None]:
     """Hold the measurement lock for the block; a run that holds it already continues.
 
     Args:
         run: its id.
-        what: the measurement, for others that wait.
+        measurement: the measurement, for others that wait.
 
     Raises:
         Inconclusive: Another measurement, named in the message, did not end within wait_s.
     """
-    with open(state.folder() / FILE, "a+", opener=private.opener) as file:
-        if not _taken(file, run, wait_s, note):
+    with open(state.folder() / MEASUREMENT_FILE, "a+", opener=private.opener) as file:
+        if not _lock_measurement(file, run, wait_s, note):
             yield
             return
-        write_line(file, f"{run} {what}")
+        write_line(file, f"{run} {measurement}")
         try:
             yield
         finally:
             write_line(file, "")
 
 
-def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
+def _lock_measurement(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
     """Take the lock. Returns False if this run holds it already."""
     deadline_s, reported = time.monotonic() + wait_s, False
     while True:
@@ -229,5 +239,5 @@ def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) 
 
 def _read_measurement_lock(file: IO[str]) -> tuple[str, str]:
     file.seek(0)
-    run, _, what = one_line(file.read(500).strip(), at_most=200).partition(" ")
+    run, _, what = one_line(file.read(500).strip(), max_chars=200).partition(" ")
     return run, what

@@ -14,13 +14,16 @@ import sys
 from pathlib import Path
 
 
-def why_not(folder: str) -> str:
+def unusable_reason(folder: str) -> str:
     """Return the reason why this runtime cannot be used here; empty if it can. Compares sizes only: it runs at every start."""
-    made_for, here = _text(f"{folder}/tag").strip(), f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}"
-    if made_for != here:
-        return f"it was built for {made_for or 'nothing'}, this host is {here}"
+    made_for, host_tag = (
+        _read_text(f"{folder}/tag").strip(),
+        f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}",
+    )
+    if made_for != host_tag:
+        return f"it was built for {made_for or 'nothing'}, this host is {host_tag}"
     try:
-        for name, (size, _) in json.loads(_text(f"{folder}/manifest.json")).items():
+        for name, (size, _) in json.loads(_read_text(f"{folder}/manifest.json")).items():
             if os.stat(f"{folder}/{name}").st_size != size:  # noqa: PTH116 - 900 files: Path takes twice as long
                 return f"{name} is damaged"
     except FileNotFoundError as error:
@@ -30,9 +33,9 @@ def why_not(folder: str) -> str:
     return ""
 
 
-def unusable(folder: str) -> str:
+def hold_usable(folder: str) -> str:
     """Hold a runtime. Returns the reason if it cannot be used, else ""."""
-    return why_not(folder) if hold(folder) else "it was removed in the meantime"
+    return unusable_reason(folder) if hold(folder) else "it was removed in the meantime"
 
 
 def hold(folder: str) -> bool:
@@ -46,7 +49,7 @@ def hold(folder: str) -> bool:
         return False
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

@@ -19,7 +19,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
-SHOWN_CHARACTERS = 80
+MAX_VALUE_CHARACTERS = 80
 
 
 class Barrier(Module["Barrier.Args"]):
@@ -52,7 +52,7 @@ class Barrier(Module["Barrier.Args"]):
     class Args:
         name: str = arg("the barrier's name, the same on all members: letters, digits, spaces, _ . -")
         phase: Literal["forward", "rescue"] = arg("forward, or rescue in a rescue", default="forward")
-        timeout_s: float = arg("how long to wait for the other members, seconds", default=protocol.BARRIER_S)
+        timeout_s: float = arg("how long to wait for the other members, seconds", default=protocol.BARRIER_TIMEOUT_S)
         share: dict[str, Any] = arg("values for the other members; at most 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
         fix: str = arg("what to do if they differ", default="")
@@ -63,7 +63,7 @@ class Barrier(Module["Barrier.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check or context.cluster is None:
             why = "check mode: the members' runs do not meet" if context.check else "this plan is of no cluster"
-            return Result(skipped=True, msg=why, data=_data({"": args.share}, args.share))
+            return Result(skipped=True, msg=why, data=_result_data({"": args.share}, args.share))
         for key, names in (("compare", args.compare), ("warn", args.warn)):
             if missing := sorted(set(names) - args.share.keys()):
                 message = f"`{key}` names what this member does not share: {', '.join(missing)}."
@@ -71,68 +71,71 @@ class Barrier(Module["Barrier.Args"]):
         members = self._arrived(args, context, context.cluster)
         if not args.wait:
             return Result(msg="not waited for the others")
-        if differences := list(_differences(args.compare, members)):
+        if differences := list(_describe_differences(args.compare, members)):
             raise Refused("; ".join(differences) + ".", fix=args.fix)
-        for difference in _differences(args.warn, members, known=True):
+        for difference in _describe_differences(args.warn, members, known_only=True):
             context.note(f"{difference}. Members should have the same.")
-        return Result(msg=f"all {len(members)} members", data=_data(members, args.share))
+        return Result(msg=f"all {len(members)} members", data=_result_data(members, args.share))
 
     def _arrived(self, args: Args, context: Context, cluster: Any) -> dict[str, Any]:
         if not args.rank_of:
-            found: dict[str, Any] = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
-            return found
+            members: dict[str, Any] = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
+            return members
 
         def watch(*, log: bool = False) -> None:
-            end = rank.ended(context.docker(), args.rank_of, cluster.cluster.rank, log=log)
+            end = rank.find_exit(context.docker(), args.rank_of, cluster.cluster.rank, read_log=log)
             if end is not None and (end.own or not log):
                 raise Failed(end.why)
 
         try:
-            found = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait, watch=watch)
+            members = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait, watch=watch)
         except Failed:
             watch(log=True)
             raise
-        return found
+        return members
 
 
-def _data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def _result_data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the result's data from the values that the members share. own: the values of this member."""
     alike = {
-        name: [host for host, member in members.items() if _json(member.get(name)) == _json(value)]
+        name: [host for host, member in members.items() if _to_json(member.get(name)) == _to_json(value)]
         for name, value in own.items()
     }
-    found: dict[str, list[str]] = {}
+    hosts_by_name: dict[str, list[str]] = {}
     for host, shared in members.items():
         for name in (name for name, value in shared.items() if value is True):
-            found.setdefault(name, []).append(host)
-    first = {name: hosts[0] for name, hosts in found.items()}
+            hosts_by_name.setdefault(name, []).append(host)
+    first = {name: hosts[0] for name, hosts in hosts_by_name.items()}
     return {
         "members": members,
-        "any": sorted(found),
+        "any": sorted(hosts_by_name),
         "first": first,
-        "count": {name: len(hosts) for name, hosts in found.items()},
+        "count": {name: len(hosts) for name, hosts in hosts_by_name.items()},
         "alike": alike,
     }
 
 
-def _differences(names: list[str], members: dict[str, Any], *, known: bool = False) -> Iterator[str]:
+def _describe_differences(names: list[str], members: dict[str, Any], *, known_only: bool = False) -> Iterator[str]:
     """Yield a phrase for each value that is not the same on all members.
 
-    known: compare only the members that have a value.
+    known_only: compare only the members that have a value.
     """
     for name in names:
-        values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known}
-        if len({_json(value) for value in values.values()}) > 1:
-            yield f"{name.replace('_', ' ')} differs: {', '.join(f'{host} {_shown(value)}' for host, value in values.items())}"
+        values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known_only}
+        if len({_to_json(value) for value in values.values()}) > 1:
+            yield (
+                f"{name.replace('_', ' ')} differs: "
+                f"{', '.join(f'{host} {_format_value(value)}' for host, value in values.items())}"
+            )
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else _json(value)
-    return one_line(text, at_most=SHOWN_CHARACTERS)
+def _format_value(value: Any) -> str:
+    text = value if isinstance(value, str) else _to_json(value)
+    return one_line(text, max_chars=MAX_VALUE_CHARACTERS)
 
 
 POLL_S = 0.5
@@ -169,60 +172,68 @@ class RankJoined(Module["RankJoined.Args"]):
         while True:
             inspect = containers.inspect(context.docker(), args.name) or {}
             running = bool(inspect and inspect["State"]["Running"])
-            found = rank.of_log(context.docker(), inspect) if inspect else None
-            if (found and found.rank is not None) or not running or time.monotonic() >= until_s:
-                young = running and time.time() - containers.started_s(inspect) < args.start_s
-                return self._judged(args, found, running, context, young=young)
-            self._go_on(args, context)
-            context.progress(0, 1, text=f"rank {args.rank}: {found.stage or 'starting' if found else 'starting'}")
+            member_log = rank.read_member_log(context.docker(), inspect) if inspect else None
+            if (member_log and member_log.rank is not None) or not running or time.monotonic() >= until_s:
+                may_be_joining = running and time.time() - containers.started_s(inspect) < args.start_s
+                return self._evaluate(args, member_log, running, context, may_be_joining=may_be_joining)
+            self._check_other_members(args, context)
+            context.progress(
+                0, 1, text=f"rank {args.rank}: {member_log.stage or 'starting' if member_log else 'starting'}"
+            )
             time.sleep(POLL_S)
 
     @staticmethod
-    def _go_on(args: Args, context: Context) -> None:
+    def _check_other_members(args: Args, context: Context) -> None:
         """Raise Failed if another member failed; if this rank ended by itself, with the reason of that."""
         try:
             context.go_on()
         except Failed:
-            end = rank.ended(context.docker(), args.name, args.rank, log=True)
+            end = rank.find_exit(context.docker(), args.name, args.rank, read_log=True)
             if end is not None and end.own:
                 raise Failed(end.why) from None
             raise
 
-    def _judged(self, args: Args, found: MemberLog | None, running: bool, context: Context, *, young: bool) -> Result:
+    def _evaluate(
+        self, args: Args, member_log: MemberLog | None, running: bool, context: Context, *, may_be_joining: bool
+    ) -> Result:
         """Return the result for what the rank's log says.
 
-        young: it started so recently that it may still be joining.
+        may_be_joining: it started so recently that it may still be joining.
         """
-        wrong = self._wrong(args, found, running)
+        problem = self._wrong(args, member_log, running)
         data = {
-            "joined": not wrong,
+            "joined": not problem,
             "running": running,
-            "rank": found.rank if found else None,
-            "world": found.world_size if found else None,
-            "transport": found.transport if found else "unknown",
+            "rank": member_log.rank if member_log else None,
+            "world": member_log.world_size if member_log else None,
+            "transport": member_log.transport if member_log else "unknown",
         }
-        if not wrong:
+        if not problem:
             transport = f", over {data['transport']}" if data["transport"] != "unknown" else ""
             return Result(msg=f"rank {args.rank} of {args.world}{transport}", data=data)
         if args.asks:
-            return Result(msg=wrong, data=data)
-        if young and found is not None and found.rank is None and not found.failure:
-            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=wrong, data=data)
-        lines = log_reader.last_lines(context.docker(), args.name, EVIDENCE_LINES) if found else []
-        fix = "`invoke cluster.check` shows the links." if wrong == protocol.over_sockets(args.rank) else ""
-        return Result(failed=True, msg=wrong, fix=fix, data={**data, "evidence": lines})
+            return Result(msg=problem, data=data)
+        if may_be_joining and member_log is not None and member_log.rank is None and not member_log.failure:
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=problem, data=data)
+        lines = log_reader.read_last_lines(context.docker(), args.name, EVIDENCE_LINES) if member_log else []
+        fix = (
+            "`invoke cluster.check` shows the links." if problem == protocol.describe_socket_traffic(args.rank) else ""
+        )
+        return Result(failed=True, msg=problem, fix=fix, data={**data, "evidence": lines})
 
     @staticmethod
-    def _wrong(args: Args, found: MemberLog | None, running: bool) -> str:
-        if found is None:
+    def _wrong(args: Args, member_log: MemberLog | None, running: bool) -> str:
+        if member_log is None:
             return f"there is no container {args.name}."
         if not running:
-            return f"rank {args.rank} exited: {found.failure or 'no known reason in its log.'}"
-        if found.rank is None:
-            return f"rank {args.rank} has not joined its group; the last stage in its log: {found.stage or 'none'}."
-        if misplaced := protocol.misplaced(found.rank, found.world_size, args.rank, args.world):
-            return misplaced
-        return protocol.over_sockets(args.rank) if args.rdma and found.transport == "sockets" else ""
+            return f"rank {args.rank} exited: {member_log.failure or 'no known reason in its log.'}"
+        if member_log.rank is None:
+            return (
+                f"rank {args.rank} has not joined its group; the last stage in its log: {member_log.stage or 'none'}."
+            )
+        if wrong_rank := protocol.describe_wrong_rank(member_log.rank, member_log.world_size, args.rank, args.world):
+            return wrong_rank
+        return protocol.describe_socket_traffic(args.rank) if args.rdma and member_log.transport == "sockets" else ""
 
 
 class KeepHealToken(Module["KeepHealToken.Args"]):
@@ -236,13 +247,13 @@ class KeepHealToken(Module["KeepHealToken.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        token = context.secrets.get(server_keys.SECRET, Secret(""))
+        token = context.secrets.get(server_keys.HEAL_TOKEN_SECRET, Secret(""))
         if context.check:
             return Result(changed=True)
         if not token:
-            context.state.remove(server_keys.HEAL_TOKENS_NAME)
+            context.state.remove(server_keys.HEAL_TOKEN_RECORD)
             return Result()
-        if not server_keys.HEAL_TOKENS_DIGITS.fullmatch(token.reveal()):
-            raise Refused(f"invalid request: the secret {server_keys.SECRET} is not 64 hexadecimal digits.")
-        server_keys.keep_heal_tokens(context.state, token)
+        if not server_keys.HEAL_TOKEN_PATTERN.fullmatch(token.reveal()):
+            raise Refused(f"invalid request: the secret {server_keys.HEAL_TOKEN_SECRET} is not 64 hexadecimal digits.")
+        server_keys.save_heal_token(context.state, token)
         return Result(changed=True, msg="renewed")

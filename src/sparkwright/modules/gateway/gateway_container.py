@@ -15,11 +15,11 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
 
 #: files whose content is not shown
-SECRET = (render.CLIENT_KEYS, render.SERVER_KEYS, listeners.CERTIFICATE, clients.KEYS)
+SECRET_FILES = (render.CLIENT_KEYS_FILE, render.SERVER_KEYS_FILE, listeners.CERTIFICATE_FILE, clients.KEYS_FILE)
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayRunningFound:
+class GatewayRunningState:
     """The gateway's container and files on the host, compared with what they should be."""
 
     #: the container as it should be
@@ -46,7 +46,7 @@ class GatewayRunningFound:
         return container_options.differences(self.spec, self.container, self.image) if self.container else []
 
 
-class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
+class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
     """Run the gateway's container as the spec describes it, with these files.
 
     If only files differ, they are reloaded without interrupting a stream. A container that differs is stopped with its
@@ -61,87 +61,87 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningFound]):
         name: str = arg("the gateway's name: its group's")
         stop_timeout_s: int = arg("how long requests may take to finish before it is replaced, seconds", default=30)
 
-    def read(self, args: Args, context: Context) -> GatewayRunningFound:
-        spec, at = container.resolved(args.spec, context), place.current(place.state_of(context))
-        wanted = args.composed(context)
-        found = container.current(spec.name, context)
-        image = containers.image_of(context.docker(), found) if found else {}
-        digest = haproxy_sockets.running_digest(at.sockets) if found and found["State"]["Running"] else ""
-        verified = str((place.state_of(context).read("verified") or {}).get("container_id", ""))
-        return GatewayRunningFound(spec, found, image, place.read(at.files), digest, wanted, verified)
+    def read(self, args: Args, context: Context) -> GatewayRunningState:
+        spec, folders = container.resolve_spec(args.spec, context), place.current_folders(place.state_of(context))
+        files = args.build_files(context)
+        current = container.find_current(spec.name, context)
+        image = containers.image_of(context.docker(), current) if current else {}
+        digest = haproxy_sockets.running_digest(folders.sockets) if current and current["State"]["Running"] else ""
+        verified_id = str((place.state_of(context).read("verified") or {}).get("container_id", ""))
+        return GatewayRunningState(spec, current, image, place.read_files(folders.files), digest, files, verified_id)
 
-    def differences(self, args: Args, found: GatewayRunningFound) -> list[Change]:
+    def differences(self, args: Args, found: GatewayRunningState) -> list[Change]:
         if not found.container:
             return [Change("container", None, found.spec.name, "no such container")]
-        changes = [*found.drift, *_changed(found.files, found.wanted)]
+        changes = [*found.drift, *_file_changes(found.files, found.wanted)]
         if not found.running:
             return [*changes, Change("state", found.container["State"]["Status"], "running", "it is stopped")]
-        wanted = place.digest_in(found.wanted[render.CONFIG], args.name)
-        if not changes and found.digest != wanted:
-            return [Change("configuration", found.digest or "unknown", wanted, "HAProxy reads another one")]
+        digest = place.parse_digest(found.wanted[render.CONFIG_FILE], args.name)
+        if not changes and found.digest != digest:
+            return [Change("configuration", found.digest or "unknown", digest, "HAProxy reads another one")]
         return changes
 
-    def describe(self, args: Args, found: GatewayRunningFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: GatewayRunningState) -> dict[str, Any]:
         differs = bool(self.differences(args, found))
         policy = found.container["HostConfig"]["RestartPolicy"]["Name"] if found.container else ""
-        known = bool(found.container) and found.container["Id"] == found.verified_id
+        is_last_verified = bool(found.container) and found.container["Id"] == found.verified_id
         return {
             "differs": differs,
             "exists": bool(found.container),
-            "verified": not differs and known and policy == found.spec.restart,
+            "verified": not differs and is_last_verified and policy == found.spec.restart,
             "reloaded": False,
-            "digest": place.digest_in(found.wanted[render.CONFIG], args.name),
+            "digest": place.parse_digest(found.wanted[render.CONFIG_FILE], args.name),
             "msg": "matches" if not differs else "",
         }
 
-    def act(self, args: Args, found: GatewayRunningFound, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: GatewayRunningState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = found.spec.name
-        at = place.current(place.state_of(context))
-        files, config = place.folder(context, place.FILES), found.wanted[render.CONFIG]
+        folders = place.current_folders(place.state_of(context))
+        files, config = place.folder(context, place.FILES), found.wanted[render.CONFIG_FILE]
         reloads = found.running and not found.drift
         if reloads:
-            place.write(files, found.wanted)
+            place.write_files(files, found.wanted)
             container.reload(context)
         else:
             place.folder(context, place.SOCKETS)
-            container.keep_states(at.sockets, files, config)
+            container.save_states(folders.sockets, files, config)
             if found.container:
-                _keep(found, args.stop_timeout_s, context)
-            place.write(files, found.wanted)
+                _keep_previous(found, args.stop_timeout_s, context)
+            place.write_files(files, found.wanted)
             container.start(container.create(found.spec, context), found.spec, context)
-        container.wait_running(name, place.digest_in(config, args.name), context)
-        now = containers.inspect(context.docker(), name) or {}
+        container.wait_for_running(name, place.parse_digest(config, args.name), context)
+        started = containers.inspect(context.docker(), name) or {}
         msg = "reloaded; no stream was cut" if reloads else "started"
-        return {"reloaded": reloads, "exists": True, "verified": False, "id": now.get("Id", ""), "msg": msg}
+        return {"reloaded": reloads, "exists": True, "verified": False, "id": started.get("Id", ""), "msg": msg}
 
 
-def _keep(found: GatewayRunningFound, stop_timeout_s: int, context: Context) -> None:
+def _keep_previous(found: GatewayRunningState, stop_timeout_s: int, context: Context) -> None:
     """Stop the container, which will not start by itself, and keep it under NAME-previous."""
     name = found.spec.name
-    if previous := container.previous(name, context):
-        lifecycle.discard(context, previous["Id"])
+    if previous := container.find_previous(name, context):
+        lifecycle.force_remove(context, previous["Id"])
     lifecycle.set_policy(context, found.container, "no")
     lifecycle.stop(context, found.container, stop_timeout_s)
-    lifecycle.rename(context, found.container, name + containers.PREVIOUS)
+    lifecycle.rename(context, found.container, name + containers.PREVIOUS_SUFFIX)
 
 
-def _changed(before: dict[str, str], after: dict[str, str]) -> list[Change]:
+def _file_changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
     """Return the files that differ; for those with secrets, without their content."""
     return [
-        Change(f"file {name}", *_shown(name, before.get(name), after.get(name)))
+        Change(f"file {name}", *_mask_contents(name, before.get(name), after.get(name)))
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     ]
 
 
-def _shown(name: str, before: str | None, after: str | None) -> tuple[str | None, str | None]:
-    if name not in SECRET:
+def _mask_contents(name: str, before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    if name not in SECRET_FILES:
         return before, after
     return "present" if before else None, "another one" if before and after else "present" if after else None
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayRestoreFound:
+class GatewayRestoreState:
     """The gateway's containers, and the last verified state with its files."""
 
     #: inspect of the container; empty when there is none
@@ -154,7 +154,7 @@ class GatewayRestoreFound:
     files: dict[str, str] = field(default_factory=dict)
 
 
-class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreFound]):
+class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
     """Restore the last verified gateway after a failure: its container, with its files. If there is none, remove the gateway.
 
     If only the files differ, they are reloaded without interrupting a stream.
@@ -167,56 +167,56 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreFound]):
         name: str = arg("the container's name")
         why: str = arg("reason, for the history")
 
-    def read(self, args: Args, context: Context) -> GatewayRestoreFound:
-        current, previous = container.current(args.name, context), container.previous(args.name, context)
-        verified = place.last(context)
-        return GatewayRestoreFound(
-            current, previous, verified, place.files(context, verified["digest"]) if verified else {}
+    def read(self, args: Args, context: Context) -> GatewayRestoreState:
+        current, previous = container.find_current(args.name, context), container.find_previous(args.name, context)
+        verified = place.load_last(context)
+        return GatewayRestoreState(
+            current, previous, verified, place.state_files(context, verified["digest"]) if verified else {}
         )
 
-    def differences(self, args: Args, found: GatewayRestoreFound) -> list[Change]:
-        wanted = found.verified.get("digest") if found.files else None
-        return [Change("gateway", "the failed one", wanted)] if found.current or found.previous else []
+    def differences(self, args: Args, found: GatewayRestoreState) -> list[Change]:
+        digest = found.verified.get("digest") if found.files else None
+        return [Change("gateway", "the failed one", digest)] if found.current or found.previous else []
 
-    def describe(self, args: Args, found: GatewayRestoreFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: GatewayRestoreState) -> dict[str, Any]:
         return {"why": args.why}
 
-    def act(self, args: Args, found: GatewayRestoreFound, changes: list[Change], context: Context) -> dict[str, Any]:
-        ours = found.previous or found.current
+    def act(self, args: Args, found: GatewayRestoreState, changes: list[Change], context: Context) -> dict[str, Any]:
+        restored = found.previous or found.current
         if found.previous and found.current:
-            lifecycle.discard(context, found.current["Id"])
+            lifecycle.force_remove(context, found.current["Id"])
         if found.previous:
             lifecycle.rename(context, found.previous, args.name)
-        if not found.files or ours["Id"] != found.verified.get("container_id"):
-            return _removed(ours, context)
-        _bring_back(found, context)
+        if not found.files or restored["Id"] != found.verified.get("container_id"):
+            return _remove_failed(restored, context)
+        _restore_files(found, context)
         if found.previous or not found.current["State"]["Running"]:
-            lifecycle.start(context, ours["Id"])
+            lifecycle.start(context, restored["Id"])
         else:
             container.reload(context)
-        container.wait_running(args.name, found.verified["digest"], context)
-        lifecycle.set_policy(context, ours, found.verified["spec"].get("restart", "no"))
-        history.append(context, "gateway restored", container_id=ours["Id"], why=args.why)
+        container.wait_for_running(args.name, found.verified["digest"], context)
+        lifecycle.set_policy(context, restored, found.verified["spec"].get("restart", "no"))
+        history.append(context, "gateway restored", container_id=restored["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
 
 
-def _bring_back(found: GatewayRestoreFound, context: Context) -> None:
+def _restore_files(found: GatewayRestoreState, context: Context) -> None:
     """Write the verified files to where their container reads them."""
-    if place.is_earlier(found.verified["spec"]):
-        place.drop(place.state_of(context).path / place.FILES)  # those of the failed gateway
-        place.write(place.folder(context, place.EARLIER), found.files)
+    if place.is_legacy(found.verified["spec"]):
+        place.remove_folder(place.state_of(context).path / place.FILES)  # those of the failed gateway
+        place.write_files(place.folder(context, place.LEGACY_FOLDER), found.files)
     else:
-        place.write(place.folder(context, place.FILES), found.files)
+        place.write_files(place.folder(context, place.FILES), found.files)
 
 
-def _removed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
+def _remove_failed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
     """Remove a failed gateway that no verified one preceded."""
-    lifecycle.discard(context, failed["Id"])
+    lifecycle.force_remove(context, failed["Id"])
     return {"restored": False, "msg": "There was none before; it is removed."}
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayReturnFound:
+class GatewayReturnState:
     """The server, and the gateways at which it is drained."""
 
     #: names of the gateways at which the server is drained
@@ -227,7 +227,7 @@ class GatewayReturnFound:
     verified: bool = False
 
 
-class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnFound]):
+class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
     """Let the gateways send requests to a drained server again, once it is verified.
 
     Waits until they report it as up, for at most 30 s. A gateway that does not answer is reported and is not a failure: the
@@ -246,30 +246,30 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnFound]):
 
     def run(self, args: Args, context: Context) -> Result:
         result = super().run(args, context)
-        nowhere = result.changed and not context.check and not result.data["returned"]
-        return replace(result, changed=False, diff=[]) if nowhere else result
+        not_returned = result.changed and not context.check and not result.data["returned"]
+        return replace(result, changed=False, diff=[]) if not_returned else result
 
-    def read(self, args: Args, context: Context) -> GatewayReturnFound:
-        names = [gateway.name for gateway in drain_record.of(context.state)]
-        container = replacement.current(context, args.name) if names else {}
-        good = good_states.last(context.state).get("container_id")
+    def read(self, args: Args, context: Context) -> GatewayReturnState:
+        names = [gateway.name for gateway in drain_record.load_gateways(context.state)]
+        container = replacement.find_current(context, args.name) if names else {}
+        verified_id = good_states.load_last(context.state).get("container_id")
         running = bool(container) and bool(container["State"]["Running"])
-        return GatewayReturnFound(names, running, bool(container) and container["Id"] == good)
+        return GatewayReturnState(names, running, bool(container) and container["Id"] == verified_id)
 
-    def differences(self, args: Args, found: GatewayReturnFound) -> list[Change]:
+    def differences(self, args: Args, found: GatewayReturnState) -> list[Change]:
         if not found.running or not (args.proved or found.verified):
             return []
         return [Change(f"gateway {name}", "draining", "ready") for name in found.gateways]
 
-    def describe(self, args: Args, found: GatewayReturnFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: GatewayReturnState) -> dict[str, Any]:
         stays = bool(found.gateways) and not self.differences(args, found)
         message = (
             f"stays drained at {', '.join(found.gateways)}: it is not a verified server that runs" if stays else ""
         )
         return {"returned": [], "msg": message}
 
-    def act(self, args: Args, found: GatewayReturnFound, changes: list[Change], context: Context) -> dict[str, Any]:
-        returned, problems = drain_record.give_back(context.state)
+    def act(self, args: Args, found: GatewayReturnState, changes: list[Change], context: Context) -> dict[str, Any]:
+        returned, problems = drain_record.return_server(context.state)
         for problem in problems:
             context.note(f"{problem}.")
         message = f"gets requests again from {', '.join(returned)}" if returned else "not returned yet"
@@ -289,11 +289,13 @@ class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        key = server_operations.kept(context.state) if context.check else server_operations.made(context.state)
-        return Result(data={"sha256": server_operations.hashed(key)})
+        key = (
+            server_operations.load_key(context.state) if context.check else server_operations.ensure_key(context.state)
+        )
+        return Result(data={"sha256": server_operations.hash_key(key)})
 
 
-NONE = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
+NO_GATEWAY = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
 
 
 class GatewayState(Module["GatewayState.Args"]):
@@ -308,5 +310,5 @@ class GatewayState(Module["GatewayState.Args"]):
         """None."""
 
     def run(self, args: Args, context: Context) -> Result:
-        found = haproxy_sockets.inspect(context.state) or NONE
-        return Result(msg="" if found["running"] else "no gateway is running", data=found)
+        state = haproxy_sockets.inspect(context.state) or NO_GATEWAY
+        return Result(msg="" if state["running"] else "no gateway is running", data=state)

@@ -12,7 +12,7 @@ from sparkwright import units
 from sparkwright.engines import api_paths, dialects, messages_api, openai_api, tasks
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.gateway.render import CLIENT_KEYS, MODELS
+from sparkwright.gateway.render import CLIENT_KEYS_FILE, MODELS_PATH
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.gateway import container, haproxy_sockets, place
 from sparkwright.host.gateway.haproxy_sockets import Answer
@@ -21,7 +21,7 @@ from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class GatewayArgs:
     clients: dict[str, str] = arg("names of the secrets of clients with their own keys", default_factory=dict)
     kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
 
-    def composed(self, context: Context) -> dict[str, str]:
+    def build_files(self, context: Context) -> dict[str, str]:
         """Return the gateway's files with their secrets, by name: those of a verified gateway, or new ones."""
         if self.kept:
-            return place.kept(context, self.kept)
+            return place.require_files(context, self.kept)
         texts = (self.files, self.client_key, self.server_keys, self.certificate, self.operators, self.clients)
-        return place.composed(*texts, context)
+        return place.compose_files(*texts, context)
 
 
 class GatewayCheck(Module["GatewayCheck.Args"]):
@@ -63,32 +63,34 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
         port: int = arg("the port on which it listens")
 
     def run(self, args: Args, context: Context) -> Result:
-        files = args.composed(context)
+        files = args.build_files(context)
         client = context.docker()
-        found = container.current(args.spec["name"], context)
-        container.previous(args.spec["name"], context)
-        for port in _ports(args):
-            ours = bool(found) and found["State"]["Running"] and containers.publishes(found, port)
-            if not ours and (holder := containers.who_listens(client, port)):
+        current = container.find_current(args.spec["name"], context)
+        container.find_previous(args.spec["name"], context)
+        for port in _needed_ports(args):
+            held_by_gateway = (
+                bool(current) and current["State"]["Running"] and containers.has_port_binding(current, port)
+            )
+            if not held_by_gateway and (holder := containers.describe_port_holder(client, port)):
                 fix = "Choose another `port` or `control_port` in `gateway:`, or stop that."
                 raise Refused(f"port {port} is in use by {holder}.", fix=fix)
-        spec = container.resolved(args.spec, context)
+        spec = container.resolve_spec(args.spec, context)
         if context.check and not image_names.find(
             client.api, spec.image, spec.image_ids, machine_platform(context.machine)
         ):
             return Result(msg="known after the image is pulled", data={"digest": ""})
-        container.check(args.spec, files, context)
+        container.validate_files(args.spec, files, context)
         return Result(msg="valid", data={"digest": args.kept or place.digest_of(files)})
 
 
-def _ports(args: GatewayCheck.Args) -> list[int]:
+def _needed_ports(args: GatewayCheck.Args) -> list[int]:
     """Return the ports that the gateway needs: its own, and the one for its hosts."""
     published = (str(text).rpartition(":")[2] for text in args.spec.get("ports") or ())
     return list(dict.fromkeys([args.port, *(int(port) for port in published if port.isdecimal())]))
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayKeepFound:
+class GatewayKeepState:
     """The gateway's containers, and the last verified state."""
 
     #: inspect of the container; empty when there is none
@@ -99,7 +101,7 @@ class GatewayKeepFound:
     verified: dict[str, Any]
 
 
-class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepFound]):
+class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
     """Enable the restart policy of a verified gateway, record it as the last verified state, and remove the previous container.
 
     Returns: container_id. Fails if it is not running.
@@ -114,51 +116,51 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepFound]):
         changed: list[Any] = arg("differences from the previous gateway, for the history", default_factory=list)
         rolled_back: bool = arg("whether this is a rollback; later states are then dropped", default=False)
 
-    def read(self, args: Args, context: Context) -> GatewayKeepFound:
+    def read(self, args: Args, context: Context) -> GatewayKeepState:
         name = args.spec["name"]
-        return GatewayKeepFound(
-            container.current(name, context), container.previous(name, context), place.last(context)
+        return GatewayKeepState(
+            container.find_current(name, context), container.find_previous(name, context), place.load_last(context)
         )
 
-    def differences(self, args: Args, found: GatewayKeepFound) -> list[Change]:
+    def differences(self, args: Args, found: GatewayKeepState) -> list[Change]:
         policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
         changes = (
             [Change("restart", policy, args.spec["restart"], "verified")] if policy != args.spec["restart"] else []
         )
-        was = found.verified.get("container_id"), found.verified.get("digest")
-        if was != (found.current.get("Id"), args.digest):
-            changes.append(Change("last good state", was[1], args.digest))
+        recorded = found.verified.get("container_id"), found.verified.get("digest")
+        if recorded != (found.current.get("Id"), args.digest):
+            changes.append(Change("last good state", recorded[1], args.digest))
         if found.previous:
             changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
         return changes
 
-    def describe(self, args: Args, found: GatewayKeepFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: GatewayKeepState) -> dict[str, Any]:
         return {"container_id": found.current.get("Id", "")}
 
-    def act(self, args: Args, found: GatewayKeepFound, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: GatewayKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
         lifecycle.set_policy(context, found.current, args.spec["restart"])
-        spec = container.resolved(args.spec, context).to_json()
-        now = {"spec": spec, "digest": args.digest, "container_id": found.current["Id"], **_about(args)}
-        place.remember(context, now, rolled_back=args.rolled_back)
+        spec = container.resolve_spec(args.spec, context).to_json()
+        state = {"spec": spec, "digest": args.digest, "container_id": found.current["Id"], **_proof_fields(args)}
+        place.save_verified(context, state, rolled_back=args.rolled_back)
         if found.previous:
-            lifecycle.discard(context, found.previous["Id"])
-        place.drop(place.state_of(context).path / place.EARLIER)
+            lifecycle.force_remove(context, found.previous["Id"])
+        place.remove_folder(place.state_of(context).path / place.LEGACY_FOLDER)
         names = [item.get("field", "") for item in args.changed if isinstance(item, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
-        about = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
-        what = "gateway rolled back" if args.rolled_back else "gateway verified"
-        history.append(context, what, **about, why=f"routes {', '.join(args.models)}")
+        fields = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
+        event_name = "gateway rolled back" if args.rolled_back else "gateway verified"
+        history.append(context, event_name, **fields, why=f"routes {', '.join(args.models)}")
         return {}
 
 
-def _about(args: GatewayKeep.Args) -> dict[str, Any]:
+def _proof_fields(args: GatewayKeep.Args) -> dict[str, Any]:
     return {"models": args.models, "proof": args.proof}
 
 
-EARLIER = (
+EARLIER_GATEWAY = (
     "the verified gateway before this one was made by an earlier sparkwright, and its container could write to its own files: it "
     "is not started again."
 )
@@ -179,62 +181,62 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
         client_key: str = arg("the name of the secret that clients send; empty for none", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        found = _before(args.name, context)
-        if place.is_earlier(found["spec"]):
-            raise Refused(EARLIER, fix="Deploy what the files say: `gateway.deploy`.")
-        files = place.files(context, found["digest"])
-        if not found.get("proof") or not files:
+        target = _find_rollback_target(args.name, context)
+        if place.is_legacy(target["spec"]):
+            raise Refused(EARLIER_GATEWAY, fix="Deploy what the files say: `gateway.deploy`.")
+        files = place.state_files(context, target["digest"])
+        if not target.get("proof") or not files:
             raise Refused(
                 "of the verified gateway before this one the files are gone.", fix="Deploy it: `gateway.deploy`."
             )
-        since = units.moment(found.get("since", 0), units.MINUTE)
-        _refuse_other_key(files.get(CLIENT_KEYS, "").strip(), since, args, context)
-        data = {key: found[key] for key in ("spec", "digest", "models", "proof")}
-        return Result(msg=f"verified {since}: routes {', '.join(found['models'])}", data=data)
+        since = units.format_time(target.get("since", 0), units.MINUTE_FORMAT)
+        _refuse_other_key(files.get(CLIENT_KEYS_FILE, "").strip(), since, args, context)
+        data = {key: target[key] for key in ("spec", "digest", "models", "proof")}
+        return Result(msg=f"verified {since}: routes {', '.join(target['models'])}", data=data)
 
 
-def _before(name: str, context: Context) -> dict[str, Any]:
+def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
     """Return the state to go back to. Raises Refused if there is none."""
-    last = place.last(context)
+    last = place.load_last(context)
     if not last:
         raise Refused(f"no {name} was ever verified here.", fix="`invoke gateway.deploy` deploys one.")
-    if not _runs(name, last, context):
+    if not _is_running(name, last, context):
         return last
-    found = next(iter(place.before(context)), {})
-    if not found:
+    earlier = next(iter(place.load_earlier(context)), {})
+    if not earlier:
         raise Refused(
             f"no verified gateway is older than the running {name}.", fix="`invoke history` shows what was verified."
         )
-    return found
+    return earlier
 
 
-def _runs(name: str, state: dict[str, Any], context: Context) -> bool:
+def _is_running(name: str, state: dict[str, Any], context: Context) -> bool:
     """Return True if the running gateway has this verified state."""
-    found = containers.inspect(context.docker(), name) or {}
-    reads = haproxy_sockets.running_digest(place.current(place.state_of(context)).sockets)
-    return bool(found) and (found["Id"], reads) == (state.get("container_id"), state["digest"])
+    container = containers.inspect(context.docker(), name) or {}
+    digest = haproxy_sockets.running_digest(place.current_folders(place.state_of(context)).sockets)
+    return bool(container) and (container["Id"], digest) == (state.get("container_id"), state["digest"])
 
 
 def _refuse_other_key(hashed: str, since: str, args: GatewayLastGood.Args, context: Context) -> None:
     secret = context.secrets.get(args.client_key) if args.client_key else None
-    ours = hashlib.sha256(secret.reveal().encode()).hexdigest() if secret else ""
-    if hashed and not ours:
+    current_hash = hashlib.sha256(secret.reveal().encode()).hexdigest() if secret else ""
+    if hashed and not current_hash:
         fix = "Write it as `key` into `gateway:`, then roll back."
         raise Refused(f"the gateway verified {since} asks for an API key.", fix=fix)
-    if hashed and hashed != ours:
+    if hashed and hashed != current_hash:
         fix = "Give that key as `key` of `gateway:`, or deploy with the one of today."
         raise Refused(f"the gateway verified {since} asks for another API key than `key` gives now.", fix=fix)
 
 
 POLL_S = 0.2
 #: how long a request is repeated while no server is up, seconds: by then the gateway's checks have found a lost one
-SETTLE_S = 15.0
+SETTLE_TIMEOUT_S = 15.0
 #: the same for a server on demand, which may be asleep
-ASLEEP_S = 4.0
+ASLEEP_TIMEOUT_S = 4.0
 #: timeout of the first try if a request waits for a server: by then a gateway that just started knows which are up
-FIRST_TRY_S = 8.0
-NOT_UP = ("model_not_up", "overloaded")
-NOBODY = Answer(503, {"error": {"code": NOT_UP[0]}})
+FIRST_TRY_TIMEOUT_S = 8.0
+NOT_UP_CODES = ("model_not_up", "overloaded")
+NOT_UP_ANSWER = Answer(503, {"error": {"code": NOT_UP_CODES[0]}})
 
 
 class GatewayProof(Module["GatewayProof.Args"]):
@@ -265,23 +267,29 @@ class GatewayProof(Module["GatewayProof.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after it runs", data={"generated": [], "not_up": []})
-        if args.client_key and (status := haproxy_sockets.request(_door(args, context), MODELS).status) != 401:
+        if (
+            args.client_key
+            and (status := haproxy_sockets.send_request(_gateway_door(args, context), MODELS_PATH).status) != 401
+        ):
             raise Failed(f"a client without the key is answered with {status} instead of 401.")
         answers = {name: self._settled(name, body, args, context) for name, body in args.models.items()}
-        generated = [name for name, answer in answers.items() if _proved(answer, args.models[name]["task"])]
-        not_up = [name for name, answer in answers.items() if answer.code in NOT_UP]
+        generated = [name for name, answer in answers.items() if _is_valid_answer(answer, args.models[name]["task"])]
+        not_up = [name for name, answer in answers.items() if answer.code in NOT_UP_CODES]
         for name, answer in answers.items():
             if name not in generated and name not in not_up:
                 raise Failed(
-                    f"{name} gives no {tasks.noun_of(args.models[name]['task'])} through the gateway: {answer.message}"
+                    f"{name} gives no {tasks.task_noun(args.models[name]['task'])} through the gateway: {answer.message}"
                 )
         if not generated:
             raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
         for name in generated:
-            self._prove_dialects(name, args.models[name], args, context)
-        self._refuse_other_list(generated, args, context)
+            self._check_dialects(name, args.models[name], args, context)
+        self._check_model_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
-        message = f"{count(len(generated), 'model')} gave {_what(args.models[name]['task'] for name in generated)}"
+        message = (
+            f"{format_count(len(generated), 'model')} gave "
+            f"{_describe_answers(args.models[name]['task'] for name in generated)}"
+        )
         asleep = [name for name in not_up if args.models[name].get("on_demand")]
         message += f"; asleep: {', '.join(asleep)}" if asleep else ""
         if missing := [name for name in not_up if name not in asleep]:
@@ -291,12 +299,12 @@ class GatewayProof(Module["GatewayProof.Args"]):
     def _settled(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         """Return the answer to a model's request; ask again while no server is up, for the gateway may be checking one right
         now."""
-        settle_s = ASLEEP_S if body.get("on_demand") else SETTLE_S
-        until_s = time.monotonic() + settle_s
+        timeout_s = ASLEEP_TIMEOUT_S if body.get("on_demand") else SETTLE_TIMEOUT_S
+        until_s = time.monotonic() + timeout_s
         while True:
-            found = self._answer(name, body, args, context)
-            if found.code not in NOT_UP or time.monotonic() > until_s:
-                return found
+            answer = self._answer(name, body, args, context)
+            if answer.code not in NOT_UP_CODES or time.monotonic() > until_s:
+                return answer
             context.progress(0, text=f"waiting for a server of {name}")
             time.sleep(POLL_S)
 
@@ -305,75 +313,79 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
         A model that the gateway does not list is not requested: the request would wait, or count as an error.
         """
-        payload, path = body["body"], tasks.path(body["task"])
+        payload, path = body["body"], tasks.proof_path(body["task"])
         waits = bool(body.get("waits"))
-        if name not in self._listed(args, context):
-            return NOBODY
-        limits_s = (FIRST_TRY_S, args.timeout_s) if waits else (args.timeout_s,)
+        if name not in self._query_model_names(args, context):
+            return NOT_UP_ANSWER
+        limits_s = (FIRST_TRY_TIMEOUT_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:
-            found = haproxy_sockets.request(
-                _door(args, context), path, payload, key=_key(args, context), timeout_s=limit_s
+            answer = haproxy_sockets.send_request(
+                _gateway_door(args, context), path, payload, key=_client_key(args, context), timeout_s=limit_s
             )
-            if waits and found.status != 200 and name not in self._listed(args, context):
-                return NOBODY
-            if found.status:
+            if waits and answer.status != 200 and name not in self._query_model_names(args, context):
+                return NOT_UP_ANSWER
+            if answer.status:
                 break
-        return found
+        return answer
 
-    def _prove_dialects(self, name: str, body: dict[str, Any], args: Args, context: Context) -> None:
+    def _check_dialects(self, name: str, body: dict[str, Any], args: Args, context: Context) -> None:
         """Raise Failed if a model does not generate in an API that its recipe promises."""
         for promised in body.get("dialects") or ():
-            dialect = dialects.OTHERS[promised]
+            dialect = dialects.OTHER_DIALECTS[promised]
             answer = self._asked(dialect.path, dialect.request(body["body"]), args, context)
             usage = dialect.answer(answer.data).get("usage") or {}
             if answer.status != 200 or not usage.get("completion_tokens"):
                 raise Failed(f"{name} gives no token through the gateway's {dialect.path}: {answer.message}")
             if dialect is dialects.MESSAGES:
-                counted = self._asked(api_paths.COUNT_TOKENS, messages_api.counted(body["body"]), args, context)
+                counted = self._asked(
+                    api_paths.COUNT_TOKENS, messages_api.build_count_request(body["body"]), args, context
+                )
                 if not isinstance(counted.data, dict) or not counted.data.get("input_tokens"):
                     raise Failed(f"{name} counts no tokens through the gateway: {counted.message}")
 
     @staticmethod
     def _asked(path: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        return haproxy_sockets.request(
-            _door(args, context), path, body, key=_key(args, context), timeout_s=args.timeout_s
+        return haproxy_sockets.send_request(
+            _gateway_door(args, context), path, body, key=_client_key(args, context), timeout_s=args.timeout_s
         )
 
-    def _refuse_other_list(self, generated: list[str], args: Args, context: Context) -> None:
+    def _check_model_list(self, generated: list[str], args: Args, context: Context) -> None:
         """Raise Failed if the gateway's list lacks a model that generated.
 
         A single answer proves nothing, as the gateway may be checking a server: it is asked again for a while.
         """
-        until_s = time.monotonic() + SETTLE_S
-        while missing := sorted({*generated} - self._listed(args, context)):
+        until_s = time.monotonic() + SETTLE_TIMEOUT_S
+        while missing := sorted({*generated} - self._query_model_names(args, context)):
             if time.monotonic() > until_s:
-                raise Failed(f"{MODELS} of the gateway does not list {', '.join(missing)}.")
+                raise Failed(f"{MODELS_PATH} of the gateway does not list {', '.join(missing)}.")
             time.sleep(POLL_S)
 
     @staticmethod
-    def _listed(args: Args, context: Context) -> set[Any]:
-        found = haproxy_sockets.request(_door(args, context), MODELS, key=_key(args, context)).data
-        rows = found.get("data") if isinstance(found, dict) else None
+    def _query_model_names(args: Args, context: Context) -> set[Any]:
+        data = haproxy_sockets.send_request(
+            _gateway_door(args, context), MODELS_PATH, key=_client_key(args, context)
+        ).data
+        rows = data.get("data") if isinstance(data, dict) else None
         return {row.get("id") for row in rows if isinstance(row, dict)} if isinstance(rows, list) else set()
 
 
-def _what(given: Iterable[Task]) -> str:
+def _describe_answers(answered_tasks: Iterable[Task]) -> str:
     """Return the kinds of answers in words: "a token", or "a token or a vector"."""
-    return " or ".join(f"a {noun}" for noun in dict.fromkeys(map(tasks.noun_of, given)))
+    return " or ".join(f"a {noun}" for noun in dict.fromkeys(map(tasks.task_noun, answered_tasks)))
 
 
-def _proved(answer: Answer, task: Task) -> bool:
+def _is_valid_answer(answer: Answer, task: Task) -> bool:
     if answer.status != 200 or not isinstance(answer.data, dict):
         return False
     if task == GENERATE:
-        return openai_api.tokens_of(answer.data) > 0
+        return openai_api.count_tokens(answer.data) > 0
     return bool(tasks.PROOFS[task].judge(answer.data).holds)
 
 
-def _door(args: GatewayProof.Args, context: Context) -> haproxy_sockets.Door:
-    return haproxy_sockets.Door(args.port, args.tls, place.current(place.state_of(context)).sockets)
+def _gateway_door(args: GatewayProof.Args, context: Context) -> haproxy_sockets.Endpoint:
+    return haproxy_sockets.Endpoint(args.port, args.tls, place.current_folders(place.state_of(context)).sockets)
 
 
-def _key(args: GatewayProof.Args, context: Context) -> str:
-    found = context.secrets.get(args.client_key) if args.client_key else None
-    return found.reveal() if found else ""
+def _client_key(args: GatewayProof.Args, context: Context) -> str:
+    secret = context.secrets.get(args.client_key) if args.client_key else None
+    return secret.reveal() if secret else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.engine import Name as EngineName
-from sparkwright.engines.engine import of
+from sparkwright.engines.engine import get_engine
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host import peers
 from sparkwright.host.images import image_copy, image_names, registry_documents
@@ -16,14 +16,14 @@ from sparkwright.host.images.registry_documents import RegistryDown
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 
-TRIES = 5
-LONGEST_PAUSE_S = 20
+MAX_TRIES = 5
+MAX_PAUSE_S = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DockerImageState:
     """The image of a digest on this host."""
 
     #: inspect of the image that was proved to be this digest; empty when none was
@@ -37,13 +37,13 @@ class Found:
 
 
 @dataclass
-class Layers:
+class LayerProgress:
     """Adds up what the engine says about each layer of a pull."""
 
     done: dict[str, float] = field(default_factory=dict)
     total: dict[str, float] = field(default_factory=dict)
 
-    def see(self, line: dict[str, Any]) -> bool:
+    def add_line(self, line: dict[str, Any]) -> bool:
         """Add one progress line. Returns True if it made progress."""
         detail, layer = line.get("progressDetail") or {}, line.get("id", "")
         if line.get("status") == "Download complete" and layer in self.total:
@@ -56,7 +56,7 @@ class Layers:
         return True
 
 
-class DockerImage(StateModule["DockerImage.Args", Found]):
+class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
     """Pull the image of a digest for the host's own platform, unless it is already present and verified.
 
     An image is verified by its Id, which must be one that the lock records for the digest; if the lock has none, by the
@@ -85,19 +85,19 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         from_: str = arg("the member of a cluster to copy it from; empty: the registry", default="")
         offer: dict[str, Any] = arg("the offer of that member, as returned by `share_image`", default_factory=dict)
 
-    def read(self, args: Args, context: Context) -> Found:
+    def read(self, args: Args, context: Context) -> DockerImageState:
         platform = args.platform or machine_platform(context.machine)
         api: Any = context.docker().api
-        name = Name.given(args.ref)
-        image = image_names.find(api, args.ref, _ids(args), platform)
+        name = ImageReference.given(args.ref)
+        image = image_names.find(api, args.ref, _allowed_ids(args), platform)
         if not name.digest or (image and name.digest in image_names.digests_of(image)):
-            return Found(image, platform)
+            return DockerImageState(image, platform)
         tagged = image_names.inspect(api, name.proved).get("Id", "")
         impostor = tagged if tagged != image.get("Id") else ""
-        return Found(image, platform, named=bool(tagged) and not impostor, impostor=impostor)
+        return DockerImageState(image, platform, named=bool(tagged) and not impostor, impostor=impostor)
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
-        digest = Name.parse(args.ref).digest
+    def differences(self, args: Args, found: DockerImageState) -> list[Change]:
+        digest = ImageReference.parse(args.ref).digest
         if found.image and found.named:
             return []
         if found.image:
@@ -105,41 +105,45 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             return [Change("digest", None, digest, f"the image is here without its digest: {why}")]
         if not found.impostor:
             return [Change("image", None, args.ref, "not on the host")]
-        lacks = "" if _ids(args) else ": the lock has no manifests to verify it (run `invoke lock`)"
-        return [Change("image", found.impostor, args.ref, f"tagged with this digest, but not verified{lacks}")]
+        hint = "" if _allowed_ids(args) else ": the lock has no manifests to verify it (run `invoke lock`)"
+        return [Change("image", found.impostor, args.ref, f"tagged with this digest, but not verified{hint}")]
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+    def describe(self, args: Args, found: DockerImageState) -> dict[str, Any]:
         image = found.image
         return {
-            "digest": Name.parse(args.ref).digest,
+            "digest": ImageReference.parse(args.ref).digest,
             "id": image.get("Id", ""),
-            "engine_version": of(args.engine).version_in_image(image.get("Config") or {}),
+            "engine_version": get_engine(args.engine).version_in_image(image.get("Config") or {}),
             "size_bytes": image.get("Size"),
             "msg": "present" if image else "",
         }
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: DockerImageState, changes: list[Change], context: Context) -> dict[str, Any]:
         api: Any = context.docker().api
-        name = Name.parse(args.ref)
+        name = ImageReference.parse(args.ref)
         if found.image:
-            image_names.name_by_digest(api, found.image["Id"], name)
+            image_names.tag_verified(api, found.image["Id"], name)
             return {"msg": "already present; digest restored"}
-        msg = self._copied(args, found.platform, context) or self._pull_from_somewhere(
+        msg = self._copy_image(args, found.platform, context) or self._pull_from_mirror_or_registry(
             args, name, found.platform, context
         )
-        image = image_names.find(api, args.ref, _ids(args), found.platform)
+        image = image_names.find(api, args.ref, _allowed_ids(args), found.platform)
         if not image:
-            has = image_names.inspect(api, name.asked)
-            pulled = f"{has['Id']} for {image_names.platform_of(has)}" if has else "no image with that digest"
+            pulled_image = image_names.inspect(api, name.asked)
+            pulled = (
+                f"{pulled_image['Id']} for {image_names.platform_of(pulled_image)}"
+                if pulled_image
+                else "no image with that digest"
+            )
             what = f"but the Docker Engine has {pulled}, which does not match the lock."
             raise Failed(f"{args.ref} was pulled for {found.platform}, {what}")
         if found.impostor or (name.digest and image_names.inspect(api, name.asked).get("Id") != image["Id"]):
-            image_names.name_by_digest(api, image["Id"], name)
+            image_names.tag_verified(api, image["Id"], name)
         elif name.tag:
             api.tag(image["Id"], name.repository, name.tag, force=True)
-        return {**self.describe(args, Found(image, found.platform)), "msg": msg}
+        return {**self.describe(args, DockerImageState(image, found.platform)), "msg": msg}
 
-    def _copied(self, args: Args, platform: str, context: Context) -> str:
+    def _copy_image(self, args: Args, platform: str, context: Context) -> str:
         """Copy the image from the member that serves it; return a message, empty if it has to be pulled instead (noted with the
         reason)."""
         if not args.from_:
@@ -148,79 +152,81 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
 
         try:
             image_copy.copy(
-                context, args.ref, _ids(args), platform, args.from_, args.offer, _locked_bytes(args, platform)
+                context, args.ref, _allowed_ids(args), platform, args.from_, args.offer, _locked_bytes(args, platform)
             )
         except SparkwrightError as error:
             context.go_on()
-            context.note(f"{args.from_}: {error.message} Pulling from {Name.parse(args.ref).registry} instead.")
+            context.note(
+                f"{args.from_}: {error.message} Pulling from {ImageReference.parse(args.ref).registry} instead."
+            )
             return ""
-        how = "; its Id is the lock's" if _ids(args) else ""
-        return f"copied from {args.from_}{how}"
+        verification = "; its Id is the lock's" if _allowed_ids(args) else ""
+        return f"copied from {args.from_}{verification}"
 
-    def _pull_from_somewhere(self, args: Args, name: Name, platform: str, context: Context) -> str:
+    def _pull_from_mirror_or_registry(self, args: Args, name: ImageReference, platform: str, context: Context) -> str:
         """Pull the image from the mirror, or from its own registry if there is no mirror or the mirror fails."""
         if args.mirror:
             try:
-                self._pull_again(name.at(args.mirror), platform, context)
+                self._pull_with_retries(name.at(args.mirror), platform, context)
             except SparkwrightError as error:
                 context.note(f"mirror {args.mirror}: {error.message} Trying {name.registry}.")
             else:
                 return f"pulled from {args.mirror}"
-        self._pull_again(name, platform, context)
+        self._pull_with_retries(name, platform, context)
         return "pulled"
 
-    def _pull_again(self, name: Name, platform: str, context: Context) -> None:
+    def _pull_with_retries(self, name: ImageReference, platform: str, context: Context) -> None:
         from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-        def say(state: RetryCallState) -> None:
+        def note_retry(state: RetryCallState) -> None:
             context.note(f"{state.outcome.exception() if state.outcome else ''} Retrying.")
 
-        when, stop = retry_if_exception_type(RegistryDown), stop_after_attempt(TRIES)
-        wait = wait_exponential(multiplier=0.5, max=LONGEST_PAUSE_S)
-        tries = Retrying(retry=when, stop=stop, wait=wait, before_sleep=say, reraise=True)
+        when, stop = retry_if_exception_type(RegistryDown), stop_after_attempt(MAX_TRIES)
+        wait = wait_exponential(multiplier=0.5, max=MAX_PAUSE_S)
+        tries = Retrying(retry=when, stop=stop, wait=wait, before_sleep=note_retry, reraise=True)
         tries(self._pull, name, platform, context)
 
-    def _pull(self, name: Name, platform: str, context: Context) -> None:
+    def _pull(self, name: ImageReference, platform: str, context: Context) -> None:
         api: Any = context.docker().api
-        refuse_other_platforms(asked_of_registry(api, name)["platforms"], name.asked, platform)
-        with registry_documents.explained(name.asked):
+        refuse_other_platforms(query_registry(api, name)["platforms"], name.asked, platform)
+        with registry_documents.explain_errors(name.asked):
             which = name.digest or name.tag
             lines = api.pull(name.repository, tag=which, stream=True, decode=True, platform=platform)
-            self._follow(lines, name.asked, context)
+            self._follow_pull(lines, name.asked, context)
 
     @staticmethod
-    def _follow(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:
-        layers = Layers()
+    def _follow_pull(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:
+        layers = LayerProgress()
         for line in lines:
             status = str(line.get("status", ""))
             if "error" in line:
-                raise registry_documents.explain(ref, str(line["error"]))
-            moved = layers.see(line)
-            if moved or status == "Extracting":
-                text = "pulling" if moved else "extracting"
+                raise registry_documents.error_from_message(ref, str(line["error"]))
+            progressed = layers.add_line(line)
+            if progressed or status == "Extracting":
+                text = "pulling" if progressed else "extracting"
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text=text)
             elif status.startswith("Retrying in 5 "):
                 context.note(f"download of layer {line.get('id', '')} interrupted; Docker resumes it")
 
 
-def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
+def query_registry(api: Any, name: ImageReference) -> dict[str, Any]:
     """Return the digest and platforms of an image, requested from its registry through the Docker Engine.
 
     Raises an error that explains why the registry refused.
     """
-    with registry_documents.explained(name.asked):
-        found = api.inspect_distribution(name.asked)
-        return registry_documents.distribution(found, f"what the registry says of {name.asked}")
+    with registry_documents.explain_errors(name.asked):
+        answer = api.inspect_distribution(name.asked)
+        return registry_documents.parse_distribution(answer, f"what the registry says of {name.asked}")
 
 
-def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
+def refuse_other_platforms(platforms: list[str], ref: str, platform: str) -> None:
     """Raise Refused if the image has other platforms only: an engine can silently hand over one of them."""
-    if has and wanted not in has:
+    if platforms and platform not in platforms:
         fix = "Use a tag with this platform."
-        raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
+        raise Refused(f"{ref} has no {platform}, only {', '.join(platforms)}.", fix=fix)
 
 
-def _ids(args: DockerImage.Args) -> tuple[str, ...]:
+def _allowed_ids(args: DockerImage.Args) -> tuple[str, ...]:
     return (*args.ids, *locked_ids({"manifests": args.manifests}))
 
 
@@ -256,35 +262,35 @@ class AdoptImage(Module["AdoptImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        name = Name.given(args.ref)
-        undone = image_copy.undo(api, image_copy.Names(**args.before), args.incoming) if args.before else []
+        name = ImageReference.given(args.ref)
+        undone = image_copy.undo_load(api, image_copy.ImageNames(**args.before), args.incoming) if args.before else []
         for sentence in undone:
             context.note(sentence)
         image = image_names.inspect(api, args.incoming)
         if not image:
             raise Failed("no image arrived.", fix="Run the command again.")
-        reason = _why_another(args, name, image)
+        reason = _explain_mismatch(args, name, image)
         if reason:
             image_names.remove_name(api, args.incoming, image["Id"])
             raise Failed(f"the image that arrived is not {args.ref}: {reason}; removed it.")
         if name.digest:
-            image_names.name_by_digest(api, image["Id"], name)
+            image_names.tag_verified(api, image["Id"], name)
         else:
             api.tag(image["Id"], name.repository, name.tag or "latest", force=True)
         image_names.remove_name(api, args.incoming, image["Id"])
-        how = "its Id is the lock's" if args.ids else "the same, layer by layer"
-        return Result(msg=how, changed=True, data={"id": image["Id"], "undone": undone})
+        verification = "its Id is the lock's" if args.ids else "the same, layer by layer"
+        return Result(msg=verification, changed=True, data={"id": image["Id"], "undone": undone})
 
 
-def _why_another(args: AdoptImage.Args, name: Name, image: dict[str, Any]) -> str:
+def _explain_mismatch(args: AdoptImage.Args, name: ImageReference, image: dict[str, Any]) -> str:
     """Return why the image that arrived is not the requested one; empty if it is."""
-    has = image_names.platform_of(image)
-    if has != args.platform:
-        return f"it is for {has}, not {args.platform}"
-    if args.ids and not image_names.proves(image, name.digest, args.ids):
+    platform = image_names.platform_of(image)
+    if platform != args.platform:
+        return f"it is for {platform}, not {args.platform}"
+    if args.ids and not image_names.has_digest(image, name.digest, args.ids):
         return f"its Id is {image['Id']}, the lock has {', '.join(args.ids)}"
-    same = (image.get("RootFS") or {}).get("Layers") == args.layers
-    return "" if same else f"the layers of {image['Id']} differ"
+    same_layers = (image.get("RootFS") or {}).get("Layers") == args.layers
+    return "" if same_layers else f"the layers of {image['Id']} differ"
 
 
 class ShareImage(Module["ShareImage.Args"]):
@@ -309,7 +315,7 @@ class ShareImage(Module["ShareImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        token = peers.token(context.secrets, image_copy.COPY)
+        token = peers.find_token(context.secrets, image_copy.COPY_PURPOSE)
         if token is None:
             raise Failed("no token to serve the image with: it is served between the members of a cluster.")
         image = image_names.find(api, args.ref, args.ids, machine_platform(context.machine))
@@ -318,26 +324,26 @@ class ShareImage(Module["ShareImage.Args"]):
         if context.check:
             return Result(msg="present")
         info = api.info()
-        self._refuse_little_room(context, info, image, args.readers)
+        self._check_export_space(context, info, image, args.readers)
 
-        def hand_out(bind: str) -> int:
-            return image_copy.hand_out(context.machine, image["Id"], token, args.readers, bind)
+        def serve_copy(bind: str) -> int:
+            return image_copy.start_server(context.machine, image["Id"], token, args.readers, bind)
 
-        urls = peers.on_each(args.bind, args.interfaces, hand_out, context.note)
+        urls = peers.serve_on_each(args.bind, args.interfaces, serve_copy, context.note)
         offer = {
             "urls": urls,
             "size_bytes": int(image.get("Size") or 0),
-            "containerd": image_copy.in_containerd(info),
+            "containerd": image_copy.has_containerd_store(info),
         }
-        return Result(msg=f"serving {args.ref} on {peers.shown(urls)}", data={"offer": offer})
+        return Result(msg=f"serving {args.ref} on {peers.format_urls(urls)}", data={"offer": offer})
 
     @staticmethod
-    def _refuse_little_room(context: Context, info: dict[str, Any], image: dict[str, Any], readers: int) -> None:
+    def _check_export_space(context: Context, info: dict[str, Any], image: dict[str, Any], readers: int) -> None:
         """Raise Failed if there is no room for the export: with overlay2 an engine writes the whole image to disk for each
         reader."""
         free = image_copy.free_bytes(context.machine, info)
-        needed = int(image.get("Size") or 0) * min(readers, image_copy.AT_ONCE)
-        if free is not None and free < needed and not image_copy.in_containerd(info):
+        needed = int(image.get("Size") or 0) * min(readers, image_copy.MAX_CONCURRENT)
+        if free is not None and free < needed and not image_copy.has_containerd_store(info):
             raise Failed(f"{needed / 2**30:.1f} GiB needed to export the image, {free / 2**30:.1f} GiB free.")
 
 
@@ -355,5 +361,5 @@ class UndoLoad(Module["UndoLoad.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        undone = image_copy.undo(api, image_copy.Names(**args.before))
+        undone = image_copy.undo_load(api, image_copy.ImageNames(**args.before))
         return Result(msg="; ".join(undone), changed=bool(undone), data={"undone": undone})

@@ -20,19 +20,19 @@ from sparkwright.errors import Failed, Refused, Unreachable
 from sparkwright.host.images import image_archive, image_copy, image_names
 from sparkwright.host.images.image_names import digests_of, machine_platform
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.runs.context import Engine
+from sparkwright.host.runs.context import DockerEngine
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.secret import Secret
 from sparkwright.transport.connection import dial
 from sparkwright.trust import private
-from sparkwright.trust.image_name import Name
+from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import one_line
 
-LIVES_S = 900
-MARK = b" sparkwright-copy"
+KEY_LIFETIME_S = 900
+KEY_MARK = b" sparkwright-copy"
 #: one key and nothing else: it comes from another host
-KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
+PUBLIC_KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
 EXPIRY = re.compile(rb'expiry-time="(\d{12})"')
 
 
@@ -53,95 +53,97 @@ class CopyKey(StateModule["CopyKey.Args", bytes]):
         state: Literal["present", "absent"] = arg("present or absent", default="present")
 
     def read(self, args: Args, context: Context) -> bytes:
-        if not KEY.fullmatch(args.public_key):
-            raise Refused(f"not a public key: '{one_line(args.public_key, at_most=80)}'.")
+        if not PUBLIC_KEY.fullmatch(args.public_key):
+            raise Refused(f"not a public key: '{one_line(args.public_key, max_chars=80)}'.")
         if args.command != one_line(args.command):
-            raise Refused(f"the command of a key must be one line: '{one_line(args.command, at_most=80)}'.")
+            raise Refused(f"the command of a key must be one line: '{one_line(args.command, max_chars=80)}'.")
         try:
-            return _file(context).read_bytes()
+            return _authorized_keys_file(context).read_bytes()
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise Failed(f"cannot read {_file(context)}: {error.strerror}.") from None
+            raise Failed(f"cannot read {_authorized_keys_file(context)}: {error.strerror}.") from None
 
     def differences(self, args: Args, found: bytes) -> list[Change]:
-        there = any(_is_of(line, args.public_key) for line in found.split(b"\n"))
-        if there == (args.state == "present"):
+        present = any(_is_line_of_key(line, args.public_key) for line in found.split(b"\n"))
+        if present == (args.state == "present"):
             return []
-        return [Change("key", "present" if there else None, None if there else args.command, "for one transfer")]
+        return [Change("key", "present" if present else None, None if present else args.command, "for one transfer")]
 
     def act(self, args: Args, found: bytes, changes: list[Change], context: Context) -> dict[str, Any]:
-        path = _file(context)
+        path = _authorized_keys_file(context)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with _alone(context):
-                _replace(path.resolve(), _text(args, self.read(args, context)))  # another transfer may have changed it
+            with _lock_key_file(context):
+                _replace_file(
+                    path.resolve(), _build_content(args, self.read(args, context))
+                )  # another transfer may have changed it
         except OSError as error:
             raise Failed(f"cannot write {path}: {error.strerror}.") from None
         return {}
 
 
-def lines_left(context: Context) -> int:
+def count_key_lines(context: Context) -> int:
     """Return the number of transfer lines in ~/.ssh/authorized_keys, in use or left behind."""
     try:
-        return sum(row.endswith(MARK) for row in _file(context).read_bytes().split(b"\n"))
+        return sum(row.endswith(KEY_MARK) for row in _authorized_keys_file(context).read_bytes().split(b"\n"))
     except OSError:
         return 0
 
 
-def remove_lines(context: Context) -> None:
+def remove_key_lines(context: Context) -> None:
     """Remove every line of a transfer; all others stay as they are."""
-    if lines_left(context):
-        with _alone(context):
-            path = _file(context).resolve()
+    if count_key_lines(context):
+        with _lock_key_file(context):
+            path = _authorized_keys_file(context).resolve()
             rows = path.read_bytes().split(b"\n")
-            _replace(path, b"\n".join(row for row in rows if not row.endswith(MARK)))
+            _replace_file(path, b"\n".join(row for row in rows if not row.endswith(KEY_MARK)))
 
 
-def _text(args: CopyKey.Args, found: bytes) -> bytes:
+def _build_content(args: CopyKey.Args, found: bytes) -> bytes:
     """Return the content that the file should have."""
     now = time.strftime("%Y%m%d%H%M").encode()
     rows = found.removesuffix(b"\n").split(b"\n") if found else []
-    rows = [row for row in rows if not _is_of(row, args.public_key) and not _expired(row, now)]
+    rows = [row for row in rows if not _is_line_of_key(row, args.public_key) and not _is_expired(row, now)]
     if args.state == "present":
-        until = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + LIVES_S))
+        expiry = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + KEY_LIFETIME_S))
         quoted = args.command.replace('"', '\\"')
-        rows.append(f'restrict,expiry-time="{until}",command="{quoted}" {args.public_key}'.encode() + MARK)
+        rows.append(f'restrict,expiry-time="{expiry}",command="{quoted}" {args.public_key}'.encode() + KEY_MARK)
     return b"".join(row + b"\n" for row in rows)
 
 
-def _is_of(row: bytes, public_key: str) -> bool:
-    return row.endswith(f" {public_key}".encode() + MARK)
+def _is_line_of_key(row: bytes, public_key: str) -> bool:
+    return row.endswith(f" {public_key}".encode() + KEY_MARK)
 
 
-def _expired(row: bytes, now: bytes) -> bool:
+def _is_expired(row: bytes, now: bytes) -> bool:
     """Return True if a transfer left this line behind."""
-    until = EXPIRY.search(row)
-    return row.startswith(b"restrict") and row.endswith(MARK) and (until is None or until[1] < now)
+    expiry = EXPIRY.search(row)
+    return row.startswith(b"restrict") and row.endswith(KEY_MARK) and (expiry is None or expiry[1] < now)
 
 
 @contextmanager
-def _alone(context: Context) -> Iterator[None]:
+def _lock_key_file(context: Context) -> Iterator[None]:
     """Lock the file: of two transfers that start at once, each would overwrite what the other wrote."""
     with open(context.state.folder() / "authorized_keys.lock", "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     """Replace the file atomically, with its owner and mode."""
-    was: os.stat_result | None = None
+    status: os.stat_result | None = None
     with contextlib.suppress(FileNotFoundError):
-        was = path.stat()
-    mode = stat.S_IMODE(was.st_mode) if was else private.FILE
-    write_atomically(path, content, mode=mode, owner=(was.st_uid, was.st_gid) if was else None)
+        status = path.stat()
+    mode = stat.S_IMODE(status.st_mode) if status else private.FILE_MODE
+    write_atomically(path, content, mode=mode, owner=(status.st_uid, status.st_gid) if status else None)
 
 
-def _file(context: Context) -> Path:
+def _authorized_keys_file(context: Context) -> Path:
     return context.machine.home / ".ssh/authorized_keys"
 
 
-NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
+FOREIGN_INTERFACES = ("lo", "docker", "br-", "veth", "virbr")
 
 
 class InspectImage(Module["InspectImage.Args"]):
@@ -161,7 +163,7 @@ class InspectImage(Module["InspectImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        name = Name.given(args.ref)
+        name = ImageReference.given(args.ref)
         image = image_names.find(api, args.ref, args.ids)
         tagged = "" if image else image_names.inspect(api, name.proved if name.digest else name.asked).get("Id", "")
         data = {
@@ -174,33 +176,37 @@ class InspectImage(Module["InspectImage.Args"]):
             "size_bytes": image.get("Size", 0),
             "host_platform": machine_platform(context.machine),
             "free_bytes": image_copy.free_bytes(context.machine, api.info()),
-            "tools": image_archive.tools(),
-            "addresses": _addresses(),
-            "names": asdict(image_copy.names(api)),
-            "intake": image_archive.command(args.most_bytes),
+            "tools": image_archive.installed_tools(),
+            "addresses": _list_addresses(),
+            "names": asdict(image_copy.list_names(api)),
+            "intake": image_archive.receive_command(args.most_bytes),
         }
         return Result(msg="present" if image else "not on the host", data=data)
 
 
-def _addresses() -> list[str]:
+def _list_addresses() -> list[str]:
     """Return the host's IPv4 addresses on its own networks, the fastest first: two Sparks' ConnectX before the office's."""
     import psutil
 
-    up = {name: stat for name, stat in psutil.net_if_stats().items() if stat.isup and not name.startswith(NOT_OURS)}
+    up = {
+        name: stat
+        for name, stat in psutil.net_if_stats().items()
+        if stat.isup and not name.startswith(FOREIGN_INTERFACES)
+    }
     rows = [(name, row) for name, rows in psutil.net_if_addrs().items() if name in up for row in rows]
-    found = [(-up[name].speed, row.address) for name, row in rows if row.family.name == "AF_INET"]
-    return [address for _, address in sorted(found)]
+    addresses = [(-up[name].speed, row.address) for name, row in rows if row.family.name == "AF_INET"]
+    return [address for _, address in sorted(addresses)]
 
 
-CONNECT_S = 3
-SAVE_S = 3600  # an engine with overlay2 lays the whole image out before its first byte
+CONNECT_TIMEOUT_S = 3
+EXPORT_TIMEOUT_S = 3600  # an engine with overlay2 lays the whole image out before its first byte
 CHUNK_BYTES = 2**20
 SSH_FAILED = 255
-SILENCE_S = 600.0  # the other engine may stop reading while it unpacks a layer
-ENDED_S = 1800.0  # from the last byte until the other side has the image
-LAST_BYTES, LAST_CHARACTERS = 64 * 2**10, 400
-PIPE_S = 5.0  # a child of ssh's may keep its pipe
-ALIAS = "sparkwright-copy"
+SILENCE_TIMEOUT_S = 600.0  # the other engine may stop reading while it unpacks a layer
+FINISH_TIMEOUT_S = 1800.0  # from the last byte until the other side has the image
+MAX_OUTPUT_BYTES, MAX_MESSAGE_CHARACTERS = 64 * 2**10, 400
+PIPE_TIMEOUT_S = 5.0  # a child of ssh's may keep its pipe
+HOST_KEY_ALIAS = "sparkwright-copy"
 
 
 class SendImage(Module["SendImage.Args"]):
@@ -230,24 +236,24 @@ class SendImage(Module["SendImage.Args"]):
         key = context.secrets.get(args.key_secret)
         if key is None:
             raise Failed(f"the secret {args.key_secret} was not given.")
-        refused = ["no address given"] if not args.addresses else []
+        failures = ["no address given"] if not args.addresses else []
         for address in args.addresses:
             host, _, port = address.rpartition(":")
-            why, started_s = _closed(host, int(port)), time.monotonic()
-            if not why:
+            reason, started_s = _explain_unreachable(host, int(port)), time.monotonic()
+            if not reason:
                 with _key_file(key) as path:
-                    sent, why = _send(args, _ssh(args, host, port, path), context)
-            if not why:
+                    sent, reason = _stream_image(args, _build_ssh_command(args, host, port, path), context)
+            if not reason:
                 seconds = round(time.monotonic() - started_s, 3)
                 data = {"address": address, "sent_bytes": sent, "seconds": seconds}
                 return Result(msg=f"sent to {address}", changed=True, data=data)
-            refused.append(f"{address}: {why}")
-        raise Unreachable(f"cannot reach the other host from here ({'; '.join(refused)}).")
+            failures.append(f"{address}: {reason}")
+        raise Unreachable(f"cannot reach the other host from here ({'; '.join(failures)}).")
 
 
-def _closed(host: str, port: int) -> str:
+def _explain_unreachable(host: str, port: int) -> str:
     try:
-        dial(host, port, CONNECT_S).close()
+        dial(host, port, CONNECT_TIMEOUT_S).close()
         return ""
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__
@@ -265,9 +271,9 @@ def _key_file(key: Secret) -> Iterator[str]:
         os.close(handle)
 
 
-def _ssh(args: SendImage.Args, host: str, port: str, key: str) -> list[str]:
-    kind = args.host_key.split()[0]
-    kinds = "rsa-sha2-512,rsa-sha2-256" if kind == "ssh-rsa" else kind
+def _build_ssh_command(args: SendImage.Args, host: str, port: str, key: str) -> list[str]:
+    key_type = args.host_key.split()[0]
+    algorithms = "rsa-sha2-512,rsa-sha2-256" if key_type == "ssh-rsa" else key_type
     options = {
         "IdentitiesOnly": "yes",
         "IdentityAgent": "none",
@@ -275,9 +281,9 @@ def _ssh(args: SendImage.Args, host: str, port: str, key: str) -> list[str]:
         "StrictHostKeyChecking": "yes",
         "UserKnownHostsFile": "/dev/null",
         "GlobalKnownHostsFile": "/dev/null",
-        "HostKeyAlias": ALIAS,
-        "HostKeyAlgorithms": kinds,
-        "KnownHostsCommand": f"/bin/echo {ALIAS} {args.host_key}",
+        "HostKeyAlias": HOST_KEY_ALIAS,
+        "HostKeyAlgorithms": algorithms,
+        "KnownHostsCommand": f"/bin/echo {HOST_KEY_ALIAS} {args.host_key}",
         "Ciphers": "^aes128-gcm@openssh.com",  # packed already and on a short way: the processor is the limit
         "ConnectTimeout": "10",
         "ServerAliveInterval": "5",
@@ -287,23 +293,23 @@ def _ssh(args: SendImage.Args, host: str, port: str, key: str) -> list[str]:
     return ["ssh", "-F", "none", "-T", "-i", key, "-p", port, *words, "-l", args.user, "--", host, "load"]
 
 
-def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, str]:
+def _stream_image(args: SendImage.Args, ssh_command: list[str], context: Context) -> tuple[int, str]:
     """Send the image. Returns the bytes sent, and why ssh itself failed; empty if it did not.
 
     Raises Failed if the other side refused the stream.
     """
     pipe, together = subprocess.PIPE, subprocess.STDOUT
-    pack = list(image_archive.PACKERS[args.packer][0])
+    packer = list(image_archive.PACKERS[args.packer][0])
     try:
-        packing = subprocess.Popen(pack, stdin=pipe, stdout=pipe)
-        sending = subprocess.Popen(ssh, stdin=packing.stdout, stdout=pipe, stderr=together)
+        packing = subprocess.Popen(packer, stdin=pipe, stdout=pipe)
+        sending = subprocess.Popen(ssh_command, stdin=packing.stdout, stdout=pipe, stderr=together)
     except FileNotFoundError as error:
         return 0, f"{error.filename} is not on this host"
     assert packing.stdin is not None and packing.stdout is not None
     packing.stdout.close()  # only ssh keeps it open: packing fails when ssh ends
-    sent, listener = 0, _Listener(sending)
+    sent, listener = 0, _OutputReader(sending)
     try:
-        with closing(_saved(args, context)) as pieces:
+        with closing(_export_image(args, context)) as pieces:
             for chunk in pieces:
                 with listener.waits():
                     packing.stdin.write(chunk)
@@ -328,7 +334,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     return sent, ""
 
 
-class _Listener:
+class _OutputReader:
     """Reads the output of ssh and of the other side, keeps its end, and ends ssh if the other side stops reading."""
 
     def __init__(self, sending: subprocess.Popen[bytes]) -> None:
@@ -341,7 +347,7 @@ class _Listener:
     @contextmanager
     def waits(self) -> Iterator[None]:
         """End ssh if a write makes no progress within the time limit."""
-        timer = threading.Timer(SILENCE_S, self._give_up, (f"no progress for {SILENCE_S:g} s",))
+        timer = threading.Timer(SILENCE_TIMEOUT_S, self._abort, (f"no progress for {SILENCE_TIMEOUT_S:g} s",))
         timer.daemon = True
         timer.start()
         try:
@@ -352,29 +358,29 @@ class _Listener:
     def end(self) -> str:
         """Wait for the end and return the last line."""
         try:
-            self._sending.wait(ENDED_S)
+            self._sending.wait(FINISH_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._give_up(f"not finished {ENDED_S:g} s after the last byte")
+            self._abort(f"not finished {FINISH_TIMEOUT_S:g} s after the last byte")
             self._sending.wait()
-        self._hearing.join(PIPE_S)
+        self._hearing.join(PIPE_TIMEOUT_S)
         lines = self._message.decode(errors="replace").strip().splitlines()
-        return self._gave_up or (one_line(lines[-1], at_most=LAST_CHARACTERS) if lines else "no output")
+        return self._gave_up or (one_line(lines[-1], max_chars=MAX_MESSAGE_CHARACTERS) if lines else "no output")
 
     def _hear(self) -> None:
         assert self._sending.stdout is not None
         with self._sending.stdout as pipe:
-            while piece := os.read(pipe.fileno(), LAST_BYTES):
-                self._message = (self._message + piece)[-LAST_BYTES:]
+            while piece := os.read(pipe.fileno(), MAX_OUTPUT_BYTES):
+                self._message = (self._message + piece)[-MAX_OUTPUT_BYTES:]
 
-    def _give_up(self, why: str) -> None:
-        self._gave_up = why
+    def _abort(self, reason: str) -> None:
+        self._gave_up = reason
         self._sending.kill()
 
 
-def _saved(args: SendImage.Args, context: Context) -> Generator[bytes]:
+def _export_image(args: SendImage.Args, context: Context) -> Generator[bytes]:
     from docker.errors import APIError
 
-    api: Any = Engine(context.machine, SAVE_S).client().api
+    api: Any = DockerEngine(context.machine, EXPORT_TIMEOUT_S).client().api
     repository, _, tag = args.incoming.rpartition(":")
     try:
         api.tag(args.image, repository, tag, force=True)

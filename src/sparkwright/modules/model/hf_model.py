@@ -15,18 +15,18 @@ from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, hub_info, model_folders
-from sparkwright.host.models.file_transfer import by_address
+from sparkwright.host.models.file_transfer import bytes_by_address
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.manifest import Manifest, sizes
+from sparkwright.host.models.manifest import Manifest, total_bytes
 from sparkwright.host.models.transfer import RetryPolicy, Transfer
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.trust.model_files import checked
-from sparkwright.trust.names import place
-from sparkwright.visible import count, one_line
+from sparkwright.trust.model_files import check_files
+from sparkwright.trust.names import resolve_entry
+from sparkwright.visible import format_count, one_line
 
-MARGIN = 1.05
+DISK_MARGIN = 1.05
 #: labels of engines.model.chat_template.lines
 CHAT_LABELS = {
     "template": "chat template",
@@ -36,11 +36,11 @@ CHAT_LABELS = {
     "date": "chat template: date",
     "sampling": "sampling defaults",
 }
-CACHE_WORTH_SAYING_BYTES = 10**9
+MIN_REPORTED_CACHE_BYTES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HfModelState:
     """The state of a model's folder."""
 
     #: paths of files that are missing or wrong
@@ -52,7 +52,7 @@ class Found:
     chat: dict[str, Any] | None = None
 
 
-class HfModel(StateModule["HfModel.Args", Found]):
+class HfModel(StateModule["HfModel.Args", HfModelState]):
     """Download the locked files of a model into its folder, verify each by its hash, and remove files of older revisions.
 
     Files that were verified before need one stat each. A file that is missing, truncated or wrong is reported and downloaded
@@ -111,69 +111,74 @@ class HfModel(StateModule["HfModel.Args", Found]):
     def __init__(self, retry_policy: RetryPolicy | None = None) -> None:
         self._retry_policy = retry_policy
 
-    def read(self, args: Args, context: Context) -> Found:
-        checked(args.files, f"the list of files of {args.id}")
+    def read(self, args: Args, context: Context) -> HfModelState:
+        check_files(args.files, f"the list of files of {args.id}")
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        missing = manifest.prove(args.files, on_bytes=_reported(context, sizes(args.files)))
-        dropped = _dropped(manifest, args)
+        missing = manifest.prove(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
+        dropped = _find_dropped_files(manifest, args)
         if context.check:
             manifest.remember()  # a deploy asks in check mode first, and hashes once
         if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
-            manifest.about = _about(args)
-            manifest.forget_gone()
+            manifest.about = _folder_record(args)
+            manifest.forget_missing()
             if not context.check:
                 manifest.save()
-        return Found(missing, dropped, manifest, _chat_before(manifest, args) if missing or dropped else None)
+        return HfModelState(missing, dropped, manifest, _previous_chat(manifest, args) if missing or dropped else None)
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
-        here, wanted = found.manifest.folder, {file["path"]: file["size_bytes"] for file in args.files}
-        missing = [(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes") for path in found.missing]
+    def differences(self, args: Args, found: HfModelState) -> list[Change]:
+        folder, expected_sizes = found.manifest.folder, {file["path"]: file["size_bytes"] for file in args.files}
+        missing = [
+            (path, _describe_file(folder / path, expected_sizes[path]), f"{expected_sizes[path]} bytes")
+            for path in found.missing
+        ]
         changes = [Change(*fields, "missing or changed") for fields in missing]
         if found.chat is not None and args.chat is not None:
-            rows = chat_template.changes(found.chat, args.chat)
+            rows = chat_template.list_changes(found.chat, args.chat)
             why = "changed by the new revision"
             changes = [Change(CHAT_LABELS[label], before, after, why) for label, before, after in rows] + changes
         return changes + [Change(path, "there", None, "not in this revision") for path in found.dropped]
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        size = sizes(args.files)
-        summary = f"{count(len(args.files), 'file')}, {units.size(size)}, all hashes match"
+    def describe(self, args: Args, found: HfModelState) -> dict[str, Any]:
+        size = total_bytes(args.files)
+        summary = f"{format_count(len(args.files), 'file')}, {units.format_size(size)}, all hashes match"
         msg = "" if found.missing or found.dropped else summary
-        about = {"dir": str(found.manifest.folder), "commit": args.commit, "complete": not found.missing}
-        return {**about, "size_bytes": size, "fetched": [], "msg": msg}
+        fields = {"dir": str(found.manifest.folder), "commit": args.commit, "complete": not found.missing}
+        return {**fields, "size_bytes": size, "fetched": [], "msg": msg}
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: HfModelState, changes: list[Change], context: Context) -> dict[str, Any]:
         folder, missing = found.manifest.folder, set(found.missing)
         files = [file for file in args.files if file["path"] in missing]
-        size = sizes(files)
-        _make_room(folder, size, context)
+        size = total_bytes(files)
+        _prepare_folder(folder, size, context)
         file_transfer.remove_leftovers(folder)
-        _keep_verified(args, found, context)
+        _keep_verified_files(args, found, context)
         found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
-        with _source(args, context) as source:
+        with _open_source(args, context) as source:
             retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
             transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
-            over = by_address(files, transfer.came_from) if args.together else {}
+            transferred_bytes = bytes_by_address(files, transfer.came_from) if args.together else {}
         for path in found.dropped:
-            place(folder, path).unlink(missing_ok=True)
+            resolve_entry(folder, path).unlink(missing_ok=True)
             found.manifest.rows.pop(path, None)
         try:
             _refuse_lost_shards(found.manifest, args)
-            found.manifest.about = _about(args)
+            found.manifest.about = _folder_record(args)
         finally:
             found.manifest.save()
         grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
-        if grown > CACHE_WORTH_SAYING_BYTES:
-            context.note(f"the page cache grew by {units.size(grown)}; it counts as used memory until it is dropped.")
-        msg = f"{count(len(files), 'file')} downloaded, {units.size(size)}, all hashes match"
+        if grown > MIN_REPORTED_CACHE_BYTES:
+            context.note(
+                f"the page cache grew by {units.format_size(grown)}; it counts as used memory until it is dropped."
+            )
+        msg = f"{format_count(len(files), 'file')} downloaded, {units.format_size(size)}, all hashes match"
         if args.from_ and files:
             msg += f"; from {args.from_}"
             msg += (
-                f" over {', '.join(f'{key} ({units.size(size)})' for key, size in over.items())}"
-                if len(over) > 1
+                f" over {', '.join(f'{key} ({units.format_size(size)})' for key, size in transferred_bytes.items())}"
+                if len(transferred_bytes) > 1
                 else ""
             )
         if found.dropped:
@@ -181,55 +186,55 @@ class HfModel(StateModule["HfModel.Args", Found]):
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
 
 
-def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
+def _find_dropped_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
     """Return the paths of files of another revision that are not part of this one. Files that others put there stay."""
     if manifest.about.get("id") != args.id:
         return []
-    wanted = {file["path"] for file in args.files}
+    current_paths = {file["path"] for file in args.files}
     paths = manifest.about.get("paths", ())
-    return [path for path in paths if path not in wanted and (manifest.folder / path).exists()]
+    return [path for path in paths if path not in current_paths and (manifest.folder / path).exists()]
 
 
-def _chat_before(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | None:
+def _previous_chat(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | None:
     """Return chat template and sampling defaults of the revision in the folder; None if it is the same revision or another
     model."""
-    about = manifest.about
-    if args.chat is None or about.get("id") != args.id or about.get("commit") in (None, "", args.commit):
+    record = manifest.about
+    if args.chat is None or record.get("id") != args.id or record.get("commit") in (None, "", args.commit):
         return None
-    return hub_info.here(manifest.folder, about.get("paths", ()), args.engine)
+    return hub_info.read_chat_settings(manifest.folder, record.get("paths", ()), args.engine)
 
 
-def _keep_verified(args: HfModel.Args, found: Found, context: Context) -> None:
+def _keep_verified_files(args: HfModel.Args, found: HfModelState, context: Context) -> None:
     """Keep the files that the verified server was started with until another revision is verified: a rollback needs them.
 
     The same for another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
     """
     folder, paths = found.manifest.folder, sorted([*found.missing, *found.dropped])
-    models = good_states.models_of(good_states.last(context.state))
-    here = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
-    before = next(here, {}).get("commit")
-    if not before:
+    models = good_states.models_of(good_states.load_last(context.state))
+    matching = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
+    verified_commit = next(matching, {}).get("commit")
+    if not verified_commit:
         return
-    if before == args.commit:
+    if verified_commit == args.commit:
         paths = [path for path in paths if path in found.dropped or not (folder / path).exists()]
-    if before == args.commit and not found.dropped:
+    if verified_commit == args.commit and not found.dropped:
         return
-    first = not model_folders.commit_of(folder)
+    first = not model_folders.kept_commit(folder)
     try:
-        model_folders.keep(folder, paths, before)
+        model_folders.keep_files(folder, paths, verified_commit)
         found.manifest.keep_saved(first=first)
     except OSError as error:
         outcome = "a rollback has to download them again"
-        context.note(f"cannot keep the files of {before[:12]} ({error.strerror}): {outcome}.")
+        context.note(f"cannot keep the files of {verified_commit[:12]} ({error.strerror}): {outcome}.")
 
 
-def _about(args: HfModel.Args) -> dict[str, Any]:
+def _folder_record(args: HfModel.Args) -> dict[str, Any]:
     """Return the record of a complete folder: model id, commit and paths."""
     return {"id": args.id, "commit": args.commit, "paths": sorted(str(file["path"]) for file in args.files)}
 
 
 @contextmanager
-def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
+def _open_source(args: HfModel.Args, context: Context) -> Iterator[Source]:
     """Yield the source of the files: the hub, or the host that `from` names."""
     if not args.from_:
         yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
@@ -238,12 +243,12 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
         raise Failed(f"{args.from_} does not serve {args.id} for copying.", fix="Use `invoke models.copy`.")
     from sparkwright.host.models import peer
 
-    token = peer.token(context.secrets)
+    token = peer.copy_token(context.secrets)
     if not args.together:
-        with peer.reached(args.peer, args.from_, token) as url:
+        with peer.reach_first(args.peer, args.from_, token) as url:
             yield Source(url, args.id, args.commit, token)
         return
-    with peer.all_reached(args.peer, args.from_, token) as urls:
+    with peer.reach_all(args.peer, args.from_, token) as urls:
         if lost := [url for url in args.peer if url not in urls]:
             context.note(f"{args.from_} does not answer at {', '.join(lost)}: copying over {', '.join(urls)} alone.")
         yield Source(urls[0], args.id, args.commit, token, tuple(urls[1:]))
@@ -255,34 +260,34 @@ def _first_mode(args: HfModel.Args) -> str:
 
 
 def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
-    if lost := manifest.unnamed(args.files):
+    if lost := manifest.missing_shards(args.files):
         fix = "Check `allow` and `ignore` of the recipe's model, then remove its entry from spark.lock."
-        some = ", ".join(one_line(name, at_most=80) for name in lost[:5])
+        some = ", ".join(one_line(name, max_chars=80) for name in lost[:5])
         raise Failed(f"the index of {args.id} names missing files: {some}.", fix=fix)
 
 
-def _reported(context: Context, total: int) -> Callable[[int], None]:
+def _progress_reporter(context: Context, total_bytes: int) -> Callable[[int], None]:
     """Return a function that adds up what several threads have read, and reports the progress."""
     guard, done = threading.Lock(), 0
 
-    def heard(count: int) -> None:
+    def report(count: int) -> None:
         nonlocal done
         with guard:
             done += count
-            context.progress(min(done, total - 1), total, unit="bytes", text="verifying")
+            context.progress(min(done, total_bytes - 1), total_bytes, unit="bytes", text="verifying")
 
-    return heard
+    return report
 
 
-def _as_found(path: Path, size: int) -> str | None:
+def _describe_file(path: Path, expected_bytes: int) -> str | None:
     try:
-        there = path.stat().st_size
+        size_bytes = path.stat().st_size
     except OSError:
         return None
-    return "wrong" if there == size else f"{there} bytes"
+    return "wrong" if size_bytes == expected_bytes else f"{size_bytes} bytes"
 
 
-def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
+def _prepare_folder(folder: Path, need_bytes: int, context: Context) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except PermissionError:
@@ -294,13 +299,13 @@ def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
         fix = "Run `sudo chown -R $USER` on it on the host, or choose another `model.dir`."
         raise Failed(f"no permission to write in {folder}.", fix=fix)
     free = context.machine.free_bytes(folder)
-    if need_bytes * MARGIN > free:
-        room = f"{units.size(need_bytes * MARGIN)} needed, {units.size(free)} free"
+    if need_bytes * DISK_MARGIN > free:
+        room = f"{units.format_size(need_bytes * DISK_MARGIN)} needed, {units.format_size(free)} free"
         fix = "Free some space, or choose another `model.dir`."
         raise Failed(f"not enough disk space for {folder}: {room}.", fix=fix)
 
 
-FIELDS = ("id", "commit", "files", "dir", "transfer")
+MODEL_FIELDS = ("id", "commit", "files", "dir", "transfer")
 
 
 class SecondModels(Module["SecondModels.Args"]):
@@ -321,17 +326,17 @@ class SecondModels(Module["SecondModels.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        found = [(str(model["role"]), self._proved(model, context)) for model in args.models]
+        results = [(str(model["role"]), self._download_model(model, context)) for model in args.models]
         return Result(
-            msg="; ".join(f"{role}: {result.msg}" for role, result in found),
-            changed=any(result.changed for _, result in found),
-            diff=[replace(row, field=f"{role}: {row.field}") for role, result in found for row in result.diff],
-            data={"models": [{"role": role, **result.data} for role, result in found]},
+            msg="; ".join(f"{role}: {result.msg}" for role, result in results),
+            changed=any(result.changed for _, result in results),
+            diff=[replace(row, field=f"{role}: {row.field}") for role, result in results for row in result.diff],
+            data={"models": [{"role": role, **result.data} for role, result in results]},
         )
 
     @staticmethod
-    def _proved(model: dict[str, Any], context: Context) -> Result:
+    def _download_model(model: dict[str, Any], context: Context) -> Result:
         try:
-            return HfModel().run(HfModel.Args(**{name: model[name] for name in FIELDS}), context)
+            return HfModel().run(HfModel.Args(**{name: model[name] for name in MODEL_FIELDS}), context)
         except KeyError as error:
             raise Failed(f"the {model['role']} has no {error.args[0]}.", fix="Run `invoke lock`.") from None

@@ -14,17 +14,17 @@ from sparkwright.errors import Failed
 from sparkwright.host import peers
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import memory_fit
-from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.models import model_folders, peer
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.trust.model_files import checked
-from sparkwright.units import gib
-from sparkwright.visible import count, first
+from sparkwright.trust.model_files import check_files
+from sparkwright.units import format_gib
+from sparkwright.visible import format_count, join_first
 
-DROP = "/proc/sys/vm/drop_caches"
+DROP_CACHES_FILE = "/proc/sys/vm/drop_caches"
 
 
 class PageCache(Module["PageCache.Args"]):
@@ -57,45 +57,47 @@ class PageCache(Module["PageCache.Args"]):
         reserve_gib: float = arg("memory that must stay free in addition, GiB; for `fit`", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
-        if args.policy == "fit" and (room := _room(args, context)):
-            return Result(msg=room, data={"how": "kept", "freed_bytes": 0, "files": 0})
+        if args.policy == "fit" and (enough := _describe_free_memory(args, context)):
+            return Result(msg=enough, data={"how": "kept", "freed_bytes": 0, "files": 0})
         if context.check:
             return Result(msg="page cache is dropped")
         before = context.machine.meminfo().get("Cached", 0)
-        if os.geteuid() == 0 and not context.machine.root and _drop():
-            how, files = "dropped", 0
+        if os.geteuid() == 0 and not context.machine.root and _drop_caches():
+            method, files = "dropped", 0
         else:
             folders = [folder for folder in (args.model_dir, *(str(model["dir"]) for model in args.models)) if folder]
-            how, files = "advised", sum(advise_away(context.machine.expand(folder)) for folder in folders)
+            method, files = "advised", sum(drop_cached_pages(context.machine.expand(folder)) for folder in folders)
         freed = max(0, before - context.machine.meminfo().get("Cached", 0))
-        return Result(msg=f"{gib(freed)} GiB dropped", data={"how": how, "freed_bytes": freed, "files": files})
+        return Result(
+            msg=f"{format_gib(freed)} GiB dropped", data={"how": method, "freed_bytes": freed, "files": files}
+        )
 
 
-def _room(args: PageCache.Args, context: Context) -> str:
+def _describe_free_memory(args: PageCache.Args, context: Context) -> str:
     """Return a message with the memory that is free beside the page cache, if the server fits into it.
 
     Empty if it does not fit, or if its need is unknown.
     """
-    server = Server.of("", args.engine_memory, args.utilization, args.needs_bytes)
-    found = memory_fit.of(context, server, args.reserve_gib)
-    need = found.need_bytes
+    server = PlannedServer.of("", args.engine_memory, args.utilization, args.needs_bytes)
+    budget = memory_fit.compute_budget(context, server, args.reserve_gib)
+    need = budget.need_bytes
     free = context.machine.meminfo().get("MemFree", 0)
-    if not found.of("server") or free < need:
+    if not budget.of("server") or free < need:
         return ""
-    return f"kept: {gib(free)} GiB are free beside it, {gib(need)} GiB needed"
+    return f"kept: {format_gib(free)} GiB are free beside it, {format_gib(need)} GiB needed"
 
 
-def _drop() -> bool:
+def _drop_caches() -> bool:
     """Run `sync; echo 3 > drop_caches` as root. Returns False where that is not allowed (a container without the right)."""
     os.sync()
     try:
-        Path(DROP).write_text("3\n")
+        Path(DROP_CACHES_FILE).write_text("3\n")
     except OSError:
         return False
     return True
 
 
-def advise_away(folder: Path) -> int:
+def drop_cached_pages(folder: Path) -> int:
     """Drop the cached pages of all files under a folder; needs no root. Returns the number of files."""
     count = 0
     for path in filter(Path.is_file, folder.rglob("*")):
@@ -121,8 +123,8 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         pass
 
     def read(self, args: Args, context: Context) -> str:
-        found = model_folders.replaced_folders(context)
-        return next(iter(found.values())) if found and not _replaced(context) else ""
+        folders = model_folders.replaced_folders(context)
+        return next(iter(folders.values())) if folders and not _is_replaced(context) else ""
 
     def differences(self, args: Args, found: str) -> list[Change]:
         return [Change("model files", None, found[:12])] if found else []
@@ -132,16 +134,16 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
     def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
         folders = model_folders.replaced_folders(context)
-        changed = sum(model_folders.restore_proved(context, folder) for folder in folders)
-        to = ", ".join(commit[:12] for commit in folders.values())
-        return {"msg": f"{count(changed, 'model file')} restored to {to}"}
+        changed = sum(model_folders.restore_kept_and_record(context, folder) for folder in folders)
+        commits = ", ".join(commit[:12] for commit in folders.values())
+        return {"msg": f"{format_count(changed, 'model file')} restored to {commits}"}
 
 
-def _replaced(context: Context) -> bool:
+def _is_replaced(context: Context) -> bool:
     """Return True if another container has the name of the verified one."""
-    good = good_states.last(context.state)
-    named = containers.inspect(context.docker(), good["spec"]["name"])
-    return named is not None and named["Id"] != good["container_id"]
+    good = good_states.load_last(context.state)
+    container = containers.inspect(context.docker(), good["spec"]["name"])
+    return container is not None and container["Id"] != good["container_id"]
 
 
 class ShareModel(Module["ShareModel.Args"]):
@@ -168,44 +170,44 @@ class ShareModel(Module["ShareModel.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        checked(args.files, f"the list of files of {args.id}")
-        token = peer.token(context.secrets)
+        check_files(args.files, f"the list of files of {args.id}")
+        token = peer.copy_token(context.secrets)
         if token is None:
             raise Failed(f"no token to serve {args.id} with.", fix="Use `invoke models.copy`.")
         size = sum(file["size_bytes"] for file in args.files)
         manifest, missing = self._complete(args, context)
         if missing:
             fix = "Deploy that host first, or copy from another."
-            raise Failed(f"{args.id} is incomplete in {manifest.folder}: {first(missing, 3)}.", fix=fix)
+            raise Failed(f"{args.id} is incomplete in {manifest.folder}: {join_first(missing, 3)}.", fix=fix)
         manifest.save()
         if context.check:
             return Result(msg=f"{args.id} is complete in {manifest.folder}")
-        here = (args.id, args.commit)
+        model = (args.id, args.commit)
 
-        def hand_out(bind: str) -> int:
-            return peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, bind)
+        def serve_copy(bind: str) -> int:
+            return peer.start_server(context.machine, manifest.folder, model, args.files, token, args.readers, bind)
 
         where = ""
         if args.bind:
-            urls = peers.on_each(args.bind, args.interfaces, hand_out, context.note)
-            where = f" on {peers.shown(urls)}"
+            urls = peers.serve_on_each(args.bind, args.interfaces, serve_copy, context.note)
+            where = f" on {peers.format_urls(urls)}"
         else:
-            port = hand_out("")
-            urls = [f"http://{address}:{port}" for address in peers.addresses()]
+            port = serve_copy("")
+            urls = [f"http://{address}:{port}" for address in peers.list_addresses()]
         data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": size}
         return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
 
     @staticmethod
     def _complete(args: Args, context: Context) -> tuple[Manifest, list[str]]:
         """Return the folder that holds the whole model, and its missing files: the named one, or another with this commit."""
-        here = Manifest.of(context.state, context.machine.expand(args.dir))
-        missing = here.prove(args.files)
+        manifest = Manifest.of(context.state, context.machine.expand(args.dir))
+        missing = manifest.prove(args.files)
         if missing:
             for other in Manifest.all(context.state):
                 same = (other.about.get("id"), other.commit) == (args.id, args.commit)
-                if same and all(other.knows(file) for file in args.files):
+                if same and all(other.is_verified(file) for file in args.files):
                     return other, []
-        return here, missing
+        return manifest, missing
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
@@ -230,27 +232,27 @@ class VerifyModel(Module["VerifyModel.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         own = {"id": args.id, "commit": args.commit, "files": args.files, "dir": args.dir}
-        manifests = [_proved(model, context, deep=args.deep) for model in (own, *args.models)]
+        manifests = [_verify_model(model, context, deep=args.deep) for model in (own, *args.models)]
         wrong = [path for _, found in manifests for path in found]
         files = [file for model in (own, *args.models) for file in model["files"]]
         size = sum(file["size_bytes"] for file in files)
-        how = "read again" if args.deep else "as verified before"
-        summary = f"{count(len(files), 'file')}, {units.size(size)}, {how}"
-        msg = f"missing or wrong: {first(wrong, 3)}" if wrong else summary
+        method = "read again" if args.deep else "as verified before"
+        summary = f"{format_count(len(files), 'file')}, {units.format_size(size)}, {method}"
+        msg = f"missing or wrong: {join_first(wrong, 3)}" if wrong else summary
         data = {"dir": str(manifests[0][0].folder), "wrong": wrong, "files": len(files), "size_bytes": size}
         return Result(msg=msg, data=data)
 
 
-def _proved(model: Mapping[str, Any], context: Context, *, deep: bool) -> tuple[Manifest, list[str]]:
+def _verify_model(model: Mapping[str, Any], context: Context, *, deep: bool) -> tuple[Manifest, list[str]]:
     """Return a model's manifest, and its missing or wrong files; those of a further model are prefixed with its role."""
     files = model["files"]
-    checked(files, f"the list of files of {model['id']}")
+    check_files(files, f"the list of files of {model['id']}")
     manifest = Manifest.of(context.state, context.machine.expand(model["dir"]))
     wrong = manifest.prove(files, deep=deep)
     if not wrong:
-        about = {"id": model["id"], "commit": model["commit"], "paths": [file["path"] for file in files]}
-        manifest.about = about
-        wrong = manifest.unnamed(files)
+        record = {"id": model["id"], "commit": model["commit"], "paths": [file["path"] for file in files]}
+        manifest.about = record
+        wrong = manifest.missing_shards(files)
     if manifest.rows:
         manifest.save()
     role = f"{model['role']}: " if model.get("role") else ""

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sparkwright.engines.engine import USUAL, Engine
+from sparkwright.engines.engine import DEFAULT_ENGINE, Engine
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log.reader import EngineState, Reader, message
-from sparkwright.engines.log.resolution import kernel_path, mismatches, path_changes, path_sentence
+from sparkwright.engines.log.reader import EngineState, LogReader, strip_prefix
+from sparkwright.engines.log.resolution import describe_kernel_changes, find_mismatches, format_kernel_path, kernel_path
 from sparkwright.engines.log.state import FIELDS, SETTINGS
-from sparkwright.engines.log.text import lines_of, plain
+from sparkwright.engines.log.text import iter_lines, strip_terminal_codes
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused
 from sparkwright.host import gpu_processes
 from sparkwright.host.containers import container_labels, container_options, containers, log_reader, server_key
-from sparkwright.host.gpu_processes import Use
+from sparkwright.host.gpu_processes import GpuUse
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import baselines, good_states
-from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
-from sparkwright.trust.bounds import why_not
+from sparkwright.trust.bounds import check_pattern
 from sparkwright.trust.image_name import digest_of
 from sparkwright.visible import one_line
 
@@ -50,18 +50,22 @@ class EngineLog(Module["EngineLog.Args"]):
         if inspected is None:
             raise Inconclusive(f"there is no container {args.name}.")
         engine = container_labels.engine_of_container(inspected)
-        reader = Reader(engine.log)
+        reader = LogReader(engine.log)
         log = log_reader.StartLog(client, args.name)
         for chunk in log:
             reader.push(chunk)
         state = reader.finish()
-        text = plain("\n".join(log_reader.last_lines(client, args.name, args.tail))) if args.tail else ""
+        text = (
+            strip_terminal_codes("\n".join(log_reader.read_last_lines(client, args.name, args.tail)))
+            if args.tail
+            else ""
+        )
         msg = state.failure.value or (state.stage if state.known else "no engine start in the log")
         data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut, "engine": engine.name}
         return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)
 
 
-SHOWN = 4
+MAX_WARNINGS = 4
 
 
 class EngineConfig(Module["EngineConfig.Args"]):
@@ -91,41 +95,41 @@ class EngineConfig(Module["EngineConfig.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after: the start", data={"same": False})
-        engine = container_labels.engine_named(context.docker(), args.name)
-        reader = Reader(engine.log)
-        found: Mapping[str, str] = {}
-        for line in lines_of(log_reader.StartLog(context.docker(), args.name)):
+        engine = container_labels.engine_by_name(context.docker(), args.name)
+        reader = LogReader(engine.log)
+        settings: Mapping[str, str] = {}
+        for line in iter_lines(log_reader.StartLog(context.docker(), args.name)):
             if reader.feed(line):
-                found = {}
-            found = engine.log.settings(line) or found
+                settings = {}
+            settings = engine.log.settings(line) or settings
         state = reader.finish()
-        found = found or reported(state, engine)
-        if not found:
+        settings = settings or settings_of_log(state, engine)
+        if not settings:
             raise Inconclusive(f"no config dump in the log of {args.name}: its settings are unknown.")
-        data: dict[str, Any] = {"arm": args.arm, "settings": dict(found), "state": readings(state)}
+        data: dict[str, Any] = {"arm": args.arm, "settings": dict(settings), "state": readings_of_log(state)}
         if args.series:
             baselines.write_cell(context.state, args.series, args.key, data)
-        verdict = resolution.judged(args.against, dict(found), args.changed, engine)
-        return Result(msg=_sentence(state, engine), data={**data, **verdict})
+        verdict = resolution.compare_dumps(args.against, dict(settings), args.changed, engine)
+        return Result(msg=_describe_prefill_and_caching(state, engine), data={**data, **verdict})
 
 
-def reported(state: EngineState, engine: Engine) -> dict[str, str]:
+def settings_of_log(state: EngineState, engine: Engine) -> dict[str, str]:
     """Return the settings that other log lines state, for an engine without a config dump. Empty for vLLM, which has one."""
-    if engine.name == USUAL:
+    if engine.name == DEFAULT_ENGINE:
         return {}
     return {name: str(state.value(name)) for name in (*SETTINGS, *state.also) if state.value(name) is not None}
 
 
-def readings(state: EngineState) -> dict[str, Any]:
+def readings_of_log(state: EngineState) -> dict[str, Any]:
     """Return the settings that the engine's log states; those it does not state are left out."""
     reported = state.to_json()
-    about = {name: reported[name] for name in (*FIELDS, *state.also) if reported[name] is not None}
-    shown = ("chunked_prefill", "prefix_caching")
-    evidence = {name: line for name, line in reported["evidence"].items() if name in shown}
-    return {**about, "warnings": reported["warnings"][:SHOWN], "evidence": evidence}
+    values = {name: reported[name] for name in (*FIELDS, *state.also) if reported[name] is not None}
+    evident_names = ("chunked_prefill", "prefix_caching")
+    evidence = {name: line for name, line in reported["evidence"].items() if name in evident_names}
+    return {**values, "warnings": reported["warnings"][:MAX_WARNINGS], "evidence": evidence}
 
 
-def _sentence(state: EngineState, engine: Engine) -> str:
+def _describe_prefill_and_caching(state: EngineState, engine: Engine) -> str:
     words = {True: "on", False: "off", None: "unknown"}
     chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
     title = f"{engine.title} {state.value('version') or ''}".rstrip()
@@ -154,12 +158,12 @@ class GpuUsed(Module["GpuUsed.Args"]):
             return Result(
                 msg="not checked: the recipe asks for no GPU", data={"verdict": "not asked for", "processes": []}
             )
-        if not containers.running(context.docker(), args.name):
+        if not containers.is_running(context.docker(), args.name):
             raise Failed(f"container {args.name} is no longer running.")
-        return judge_gpu_used(gpu_processes.inspect(args.name, context))
+        return evaluate_gpu_use(gpu_processes.inspect(args.name, context))
 
 
-def judge_gpu_used(use: Use) -> Result:
+def evaluate_gpu_use(use: GpuUse) -> Result:
     """Return the result for an observed use of the GPU. Pure."""
     data: dict[str, Any] = {"verdict": use.verdict, "processes": [asdict(gpu_process) for gpu_process in use.mine]}
     if use.mine:
@@ -175,10 +179,10 @@ def judge_gpu_used(use: Use) -> Result:
 
 
 Verdict = Literal["proved", "disproved", "not found"]
-EVIDENCE_CHARS = 300
+MAX_EVIDENCE_CHARS = 300
 #: searched part of a line; an engine's longest line, its config dump, has 6 kB
-SEARCHED_CHARS = 1 << 13
-SHOWN_AS = {True: "enabled", False: "disabled", None: "unknown"}
+MAX_SEARCHED_CHARS = 1 << 13
+SWITCH_NAMES = {True: "enabled", False: "disabled", None: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,57 +228,63 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         inspected = containers.inspect(context.docker(), args.name)
         engine = container_labels.engine_of_container(inspected)
-        reader, watch = Reader(engine.log), Watch([*args.expect_log, *args.forbid_log])
+        reader, watch = LogReader(engine.log), PatternWatch([*args.expect_log, *args.forbid_log])
         settings: Mapping[str, str] = {}
         log = log_reader.StartLog(context.docker(), args.name)
-        for line in lines_of(log):
+        for line in iter_lines(log):
             if reader.feed(line):
                 watch.forget()
                 settings = {}
             settings = engine.log.settings(line) or settings
             watch.feed(line)
         state = reader.finish()
-        answered(state, _settings(args.name, engine, context), engine.http.settings)
+        add_server_settings(state, _query_settings(args.name, engine, context), engine.http.settings)
         path = kernel_path(state, engine.log)
-        found = [*_resolved(inspected, state, settings, engine), *_path(args, path, engine, context)]
-        report = args.verified_before == "report" and _verified(inspected, context)
-        checks = [*unmet(state, engine), *checks_of(args, state, watch.found, log.cut), *([] if report else found)]
+        differences = [*_check_flags(inspected, state, settings, engine), *_check_kernels(args, path, engine, context)]
+        report_only = args.verified_before == "report" and _was_verified(inspected, context)
+        checks = [
+            *find_unmet_requests(state, engine),
+            *evaluate_checks(args, state, watch.found, log.cut),
+            *([] if report_only else differences),
+        ]
         if checks and path:
-            checks.append(Check("kernels", "proved", path_sentence(path)))
+            checks.append(Check("kernels", "proved", format_kernel_path(path)))
         data = {"state": state.to_json(), "checks": [asdict(check) for check in checks], "kernels": path}
-        data["mismatches"] = [check.check for check in found]
+        data["mismatches"] = [check.check for check in differences]
         data |= {"version": state.value("version"), "cut": log.cut}
-        bad = [check for check in checks if check.verdict in wrong(args.log_unknown)]
-        if bad:
-            message = _joined(*(f"{check.check}: {check.verdict}" for check in bad), log.cut)
-            data["evidence"] = [check.evidence for check in bad]
+        failed = [check for check in checks if check.verdict in failing_verdicts(args.log_unknown)]
+        if failed:
+            message = _join_parts(*(f"{check.check}: {check.verdict}" for check in failed), log.cut)
+            data["evidence"] = [check.evidence for check in failed]
             return Result(failed=True, msg=f"{message}.", data=data)
         if not checks and all(state.value(name) is None for name in SETTINGS):
             data["verdict"] = "unknown"
-        open_ones = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
-        reported = [f"as verified before: {check.check}" for check in found if report]
-        sentence = _joined(_log_sentence(state, args.note), path_sentence(path), *reported, *open_ones, log.cut)
+        unresolved = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
+        reported = [f"as verified before: {check.check}" for check in differences if report_only]
+        sentence = _join_parts(
+            _describe_log(state, args.note), format_kernel_path(path), *reported, *unresolved, log.cut
+        )
         return Result(msg=sentence, data=data)
 
 
-def answered(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
+def add_server_settings(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
     """Add the settings that the server itself reports: they outrank a line of its log."""
     for name, value in settings.items():
         if name in SETTINGS:
             state.keep(name, value, f"GET {path}: {name} {value}")
 
 
-def _settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
+def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
     """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
     inspected = containers.inspect(context.docker(), name) if engine.http.settings else None
     url = containers.url_of(inspected) if inspected else ""
     if not url or inspected is None:
         return {}
-    key = server_key.of_container(context.state, inspected)
-    return engine.http.settings_of(http_probe.ask(url, engine.http.settings, api_key=key).json())
+    key = server_key.read_container_key(context.state, inspected)
+    return engine.http.settings_of(http_probe.send_request(url, engine.http.settings, api_key=key).json())
 
 
-class Watch:
+class PatternWatch:
     """Finds the first line that matches each of several patterns.
 
     Raises Refused for an invalid pattern, or one that may take forever.
@@ -283,16 +293,16 @@ class Watch:
     def __init__(self, patterns: list[str]) -> None:
         self.found: dict[str, str] = {}
         for pattern in patterns:
-            if reason := why_not(pattern):
-                raise Refused(f"'{one_line(pattern, at_most=EVIDENCE_CHARS)}' {reason}.")
+            if reason := check_pattern(pattern):
+                raise Refused(f"'{one_line(pattern, max_chars=MAX_EVIDENCE_CHARS)}' {reason}.")
         self._all = {pattern: re.compile(pattern) for pattern in patterns}
         self._open = dict(self._all)
 
     def feed(self, line: str) -> None:
         """Search one line."""
-        line = line[:SEARCHED_CHARS]
+        line = line[:MAX_SEARCHED_CHARS]
         for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
-            self.found[text] = line[:EVIDENCE_CHARS]
+            self.found[text] = line[:MAX_EVIDENCE_CHARS]
             del self._open[text]
 
     def forget(self) -> None:
@@ -301,74 +311,80 @@ class Watch:
         self._open = dict(self._all)
 
 
-def wrong(log_unknown: str) -> tuple[Verdict, ...]:
+def failing_verdicts(log_unknown: str) -> tuple[Verdict, ...]:
     """Return the verdicts that count as failures."""
     return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
 
 
-def checks_of(args: VerifyLogs.Args, state: EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
+def evaluate_checks(args: VerifyLogs.Args, state: EngineState, matches: dict[str, str], cut: str = "") -> list[Check]:
     """Return every expectation with its verdict. Pure.
 
     Args:
-        found: the first line that matches each pattern.
+        matches: the first line that matches each pattern.
         cut: the part of the log that was read, if it is not the whole; then no line is proved to be absent.
     """
-    checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
-    checks += [_expected(pattern, found.get(pattern)) for pattern in args.expect_log]
-    return checks + [_forbidden(pattern, found.get(pattern), state, cut) for pattern in args.forbid_log]
+    checks = [] if args.chunked_prefill == "any" else [_check_chunked_prefill(args.chunked_prefill, state)]
+    checks += [_check_expected(pattern, matches.get(pattern)) for pattern in args.expect_log]
+    return checks + [_check_forbidden(pattern, matches.get(pattern), state, cut) for pattern in args.forbid_log]
 
 
-def unmet(state: EngineState, engine: Engine) -> list[Check]:
+def find_unmet_requests(state: EngineState, engine: Engine) -> list[Check]:
     """Return a disproved check for each line in which the engine says that it does not do what was requested. Pure."""
     lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
-    return [Check("serves what was asked", "disproved", message(line, engine.log)) for line in lines]
+    return [Check("serves what was asked", "disproved", strip_prefix(line, engine.log)) for line in lines]
 
 
-def _resolved(
+def _check_flags(
     inspected: Mapping[str, Any] | None, state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> list[Check]:
     """Return the flags of a running command that its engine resolved otherwise, each as a check that is disproved."""
-    flags = engine.command(container_options.words_of(dict(inspected))).flags if inspected else {}
+    flags = engine.command(container_options.command_line_of(dict(inspected))).flags if inspected else {}
     return [
-        Check(one_line(mismatch.sentence, at_most=EVIDENCE_CHARS), "disproved", mismatch.evidence[:EVIDENCE_CHARS])
-        for mismatch in mismatches(flags, state, settings, engine)
+        Check(
+            one_line(mismatch.sentence, max_chars=MAX_EVIDENCE_CHARS),
+            "disproved",
+            mismatch.evidence[:MAX_EVIDENCE_CHARS],
+        )
+        for mismatch in find_mismatches(flags, state, settings, engine)
     ]
 
 
-def _path(args: VerifyLogs.Args, path: Mapping[str, list[str]], engine: Engine, context: Context) -> list[Check]:
+def _check_kernels(
+    args: VerifyLogs.Args, kernels: Mapping[str, list[str]], engine: Engine, context: Context
+) -> list[Check]:
     """Return the kernels that are others than when the baseline was measured, each as a check that is disproved."""
     if not args.baseline_key:
         return []
-    kept = Baselines(context.state).about(key_of(args.baseline_key, context.machine, engine.http))
-    changes = path_changes(kept.get("kernels") or {}, path, engine.log)
+    baseline = Baselines(context.state).about(build_key(args.baseline_key, context.machine, engine.http))
+    changes = describe_kernel_changes(baseline.get("kernels") or {}, kernels, engine.log)
     return [Check(one_line(change), "disproved", "engine log, against the baseline's") for change in changes]
 
 
-def _verified(inspected: Mapping[str, Any] | None, context: Context) -> bool:
+def _was_verified(inspected: Mapping[str, Any] | None, context: Context) -> bool:
     """Return whether this very image and command were verified on this host before."""
     config = (inspected or {}).get("Config") or {}
     command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
-    for good in (good_states.last(context.state), *good_states.before(context.state)):
+    for good in (good_states.load_last(context.state), *good_states.load_earlier(context.state)):
         spec = good.get("spec") or {}
         if spec and list(spec.get("command") or ()) == command and digest_of(str(spec.get("image"))) == digest:
             return True
     return False
 
 
-def _chunked_prefill(expected: str, state: EngineState) -> Check:
+def _check_chunked_prefill(expected: str, state: EngineState) -> Check:
     reading = state.reading("chunked_prefill")
-    is_now = SHOWN_AS[reading.value]
-    verdict: Verdict = "not found" if reading.value is None else "proved" if is_now == expected else "disproved"
-    name = f"chunked prefill {expected}" + (f", is {is_now}" if verdict == "disproved" else "")
+    actual = SWITCH_NAMES[reading.value]
+    verdict: Verdict = "not found" if reading.value is None else "proved" if actual == expected else "disproved"
+    name = f"chunked prefill {expected}" + (f", is {actual}" if verdict == "disproved" else "")
     return Check(name, verdict, reading.evidence or "no config dump in the log")
 
 
-def _expected(pattern: str, line: str | None) -> Check:
+def _check_expected(pattern: str, line: str | None) -> Check:
     name = f"a line matches {pattern!r}"
     return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
 
 
-def _forbidden(pattern: str, line: str | None, state: EngineState, cut: str) -> Check:
+def _check_forbidden(pattern: str, line: str | None, state: EngineState, cut: str) -> Check:
     name = f"no line matches {pattern!r}"
     if line is not None:
         return Check(name, "disproved", line)
@@ -377,18 +393,18 @@ def _forbidden(pattern: str, line: str | None, state: EngineState, cut: str) -> 
     return Check(name, "proved", "no such line")
 
 
-def _joined(*message: str) -> str:
-    return "; ".join(item for item in message if item)
+def _join_parts(*parts: str) -> str:
+    return "; ".join(item for item in parts if item)
 
 
-def _log_sentence(state: EngineState, note: str) -> str:
-    def sentence_of(name: str, title: str) -> str:
+def _describe_log(state: EngineState, note: str) -> str:
+    def describe_switch(name: str, title: str) -> str:
         value = state.value(name)
         return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"
 
     tokens = state.value("kv_cache_tokens")
     capacity = f"KV cache {tokens:,} tokens" if tokens else "KV cache unknown"
-    chunked = sentence_of("chunked_prefill", "chunked prefill")
+    chunked = describe_switch("chunked_prefill", "chunked prefill")
     if note and state.value("chunked_prefill"):
         chunked = f"chunked prefill {note}"
-    return f"{chunked}, {sentence_of('prefix_caching', 'prefix caching')}, {capacity} (engine log)"
+    return f"{chunked}, {describe_switch('prefix_caching', 'prefix caching')}, {capacity} (engine log)"

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.engines import openai_api
-from sparkwright.engines.log.reader import Reader, read
+from sparkwright.engines.log.reader import LogReader, read_log
 from sparkwright.errors import Exit
 from sparkwright.host.containers import (
     container_labels,
@@ -16,20 +16,20 @@ from sparkwright.host.containers import (
     log_reader,
     server_key,
 )
-from sparkwright.host.containers.inspection import status_of
-from sparkwright.host.containers.running_server import Running, ended_ago, start_of
+from sparkwright.host.containers.inspection import describe_status
+from sparkwright.host.containers.running_server import RunningContainer, describe_exit_age, start_identity
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states, turns
 from sparkwright.measure import http_probe
-from sparkwright.modules.server.container import Found, drift, verified_spec
-from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
+from sparkwright.modules.server.container import ContainerState, find_drift, verified_spec
+from sparkwright.protocol.container import FINGERPRINT_PREFIX, SECRET_PREFIX, ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust import container_words
-from sparkwright.trust.image_name import digest_of, pinned, tagged
+from sparkwright.trust.image_name import digest_of, with_digest, without_digest
 
 EVIDENCE_LINES = 8
 #: the expectations for a server without a verified state
-NOTHING: dict[str, Any] = {
+NO_EXPECTATIONS: dict[str, Any] = {
     "served_name": "",
     "tok_per_s": None,
     "baseline_key": {},
@@ -68,7 +68,7 @@ class InspectServer(Module["InspectServer.Args"]):
         host: str = arg("the host's name, for messages", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        client, good = context.docker(), good_states.last(context.state)
+        client, good = context.docker(), good_states.load_last(context.state)
         name = str(args.spec["name"])
         inspected = containers.inspect(client, name)
         if inspected is None and good:
@@ -77,28 +77,28 @@ class InspectServer(Module["InspectServer.Args"]):
         if inspected is None or inspected["State"]["Status"] != "running":
             turns.refuse_asleep(context.state)
         if inspected is None:
-            return _absent(args, context)
+            return _absent_result(args, context)
         if inspected["State"]["Status"] != "running":
-            return _exited(name, inspected, context)
-        server = Running(inspected, containers.image_of(client, inspected))
+            return _exited_result(name, inspected, context)
+        server = RunningContainer(inspected, containers.image_of(client, inspected))
         worker = container_labels.membership_of_labels(args.spec.get("labels")).rank > 0
         url = "" if worker else server.url or args.base_url
         http = container_labels.engine_of_container(inspected).http
-        health = None if worker else http_probe.ask(url, http.health, timeout_s=http.health_s)
+        health = None if worker else http_probe.send_request(url, http.health, timeout_s=http.health_s)
         if health is not None and (health.status == 0 or health.status in http.loading):
-            return _silent(args, server, url, health.error or f"HTTP {health.status}", context)
+            return _silent_result(args, server, url, health.error or f"HTTP {health.status}", context)
         verified = server.id == good.get("container_id")
-        changes = _differences(args, server, good, context)
+        changes = _find_drift(args, server, good, context)
         pinned = "@" in str(args.spec["image"])
-        key = server_key.of_container(context.state, inspected)
-        answer = None if worker else http_probe.ask(url, http.models, api_key=key)
-        models = openai_api.served(http, answer.json()) if answer is not None and answer.status == 200 else {}
-        expected = _expected(args, good if verified else {}, changes, pinned=pinned)
+        key = server_key.read_container_key(context.state, inspected)
+        answer = None if worker else http_probe.send_request(url, http.models, api_key=key)
+        models = openai_api.parse_models(http, answer.json()) if answer is not None and answer.status == 200 else {}
+        expected = _build_expectations(args, good if verified else {}, changes, pinned=pinned)
         served = expected["served_name"] or next(iter(models), "")
-        own = ("name", "id", "image", "flags", "model_dir", "loopback")
+        property_names = ("name", "id", "image", "flags", "model_dir", "loopback")
         data = {
-            **{name: getattr(server, name) for name in own},
-            "start": start_of(inspected),
+            **{name: getattr(server, name) for name in property_names},
+            "start": start_identity(inspected),
             "base_url": url,
             "models": models,
             "port": server.port or int(url.rpartition(":")[2] or 0),
@@ -106,112 +106,121 @@ class InspectServer(Module["InspectServer.Args"]):
             "server_key": bool(key or container_options.key_fingerprint(inspected)),
             "expected": {**expected, "served_name": served},
             "drift": [dataclasses.asdict(change) for change in changes],
-            "checks": _rows(args, changes, server, pinned=pinned),
+            "checks": _drift_rows(args, changes, server, pinned=pinned),
         }
-        return Result(msg=_sentence(args, server, changes), data=data)
+        return Result(msg=_describe_server(args, server, changes), data=data)
 
 
-def _differences(args: InspectServer.Args, server: Running, good: Mapping[str, Any], context: Context) -> list[Change]:
+def _find_drift(
+    args: InspectServer.Args, server: RunningContainer, good: Mapping[str, Any], context: Context
+) -> list[Change]:
     spec = ContainerSpec.from_json(args.spec)
-    if spec.server_key.startswith(GIVEN) and not context.secrets.get(spec.server_key.removeprefix(GIVEN)):
-        present = container_options.key_fingerprint(server.container) or "unknown"
-        spec = dataclasses.replace(spec, server_key=KEPT + present)
-    spec = server_key.resolved(spec, context)
+    if spec.server_key.startswith(SECRET_PREFIX) and not context.secrets.get(
+        spec.server_key.removeprefix(SECRET_PREFIX)
+    ):
+        fingerprint = container_options.key_fingerprint(server.container) or "unknown"
+        spec = dataclasses.replace(spec, server_key=FINGERPRINT_PREFIX + fingerprint)
+    spec = server_key.resolve_key(spec, context)
     verified_id = str(good.get("container_id", ""))
     model, made_from = good.get("model") or {}, verified_spec(good)
-    found = Found(spec, server.container, server.made_from, verified_id, model, made_from)
-    changes = drift(args.model, found)
-    if not digest_of(spec.image) and tagged(server.image) != spec.image:
+    state = ContainerState(spec, server.container, server.made_from, verified_id, model, made_from)
+    changes = find_drift(args.model, state)
+    if not digest_of(spec.image) and without_digest(server.image) != spec.image:
         changes.insert(0, Change("image", server.image, spec.image, "spark.lock has no digest for it"))
     return changes
 
 
-def _expected(
-    args: InspectServer.Args, own: Mapping[str, Any], changes: list[Change], *, pinned: bool
+def _build_expectations(
+    args: InspectServer.Args, verified_state: Mapping[str, Any], changes: list[Change], *, pinned: bool
 ) -> dict[str, Any]:
     """Return the expectations for this very server. own: its verified state; empty if it has none."""
-    reported = {} if changes else {**args.serve, "baseline_key": {}}
+    serve = {} if changes else {**args.serve, "baseline_key": {}}
     if not changes and pinned and args.serve:
-        reported = args.serve
-    elif (own.get("serve") or {}).get("baseline_key"):
-        reported = own["serve"]
-    found = {name: reported.get(name, usual) for name, usual in NOTHING.items()}
-    return {**found, "log": {**NOTHING["log"], **(found["log"] or {})}}
+        serve = args.serve
+    elif (verified_state.get("serve") or {}).get("baseline_key"):
+        serve = verified_state["serve"]
+    expected = {name: serve.get(name, usual) for name, usual in NO_EXPECTATIONS.items()}
+    return {**expected, "log": {**NO_EXPECTATIONS["log"], **(expected["log"] or {})}}
 
 
-def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, pinned: bool) -> list[dict[str, str]]:
+def _drift_rows(
+    args: InspectServer.Args, changes: list[Change], server: RunningContainer, *, pinned: bool
+) -> list[dict[str, str]]:
     """Return the differences as rows of the table, with the command that settles them below the last one."""
-    wanted = f"recipe {args.recipe}" if args.recipe else "the recipe"
-    found = [
-        (change.field, f"runs {_message(change.before)}; {wanted}: {_message(change.after)}") for change in changes
+    recipe_name = f"recipe {args.recipe}" if args.recipe else "the recipe"
+    differences = [
+        (change.field, f"runs {_format_value(change.before)}; {recipe_name}: {_format_value(change.after)}")
+        for change in changes
     ]
-    rows = [{"check": field, "verdict": "differs", "evidence": message} for field, message in found]
+    rows = [{"check": field, "verdict": "differs", "evidence": message} for field, message in differences]
     if rows:
-        together = container_labels.membership_of_labels(args.spec.get("labels")).cluster  # a member alone is refused
-        deploy = f"`invoke deploy --host {together or args.host or 'HOST'}`"
+        cluster = container_labels.membership_of_labels(args.spec.get("labels")).cluster  # a member alone is refused
+        deploy = f"`invoke deploy --host {cluster or args.host or 'HOST'}`"
         rows[-1]["fix"] = f"apply with {deploy}; `invoke plan` shows the changes first"
         return rows
     if not pinned:
         message = f"runs {server.image}; spark.lock has no digest to compare it with"
         return [{"check": "image", "verdict": "not found", "evidence": message}]
-    message = f"container {server.name}: image and arguments match {wanted}"
+    message = f"container {server.name}: image and arguments match {recipe_name}"
     return [{"check": "recipe", "verdict": "proved", "evidence": message}]
 
 
-def _message(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else "on" if value == "" else str(value)
 
 
-def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) -> str:
-    named = f"{server.name}: {pinned(tagged(server.image), digest_of(server.image)[:19])}"
+def _describe_server(args: InspectServer.Args, server: RunningContainer, changes: list[Change]) -> str:
+    server_and_image = f"{server.name}: {with_digest(without_digest(server.image), digest_of(server.image)[:19])}"
     if not changes:
-        return f"{named}, matches the recipe"
-    return f"{named}; differs from recipe {args.recipe}: {', '.join(change.field for change in changes)}"
+        return f"{server_and_image}, matches the recipe"
+    return f"{server_and_image}; differs from recipe {args.recipe}: {', '.join(change.field for change in changes)}"
 
 
 # -- no server -------------------------------------------------------------------------------------------------------
 
 
-def _absent(args: InspectServer.Args, context: Context) -> Result:
+def _absent_result(args: InspectServer.Args, context: Context) -> Result:
     bindings = container_words.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(row["HostPort"]) for rows in bindings.values() for row in rows), 0)
-    holder = containers.who_listens(context.docker(), port) if port else ""
+    holder = containers.describe_port_holder(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
-    together = container_labels.membership_of_labels(args.spec.get("labels")).cluster
-    fix = f"`invoke deploy --host {together or args.host or 'HOST'}` starts it."
+    cluster = container_labels.membership_of_labels(args.spec.get("labels")).cluster
+    fix = f"`invoke deploy --host {cluster or args.host or 'HOST'}` starts it."
     return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)
 
 
-def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
+def _exited_result(name: str, inspected: dict[str, Any], context: Context) -> Result:
     state, restarts = inspected["State"], int(inspected.get("RestartCount") or 0)
-    how = f"exit code {state.get('ExitCode')}" + (", OOM-killed" if state.get("OOMKilled") else "")
+    exit_reason = f"exit code {state.get('ExitCode')}" + (", OOM-killed" if state.get("OOMKilled") else "")
     if state["Status"] == "paused":
         message = f"{name} is paused"
     elif state["Status"] == "restarting":
-        message = f"{name} keeps exiting ({how}), restart {restarts} in progress"
+        message = f"{name} keeps exiting ({exit_reason}), restart {restarts} in progress"
     else:
-        message = f"{name} {status_of(state['Status'])} ({how}, {ended_ago(inspected)})"
-    return _none(message, inspected, context)
+        message = f"{name} {describe_status(state['Status'])} ({exit_reason}, {describe_exit_age(inspected)})"
+    return _no_server_result(message, inspected, context)
 
 
-def _silent(args: InspectServer.Args, server: Running, url: str, error: str, context: Context) -> Result:
+def _silent_result(
+    args: InspectServer.Args, server: RunningContainer, url: str, error: str, context: Context
+) -> Result:
     """Return the result for a running container whose port does not answer: it is starting, or its start failed."""
     restarts = int(server.container.get("RestartCount") or 0)
-    stage = "" if restarts else _stage(args, server, context)
+    stage = "" if restarts else _start_stage(args, server, context)
     if stage:
         message = f"{server.name} has been starting for {server.age_s:.0f} s ({stage}); nothing answers at {url} yet."
         return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=message, fix="Check again once `invoke status` says ok.")
-    again = f", after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    message = f"{server.name} has been running for {server.age_s:.0f} s{again}; nothing answers at {url} ({error})"
-    return _none(message, server.container, context)
+    restarted = f", after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
+    message = f"{server.name} has been running for {server.age_s:.0f} s{restarted}; nothing answers at {url} ({error})"
+    return _no_server_result(message, server.container, context)
 
 
-def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
+def _start_stage(args: InspectServer.Args, server: RunningContainer, context: Context) -> str:
     """Return the stage of the start by the engine's log; empty if it was ready already, or has failed.
 
     A log without a stage proves nothing: then a start may take as long as the recipe says.
     """
-    reader = Reader(container_labels.engine_of_container(server.container).log)
+    reader = LogReader(container_labels.engine_of_container(server.container).log)
     for piece in log_reader.StartLog(context.docker(), server.name):
         reader.push(piece)
     state = reader.finish()
@@ -221,14 +230,14 @@ def _stage(args: InspectServer.Args, server: Running, context: Context) -> str:
     shards = f", {done} of {total} shards" if total and done < total else ""
     if state.stage:
         return f"{state.stage}{shards}"
-    return "no stage in its log yet" if server.age_s <= args.serve.get("ready_s", defaults.READY_S) else ""
+    return "no stage in its log yet" if server.age_s <= args.serve.get("ready_s", defaults.READY_TIMEOUT_S) else ""
 
 
-def _none(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
+def _no_server_result(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
     """Return the result for a missing server, with the engine's own reason and the end of its log."""
     name = str(inspected["Name"]).lstrip("/")
-    lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), name, 200) if line.strip()]
-    failure = read("\n".join(lines), container_labels.engine_of_container(inspected).log).failure.value
+    lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), name, 200) if line.strip()]
+    failure = read_log("\n".join(lines), container_labels.engine_of_container(inspected).log).failure.value
     why = f": {failure}" if failure else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}
     return Result(failed=True, msg=f"no server: {message}{why.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data)

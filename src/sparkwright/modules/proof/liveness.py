@@ -16,17 +16,17 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import GENERATE, Http
 from sparkwright.errors import Exit, Inconclusive, Refused
 from sparkwright.host.containers import container_labels, containers, server_key
-from sparkwright.host.containers.inspection import status_of
-from sparkwright.host.containers.running_server import start_of
+from sparkwright.host.containers.inspection import describe_status
+from sparkwright.host.containers.running_server import start_identity
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 
 POLL_S = 0.2
-OTHERS_S = 2.0
+OTHER_CLIENTS_S = 2.0
 #: verdicts of `verify_health` that another start would not change
-LASTING = ("unauthorized", "wrong name")
+LASTING_VERDICTS = ("unauthorized", "wrong name")
 
 
 class Liveness(Module["Liveness.Args"]):
@@ -47,89 +47,93 @@ class Liveness(Module["Liveness.Args"]):
         name: str = arg("the container's name")
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first one that the server lists", default="")
-        ready_s: float = arg("how long a start may take if none was measured, seconds", default=defaults.READY_S)
-        timeout_s: float = arg("how long the token may take, seconds", default=defaults.TOKEN_S)
+        ready_s: float = arg(
+            "how long a start may take if none was measured, seconds", default=defaults.READY_TIMEOUT_S
+        )
+        timeout_s: float = arg("how long the token may take, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        result = self._judged(args, context)
-        found = containers.inspect(context.docker(), args.name) if result.data.get("silent") else None
-        if found is not None and not container_labels.ours(context, found):
+        result = self._evaluate(args, context)
+        container = containers.inspect(context.docker(), args.name) if result.data.get("silent") else None
+        if container is not None and not container_labels.is_ours(context, container):
             fix = f"On the host: `docker restart {args.name}`, or `docker stop` and `docker rename` it."
-            raise Refused(f"container {container_labels.holder(context, found)}, and does not answer.", fix=fix)
+            raise Refused(
+                f"container {container_labels.describe_holder(context, container)}, and does not answer.", fix=fix
+            )
         return result
 
-    def _judged(self, args: Args, context: Context) -> Result:
+    def _evaluate(self, args: Args, context: Context) -> Result:
         health = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)
         start, starting = "", ""
         while True:
-            found = containers.inspect(context.docker(), args.name) or {}
-            if why := _not_running(args.name, found, start):
-                return _silent(why)
-            start, engine = str(found["State"]["StartedAt"]), container_labels.engine_of_container(found)
+            container = containers.inspect(context.docker(), args.name) or {}
+            if reason := _explain_not_running(args.name, container, start):
+                return _silent_result(reason)
+            start, engine = str(container["State"]["StartedAt"]), container_labels.engine_of_container(container)
             answer = VerifyHealth().ask(health, context, engine.http)
             if not answer.failed:
-                return _serves(answer, waited=bool(starting))
+                return _serving_result(answer, waited=bool(starting))
             verdict = answer.data["verdict"]
-            if verdict in LASTING or 400 <= answer.data.get("status", 0) < 500:
+            if verdict in LASTING_VERDICTS or 400 <= answer.data.get("status", 0) < 500:
                 return answer
-            starting = _starting(found, args, context) if verdict == "loading" else ""
-            if not starting and verdict == "wedged" and _generates(engine.http, args, context):
-                within = f"no {tasks.noun(engine.http)} within {args.timeout_s:g} s"
-                working = "works" if tasks.aside(engine.http) else "generates"
-                return _unknown(f"{within} while the server {working} for other clients.")
+            starting = _describe_start(container, args, context) if verdict == "loading" else ""
+            if not starting and verdict == "wedged" and _is_generating(engine.http, args, context):
+                within = f"no {tasks.result_noun(engine.http)} within {args.timeout_s:g} s"
+                working = "works" if tasks.reason_not_generating(engine.http) else "generates"
+                return _unknown_result(f"{within} while the server {working} for other clients.")
             if not starting:
-                return _silent(_looping(found) or answer.msg)
+                return _silent_result(_describe_crash_loop(container) or answer.msg)
             if context.check:
-                return _unknown(f"{args.name} is {starting}; `deploy` waits for it.")
+                return _unknown_result(f"{args.name} is {starting}; `deploy` waits for it.")
             context.progress(0, text=starting)
             time.sleep(POLL_S)
 
 
-def _not_running(name: str, found: dict[str, Any], start: str) -> str:
+def _explain_not_running(name: str, container: dict[str, Any], start: str) -> str:
     """Return why no engine is running; empty if one is.
 
     start: the container's StartedAt at the previous inspect; empty at the first.
     """
-    if not found:
+    if not container:
         return f"there is no container {name}."
-    state = found["State"]
+    state = container["State"]
     if state["Status"] != "running":
-        return f"{name} {status_of(state['Status'])} (exit code {state['ExitCode']})."
+        return f"{name} {describe_status(state['Status'])} (exit code {state['ExitCode']})."
     return f"{name} exited and was restarted." if start not in ("", state["StartedAt"]) else ""
 
 
-def _looping(found: dict[str, Any]) -> str:
+def _describe_crash_loop(container: dict[str, Any]) -> str:
     """Return a message if Docker keeps restarting the container, which explains more than a missing answer; empty if it does
     not."""
     from sparkwright.health import snapshot
     from sparkwright.health.judging import ranks
 
-    box, now_s = snapshot.container_of(found, ""), time.time()
-    return f"{ranks.again(box, now_s)}." if ranks.loops(box, now_s) else ""
+    container_state, now_s = snapshot.parse_container(container, ""), time.time()
+    return f"{ranks.describe_restarts(container_state, now_s)}." if ranks.is_crash_loop(container_state, now_s) else ""
 
 
-def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
+def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """Return the progress of the start in words; empty if the server was ready before, is in a restart loop or takes too long."""
     from sparkwright.health import current_state, snapshot
     from sparkwright.health.judging import ranks
     from sparkwright.health.settings import Settings
 
-    good = good_states.last(context.state)
-    good = good if good.get("container_id") == found["Id"] else {}
-    box = snapshot.container_of(found, "")
-    if snapshot.ready_since(box, good) or ranks.loops(box, time.time()):
+    good = good_states.load_last(context.state)
+    good = good if good.get("container_id") == container["Id"] else {}
+    container_state = snapshot.parse_container(container, "")
+    if snapshot.is_verified_since_start(container_state, good) or ranks.is_crash_loop(container_state, time.time()):
         return ""
-    started_s = box.started_s or 0.0
+    started_s = container_state.started_s or 0.0
     limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)
-    runs_s, most_s = time.time() - started_s, current_state.allowed_s(good, limits)
-    return f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)" if runs_s <= most_s else ""
+    running_s, allowed_s = time.time() - started_s, current_state.start_limit_s(good, limits)
+    return f"starting for {running_s:.0f} s (up to {allowed_s:.0f} s)" if running_s <= allowed_s else ""
 
 
-def _generates(http: Http, args: Liveness.Args, context: Context) -> bool:
+def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens for other clients while it sent us none."""
-    key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
+    key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = http_probe.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
-    until_s = time.monotonic() + OTHERS_S
+    until_s = time.monotonic() + OTHER_CLIENTS_S
     while before is not None and time.monotonic() < until_s:
         time.sleep(POLL_S)
         now = http_probe.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
@@ -138,22 +142,22 @@ def _generates(http: Http, args: Liveness.Args, context: Context) -> bool:
     return False
 
 
-def _serves(answer: Result, *, waited: bool) -> Result:
+def _serving_result(answer: Result, *, waited: bool) -> Result:
     data = {"silent": False, "serves": True, "why": "", "version": answer.data["version"]}
     return Result(msg=f"{answer.msg}, once it had started" if waited else answer.msg, data=data)
 
 
-def _silent(why: str) -> Result:
-    change = Change("server", "does not answer", "restarted", why)
-    msg = f"the server does not answer and will be restarted: {why.rstrip('.')}"
-    return Result(msg=msg, diff=[change], data={"silent": True, "serves": False, "why": why})
+def _silent_result(reason: str) -> Result:
+    change = Change("server", "does not answer", "restarted", reason)
+    msg = f"the server does not answer and will be restarted: {reason.rstrip('.')}"
+    return Result(msg=msg, diff=[change], data={"silent": True, "serves": False, "why": reason})
 
 
-def _unknown(why: str) -> Result:
-    return Result(msg=why, exit=Exit.INCONCLUSIVE, data={"silent": False, "serves": False, "why": why})
+def _unknown_result(reason: str) -> Result:
+    return Result(msg=reason, exit=Exit.INCONCLUSIVE, data={"silent": False, "serves": False, "why": reason})
 
 
-DYING_S = 2.0
+CRASH_WAIT_S = 2.0
 
 
 class VerifyHealth(Module["VerifyHealth.Args"]):
@@ -180,53 +184,55 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         api_key_secret: str = server_key.secret_arg()
         tokens: int = arg("how many tokens to generate", default=8)
         engine: str = arg("the engine; empty: that of the container that publishes the port", default="")
-        timeout_s: float = arg("how long generating them may take, seconds", default=defaults.TOKEN_S)
+        timeout_s: float = arg("how long generating them may take, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        return self.ask(args, context, _engine(args, context).http)
+        return self.ask(args, context, _find_engine(args, context).http)
 
     def ask(self, args: Args, context: Context, http: Http) -> Result:
         """Check a server whose engine is known. http: the engine's API."""
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        health = http_probe.ask(args.base_url, http.health, timeout_s=http.health_s)
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
+        health = http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s)
         if health.status != 200:
-            return _loading(http, args.base_url, health)
-        reported = http_probe.ask(args.base_url, http.models, api_key=key)
-        served = openai_api.served(http, reported.json()) if reported.status == 200 else {}
+            return _loading_result(http, args.base_url, health)
+        reported = http_probe.send_request(args.base_url, http.models, api_key=key)
+        served = openai_api.parse_models(http, reported.json()) if reported.status == 200 else {}
         names = list(served)
         if args.model and args.model not in names:
             message = ", ".join(names) or "none"
             fix = "Check the served name in the recipe."
-            return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix)
-        found = self._answers(http, args, args.model or next(iter(names), ""), key, served)
-        for name in () if found.failed else args.adapters:
+            return _failed_result(
+                "wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix
+            )
+        result = self._answers(http, args, args.model or next(iter(names), ""), key, served)
+        for name in () if result.failed else args.adapters:
             adapter = self._answers(http, args, name, key, served)
             if adapter.failed:
                 return dataclasses.replace(adapter, msg=f"adapter {name}: {adapter.msg}")
-            found.msg += f"; {name}: {adapter.msg}"
-        return found
+            result.msg += f"; {name}: {adapter.msg}"
+        return result
 
     def _answers(self, http: Http, args: Args, model: str, key: str, served: Mapping[str, int | None]) -> Result:
         """Return the result of a request under one name. served: the names that the server lists, with their contexts."""
-        version = http_probe.version(http, args.base_url, api_key=key)
+        version = http_probe.query_version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
-        answer = http_probe.ask_token_check(
+        answer = http_probe.request_tokens(
             http, args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s
         )
         token_s = time.monotonic() - started_s
         if answer.status != 200 or answer.failure:
-            return self._no_token(http, args, answer)
+            return self._no_token_result(http, args, answer)
         if http.task != GENERATE:
-            about = {
+            fields = {
                 "version": version,
                 "token_s": round(token_s, 3),
                 "models": list(served),
                 "max_model_len": served.get(model),
             }
-            return _judged(tasks.PROOFS[http.task].judge(answer.json()), token_s, about)
-        content, thought = openai_api.spoken(answer.json())
+            return _proof_result(tasks.PROOFS[http.task].judge(answer.json()), token_s, fields)
+        content, thought = openai_api.parse_answer(answer.json())
         if not content and not thought:
-            return _failed("no content", "the response was 200 without text.")
+            return _failed_result("no content", "the response was 200 without text.")
         data = {
             "verdict": "ready",
             "version": version,
@@ -235,62 +241,69 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             "max_model_len": served.get(model),
             "thinks": not content,
         }
-        words = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"
+        amount = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"
         aside = "" if content else ", all of them reasoning although it is disabled: content stays null until it ends"
-        return Result(msg=f"generates: {words} in {token_s:.2f} s{aside}", data=data)
+        return Result(msg=f"generates: {amount} in {token_s:.2f} s{aside}", data=data)
 
     @staticmethod
-    def _no_token(http: Http, args: Args, answer: http_probe.Answer) -> Result:
+    def _no_token_result(http: Http, args: Args, answer: http_probe.Response) -> Result:
         if answer.status == 401:
-            return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_rules.SET)
-        after = _settled(http, args.base_url)
+            return _failed_result(
+                "unauthorized", "the server requires an API key that is not known here.", fix=key_rules.SET_KEY_FIX
+            )
+        health_after = _query_health_after_failure(http, args.base_url)
         if answer.error == "timeout":
-            answers = after.status or after.error
-            message = f"{http.health} answers {answers}, but no {tasks.noun(http)} arrived within {args.timeout_s:g} s."
-            return _failed("wedged", message, fix="Only a restart helps: `invoke restart`.")
-        if after.status != 200:
-            now = f"{http.health} {after.status or after.error}"
-            message = f"it crashed on the first request ({answer.status or answer.error}, {now})."
-            return _failed("dying", message, fix="See `docker logs`.")
-        refused = _failed("error", f"the test request failed with {answer.status}: {answer.message()}")
+            health_answer = health_after.status or health_after.error
+            message = (
+                f"{http.health} answers {health_answer}, but no {tasks.result_noun(http)} arrived within "
+                f"{args.timeout_s:g} s."
+            )
+            return _failed_result("wedged", message, fix="Only a restart helps: `invoke restart`.")
+        if health_after.status != 200:
+            current_health = f"{http.health} {health_after.status or health_after.error}"
+            message = f"it crashed on the first request ({answer.status or answer.error}, {current_health})."
+            return _failed_result("dying", message, fix="See `docker logs`.")
+        refused = _failed_result("error", f"the test request failed with {answer.status}: {answer.message()}")
         refused.data["status"] = answer.status
         return refused
 
 
-def _judged(found: tasks.Judged, token_s: float, about: dict[str, Any]) -> Result:
+def _proof_result(proof: tasks.ProofResult, token_s: float, fields: dict[str, Any]) -> Result:
     """Return the result of a request for an embedding or for scores."""
-    if found.why_not:
-        return _failed("wrong answer" if found.holds else "no content", f"the response was 200 {found.why_not}.")
-    return Result(msg=f"answers: {found.holds} in {token_s:.2f} s", data={"verdict": "ready", "thinks": False, **about})
+    if proof.why_not:
+        return _failed_result("wrong answer" if proof.holds else "no content", f"the response was 200 {proof.why_not}.")
+    return Result(
+        msg=f"answers: {proof.holds} in {token_s:.2f} s", data={"verdict": "ready", "thinks": False, **fields}
+    )
 
 
-def _settled(http: Http, base_url: str) -> http_probe.Answer:
+def _query_health_after_failure(http: Http, base_url: str) -> http_probe.Response:
     """Return the answer of /health a moment after a bad answer: an engine that fails takes a moment to report it."""
-    deadline_s = time.monotonic() + DYING_S
+    deadline_s = time.monotonic() + CRASH_WAIT_S
     while True:
-        answer = http_probe.ask(base_url, http.health, timeout_s=http.health_s)
+        answer = http_probe.send_request(base_url, http.health, timeout_s=http.health_s)
         if answer.status != 200 or time.monotonic() > deadline_s:
             return answer
         time.sleep(0.1)
 
 
-def _engine(args: VerifyHealth.Args, context: Context) -> Engine:
-    return engine.of(args.engine) if args.engine else container_labels.engine_at(context, args.base_url)
+def _find_engine(args: VerifyHealth.Args, context: Context) -> Engine:
+    return engine.get_engine(args.engine) if args.engine else container_labels.engine_at(context, args.base_url)
 
 
-def _loading(http: Http, base_url: str, health: http_probe.Answer) -> Result:
+def _loading_result(http: Http, base_url: str, health: http_probe.Response) -> Result:
     if health.status in http.loading:
-        return _failed("loading", f"{http.health} answers {health.status}: {health.message()}")
+        return _failed_result("loading", f"{http.health} answers {health.status}: {health.message()}")
     if health.status == 0:
-        return _failed("loading", f"no answer from {base_url} ({health.error}).")
-    return _failed("dying", f"{http.health} answers {health.status}: {health.message()}")
+        return _failed_result("loading", f"no answer from {base_url} ({health.error}).")
+    return _failed_result("dying", f"{http.health} answers {health.status}: {health.message()}")
 
 
-def _failed(verdict: str, msg: str, *, fix: str = "") -> Result:
+def _failed_result(verdict: str, msg: str, *, fix: str = "") -> Result:
     return Result(failed=True, msg=msg, fix=fix, data={"verdict": verdict})
 
 
-SETTLES_S = 10.0
+SETTLE_TIMEOUT_S = 10.0
 SAME_SERVER_POLL_S = 0.1
 
 
@@ -312,29 +325,29 @@ class SameServer(Module["SameServer.Args"]):
         start: dict[str, Any] = arg("its id, started and restarts, as returned by `inspect_server`")
 
     def run(self, args: Args, context: Context) -> Result:
-        what = _what_happened(args, context)
-        if not what:
+        event = _describe_replacement(args, context)
+        if not event:
             return Result()
-        raise Inconclusive(f"{args.name} was {what} during the checks: inconclusive.", fix="Run the command again.")
+        raise Inconclusive(f"{args.name} was {event} during the checks: inconclusive.", fix="Run the command again.")
 
 
-def _what_happened(args: SameServer.Args, context: Context) -> str:
+def _describe_replacement(args: SameServer.Args, context: Context) -> str:
     """Return "replaced", "removed", "restarted" or "".
 
     A server that does not answer may be about to be replaced: this waits for it.
     """
-    deadline_s = time.monotonic() + SETTLES_S
+    deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
     http = container_labels.engine_at(context, args.base_url).http if args.base_url else None
     while True:
         # first, for what answers now may have been started since the container was inspected
-        answers = http is None or http_probe.ask(args.base_url, http.health, timeout_s=http.health_s).status
-        settled = answers or time.monotonic() > deadline_s
-        found = containers.inspect(context.docker(), args.name)
-        now = start_of(found) if found else {}
-        if now.get("id") != args.start["id"]:
-            return "replaced" if found else "removed"
-        if now["started"] != args.start["started"] and now["restarts"] <= args.start["restarts"]:
+        answers = http is None or http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s).status
+        is_settled = answers or time.monotonic() > deadline_s
+        container = containers.inspect(context.docker(), args.name)
+        current = start_identity(container) if container else {}
+        if current.get("id") != args.start["id"]:
+            return "replaced" if container else "removed"
+        if current["started"] != args.start["started"] and current["restarts"] <= args.start["restarts"]:
             return "restarted"
-        if settled:
+        if is_settled:
             return ""
         time.sleep(SAME_SERVER_POLL_S)

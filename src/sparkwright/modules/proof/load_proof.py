@@ -12,22 +12,22 @@ from sparkwright.engines.http import Http
 from sparkwright.errors import Exit, Failed, Inconclusive
 from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records.baselines import Baselines, key_of, name_of
+from sparkwright.host.records.baselines import Baselines, build_key, record_name
 from sparkwright.host.runs import lock
 from sparkwright.measure import figures, http_probe, load, stream
-from sparkwright.measure.asker import Asker, Ruler, words_text
-from sparkwright.measure.workload import Rung, ladder
+from sparkwright.measure.asker import ServerClient, TokenEstimator, random_text
+from sparkwright.measure.workload import LadderStep, build_ladder
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.modules.proof.smoke_test import IDLE_S
-from sparkwright.modules.proof.verdict import ASIDE
+from sparkwright.modules.proof.verdict import NOT_REQUESTED
 from sparkwright.protocol.result import Result, arg
-from sparkwright.units import MINUTE, moment
+from sparkwright.units import MINUTE_FORMAT, format_time
 
 #: where the host keeps what was proved, by the key of the baseline
-FOLDER = "load_proofs"
+PROOFS_FOLDER = "load_proofs"
 ANSWER_TOKENS = 32
 #: words are random: their tokens are known within this share
-SLACK = 0.03
+TOKEN_COUNT_MARGIN = 0.03
 #: the words of two prompts that tell the tokens of a word. The random text at the head of each is worth some tokens more or
 #: less: over 224 words that was 2 % of a word, and one prompt of the whole context in twenty or so was longer than the context
 FEW_WORDS, MANY_WORDS = 32, 2048
@@ -61,37 +61,41 @@ class LoadProof(Module["LoadProof.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if not args.load:
-            return Result(msg="no load promised", data={"verdict": ASIDE, "rungs": []})
+            return Result(msg="no load promised", data={"verdict": NOT_REQUESTED, "rungs": []})
         http = container_labels.engine_at(context, args.base_url).http
-        place = name_of(FOLDER, {**key_of(args.baseline_key, context.machine, http), "load": args.load})
-        kept = context.state.read(place) if args.baseline_key else None
-        if kept and kept.get("rungs"):
-            when = moment(kept.get("since") or 0, MINUTE)
-            msg = f"{kept.get('sentence') or 'proved'}, proved {when}"
-            return Result(msg=msg, data={"rungs": kept["rungs"], "kept": True})
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        with lock.alone(context.state, context.run_id, "a load proof", note=context.note):
-            found = self._climbed(http, args, key, context)
-        rows = [asdict(rung) for rung in found]
-        sentence = f"survives {found[-1]}"
+        proof_name = record_name(
+            PROOFS_FOLDER, {**build_key(args.baseline_key, context.machine, http), "load": args.load}
+        )
+        record = context.state.read(proof_name) if args.baseline_key else None
+        if record and record.get("rungs"):
+            when = format_time(record.get("since") or 0, MINUTE_FORMAT)
+            msg = f"{record.get('sentence') or 'proved'}, proved {when}"
+            return Result(msg=msg, data={"rungs": record["rungs"], "kept": True})
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
+        with lock.acquire_measurement(context.state, context.run_id, "a load proof", note=context.note):
+            rungs = self._run_ladder(http, args, key, context)
+        rows = [asdict(rung) for rung in rungs]
+        sentence = f"survives {rungs[-1]}"
         if args.baseline_key:
-            context.state.write(place, {"rungs": rows, "since": time.time(), "sentence": sentence})
+            context.state.write(proof_name, {"rungs": rows, "since": time.time(), "sentence": sentence})
         return Result(msg=sentence, data={"rungs": rows, "kept": False})
 
     @staticmethod
-    def _climbed(http: Http, args: Args, key: str, context: Context) -> list[Rung]:
-        steps = ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
-        asker = learned(Asker(http, args.model, args.base_url, key), args.timeout_s, shortest_tokens=steps[0].context)
-        found: list[Rung] = []
+    def _run_ladder(http: Http, args: Args, key: str, context: Context) -> list[LadderStep]:
+        steps = build_ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
+        asker = calibrate(
+            ServerClient(http, args.model, args.base_url, key), args.timeout_s, shortest_tokens=steps[0].context
+        )
+        rungs: list[LadderStep] = []
         for rung in steps:
             context.go_on()
-            context.progress(len(found), len(steps), text=f"{rung.context} tokens x {rung.streams}")
-            found.append(_measured(rung, asker, args, context))
-            context.note(str(found[-1]), detail=True)
-        return found
+            context.progress(len(rungs), len(steps), text=f"{rung.context} tokens x {rung.streams}")
+            rungs.append(_measure_rung(rung, asker, args, context))
+            context.note(str(rungs[-1]), detail=True)
+        return rungs
 
 
-def learned(asker: Asker, timeout_s: float, *, shortest_tokens: int) -> Asker:
+def calibrate(asker: ServerClient, timeout_s: float, *, shortest_tokens: int) -> ServerClient:
     """Learn how many tokens the server makes of a word.
 
     Args:
@@ -102,59 +106,62 @@ def learned(asker: Asker, timeout_s: float, *, shortest_tokens: int) -> Asker:
     Raises:
         Failed: the server gives no token.
     """
-    words = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
+    word_counts = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
     try:
         tokens = [
-            asker.run(asker.request(words_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
-            for count in words
+            asker.run(asker.request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            for count in word_counts
         ]
     except stream.StreamError as error:
         raise Failed(f"no token from {asker.base_url}: {error}.") from None
-    asker.ruler = Ruler.of((words[0], tokens[0]), (words[1], tokens[1]))
+    asker.ruler = TokenEstimator.of((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
     return asker
 
 
-def _measured(rung: Rung, asker: Asker, args: LoadProof.Args, context: Context) -> Rung:
+def _measure_rung(rung: LadderStep, asker: ServerClient, args: LoadProof.Args, context: Context) -> LadderStep:
     """Send the prompts of one step and read the memory meanwhile."""
-    tokens = max(1, int(rung.context * (1 - SLACK)) - ANSWER_TOKENS)
-    requests = [asker.sized(tokens, ANSWER_TOKENS) for _ in range(rung.streams)]
+    tokens = max(1, int(rung.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
+    requests = [asker.sized_request(tokens, ANSWER_TOKENS) for _ in range(rung.streams)]
     context.guards.mark()
     before = context.machine.meminfo()["MemAvailable"]
-    how: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": asker.api_key}
-    outcomes = load.run(args.base_url, requests, counted=asker.http.counted, **how)
-    seen = context.guards.lowest_bytes
+    options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": asker.api_key}
+    outcomes = load.send_all(args.base_url, requests, counter_keys=asker.http.counted, **options)
+    lowest_bytes = context.guards.lowest_bytes
     after = context.machine.meminfo()["MemAvailable"]
     _refuse_failed(rung, outcomes, context)
-    found = figures.of([outcome.stream for outcome in outcomes if outcome.stream])
-    return Rung(
+    totals = figures.summarize([outcome.stream for outcome in outcomes if outcome.stream])
+    return LadderStep(
         rung.context,
         rung.streams,
-        round(found.stream_tok_per_s, 2) if found.stream_tok_per_s else None,
-        round(found.ttft.max, 3) if found.ttft else None,
-        min(before, after) if seen is None else min(seen, before, after),
+        round(totals.stream_tok_per_s, 2) if totals.stream_tok_per_s else None,
+        round(totals.ttft.max, 3) if totals.ttft else None,
+        min(before, after) if lowest_bytes is None else min(lowest_bytes, before, after),
     )
 
 
-def _refuse_failed(rung: Rung, outcomes: Sequence[load.Outcome], context: Context) -> None:
+def _refuse_failed(rung: LadderStep, outcomes: Sequence[load.Outcome], context: Context) -> None:
     """Raise Failed for a step of which not every stream gave a token."""
     failed = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
     if failed:
         context.guards.check()  # what it was stopped for says more
         why = failed[0].error or "no token came"
-        of = f"{len(failed)} of {rung.streams} streams" if rung.streams > 1 else "the stream"
-        message = f"{of} of {rung.context} tokens failed: {why}."
+        failed_streams = f"{len(failed)} of {rung.streams} streams" if rung.streams > 1 else "the stream"
+        message = f"{failed_streams} of {rung.context} tokens failed: {why}."
         raise Failed(message, fix="Promise less in `expect.load`, or give the server more memory for its KV cache.")
 
 
 DEPTH_RATES_ANSWER_TOKENS = 64
 #: key of the rates in a baseline
-DEPTH_RATES_NAME = "depth"
+DEPTH_RATES_KEY = "depth"
 #: share of the earlier rate at the same depth below which it is a regression: one stream, measured once
-FALLEN = 0.75
+MIN_RATE_SHARE = 0.75
 #: share of a short prompt's rate below which a first measurement is doubtful. By the bytes that are read, a dense 8B in bf16
 #: loses a fifth of its rate behind 32k tokens (16 GB of weights, 4 GB of KV cache); an attention backend that falls back, most
-SHALLOW = 0.5
-FIX = "Compare the attention backend in the engine's log (`invoke logs --state`) with the one before; set `attention-backend`."
+MIN_FIRST_RATE_SHARE = 0.5
+SLOWER_FIX = (
+    "Compare the attention backend in the engine's log (`invoke logs --state`) with the one before; set "
+    "`attention-backend`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +197,10 @@ class DepthRates(Module["DepthRates.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         http = container_labels.engine_at(context, args.base_url).http
-        if not args.depths or tasks.aside(http):
-            return Result(msg="no depth to measure", data={"verdict": verdicts.ASIDE, "rates": []})
+        if not args.depths or tasks.reason_not_generating(http):
+            return Result(msg="no depth to measure", data={"verdict": verdicts.NOT_REQUESTED, "rates": []})
         try:
-            with lock.alone(context.state, context.run_id, "a test at depth", note=context.note):
+            with lock.acquire_measurement(context.state, context.run_id, "a test at depth", note=context.note):
                 rates = list(self._measured(http, args, context))
         except Inconclusive as error:
             data = {"verdict": "inconclusive", "rates": []}
@@ -202,15 +209,15 @@ class DepthRates(Module["DepthRates.Args"]):
             return Result(
                 failed=True, msg=f"a prompt at depth failed: {error}.", data={"verdict": "broken", "rates": []}
             )
-        return _judged(rates, args, context, http)
+        return _compare_rates(rates, args, context, http)
 
     @staticmethod
     def _measured(http: Http, args: DepthRates.Args, context: Context) -> Iterator[Rate]:
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
         until_s = time.monotonic() + args.most_seconds
-        asker = learned(
-            Asker(http, args.model, args.base_url, key), args.most_seconds, shortest_tokens=min(args.depths)
+        asker = calibrate(
+            ServerClient(http, args.model, args.base_url, key), args.most_seconds, shortest_tokens=min(args.depths)
         )
         for n, depth in enumerate(sorted(args.depths)):
             context.progress(n, len(args.depths), text=f"decoding behind {depth} tokens")
@@ -218,36 +225,40 @@ class DepthRates(Module["DepthRates.Args"]):
             if left_s <= 0:
                 yield Rate(depth, None)
                 continue
-            request = asker.sized(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
-            found = asker.run(request, cap_s=left_s, timeout_s=left_s)
-            rate, first_s = found.tok_per_s, found.points[0][0] if found.points else None
-            yield Rate(depth, round(rate, 2) if rate else None, round(first_s, 3) if first_s else None)
+            request = asker.sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
+            recording = asker.run(request, cap_s=left_s, timeout_s=left_s)
+            rate, ttft_s = recording.tok_per_s, recording.points[0][0] if recording.points else None
+            yield Rate(depth, round(rate, 2) if rate else None, round(ttft_s, 3) if ttft_s else None)
 
 
-def _judged(rates: Sequence[Rate], args: DepthRates.Args, context: Context, http: Http) -> Result:
+def _compare_rates(rates: Sequence[Rate], args: DepthRates.Args, context: Context, http: Http) -> Result:
     """Compare the rates with those of the throughput baseline, and record those that it lacks."""
-    kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, http)
-    short = kept.read(name) if args.baseline_key else None
-    before = numbers(kept.about(name).get(DEPTH_RATES_NAME)) if short else {}
-    fresh = {str(rate.depth): rate.tok_per_s for rate in rates if rate.tok_per_s and str(rate.depth) not in before}
+    baselines, key = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
+    short = baselines.read(key) if args.baseline_key else None
+    earlier_rates = parse_rates(baselines.about(key).get(DEPTH_RATES_KEY)) if short else {}
+    new_rates = {
+        str(rate.depth): rate.tok_per_s for rate in rates if rate.tok_per_s and str(rate.depth) not in earlier_rates
+    }
     deepest = next((rate for rate in reversed(rates) if rate.tok_per_s), None)
-    base = before.get(str(deepest.depth)) if deepest else None
+    baseline = earlier_rates.get(str(deepest.depth)) if deepest else None
     data = {
         "rates": [asdict(rate) for rate in rates],
         "tok_per_s": deepest.tok_per_s if deepest else None,
-        "baseline": base,
+        "baseline": baseline,
     }
-    if why := fallen(rates, before):
-        return Result(failed=True, msg=f"slower at depth: {why}.", fix=FIX, data={**data, "verdict": "regression"})
-    if short and fresh:
-        kept.add(name, {DEPTH_RATES_NAME: {**before, **fresh}})
+    if why := describe_rate_drops(rates, earlier_rates):
+        return Result(
+            failed=True, msg=f"slower at depth: {why}.", fix=SLOWER_FIX, data={**data, "verdict": "regression"}
+        )
+    if short and new_rates:
+        baselines.add(key, {DEPTH_RATES_KEY: {**earlier_rates, **new_rates}})
     verdict = "not compared" if deepest is None or not short else "proved"
-    return Result(msg=shown(rates, short.median if short else None), data={**data, "verdict": verdict})
+    return Result(msg=format_rates(rates, short.median if short else None), data={**data, "verdict": verdict})
 
 
-def numbers(found: object) -> dict[str, float]:
+def parse_rates(rates: object) -> dict[str, float]:
     """Return the valid rates of a baseline, by depth."""
-    rows = found.items() if isinstance(found, Mapping) else ()
+    rows = rates.items() if isinstance(rates, Mapping) else ()
     return {
         str(depth): float(rate)
         for depth, rate in rows
@@ -255,23 +266,30 @@ def numbers(found: object) -> dict[str, float]:
     }
 
 
-def fallen(rates: Sequence[Rate], before: Mapping[str, float]) -> str:
+def describe_rate_drops(rates: Sequence[Rate], earlier_rates: Mapping[str, float]) -> str:
     """Return which rates fell below those of the same depth before; "" where none did."""
-    rows = [(rate, before.get(str(rate.depth))) for rate in rates]
+    rows = [(rate, earlier_rates.get(str(rate.depth))) for rate in rates]
     return ", ".join(
         f"{rate.tok_per_s:.1f} tok/s behind {rate.depth} tokens against {base:.1f} before"
         for rate, base in rows
-        if rate.tok_per_s and base and rate.tok_per_s < FALLEN * base
+        if rate.tok_per_s and base and rate.tok_per_s < MIN_RATE_SHARE * base
     )
 
 
-def shown(rates: Sequence[Rate], short: float | None) -> str:
+def format_rates(rates: Sequence[Rate], short_prompt_rate: float | None) -> str:
     """Return the rates as a person reads them. short: behind a short prompt; None for not known."""
     rows = []
     for rate in rates:
-        share = f" ({rate.tok_per_s / short:.0%} of a short prompt's)" if rate.tok_per_s and short else ""
+        share = (
+            f" ({rate.tok_per_s / short_prompt_rate:.0%} of a short prompt's)"
+            if rate.tok_per_s and short_prompt_rate
+            else ""
+        )
         rows.append(f"{rate.tok_per_s:.1f} tok/s{share}" if rate.tok_per_s else "not measured in time")
         rows[-1] = f"behind {rate.depth} tokens {rows[-1]}"
-    doubtful = any(rate.tok_per_s and short and rate.tok_per_s < SHALLOW * short for rate in rates)
+    doubtful = any(
+        rate.tok_per_s and short_prompt_rate and rate.tok_per_s < MIN_FIRST_RATE_SHARE * short_prompt_rate
+        for rate in rates
+    )
     text = "; ".join(rows)
     return f"{text}; less than half: does an attention backend fall back? (`invoke logs --state`)" if doubtful else text

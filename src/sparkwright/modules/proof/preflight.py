@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sparkwright import units
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.engine import Name, of
+from sparkwright.engines.engine import Name, get_engine
 from sparkwright.engines.findings import Finding
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.containers import container_labels, containers, replacement
@@ -20,9 +20,9 @@ from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import bounds, process_words, security_words
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
-MARGIN = 1.05
+DISK_MARGIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,21 @@ class Preflight(Module["Preflight.Args"]):
         report_only: bool = arg("report only, never fail", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
-        found = [finding for check in _CHECKS for finding in check(args, context)]
+        findings = [finding for check in _CHECKS for finding in check(args, context)]
         data: dict[str, Any] = {}
         data["checks"] = [
-            {"name": finding.name, "verdict": finding.verdict, "evidence": finding.evidence} for finding in found
+            {"name": finding.name, "verdict": finding.verdict, "evidence": finding.evidence} for finding in findings
         ]
-        bad = [finding for finding in found if finding.verdict == "bad"]
+        bad = [finding for finding in findings if finding.verdict == "bad"]
         if args.report_only:
-            return Result(msg="; ".join(f"{finding.name}: {finding.evidence}" for finding in found), data=data)
+            return Result(msg="; ".join(f"{finding.name}: {finding.evidence}" for finding in findings), data=data)
         if not bad:
-            return Result(msg=f"{count(len(found), 'check')} passed", data=data)
+            return Result(msg=f"{format_count(len(findings), 'check')} passed", data=data)
         data["evidence"] = [f"{finding.name}: {finding.evidence} {finding.fix}".rstrip() for finding in bad[1:]]
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
 
 
-def _engine(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_engine(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     known = context.facts.get("docker") or {}
     try:
         version = known.get("version") or context.docker().api.version()["Version"]
@@ -80,45 +80,45 @@ def _engine(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding
     yield PreflightFinding("docker", "ok", f"Docker {version}")
 
 
-def _home(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_home(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     here = str(context.machine.home)
     if args.home and args.home != here and not context.machine.sandbox:
         evidence = f"the home directory here is {here}, the plan expects {args.home}."
         yield PreflightFinding("home", "bad", evidence, f"Add `home: {here}` to the host's file.")
 
 
-def _platform(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
-    has = (args.image or {}).get("platforms") or []
+def _check_platform(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+    platforms = (args.image or {}).get("platforms") or []
     platform = machine_platform(context.machine)
-    if has and platform not in has:
-        evidence = f"the image has no {platform}, only {', '.join(has)}."
+    if platforms and platform not in platforms:
+        evidence = f"the image has no {platform}, only {', '.join(platforms)}."
         yield PreflightFinding("platform", "bad", evidence, "Use a tag with this platform.")
-    elif has:
+    elif platforms:
         yield PreflightFinding("platform", "ok", f"the image has {platform}")
 
 
-def _disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     if not args.model or not args.model_dir:
         return
     folder = context.machine.expand(args.model_dir)
     missing = sum(
-        file["size_bytes"] - _there(folder / file["path"], file["size_bytes"]) for file in args.model["files"]
+        file["size_bytes"] - _present_bytes(folder / file["path"], file["size_bytes"]) for file in args.model["files"]
     )
-    free = context.machine.free_bytes(_standing(folder))
-    need = int(missing * MARGIN)
+    free = context.machine.free_bytes(_existing_parent(folder))
+    need = int(missing * DISK_MARGIN)
     if need > free:
-        evidence = f"the model needs {units.size(need)} more in {folder}, {units.size(free)} free."
+        evidence = f"the model needs {units.format_size(need)} more in {folder}, {units.format_size(free)} free."
         yield PreflightFinding("disk", "bad", evidence, "Free some space, or choose another `model.dir`.")
     else:
-        yield PreflightFinding("disk", "ok", f"{units.size(free)} free, {units.size(need)} to download")
-    place = _standing(folder)
+        yield PreflightFinding("disk", "ok", f"{units.format_size(free)} free, {units.format_size(need)} to download")
+    existing_folder = _existing_parent(folder)
     # the wake service, which downloads nothing, may only read the model's folder
-    if missing and not os.access(place, os.W_OK):
-        fix = f"On the host: `sudo chown $USER {place}`."
-        yield PreflightFinding("folder", "bad", f"no permission to write in {place}.", fix)
+    if missing and not os.access(existing_folder, os.W_OK):
+        fix = f"On the host: `sudo chown $USER {existing_folder}`."
+        yield PreflightFinding("folder", "bad", f"no permission to write in {existing_folder}.", fix)
 
 
-def _image_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_image_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     """Check the space for the image.
 
     A pull keeps what it downloads until it is unpacked, and what is unpacked is never smaller: less is sure to fail.
@@ -131,57 +131,61 @@ def _image_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
         if image_names.find(api, args.container["image"], locked_ids(args.image)):
             return
         root = Path(str(api.info().get("DockerRootDir") or "/"))
-        free = context.machine.free_bytes(_standing(root))
+        free = context.machine.free_bytes(_existing_parent(root))
     except (SparkwrightError, OSError):
         return
-    need = int(2 * size * MARGIN)
+    need = int(2 * size * DISK_MARGIN)
     if need > free:
-        evidence = f"the image needs {units.size(need)} or more in {root}, {units.size(free)} free."
+        evidence = f"the image needs {units.format_size(need)} or more in {root}, {units.format_size(free)} free."
         yield PreflightFinding("image disk", "bad", evidence, "`invoke images.prune` lists unused images.")
     else:
-        yield PreflightFinding("image disk", "ok", f"{units.size(free)} free, {units.size(size)} to pull")
+        yield PreflightFinding("image disk", "ok", f"{units.format_size(free)} free, {units.format_size(size)} to pull")
 
 
-def _port(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     spec = args.container
     if not spec or not spec["ports"]:
         return
     port = int(spec["ports"][0].split(":")[-2])
     try:
-        own = replacement.current(context, spec["name"])
-        ours = bool(own) and own["State"]["Running"] and containers.publishes(own, port)
-        holder = "" if ours else containers.who_listens(context.docker(), port)
-        rank = containers.rank_of(context.docker(), holder) if holder else ""
-        replaceable = holder.startswith(containers.CONTAINER) and _ours(holder, context)
+        own = replacement.find_current(context, spec["name"])
+        ours = bool(own) and own["State"]["Running"] and containers.has_port_binding(own, port)
+        holder = "" if ours else containers.describe_port_holder(context.docker(), port)
+        rank = containers.rank_container_name(context.docker(), holder) if holder else ""
+        replaceable = holder.startswith(containers.CONTAINER_PREFIX) and _is_ours(holder, context)
     except SparkwrightError:
         return
     if holder:
-        host_network = process_words.parts(spec.get("network", ""))[0] == process_words.HOST
+        host_network = process_words.parse_network(spec.get("network", ""))[0] == process_words.HOST
         ways = ["the engine's flag `port` in the recipe"] if host_network else []
-        fix = containers.to_stop_a_rank(rank) if rank else containers.to_free_a_port(holder, *ways, ours=replaceable)
+        fix = (
+            containers.fix_to_stop_rank(rank)
+            if rank
+            else containers.fix_to_free_port(holder, *ways, is_ours=replaceable)
+        )
         yield PreflightFinding("port", "bad", f"port {port} is in use by {holder}.", fix)
     else:
         yield PreflightFinding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
 
 
-def _ours(holder: str, context: Context) -> bool:
+def _is_ours(holder: str, context: Context) -> bool:
     """Return True if sparkwright created the container that holds a port."""
-    found = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER))
-    return found is not None and container_labels.ours(context, found)
+    container = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER_PREFIX))
+    return container is not None and container_labels.is_ours(context, container)
 
 
-def _networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     spec = args.container or {}
-    wanted = process_words.own_names([spec.get("network", ""), *spec.get("networks", ())])
-    if not wanted:
+    names = process_words.user_networks([spec.get("network", ""), *spec.get("networks", ())])
+    if not names:
         return
     try:
         api: Any = context.docker().api
-        found = {str(network.get("Name")) for network in api.networks()}
+        existing = {str(network.get("Name")) for network in api.networks()}
     except SparkwrightError:
         return
-    for name in wanted:
-        if name in found:
+    for name in names:
+        if name in existing:
             yield PreflightFinding("network", "ok", f"the network {name} is there")
         else:
             yield PreflightFinding(
@@ -189,11 +193,11 @@ def _networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFindi
             )
 
 
-def _devices(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_devices(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     if context.machine.sandbox:
         return
     for text in (args.container or {}).get("devices") or ():
-        path = Path(security_words.device_row(text)["PathOnHost"])
+        path = Path(security_words.device_mapping(text)["PathOnHost"])
         try:
             path.stat()
         except PermissionError:
@@ -210,35 +214,35 @@ def _devices(args: Preflight.Args, context: Context) -> Iterator[PreflightFindin
 _LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet"))
 
 
-def _limits(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_limits(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     """Check limits that the engine refuses, or ignores with a warning that nobody sees."""
     spec = args.container or {}
     limits = [(name, word) for name, word in _LIMITS if spec.get(name)]
     if not limits:
         return
     try:
-        about: dict[str, Any] = context.docker().api.info()
+        info: dict[str, Any] = context.docker().api.info()
     except SparkwrightError:
         return
     fix = "Correct the recipe's `container`."
     for name, word in limits:
-        if about.get(word) is False:
+        if info.get(word) is False:
             yield PreflightFinding(
                 "limit", "bad", f"this host's kernel has no limit for `{name}`.", f"Remove `container.{name}`."
             )
-    cpus = about.get("NCPU")
+    cpus = info.get("NCPU")
     if not isinstance(cpus, int):
         return
     if spec.get("cpus", 0) > cpus:
         yield PreflightFinding(
             "limit", "bad", f"`cpus: {spec['cpus']:g}` is more than the {cpus} CPUs of this host.", fix
         )
-    missing = [index for index in process_words.cpuset_alike(spec.get("cpuset_cpus")) if index >= cpus]
+    missing = [index for index in process_words.parse_cpuset(spec.get("cpuset_cpus")) if index >= cpus]
     if missing:
         yield PreflightFinding("limit", "bad", f"this host has no CPU {missing[0]}: it has 0 to {cpus - 1}.", fix)
 
 
-def _gpu(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+def _check_gpu(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     gpu = context.facts.get("gpu")
     if gpu:
         yield PreflightFinding("gpu", "ok", f"{gpu['name']}, driver {gpu['driver']}")
@@ -246,7 +250,7 @@ def _gpu(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
         yield PreflightFinding("gpu", "unknown", "nvidia-smi found no GPU")
 
 
-def _there(path: Path, size_bytes: int) -> int:
+def _present_bytes(path: Path, size_bytes: int) -> int:
     """Return how many bytes of a file need not be downloaded again: all of them or none."""
     try:
         return size_bytes if path.stat().st_size == size_bytes else 0
@@ -254,12 +258,23 @@ def _there(path: Path, size_bytes: int) -> int:
         return 0
 
 
-def _standing(folder: Path) -> Path:
+def _existing_parent(folder: Path) -> Path:
     """Return the folder, or its nearest parent that exists and is visible to this user."""
     return next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110 - it never raises
 
 
-_CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _networks, _devices, _limits, _gpu)
+_CHECKS = (
+    _check_engine,
+    _check_home,
+    _check_platform,
+    _check_disk,
+    _check_image_disk,
+    _check_port,
+    _check_networks,
+    _check_devices,
+    _check_limits,
+    _check_gpu,
+)
 
 
 class Lint(Module["Lint.Args"]):
@@ -289,36 +304,36 @@ class Lint(Module["Lint.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        engine = of(args.engine)
-        image = image_names.ask(context, args.image, args.image_ids, engine)
+        engine = get_engine(args.engine)
+        image = image_names.read_engine_image(context, args.image, args.image_ids, engine)
         if image is None:
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
-        box = {"network": args.network}
-        request = ServerRequest(args.flags, args.image, args.platform, args.env, container=box)
-        model = _config(args, context)
-        found = engine.advice.check(request, model, engine.advice.version(image.version), image.listed)
-        rows = [finding.to_json() for finding in found]
-        about = {"engine_version": image.version, "listed": len(image.listed), "options": image.options}
-        data = {**about, "findings": rows}
-        bad = [finding for finding in found if finding.severity == "error"]
+        container = {"network": args.network}
+        request = ServerRequest(args.flags, args.image, args.platform, args.env, container=container)
+        model = _read_config(args, context)
+        findings = engine.advice.check(request, model, engine.advice.version(image.version), image.listed)
+        rows = [finding.to_json() for finding in findings]
+        fields = {"engine_version": image.version, "listed": len(image.listed), "options": image.options}
+        data = {**fields, "findings": rows}
+        bad = [finding for finding in findings if finding.severity == "error"]
         if not bad:
             message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).sentence}"
-            return Result(msg="; ".join([message, *_warnings(found)]), data=data)
+            return Result(msg="; ".join([message, *_format_warnings(findings)]), data=data)
         ways = "; or ".join(way.text for way in bad[0].ways_out)
         more = [f"{finding.rule}: {finding.sentence}" for finding in bad[1:]]
         fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
 
 
-def _warnings(found: list[Finding]) -> list[str]:
-    warned = [finding.sentence.rstrip(".") for finding in found if finding.severity == "warning"]
-    count = "1 warning" if len(warned) == 1 else f"{len(warned)} warnings, first"
-    return [f"{count}: {warned[0]}"] if warned else []
+def _format_warnings(findings: list[Finding]) -> list[str]:
+    warnings = [finding.sentence.rstrip(".") for finding in findings if finding.severity == "warning"]
+    heading = "1 warning" if len(warnings) == 1 else f"{len(warnings)} warnings, first"
+    return [f"{heading}: {warnings[0]}"] if warnings else []
 
 
-def _config(args: Lint.Args, context: Context) -> dict[str, Any]:
+def _read_config(args: Lint.Args, context: Context) -> dict[str, Any]:
     try:
-        return bounds.config_of(context.machine.expand(args.model_dir) / "config.json")
+        return bounds.read_config(context.machine.expand(args.model_dir) / "config.json")
     except (OSError, ValueError):
         return {}

@@ -10,21 +10,21 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
 from sparkwright.engines.probes import prompts, table
 from sparkwright.engines.probes.fields import REASONING_PROBE
-from sparkwright.engines.probes.probe import Probe, Reply, Seen, Verdict
+from sparkwright.engines.probes.probe import Probe, ProbeResult, Reply, Verdict
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, stream
-from sparkwright.modules.proof.verdict import ASIDE
+from sparkwright.modules.proof.verdict import NOT_REQUESTED
 from sparkwright.protocol.result import Result, arg
-from sparkwright.trust.bounds import count_of
+from sparkwright.trust.bounds import count_or_none
 from sparkwright.visible import one_line
 
-SHOWN_CHARS = 200
+MAX_QUOTED_CHARS = 200
 #: name of the row with notes for clients
-NOTES = "for its clients"
+NOTES_CHECK = "for its clients"
 #: timeout of a prompt that is rendered and not computed
-PROMPT_S = 5.0
+PROMPT_TIMEOUT_S = 5.0
 #: timeout for the longest probe, some 1,500 tokens of thinking
 TIMEOUT_S = 120.0
 
@@ -81,32 +81,32 @@ class Probes(Module["Probes.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         try:
-            probes = table.of(args.probes)
+            probes = table.parse_probes(args.probes)
         except ValueError as error:
             raise Refused(str(error)) from None
         if not probes:
-            return Result(msg="no probes", data={"verdict": ASIDE})
+            return Result(msg="no probes", data={"verdict": NOT_REQUESTED})
         names = [probe.name for probe in probes]
         engine = container_labels.engine_at(context, args.base_url)
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         seen, notes = [], []
         for probe in probes:
-            rows = [_seen(engine.http, args, probe, key)]
+            rows = [_run_probe(engine.http, args, probe, key)]
             if rows[0][2].verdict == "proved":
-                rows += [_seen(engine.http, args, variant, key) for variant in table.variants(probe, names)]
+                rows += [_run_probe(engine.http, args, variant, key) for variant in table.variants(probe, names)]
             notes += [found.note for _, _, found in rows if found.note][:1]
             seen += rows
-        if any(probe.path == openai_api.CHAT for probe in probes):
-            notes += prompts.notes(_prompts(engine.http, args, key), thinks=REASONING_PROBE in probes)
-        checks = [_check(engine, probe, found) for probe, _, found in seen]
-        replies = (reply for probe, reply, _ in seen if probe.path == openai_api.CHAT)
+        if any(probe.path == openai_api.CHAT_PATH for probe in probes):
+            notes += prompts.notes(_render_prompts(engine.http, args, key), thinks=REASONING_PROBE in probes)
+        checks = [_build_check(engine, probe, found) for probe, _, found in seen]
+        replies = (reply for probe, reply, _ in seen if probe.path == openai_api.CHAT_PATH)
         fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}
-        return result_of(checks, next(iter(sorted(fields)), ""), notes)
+        return build_result(checks, next(iter(sorted(fields)), ""), notes)
 
 
-def result_of(checks: list[Check], thinking_field: str = "", notes: Sequence[str] = ()) -> Result:
+def build_result(checks: list[Check], thinking_field: str = "", notes: Sequence[str] = ()) -> Result:
     """Return the result of all checks together. Pure."""
-    rows = [*checks, *([Check(NOTES, "proved", "; ".join(notes))] if notes else ())]
+    rows = [*checks, *([Check(NOTES_CHECK, "proved", "; ".join(notes))] if notes else ())]
     data = {"checks": [asdict(row) for row in rows], "thinking_field": thinking_field, "notes": list(notes)}
     failed = [check for check in checks if check.verdict == "disproved"]
     if failed:
@@ -115,44 +115,48 @@ def result_of(checks: list[Check], thinking_field: str = "", notes: Sequence[str
         first = failed[0]
         return Result(failed=True, msg=f"{first.check}: {first.evidence}{more}.", fix=first.fix, data=data)
     names = ", ".join(check.check for check in checks if not check.variant)
-    if unclear := [check for check in checks if check.verdict == "inconclusive"]:
-        msg = "; ".join(f"{check.check}: {check.evidence}" for check in unclear)
+    if inconclusive := [check for check in checks if check.verdict == "inconclusive"]:
+        msg = "; ".join(f"{check.check}: {check.evidence}" for check in inconclusive)
         return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
     more = f" ({len(notes)} notes, this is the first)" if notes[1:] else ""
     noted = f"; note: {notes[0]}{more}" if notes else ""
     return Result(msg=f"answers: {names}{noted}", data=data)
 
 
-def _prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:
+def _render_prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:
     """Return the prompts that the server makes of the conversations; empty for an engine that shows none."""
-    found: dict[str, prompts.Prompt] = {}
+    rendered: dict[str, prompts.Prompt] = {}
     for name, body in prompts.CONVERSATIONS.items() if http.render else ():
-        found[name] = _prompt(http, args, {"model": args.model, **body}, key)
-        if not found[prompts.PLAIN].text:
+        rendered[name] = _render_prompt(http, args, {"model": args.model, **body}, key)
+        if not rendered[prompts.PLAIN].text:
             return {}
-    return found
+    return rendered
 
 
-def _prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> prompts.Prompt:
+def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> prompts.Prompt:
     """Return the prompt of one conversation, by the engine's one or two paths."""
     first, *rest = http.render
-    answer = http_probe.ask(args.base_url, first, body=body, api_key=key, timeout_s=PROMPT_S)
+    answer = http_probe.send_request(args.base_url, first, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
     if rest and answer.status == 200:
-        made = answer.json()
-        tokens = made.get("tokens") if isinstance(made, Mapping) else None
+        tokenized = answer.json()
+        tokens = tokenized.get("tokens") if isinstance(tokenized, Mapping) else None
         of_tokens = {"model": args.model, "tokens": tokens}
-        answer = http_probe.ask(args.base_url, rest[0], body=of_tokens, api_key=key, timeout_s=PROMPT_S)
-    return prompts.prompt_of(answer.status, answer.json(), answer.failure)
+        answer = http_probe.send_request(
+            args.base_url, rest[0], body=of_tokens, api_key=key, timeout_s=PROMPT_TIMEOUT_S
+        )
+    return prompts.parse_prompt(answer.status, answer.json(), answer.failure)
 
 
-def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe, Reply | http_probe.Answer, Seen]:
+def _run_probe(
+    http: Http, args: Probes.Args, probe: Probe, key: str
+) -> tuple[Probe, Reply | http_probe.Response, ProbeResult]:
     """Send a probe and judge the reply. A failure in a stream alone is reported as such."""
-    reply = ask(http, args, probe, key)
-    seen = _judged(probe, reply, args.timeout_s)
+    reply = send_probe(http, args, probe, key)
+    seen = _evaluate_reply(probe, reply, args.timeout_s)
     if (
         probe.streamed
         and probe.variant
-        and probe.path == openai_api.CHAT
+        and probe.path == openai_api.CHAT_PATH
         and seen.verdict == "disproved"
         and seen.fault in ("content null", "no tool call", "tool call as text")
     ):
@@ -160,96 +164,100 @@ def _seen(http: Http, args: Probes.Args, probe: Probe, key: str) -> tuple[Probe,
     return probe, reply, seen
 
 
-def ask(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Answer:
+def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Response:
     """Return the reply to a probe, or the answer of a server that gave none."""
     body: dict[str, Any] = {"model": args.model, **probe.body}
     if probe.path == api_paths.COUNT_TOKENS:
-        return _counted(http, args, body, key)
+        return _count_tokens(http, args, body, key)
     dialect = dialects.BY_PATH.get(probe.path)
     if dialect is None:
-        return _reply(http_probe.ask(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s))
+        return _parse_reply(
+            http_probe.send_request(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
+        )
     thinking = {True: http.thinking, False: http.plain, None: {}}[probe.thinks]
     body = dialect.request({**body, "temperature": 0, **thinking}, thinks=probe.thinks)
     if probe.streamed:
-        found = _streamed(http, args, dialect, body, key)
+        reply = _stream_reply(http, args, dialect, body, key)
     else:
-        how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s, "path": dialect.path}
-        found = _reply(http_probe.ask_plainly(http, args.base_url, body, **how), dialect)
-    return _cut(found, probe) if isinstance(found, Reply) else found
+        options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s, "path": dialect.path}
+        reply = _parse_reply(http_probe.send_with_fewer_options(http, args.base_url, body, **options), dialect)
+    return _mark_truncated(reply, probe) if isinstance(reply, Reply) else reply
 
 
-def _cut(reply: Reply, probe: Probe) -> Reply:
+def _mark_truncated(reply: Reply, probe: Probe) -> Reply:
     """Return a reply that says it was cut where it has as many tokens as it may: llama-server's responses do not say so."""
     usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
-    made = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
-    if made is None or made < probe.body["max_tokens"] or not reply.choice:
+    generated = count_or_none(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+    if generated is None or generated < probe.body["max_tokens"] or not reply.choice:
         return reply
     return replace(reply, body={**reply.body, "choices": [{**reply.choice, "finish_reason": "length"}]})
 
 
-def _reply(answer: http_probe.Answer, dialect: Dialect | None = None) -> Reply | http_probe.Answer:
+def _parse_reply(answer: http_probe.Response, dialect: Dialect | None = None) -> Reply | http_probe.Response:
     """Return the server's answer as a reply in the form of a chat. dialect: its API; None if it generates no text."""
     if answer.status == 0:
         return answer
     body = answer.json()
-    read = dialect.answer(body) if dialect is not None and answer.status == 200 else body
-    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, read)
+    parsed = dialect.answer(body) if dialect is not None and answer.status == 200 else body
+    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, parsed)
 
 
-def _counted(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Answer:
+def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Response:
     """Return a prompt's token count from count_tokens, and from the usage of an answer to it."""
-    how: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
+    options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.plain}
     request_body = dialects.MESSAGES.request(chat)
-    answer = http_probe.ask_plainly(http, args.base_url, request_body, **how, path=api_paths.MESSAGES)
-    counted = http_probe.ask(args.base_url, api_paths.COUNT_TOKENS, body=messages_api.counted(chat), **how)
+    answer = http_probe.send_with_fewer_options(http, args.base_url, request_body, **options, path=api_paths.MESSAGES)
+    counted = http_probe.send_request(
+        args.base_url, api_paths.COUNT_TOKENS, body=messages_api.build_count_request(chat), **options
+    )
     for found in (answer, counted):
         if found.status != 200:
-            return _reply(found)
+            return _parse_reply(found)
     usage, row = dialects.MESSAGES.answer(answer.json()).get("usage") or {}, counted.json()
     tokens = row.get("input_tokens") if isinstance(row, dict) else None
-    return Reply(200, "", {"counted": count_of(tokens), "prompt": usage.get("prompt_tokens")})
+    return Reply(200, "", {"counted": count_or_none(tokens), "prompt": usage.get("prompt_tokens")})
 
 
-def _streamed(
+def _stream_reply(
     http: Http, args: Probes.Args, dialect: Dialect, body: Mapping[str, Any], key: str
-) -> Reply | http_probe.Answer:
+) -> Reply | http_probe.Response:
     """Return the reply to a streamed request, assembled as it would be without `stream`."""
-    how: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
+    options: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
     try:
-        recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **how)
+        recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **options)
         if recording.capped:
-            return http_probe.Answer(0, error="timeout")
-        events = stream.events(recording, dialect.last) if dialect.last else stream.chunks(recording)
+            return http_probe.Response(0, error="timeout")
+        events = stream.parse_events(recording, dialect.last) if dialect.last else stream.parse_chunks(recording)
         return Reply(200, "", dialect.assembled(events), dialect.disorder(events))
     except stream.StreamError as error:
-        plainer = openai_api.plainer(http, body) if error.status in openai_api.REFUSALS else None
+        plainer = openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None
         if plainer is not None:
-            return _streamed(http, args, dialect, plainer, key)
-        return Reply(error.status, str(error), None) if error.status else http_probe.Answer(0, error=str(error))
+            return _stream_reply(http, args, dialect, plainer, key)
+        return Reply(error.status, str(error), None) if error.status else http_probe.Response(0, error=str(error))
 
 
-def _judged(probe: Probe, reply: Reply | http_probe.Answer, timeout_s: float) -> Seen:
-    if isinstance(reply, http_probe.Answer):
+def _evaluate_reply(probe: Probe, reply: Reply | http_probe.Response, timeout_s: float) -> ProbeResult:
+    if isinstance(reply, http_probe.Response):
         if reply.error == "timeout":
-            return Seen("inconclusive", f"no answer within {timeout_s:g} s")
-        return Seen("disproved", f"no answer: {one_line(reply.error, at_most=SHOWN_CHARS)}")
-    if probe.optional and reply.status in openai_api.REFUSALS:
-        return Seen("proved", f"refused with {reply.status}")
+            return ProbeResult("inconclusive", f"no answer within {timeout_s:g} s")
+        return ProbeResult("disproved", f"no answer: {one_line(reply.error, max_chars=MAX_QUOTED_CHARS)}")
+    if probe.optional and reply.status in openai_api.REFUSAL_STATUSES:
+        return ProbeResult("proved", f"refused with {reply.status}")
     if probe.of_server_error and reply.status >= 500:
-        return Seen("proved", f"failed with {reply.status}", note=probe.of_server_error)
+        return ProbeResult("proved", f"failed with {reply.status}", note=probe.of_server_error)
     if reply.status != 200 or reply.message:
-        words = one_line(reply.message, at_most=SHOWN_CHARS)
+        message = one_line(reply.message, max_chars=MAX_QUOTED_CHARS)
         # a model of another name is 404 too
-        if reply.status in (404, 405) and probe.path != openai_api.CHAT and "model" not in words:
-            return Seen("disproved", f"{probe.path} is not there ({reply.status}: {words})", "path missing")
-        return Seen("disproved", f"refused with {reply.status}: {words}", probe.refused, reply.message)
+        if reply.status in (404, 405) and probe.path != openai_api.CHAT_PATH and "model" not in message:
+            return ProbeResult("disproved", f"{probe.path} is not there ({reply.status}: {message})", "path missing")
+        return ProbeResult("disproved", f"refused with {reply.status}: {message}", probe.refused, reply.message)
     return probe.judge(reply)
 
 
-def _check(engine: Engine, probe: Probe, seen: Seen) -> Check:
+def _build_check(engine: Engine, probe: Probe, seen: ProbeResult) -> Check:
     cause = engine.probe_flags.cause(seen.fault, seen.words)
     if seen.fault == "path missing":
-        since = api_paths.since(engine.http.paths, probe.path)
+        since = api_paths.first_release(engine.http.paths, probe.path)
         cause = f"{engine.title} serves {probe.path} from {since} on" if since else ""
     return Check(probe.name, seen.verdict, seen.evidence, f"Likely cause: {cause}." if cause else "", probe.variant)

@@ -18,17 +18,17 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import baselines
-from sparkwright.host.records.baselines import MEMBERS, Baselines, Reference, key_of
+from sparkwright.host.records.baselines import MEMBERS, Baselines, Reference, build_key
 from sparkwright.host.runs import lock
 from sparkwright.measure import asker, http_probe, reference, stream
-from sparkwright.measure.reference import Judged, Parting, Text, Verdict
+from sparkwright.measure.reference import AnswersEvaluation, Divergence, GeneratedText, Verdict
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
 #: tokens of the chat template and the question, without the prefix
 MARGIN_TOKENS = 256
-TOKENS_A_WORD = 1.3
-MORE = 0.01
+TOKENS_PER_WORD = 1.3
+MAX_FOREIGN_SHARE = 0.01
 
 
 class PrefixCache(Module["PrefixCache.Args"]):
@@ -60,40 +60,40 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         engine = container_labels.engine_at(context, args.base_url)
-        if other := tasks.aside(engine.http):
-            return Result(msg=f"no prefix cache test: {other}", data={"verdict": verdicts.ASIDE})
+        if reason := tasks.reason_not_generating(engine.http):
+            return Result(msg=f"no prefix cache test: {reason}", data={"verdict": verdicts.NOT_REQUESTED})
         try:
-            with lock.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
-                return self._tried(engine, args, context)
+            with lock.acquire_measurement(context.state, context.run_id, "a prefix cache test", note=context.note):
+                return self._run_test(engine, args, context)
         except Inconclusive as error:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix)
 
-    def _tried(self, engine: Engine, args: Args, context: Context) -> Result:
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+    def _run_test(self, engine: Engine, args: Args, context: Context) -> Result:
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http = engine.http
         counters, cache = http_probe.read_counters(http, args.base_url, key)
-        answer = _settings(http, args, key)
+        answer = _query_settings(http, args, key)
         if answer.get("prefix_caching") is False or engine.prefix_cache.is_off(cache):
-            return _result(prefix_verdict.off(engine.name), engine, args, {})
+            return _build_result(prefix_verdict.off_verdict(engine.name), engine, args, {})
         if roles.PREFIX_QUERIES not in counters:
-            judged = prefix_verdict.judge_verdict(engine.name, engine.prefix_cache, [], 0, 1, cache, None)
-            return _result(judged, engine, args, {})
-        state = evidence.log(context, args.container)
+            judged = prefix_verdict.evaluate_prefix_cache(engine.name, engine.prefix_cache, [], 0, 1, cache, None)
+            return _build_result(judged, engine, args, {})
+        state = evidence.read_engine_state(context, args.container)
         from_log = state.value("block_size") if state else None
-        config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
+        config = evidence.read_model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
         hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
         reported = max(answer.get("block_size") or from_log or 0, engine.prefix_cache.block_tokens(cache))
         block = reported or http.prefix_block
         block = max(block, http.recurrent_block) if hybrid else block
-        words = prefix_verdict.wanted_tokens(block)
-        room = _room(http, args, key)
+        words = prefix_verdict.prefix_length_tokens(block)
+        context_tokens = _query_context_length(http, args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
-        if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
-            message = f"two blocks of {block} tokens do not fit into its context of {room}"
-            judged = prefix_verdict.Judged("unknown", f"{message}: most prompts cannot hit the cache")
-            return _result(judged, engine, args, data)
+        if context_tokens is not None and words * TOKENS_PER_WORD + MARGIN_TOKENS > context_tokens:
+            message = f"two blocks of {block} tokens do not fit into its context of {context_tokens}"
+            judged = prefix_verdict.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
+            return _build_result(judged, engine, args, data)
         try:
-            sightings = asker.sight_prefix(
+            sightings = asker.measure_prefix_reuse(
                 http,
                 args.base_url,
                 args.model,
@@ -106,12 +106,12 @@ class PrefixCache(Module["PrefixCache.Args"]):
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the check was interrupted: {error}.", data={**data, "verdict": "broken"})
         data["sightings"] = [asdict(sighting) for sighting in sightings]
-        if foreign := _foreign(sightings):
+        if foreign := _describe_foreign_traffic(sightings):
             fix = "Try again when the server is idle."
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
-        version = engine.advice.version(http_probe.version(http, args.base_url))
-        return _result(
-            prefix_verdict.judge_verdict(
+        version = engine.advice.version(http_probe.query_version(http, args.base_url))
+        return _build_result(
+            prefix_verdict.evaluate_prefix_cache(
                 engine.name, engine.prefix_cache, sightings, words, block, cache, version, hybrid=hybrid
             ),
             engine,
@@ -120,44 +120,46 @@ class PrefixCache(Module["PrefixCache.Args"]):
         )
 
 
-def _settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
+def _query_settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
     """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
     if not http.settings:
         return {}
-    return http.settings_of(http_probe.ask(args.base_url, http.settings, api_key=key).json())
+    return http.settings_of(http_probe.send_request(args.base_url, http.settings, api_key=key).json())
 
 
-def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
+def _query_context_length(http: Http, args: PrefixCache.Args, key: str) -> int | None:
     """Return the context length that the server reports."""
-    answer = http_probe.ask(args.base_url, http.models, api_key=key)
-    return openai_api.served(http, answer.json()).get(args.model) if answer.status == 200 else None
+    answer = http_probe.send_request(args.base_url, http.models, api_key=key)
+    return openai_api.parse_models(http, answer.json()).get(args.model) if answer.status == 200 else None
 
 
-def _foreign(sightings: list[prefix_verdict.Sighting]) -> str:
+def _describe_foreign_traffic(sightings: list[prefix_verdict.PrefixMeasurement]) -> str:
     """Return a phrase about other clients' traffic during the check; empty if there was none."""
     looked_up = sum(sighting.queries or 0 for sighting in sightings)
     ours = sum(sighting.prompt_tokens for sighting in sightings)
-    if ours and looked_up > ours * (1 + MORE):
+    if ours and looked_up > ours * (1 + MAX_FOREIGN_SHARE):
         return f"other traffic: {looked_up:.0f} tokens looked up in the prefix cache, only {ours} by this check."
     return ""
 
 
-def _result(judged: prefix_verdict.Judged, engine: Engine, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
+def _build_result(
+    judged: prefix_verdict.PrefixCacheVerdict, engine: Engine, args: PrefixCache.Args, data: dict[str, Any]
+) -> Result:
     share = round(judged.share, 3) if judged.share is not None else None
-    full = {**data, "verdict": judged.verdict, "hit_share": share}
+    fields = {**data, "verdict": judged.verdict, "hit_share": share}
     message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
-    if judged.verdict in ("no hits", "few hits", "off") and prefix_verdict.asked_for(
+    if judged.verdict in ("no hits", "few hits", "off") and prefix_verdict.is_requested(
         engine.name, engine.flags.named(args.flags)
     ):
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
-        return Result(failed=True, msg=f"{message}.", fix=fix, data=full)
-    return Result(msg=message, data=full)
+        return Result(failed=True, msg=f"{message}.", fix=fix, data=fields)
+    return Result(msg=message, data=fields)
 
 
-SHOWN_CHARS = 120
+MAX_QUOTED_CHARS = 120
 CAUSES = "wrong weights, a broken kernel or another chat template"
-ANY = "If the model is meant to answer so: `expect: {answers: any}` in the recipe."
-ACCEPT = "If the new text is right: `invoke verify --new-baseline`."
+ANY_ANSWERS_FIX = "If the model is meant to answer so: `expect: {answers: any}` in the recipe."
+NEW_BASELINE_FIX = "If the new text is right: `invoke verify --new-baseline`."
 
 
 class ReferenceText(Module["ReferenceText.Args"]):
@@ -205,100 +207,106 @@ class ReferenceText(Module["ReferenceText.Args"]):
             default="judged",
         )
         api_key_secret: str = server_key.secret_arg()
-        timeout_s: float = arg("how long the text of one prompt may take, seconds", default=defaults.TOKEN_S)
+        timeout_s: float = arg("how long the text of one prompt may take, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
         if not args.baseline_key:
             msg = "no reference text: the running server belongs to no recipe and was never verified"
             return Result(msg=msg, data={"verdict": "not compared"})
-        found = self._compared(args, context)
-        if found.failed or not args.adapters or "texts" not in found.data:
-            return found
-        return _with_adapters(found, {name: self._adapter(args, context, name) for name in args.adapters})
+        result = self._compare_texts(args, context)
+        if result.failed or not args.adapters or "texts" not in result.data:
+            return result
+        return _merge_adapters(result, {name: self._adapter(args, context, name) for name in args.adapters})
 
     def _adapter(self, args: Args, context: Context, name: str) -> Result:
-        about = {**args.baseline_key, "adapter": name}
-        return self._compared(replace(args, model=name, baseline_key=about, answers="any"), context)
+        key = {**args.baseline_key, "adapter": name}
+        return self._compare_texts(replace(args, model=name, baseline_key=key, answers="any"), context)
 
-    def _compared(self, args: Args, context: Context) -> Result:
+    def _compare_texts(self, args: Args, context: Context) -> Result:
         """Return the result of the texts under one name."""
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http = container_labels.engine_at(context, args.base_url).http
-        if other := tasks.aside(http):
-            return Result(msg=f"no reference text: {other}", data={"verdict": verdicts.ASIDE})
+        if reason := tasks.reason_not_generating(http):
+            return Result(msg=f"no reference text: {reason}", data={"verdict": verdicts.NOT_REQUESTED})
         long = MEMBERS in args.baseline_key
         try:
-            texts = reference.ask(http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, long=long)
+            texts = reference.query_texts(
+                http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, long=long
+            )
         except reference.Unanswered as error:
-            return _unanswered(error)
-        about = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}
-        name = key_of(about, context.machine, http)
-        kept = None if args.new_baseline else baselines.read_reference(context.state, name)
-        if kept is not None:
-            return compared(kept, texts)
+            return _unanswered_result(error)
+        key_fields = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}
+        name = build_key(key_fields, context.machine, http)
+        stored = None if args.new_baseline else baselines.read_reference(context.state, name)
+        if stored is not None:
+            return compare_texts(stored, texts)
         data = {"verdict": "new reference", "texts": [text.text for text in texts]}
         if not (args.record or args.new_baseline):
             msg = "no reference text of this image, model and arguments yet; one is kept once all checks pass"
             return Result(msg=msg, data={**data, "verdict": "not compared"})
-        score = _prompts(texts)
+        score = _format_prompt_count(texts)
         if args.answers == "judged":
             try:
-                judged = self._judged(args, context, http, key, texts)
+                judged = self._evaluate(args, context, http, key, texts)
             except reference.Unanswered as error:
-                return _unanswered(error)
+                return _unanswered_result(error)
             if judged.verdict != "sane":
                 if judged.verdict == "garbage":
                     Baselines(context.state).remove(name)
-                return _not_recorded(judged, container_labels.engine_at(context, args.base_url), data)
+                return _not_recorded_result(judged, container_labels.engine_at(context, args.base_url), data)
             score = judged.sentence
         baselines.write_reference(context.state, name, texts)
         return Result(msg=f"reference text recorded ({score})", data=data)
 
-    def _judged(self, args: Args, context: Context, http: Http, key: str, texts: Sequence[Text]) -> Judged:
+    def _evaluate(
+        self, args: Args, context: Context, http: Http, key: str, texts: Sequence[GeneratedText]
+    ) -> AnswersEvaluation:
         """Judge the texts, and answers to questions; the longest question is asked twice, new and from the prefix cache."""
-        given: list[str] = []
-        for question in (*reference.QUESTIONS, reference.NEEDLE):
-            context.progress(len(given), len(reference.QUESTIONS) + 1, unit="questions", text="asking")
-            given.append(
-                reference.ask_answers(
+        answers: list[str] = []
+        for question in (*reference.QUESTIONS, reference.NEEDLE_QUESTION):
+            context.progress(len(answers), len(reference.QUESTIONS) + 1, unit="questions", text="asking")
+            answers.append(
+                reference.query_answer(
                     http, args.base_url, args.model, question.prompt, api_key=key, timeout_s=args.timeout_s
                 )
             )
-        judged = reference.judge_answers(given[:-1], [text.text for text in texts])
-        return reference.from_cache(judged, given[-2], given[-1])
+        judged = reference.evaluate_answers(answers[:-1], [text.text for text in texts])
+        return reference.evaluate_cached_answer(judged, answers[-2], answers[-1])
 
 
-def _with_adapters(own: Result, adapters: Mapping[str, Result]) -> Result:
+def _merge_adapters(model_result: Result, adapters: Mapping[str, Result]) -> Result:
     """Return the model's result with those of its adapters: the worst of them all counts."""
-    found = replace(own, data={**own.data, "adapters": {name: result.data for name, result in adapters.items()}})
+    merged = replace(
+        model_result, data={**model_result.data, "adapters": {name: result.data for name, result in adapters.items()}}
+    )
     for name, result in adapters.items():
-        same = result.data.get("texts") == own.data["texts"]
+        same = result.data.get("texts") == model_result.data["texts"]
         aside = ", word for word the text without it: is it applied?" if same else ""
-        found.msg += f"; {name}: {result.msg}{aside}"
-        found.failed |= result.failed
-        found.exit = found.exit or result.exit or (Exit.INCONCLUSIVE if same else None)
-        found.fix = found.fix or result.fix
-    return found
+        merged.msg += f"; {name}: {result.msg}{aside}"
+        merged.failed |= result.failed
+        merged.exit = merged.exit or result.exit or (Exit.INCONCLUSIVE if same else None)
+        merged.fix = merged.fix or result.fix
+    return merged
 
 
-def compared(kept: Reference, texts: Sequence[Text]) -> Result:
+def compare_texts(stored: Reference, texts: Sequence[GeneratedText]) -> Result:
     """Return the result of comparing generated texts with the reference. Pure."""
-    verdict, partings = reference.judge(kept.texts, texts)
+    verdict, partings = reference.compare_texts(stored.texts, texts)
     tied = sum(parting.tied for parting in partings)
     aside = f"; {tied} of {len(texts)} parted at a near-tie" if tied else ""
-    data = _data(verdict, kept, texts, partings)
+    data = _result_data(verdict, stored, texts, partings)
     if verdict == "same":
-        return Result(msg=f"generates its reference text ({_prompts(texts)}{aside})", data=data)
-    when = units.moment(kept.since, units.MINUTE)
+        return Result(msg=f"generates its reference text ({_format_prompt_count(texts)}{aside})", data=data)
+    when = units.format_time(stored.since, units.MINUTE_FORMAT)
     if verdict == "another":
         msg = f"another text than on {when} with the same image, model and arguments: {CAUSES}."
-        return Result(failed=True, msg=msg, fix=ACCEPT, data=data)
-    differ = f"{len(partings)} of {len(texts)} reference texts differ from those of {when}"
-    msg = f"{differ}{aside}: rounding, or {CAUSES}; not certain either way."
-    return Result(msg=msg, fix=ACCEPT, exit=Exit.INCONCLUSIVE, data=data)
+        return Result(failed=True, msg=msg, fix=NEW_BASELINE_FIX, data=data)
+    difference = f"{len(partings)} of {len(texts)} reference texts differ from those of {when}"
+    msg = f"{difference}{aside}: rounding, or {CAUSES}; not certain either way."
+    return Result(msg=msg, fix=NEW_BASELINE_FIX, exit=Exit.INCONCLUSIVE, data=data)
 
 
-def _not_recorded(judged: Judged, engine: Engine, data: dict[str, Any]) -> Result:
+def _not_recorded_result(judged: AnswersEvaluation, engine: Engine, data: dict[str, Any]) -> Result:
     """Return the result for first answers that are not fit for a reference."""
     data = {**data, "verdict": judged.verdict, "evidence": list(judged.evidence)}
     if judged.verdict == "garbage":
@@ -306,10 +314,12 @@ def _not_recorded(judged: Judged, engine: Engine, data: dict[str, Any]) -> Resul
         fix = f"Likely cause: {cause}." if cause else f"Likely cause: {CAUSES}."
         return Result(failed=True, msg=f"{judged.sentence}.", fix=fix, data=data)
     msg = f"{judged.sentence}; no reference text recorded."
-    return Result(msg=msg, fix=ANY, exit=Exit.INCONCLUSIVE, data=data)
+    return Result(msg=msg, fix=ANY_ANSWERS_FIX, exit=Exit.INCONCLUSIVE, data=data)
 
 
-def _data(verdict: Verdict, kept: Reference, texts: Sequence[Text], partings: list[Parting]) -> dict[str, Any]:
+def _result_data(
+    verdict: Verdict, stored: Reference, texts: Sequence[GeneratedText], partings: list[Divergence]
+) -> dict[str, Any]:
     """Return the data to register, with both texts."""
     rows = [
         {
@@ -321,23 +331,29 @@ def _data(verdict: Verdict, kept: Reference, texts: Sequence[Text], partings: li
         }
         for parting in partings
     ]
-    found = {"texts": [text.text for text in texts], "reference": [text.text for text in kept.texts], "partings": rows}
+    compared_texts = {
+        "texts": [text.text for text in texts],
+        "reference": [text.text for text in stored.texts],
+        "partings": rows,
+    }
     evidence = (
-        [line for parting in partings for line in (parting.sentence, *_both(parting))] if verdict != "same" else []
+        [line for parting in partings for line in (parting.sentence, *_quote_texts(parting))]
+        if verdict != "same"
+        else []
     )
-    return {"verdict": verdict, **found, "evidence": evidence}
+    return {"verdict": verdict, **compared_texts, "evidence": evidence}
 
 
-def _both(removal: Parting) -> list[str]:
-    return [f"  reference: {removal.before[:SHOWN_CHARS]!r}", f"  now:       {removal.now[:SHOWN_CHARS]!r}"]
+def _quote_texts(parting: Divergence) -> list[str]:
+    return [f"  reference: {parting.before[:MAX_QUOTED_CHARS]!r}", f"  now:       {parting.now[:MAX_QUOTED_CHARS]!r}"]
 
 
-def _unanswered(error: reference.Unanswered) -> Result:
+def _unanswered_result(error: reference.Unanswered) -> Result:
     msg = f"the reference text was not generated: {error}."
     if error.slow:
         return Result(msg=msg, exit=Exit.INCONCLUSIVE, data={"verdict": "inconclusive"})
     return Result(failed=True, msg=msg, data={"verdict": "error"})
 
 
-def _prompts(texts: Sequence[Text]) -> str:
+def _format_prompt_count(texts: Sequence[GeneratedText]) -> str:
     return f"{len(texts)} prompts"

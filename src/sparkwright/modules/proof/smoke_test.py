@@ -15,35 +15,35 @@ from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence, nvidia_smi
 from sparkwright.host.containers import container_labels, running_server, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.host.runs import lock
 from sparkwright.measure import background, http_probe, smoke, stream
 from sparkwright.measure import speculation as speculation_proof
-from sparkwright.measure.background import Lag, undisturbed
+from sparkwright.measure.background import LagSampler, suspend_gc
 from sparkwright.measure.figures import percentile
-from sparkwright.measure.http_probe import miscounted, risen, settled
-from sparkwright.measure.smoke import Baseline, Bounds, Measured
+from sparkwright.measure.http_probe import counter_increase, has_count_mismatch, read_settled_counters
+from sparkwright.measure.smoke import Baseline, Bounds, SmokeResult
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
 IDLE_S = 2.0
 #: measurements at most, while this client is held up: the host's processors are often busy for some seconds after a start
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 #: share of the measured tokens that other servers may generate meanwhile, as for the checks of a gateway
-SHARED = 0.05
-QUOTED_CHARS = 80
-BAD = ("misconfigured", "regression", "invalid")
+MAX_SHARED_TOKENS = 0.05
+MAX_QUOTED_CHARS = 80
+FAILED_VERDICTS = ("misconfigured", "regression", "invalid")
 
 
 @dataclass
-class Seen:
+class Observations:
     """Observations around and during the measurement."""
 
     before: Mapping[str, float]
     after: Mapping[str, float]
-    gpu: background.State
-    lag: Lag
+    gpu: background.GpuState
+    lag: LagSampler
     others: Mapping[str, float]  # tokens that other servers of this host generated meanwhile, by container
 
 
@@ -90,7 +90,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
         model_dir: str = arg("the model's folder, to compute the physical limit; empty: unknown", default="")
         new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)
         api_key_secret: str = server_key.secret_arg()
-        wait_s: float = arg("how long to wait for another measurement on this host, seconds", default=lock.WAIT_S)
+        wait_s: float = arg(
+            "how long to wait for another measurement on this host, seconds", default=lock.MEASUREMENT_WAIT_S
+        )
         unclear: Literal["fail", "report"] = arg(
             "report: continue after an inconclusive measurement; the run reports it and exits with code 4",
             default="fail",
@@ -98,12 +100,14 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         http = container_labels.engine_at(context, args.base_url).http
-        if other := tasks.aside(http):
-            return Result(msg=f"no throughput test: {other}", data={"verdict": verdicts.ASIDE, "tok_per_s": None})
+        if reason := tasks.reason_not_generating(http):
+            return Result(
+                msg=f"no throughput test: {reason}", data={"verdict": verdicts.NOT_REQUESTED, "tok_per_s": None}
+            )
         try:
-            what, wait_s = "a throughput test", args.wait_s
-            with lock.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):
-                result = self._judged(http, args, context)
+            purpose, wait_s = "a throughput test", args.wait_s
+            with lock.acquire_measurement(context.state, context.run_id, purpose, wait_s=wait_s, note=context.note):
+                result = self._evaluate(http, args, context)
         except Inconclusive as error:
             verdict = {"verdict": "inconclusive"}
             result = Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=verdict)
@@ -111,74 +115,88 @@ class SmokeTest(Module["SmokeTest.Args"]):
             result.failed, result.data["tok_per_s"] = False, None  # a doubtful figure is no figure of a verified server
         return result
 
-    def _judged(self, http: Http, args: Args, context: Context) -> Result:
-        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        speculation = smoke.speculates(http, args.baseline_key)
-        kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, http)
-        baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
-        bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
+    def _evaluate(self, http: Http, args: Args, context: Context) -> Result:
+        key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
+        speculation = smoke.has_speculation(http, args.baseline_key)
+        baselines, name = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
+        baseline = None if args.new_baseline or not args.baseline_key else baselines.read(name)
+        bounds = Bounds(args.tok_per_s, evidence.max_decode_rate(context, args.model_dir), speculation)
         try:
-            found, seen = _measure_undelayed(http, args, context, key, bounds, baseline)
+            measured, observed = _measure_undelayed(http, args, context, key, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
-        if found.verdict == "new baseline" and not args.baseline_key:
-            found.verdict = "not compared"
-            found.reason = "no baseline: the running server belongs to no recipe and was never verified"
-        accepted = speculation_proof.acceptance(seen.before, seen.after)
-        if baseline and found.verdict == "proved" and (fell := speculation_proof.fallen(accepted, baseline.acceptance)):
-            found.verdict, found.reason = "regression", fell
-        data = _data(found, seen, bounds, baseline, accepted)
-        if found.verdict == "new baseline" and (nearest := kept.nearest(name)) is not None:
+        if measured.verdict == "new baseline" and not args.baseline_key:
+            measured.verdict = "not compared"
+            measured.reason = "no baseline: the running server belongs to no recipe and was never verified"
+        accepted = speculation_proof.acceptance(observed.before, observed.after)
+        if (
+            baseline
+            and measured.verdict == "proved"
+            and (drop := speculation_proof.describe_acceptance_drop(accepted, baseline.acceptance))
+        ):
+            measured.verdict, measured.reason = "regression", drop
+        data = _result_data(measured, observed, bounds, baseline, accepted)
+        if measured.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
             other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
-            found.note = f"the nearest baseline: {other}"
-        if found.only_thinking and (hidden := _hidden_answer(http, args, key)):
+            measured.note = f"the nearest baseline: {other}"
+        if measured.only_thinking and (hidden := _find_hidden_answer(http, args, key)):
             parser = container_labels.engine_at(context, args.base_url).probe_flags.causes.get(
                 "thinking in content", ""
             )
             fix = f"Likely cause: {parser}." if parser else ""
             return Result(failed=True, msg=hidden, fix=fix, data={**data, "verdict": "misconfigured"})
-        doubt = _doubt(found, seen, baseline)
+        doubt = _find_doubt(measured, observed, baseline)
         if doubt is not None:
             data["verdict"], message, fix = doubt
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data=data)
-        if found.verdict in BAD:
-            return _failed(found, seen, baseline, args, context, data)
-        if found.verdict == "new baseline":
-            if speculation and (broken := _broken_speculation(http, args, context, key, data)):
-                return broken
+        if measured.verdict in FAILED_VERDICTS:
+            return _failed_result(measured, observed, baseline, args, context, data)
+        if measured.verdict == "new baseline":
+            if speculation and (speculation_failure := _probe_speculation(http, args, context, key, data)):
+                return speculation_failure
             positions = accepted.positions if accepted else ()
-            made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz, acceptance=positions)
-            about = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
-            kept.write(name, made, {**about, **_witnesses(args, seen, context)})
-        elif baseline is not None and found.verdict == "proved" and "gpu" not in kept.about(name):
-            kept.add(name, _witnesses(args, seen, context))
-        data["kernels"] = kept.about(name).get("kernels", {}) if args.baseline_key else {}
-        witness = seen.gpu.stalled((kept.about(name).get("gpu") or {}).get("power_w")) if baseline else ""
+            new_baseline = Baseline.of(
+                measured.runs, by_prompt=speculation, clock_mhz=observed.gpu.clock_mhz, acceptance=positions
+            )
+            fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
+            baselines.write(name, new_baseline, {**fields, **_baseline_conditions(args, observed, context)})
+        elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.about(name):
+            baselines.add(name, _baseline_conditions(args, observed, context))
+        data["kernels"] = baselines.about(name).get("kernels", {}) if args.baseline_key else {}
+        witness = observed.gpu.stalled((baselines.about(name).get("gpu") or {}).get("power_w")) if baseline else ""
         return Result(
-            msg="; ".join(filter(None, (_sentence(found), _accepted(data["acceptance_by_position"]), witness))),
+            msg="; ".join(
+                filter(
+                    None, (_describe_measurement(measured), _format_acceptance(data["acceptance_by_position"]), witness)
+                )
+            ),
             data=data,
         )
 
 
 def _measure_undelayed(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
-) -> tuple[Measured, Seen]:
+) -> tuple[SmokeResult, Observations]:
     """Return the first measurement during which this client was not held up; the last one if it always was."""
-    for attempt in range(1, ATTEMPTS + 1):
-        found, seen = _measure(http, args, context, key, bounds, baseline)
-        if attempt == ATTEMPTS or not seen.lag.spoils_rates(found.decoding_s):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        measured, observed = _measure(http, args, context, key, bounds, baseline)
+        if attempt == MAX_ATTEMPTS or not observed.lag.spoils_rates(measured.decoding_s):
             break
-        context.note(f"measuring again: this client woke up {seen.lag.p99_s * 1000:.0f} ms late (p99)")
-    return found, seen
+        context.note(f"measuring again: this client woke up {observed.lag.p99_s * 1000:.0f} ms late (p99)")
+    return measured, observed
 
 
 def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
-) -> tuple[Measured, Seen]:
-    others = running_server.generated(context, args.base_url)
+) -> tuple[SmokeResult, Observations]:
+    others = running_server.read_generated_tokens(context, args.base_url)
     before = http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
-    with undisturbed(), Lag() as lag, background.Sampler(lambda: nvidia_smi.sample(context.machine)) as sampler:
-        found = smoke.measure(
+    with (
+        suspend_gc(),
+        LagSampler() as lag,
+        background.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
+    ):
+        measured = smoke.measure_decode_rate(
             http,
             args.base_url,
             args.model,
@@ -187,164 +205,179 @@ def _measure(
             tokens=args.tokens,
             api_key=key,
             progress=lambda done, total: context.progress(done, total, unit="tokens", text="measuring"),
-            decoding=sampler.forget,
+            on_decoding=sampler.forget,
         )
         state = sampler.state
-    counters = settled(
-        lambda: http_probe.read_counters(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
+    counters = read_settled_counters(
+        lambda: http_probe.read_counters(http, args.base_url, key)[0],
+        lambda now: _describe_token_mismatch(before, now, measured),
     )
-    return found, Seen(before, counters, state, lag, running_server.since(context, args.base_url, others))
+    return measured, Observations(
+        before, counters, state, lag, running_server.read_tokens_since(context, args.base_url, others)
+    )
 
 
-def _witnesses(args: SmokeTest.Args, seen: Seen, context: Context) -> dict[str, Any]:
+def _baseline_conditions(args: SmokeTest.Args, observed: Observations, context: Context) -> dict[str, Any]:
     """Return what a baseline is recorded with: the kernels that computed, and how busy the GPU was at which power."""
-    state = evidence.log(context, args.container)
+    state = evidence.read_engine_state(context, args.container)
     book = container_labels.engine_at(context, args.base_url).log
-    gpu_state = {"power_w": seen.gpu.power_w, "utilization_percent": seen.gpu.utilization_percent}
+    gpu_state = {"power_w": observed.gpu.power_w, "utilization_percent": observed.gpu.utilization_percent}
     return {"kernels": resolution.kernel_path(state, book) if state else {}, "gpu": gpu_state}
 
 
-def _hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
+def _find_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
     """Return the sentence about an answer that clients see without `stream` and not with it; "" where there is none."""
-    body = openai_api.measured_stream(http, args.model, smoke.prompt(), args.tokens)
+    body = openai_api.build_stream_request(http, args.model, smoke.build_prompt(), args.tokens)
     plain = {name: value for name, value in body.items() if name not in ("stream", *http.measured)}
-    answer = http_probe.ask_plainly(http, args.base_url, plain, api_key=key, timeout_s=defaults.TOKEN_S)
-    content, _ = openai_api.spoken(answer.json())
+    answer = http_probe.send_with_fewer_options(
+        http, args.base_url, plain, api_key=key, timeout_s=defaults.TOKEN_TIMEOUT_S
+    )
+    content, _ = openai_api.parse_answer(answer.json())
     if not content:
         return ""
-    words = one_line(content, at_most=QUOTED_CHARS)
-    return (
-        f"streaming clients see no answer: without `stream` the content is {words!r}, with it all of it is `reasoning`."
-    )
+    quoted = one_line(content, max_chars=MAX_QUOTED_CHARS)
+    return f"streaming clients see no answer: without `stream` the content is {quoted!r}, with it all of it is `reasoning`."
 
 
-def _broken_speculation(
+def _probe_speculation(
     http: Http, args: SmokeTest.Args, context: Context, key: str, data: dict[str, Any]
 ) -> Result | None:
     """Return the failure of speculation that does not hold with many streams or a temperature; None where it holds."""
-    cells = speculation_proof.probe(
+    cells = speculation_proof.query_cells(
         http,
         args.base_url,
         args.model,
         api_key=key,
-        timeout_s=defaults.TOKEN_S,
+        timeout_s=defaults.TOKEN_TIMEOUT_S,
         progress=lambda done, total: context.progress(done, total, unit="loads", text="probing speculation"),
     )
     data["speculation"] = [cell.to_json() for cell in cells]
-    why = speculation_proof.failure(cells)
-    if not why:
+    reason = speculation_proof.describe_failure(cells)
+    if not reason:
         return None
     fix = "Serve without speculation, or with another method or release: `invoke explain speculation`."
     return Result(
-        failed=True, msg=f"speculation breaks the server: {why}.", fix=fix, data={**data, "verdict": "broken"}
+        failed=True, msg=f"speculation breaks the server: {reason}.", fix=fix, data={**data, "verdict": "broken"}
     )
 
 
-def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
+def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, float], measured: SmokeResult) -> str:
     """Return how the server's token count differs from the client's; empty if it does not, or if the server does not count."""
-    served = risen(before, after, roles.GENERATED)
-    if served is None or found.approximate or not miscounted(served, found.tokens, found.capped):
+    served = counter_increase(before, after, roles.GENERATED)
+    if served is None or measured.approximate or not has_count_mismatch(served, measured.tokens, measured.capped):
         return ""
-    return f"the server counted {served:.0f} tokens, the client {found.tokens}"
+    return f"the server counted {served:.0f} tokens, the client {measured.tokens}"
 
 
-def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str, str, str] | None:
+def _find_doubt(
+    measured: SmokeResult, observed: Observations, baseline: Baseline | None
+) -> tuple[str, str, str] | None:
     """Return why the measurement proves nothing: verdict, sentence and fix. None if it is valid."""
-    if differs := _mismatch(seen.before, seen.after, found):
-        return "inconclusive", f"other traffic: {differs}", http_probe.IDLE
-    if seen.lag.spoils_rates(found.decoding_s):
-        lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
+    if differs := _describe_token_mismatch(observed.before, observed.after, measured):
+        return "inconclusive", f"other traffic: {differs}", http_probe.IDLE_FIX
+    if observed.lag.spoils_rates(measured.decoding_s):
+        lagging = f"this client is too slow: it wakes up {observed.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
-    judged = found.verdict in (*BAD, "new baseline")
-    if judged and sum(seen.others.values()) > SHARED * found.tokens:
-        busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in seen.others.items())
-        return "inconclusive", f"the GPU was shared: {busy} meanwhile", http_probe.IDLE
-    if judged and seen.gpu.degraded(baseline.clock_mhz if baseline else None):
-        message = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
+    has_figure = measured.verdict in (*FAILED_VERDICTS, "new baseline")
+    if has_figure and sum(observed.others.values()) > MAX_SHARED_TOKENS * measured.tokens:
+        busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in observed.others.items())
+        return "inconclusive", f"the GPU was shared: {busy} meanwhile", http_probe.IDLE_FIX
+    if has_figure and observed.gpu.is_degraded(baseline.clock_mhz if baseline else None):
+        message = (
+            f"host degraded: {observed.gpu.sentence}; {measured.tok_per_s:.1f} tok/s says nothing about the server"
+        )
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
     return None
 
 
-def _failed(
-    found: Measured, seen: Seen, baseline: Baseline | None, args: SmokeTest.Args, context: Context, data: dict[str, Any]
+def _failed_result(
+    measured: SmokeResult,
+    observed: Observations,
+    baseline: Baseline | None,
+    args: SmokeTest.Args,
+    context: Context,
+    data: dict[str, Any],
 ) -> Result:
     """Return the failure with its likely causes. data: the measured figures, to be registered."""
-    wanted = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or found.tok_per_s or 1
-    ladder: list[slowness.Cause] = []
-    if found.verdict != "invalid":
-        state = evidence.log(context, args.container)
-        ladder = slowness.likely(
-            slowness.Seen(
-                share=(statistics.median(found.burst_rates) if found.in_bursts else found.tok_per_s) / wanted,
-                gpu=seen.gpu.sentence,
-                gpu_degraded=seen.gpu.degraded(baseline.clock_mhz if baseline else None) if seen.gpu.known else None,
+    expected = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or measured.tok_per_s or 1
+    causes: list[slowness.Cause] = []
+    if measured.verdict != "invalid":
+        state = evidence.read_engine_state(context, args.container)
+        causes = slowness.list_likely_causes(
+            slowness.SlownessEvidence(
+                share=(statistics.median(measured.burst_rates) if measured.in_bursts else measured.tok_per_s)
+                / expected,
+                gpu=observed.gpu.sentence,
+                gpu_degraded=observed.gpu.is_degraded(baseline.clock_mhz if baseline else None)
+                if observed.gpu.known
+                else None,
                 log=state.to_json() if state else None,
-                ollama=evidence.ollama(context),
-                memory=evidence.memory(context),
-                busy=0.0 if seen.before else None,  # the counters agreed, so nobody else was served
+                ollama=evidence.list_ollama_models(context),
+                memory=evidence.read_meminfo(context),
+                busy=0.0 if observed.before else None,  # the counters agreed, so nobody else was served
                 acceptance=data["acceptance"],
                 model=str(args.baseline_key.get("model_id", "")),
             )
         )
-    runs = ", ".join(f"{run.tok_per_s:.1f}" for run in found.runs)
+    runs = ", ".join(f"{run.tok_per_s:.1f}" for run in measured.runs)
     rows = [f"runs: {runs} tok/s"] if runs else []
     rows += [
         f"{cause.verdict}: {cause.name}: {cause.evidence}" + (f" -> {cause.fix}" if cause.fix else "")
-        for cause in ladder
+        for cause in causes
     ]
-    more = {"evidence": rows, "causes": [cause.to_json() for cause in ladder]}
-    fix = "" if found.verdict == "invalid" else "Run `invoke diagnose`."
-    return Result(failed=True, msg=f"{found.verdict}: {found.reason}.", fix=fix, data={**data, **more})
+    more = {"evidence": rows, "causes": [cause.to_json() for cause in causes]}
+    fix = "" if measured.verdict == "invalid" else "Run `invoke diagnose`."
+    return Result(failed=True, msg=f"{measured.verdict}: {measured.reason}.", fix=fix, data={**data, **more})
 
 
-def _data(
-    found: Measured,
-    seen: Seen,
+def _result_data(
+    measured: SmokeResult,
+    observed: Observations,
     bounds: Bounds,
     baseline: Baseline | None,
-    accepted: speculation_proof.Acceptance | None,
+    acceptance: speculation_proof.Acceptance | None,
 ) -> dict[str, Any]:
-    hits, queries = _delta(seen, roles.PREFIX_HITS), _delta(seen, roles.PREFIX_QUERIES)
-    spoiled = seen.lag.spoils_percentiles(found.gap_s)
+    hits, queries = _counter_delta(observed, roles.PREFIX_HITS), _counter_delta(observed, roles.PREFIX_QUERIES)
+    spoiled = observed.lag.spoils_percentiles(measured.gap_s)
     return {
-        "tok_per_s": round(found.tok_per_s, 1) if found.runs else None,
-        "request_tok_per_s": round(statistics.median(found.burst_rates), 1) if found.in_bursts else None,
-        "ttft_s": round(found.ttft_s, 3) if found.ttft_s is not None else None,
-        "runs": [round(run.tok_per_s, 1) for run in found.runs],
-        "verdict": found.verdict,
+        "tok_per_s": round(measured.tok_per_s, 1) if measured.runs else None,
+        "request_tok_per_s": round(statistics.median(measured.burst_rates), 1) if measured.in_bursts else None,
+        "ttft_s": round(measured.ttft_s, 3) if measured.ttft_s is not None else None,
+        "runs": [round(run.tok_per_s, 1) for run in measured.runs],
+        "verdict": measured.verdict,
         "baseline": round(baseline.median, 1) if baseline else None,
         "tolerance": round(baseline.tolerance, 3) if baseline else None,
         "expected_tok_per_s": bounds.expected,
         "ceiling_tok_per_s": round(bounds.ceiling, 1) if bounds.ceiling else None,
-        "acceptance": accepted.per_draft if accepted else None,
-        "acceptance_by_position": list(accepted.positions) if accepted else [],
-        "drafts": accepted.drafts if accepted else None,
+        "acceptance": acceptance.per_draft if acceptance else None,
+        "acceptance_by_position": list(acceptance.positions) if acceptance else [],
+        "drafts": acceptance.drafts if acceptance else None,
         "prefix_hit_share": round(hits / queries, 3) if queries and hits is not None else None,
-        "gpu": seen.gpu.to_json(),
-        "client_lag_ms": round(seen.lag.p99_s * 1000, 2),
-        "itl_p99_ms": None if spoiled else _itl_p99_ms(found),
-        "approximate": found.approximate,
+        "gpu": observed.gpu.to_json(),
+        "client_lag_ms": round(observed.lag.p99_s * 1000, 2),
+        "itl_p99_ms": None if spoiled else _itl_p99_ms(measured),
+        "approximate": measured.approximate,
     }
 
 
-def _itl_p99_ms(found: Measured) -> float | None:
-    gaps = sorted(gap for run in found.runs for gap in run.gaps_s)
+def _itl_p99_ms(measured: SmokeResult) -> float | None:
+    gaps = sorted(gap for run in measured.runs for gap in run.gaps_s)
     return round(percentile(gaps, 99) * 1000, 2) if gaps else None
 
 
-def _delta(seen: Seen, name: str) -> float | None:
-    return risen(seen.before, seen.after, name)
+def _counter_delta(observed: Observations, name: str) -> float | None:
+    return counter_increase(observed.before, observed.after, name)
 
 
-def _sentence(found: Measured) -> str:
-    if found.in_bursts:
-        return f"no decode rate: {found.reason}; no baseline"
-    first = f", TTFT {found.ttft_s * 1000:.0f} ms" if found.ttft_s is not None else ""
-    counted = " (counted in chunks: approximate)" if found.approximate else ""
-    note = f"; {found.note}" if found.note else ""
-    return f"{found.tok_per_s:.1f} tok/s (median of {len(found.runs)}){counted}{first}; {found.reason}{note}"
+def _describe_measurement(measured: SmokeResult) -> str:
+    if measured.in_bursts:
+        return f"no decode rate: {measured.reason}; no baseline"
+    first = f", TTFT {measured.ttft_s * 1000:.0f} ms" if measured.ttft_s is not None else ""
+    counted = " (counted in chunks: approximate)" if measured.approximate else ""
+    note = f"; {measured.note}" if measured.note else ""
+    return f"{measured.tok_per_s:.1f} tok/s (median of {len(measured.runs)}){counted}{first}; {measured.reason}{note}"
 
 
-def _accepted(positions: Sequence[float]) -> str:
+def _format_acceptance(positions: Sequence[float]) -> str:
     """Return the acceptance by position as a clause; "" where nothing is known of it."""
-    return f"acceptance by position {speculation_proof.shown(positions)}" if positions else ""
+    return f"acceptance by position {speculation_proof.format_positions(positions)}" if positions else ""

@@ -7,10 +7,10 @@ from sparkwright.errors import Exit
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 
-Word = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
-ORDER: tuple[Word, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
+RowVerdict = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
+VERDICT_ORDER: tuple[RowVerdict, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
 #: words of other modules with the same meaning
-WORDS: dict[str, Word] = {
+VERDICT_SYNONYMS: dict[str, RowVerdict] = {
     "disproved": "failed",
     "not found": "unknown",
     "proved": "proved",
@@ -18,9 +18,9 @@ WORDS: dict[str, Word] = {
     "differs": "differs",
 }
 #: verdict of a check that the recipe does not ask for: no row
-ASIDE = "not asked for"
-UNKNOWN = ("unknown", "off", "not compared")
-INCONCLUSIVE = ("inconclusive", "host degraded")
+NOT_REQUESTED = "not asked for"
+UNKNOWN_VERDICTS = ("unknown", "off", "not compared")
+INCONCLUSIVE_VERDICTS = ("inconclusive", "host degraded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Row:
     """A row of the table."""
 
     check: str
-    verdict: Word
+    verdict: RowVerdict
     evidence: str
     figure: str = ""
     fix: str = ""
@@ -52,65 +52,72 @@ class Verdict(Module["Verdict.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        rows = [row for name, result in args.checks.items() for row in rows_of(name, result)]
+        rows = [row for name, result in args.checks.items() for row in build_rows(name, result)]
         data = {"rows": [asdict(row) for row in rows]}
         if args.only_if.get("failed"):
             msg, fix = args.only_if["msg"], args.only_if["fix"]
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=msg, fix=fix, data=data)
-        words = {row.verdict for row in rows}
-        message = ", ".join(f"{sum(row.verdict == word for row in rows)} {word}" for word in ORDER if word in words)
-        first = next((row for word in ORDER[:2] for row in rows if row.verdict == word), None)
+        verdicts = {row.verdict for row in rows}
+        message = ", ".join(
+            f"{sum(row.verdict == word for row in rows)} {word}" for word in VERDICT_ORDER if word in verdicts
+        )
+        first = next((row for word in VERDICT_ORDER[:2] for row in rows if row.verdict == word), None)
         if first is None:
-            return _differing(rows, message, data)
+            return _difference_result(rows, message, data)
         code = None if first.verdict == "failed" else Exit.INCONCLUSIVE
         msg = f"{first.check}: {first.evidence} ({message})."
-        return Result(failed=True, exit=code, msg=msg, fix=_sentence(first.fix), data=data)
+        return Result(failed=True, exit=code, msg=msg, fix=_end_with_period(first.fix), data=data)
 
 
-def _differing(rows: list[Row], message: str, data: dict[str, Any]) -> Result:
+def _difference_result(rows: list[Row], message: str, data: dict[str, Any]) -> Result:
     """Return the result of a server that passed all checks, with its differences from the recipe, if any."""
-    others = [row for row in rows if row.verdict == "differs"]
-    if not others:
+    differing = [row for row in rows if row.verdict == "differs"]
+    if not differing:
         return Result(msg=message, data=data)
-    names = ", ".join(row.check for row in others)
-    fix = next((_sentence(row.fix) for row in others if row.fix), "")
+    names = ", ".join(row.check for row in differing)
+    fix = next((_end_with_period(row.fix) for row in differing if row.fix), "")
     msg = f"the server works but does not match the recipe: {names} ({message})."
     return Result(msg=msg, fix=fix, exit=Exit.CHANGES, data=data)
 
 
-def _sentence(text: str) -> str:
+def _end_with_period(text: str) -> str:
     return f"{text.rstrip('.')}." if text else ""
 
 
-def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
+def build_rows(name: str, result: dict[str, Any]) -> list[Row]:
     """Return the rows for one registered result. Pure."""
     if result.get("skipped"):
         return [Row(name, "unknown", "not checked: an earlier check failed")]
-    if result.get("verdict") == ASIDE:
+    if result.get("verdict") == NOT_REQUESTED:
         return []
     if checks := result.get("checks"):
         return [
-            Row(check["check"], WORDS.get(check["verdict"], "unknown"), check["evidence"], fix=check.get("fix", ""))
+            Row(
+                check["check"],
+                VERDICT_SYNONYMS.get(check["verdict"], "unknown"),
+                check["evidence"],
+                fix=check.get("fix", ""),
+            )
             for check in checks
             if not (check.get("variant") and check["verdict"] == "proved")  # its probe's row covers it
         ]
     message = str(result.get("msg", "")).rstrip(".")
-    return [Row(name, _word(result), message, _figure(result), result.get("fix", ""))]
+    return [Row(name, _row_verdict(result), message, _format_figure(result), result.get("fix", ""))]
 
 
-def _word(result: dict[str, Any]) -> Word:
-    if result.get("exit") == Exit.INCONCLUSIVE or result.get("verdict") in INCONCLUSIVE:
+def _row_verdict(result: dict[str, Any]) -> RowVerdict:
+    if result.get("exit") == Exit.INCONCLUSIVE or result.get("verdict") in INCONCLUSIVE_VERDICTS:
         return "inconclusive"
     if result.get("failed"):
         return "failed"
-    return "unknown" if result.get("verdict") in UNKNOWN else "proved"
+    return "unknown" if result.get("verdict") in UNKNOWN_VERDICTS else "proved"
 
 
-def _figure(result: dict[str, Any]) -> str:
+def _format_figure(result: dict[str, Any]) -> str:
     """Return a measured figure with its baseline, if there is one."""
-    rate, base = result.get("tok_per_s"), result.get("baseline")
+    rate, baseline = result.get("tok_per_s"), result.get("baseline")
     if rate is None:
         share = result.get("hit_share")
         return f"{share:.0%} cached" if share is not None else ""
-    against = f" / {base:.1f} ({rate / base - 1:+.0%})" if base else ""
+    against = f" / {baseline:.1f} ({rate / baseline - 1:+.0%})" if baseline else ""
     return f"{rate:.1f}{against} tok/s"

@@ -21,21 +21,21 @@ from sparkwright.host.containers import (
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.memory import host_lost
-from sparkwright.host.memory.start_guard import key_of
+from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, turns
 from sparkwright.modules.server.start import start_guarded
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust import process_words
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 #: files of a model that no engine reads
-FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I)
+UNREAD_FILES = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ContainerState:
     """The server's container on this host, compared with the spec and the last verified state."""
 
     #: the container as it should be, with the server's key as a fingerprint
@@ -62,7 +62,7 @@ class Found:
         return bool(self.container and self.container["State"]["Running"])
 
 
-class Container(StateModule["Container.Args", Found]):
+class Container(StateModule["Container.Args", ContainerState]):
     """Create and start the server's container as the spec describes it.
 
     The existing container is compared with the spec, field by field, on top of the image's defaults. A missing one is
@@ -100,63 +100,63 @@ class Container(StateModule["Container.Args", Found]):
         )
         anew: bool = arg("with created: also if the server matches the spec", default=False)
 
-    def read(self, args: Args, context: Context) -> Found:
+    def read(self, args: Args, context: Context) -> ContainerState:
         client = context.docker()
-        container = replacement.current(context, args.spec["name"])
+        container = replacement.find_current(context, args.spec["name"])
         image = containers.image_of(client, container) if container else {}
-        good = good_states.last(context.state)
-        spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
+        good = good_states.load_last(context.state)
+        spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
         model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
         recipe_files.refuse_missing(context.state, spec, args.files)
-        mount_sources.refuse_spec(context, spec)
-        texts = recipe_files.contents(context.state, spec, container, args.files)
-        mine = container_labels.ours(context, container)
-        created = replacement.never_started(context)
-        found = Found(spec, container, image, verified_id, model, verified_spec(good), texts, mine, created)
-        if not container or drift(args.model, found) or not (mine or found.running):
-            replacement.refuse_others(context, spec.name)
-        if context.check and self.differences(args, found):
-            host_lost.refuse(context, host_lost.forbids(context.state, args.spec))
-        return found
+        mount_sources.refuse_unsafe_spec(context, spec)
+        texts = recipe_files.read_contents(context.state, spec, container, args.files)
+        is_ours = container_labels.is_ours(context, container)
+        created = replacement.unstarted_ids(context)
+        state = ContainerState(spec, container, image, verified_id, model, verified_spec(good), texts, is_ours, created)
+        if not container or find_drift(args.model, state) or not (is_ours or state.running):
+            replacement.refuse_taken_names(context, spec.name)
+        if context.check and self.differences(args, state):
+            host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, args.spec))
+        return state
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
+    def differences(self, args: Args, found: ContainerState) -> list[Change]:
         if args.state == "created":
-            return _to_create(args, found)
+            return _creation_changes(args, found)
         if not found.container:
             return [Change("container", None, found.spec.name, "no such container")]
-        changes = drift(args.model, found)
+        changes = find_drift(args.model, found)
         if not changes and not found.running:
             return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
         return recipe_files.with_contents(changes, found.spec, found.container, found.texts)
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        changes = [dataclasses.asdict(change) for change in drift(args.model, found)] if found.container else []
+    def describe(self, args: Args, found: ContainerState) -> dict[str, Any]:
+        changes = [dataclasses.asdict(change) for change in find_drift(args.model, found)] if found.container else []
         granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == found.spec.restart
-        known = bool(found.container) and found.container["Id"] == found.verified_id
+        is_last_verified = bool(found.container) and found.container["Id"] == found.verified_id
         differs = not found.container or bool(changes)
         return {
             "exists": bool(found.container),
             "running": found.running,
             "differs": differs,
-            "verified": found.running and granted and known and not differs,
+            "verified": found.running and granted and is_last_verified and not differs,
             "ours": found.ours,
             "drift": changes,
             "id": found.container.get("Id", ""),
             "left": bool(found.created),
-            "msg": _sentence(found, changes) if args.state == "started" else "",
+            "msg": _describe_container(found, changes) if args.state == "started" else "",
         }
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: ContainerState, changes: list[Change], context: Context) -> dict[str, Any]:
         if args.state == "created":
-            return _replacement_created(args, found, changes, context)
+            return _create_replacement(args, found, changes, context)
         return self._started(args, found, changes, context)
 
-    def _started(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def _started(self, args: Args, found: ContainerState, changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError
 
         turns.refuse_asleep(context.state)
-        forbidden = host_lost.forbids(context.state, args.spec, str(found.container.get("Id", "")))
-        host_lost.refuse(context, forbidden, Failed)
+        forbidden = host_lost.forbidden_reason(context.state, args.spec, str(found.container.get("Id", "")))
+        host_lost.refuse_forbidden(context, forbidden, Failed)
         spec = ContainerSpec.from_json(args.spec)
         if found.container and changes[0].field != "state":
             fields = ", ".join(change.field for change in changes)
@@ -165,27 +165,31 @@ class Container(StateModule["Container.Args", Found]):
         created = ""
         try:
             if not found.container:
-                created = _take_created(spec, found, context) or _create(spec, args.files, context, spec.name)
+                created = _adopt_created(spec, found, context) or _create_container(
+                    spec, args.files, context, spec.name
+                )
             container_id = created or str(found.container["Id"])
-            start_guarded(context, container_id, key_of(args.spec))
+            start_guarded(context, container_id, configuration_key(args.spec))
         except (APIError, SparkwrightError, OSError) as error:
             if created:
-                lifecycle.discard(context, created)
+                lifecycle.force_remove(context, created)
             if isinstance(error, APIError):
-                raise containers.refused_create(error) from None
+                raise containers.create_error(error) from None
             raise
         return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 
 
-def _to_create(args: Container.Args, found: Found) -> list[Change]:
+def _creation_changes(args: Container.Args, found: ContainerState) -> list[Change]:
     """Return what `state: created` changes: a new container is needed, or one that is left is not."""
-    needed = args.anew or not found.container or bool(drift(args.model, found))
+    needed = args.anew or not found.container or bool(find_drift(args.model, found))
     changes = [Change("container", f"{name} (never started)", None, "a run was cut off") for name in found.created]
-    name = f"{found.spec.name}{containers.REPLACEMENT} (created)"
+    name = f"{found.spec.name}{containers.REPLACEMENT_SUFFIX} (created)"
     return [*changes, Change("container", None, name, "before the server is stopped")] if needed else changes
 
 
-def _replacement_created(args: Container.Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+def _create_replacement(
+    args: Container.Args, found: ContainerState, changes: list[Change], context: Context
+) -> dict[str, Any]:
     """Create the container that is to replace the server, under a name of its own.
 
     Raises Failed, with the engine's own words, if the engine refuses it; the server is not touched.
@@ -193,38 +197,38 @@ def _replacement_created(args: Container.Args, found: Found, changes: list[Chang
     from docker.errors import APIError
 
     for container_id in found.created.values():
-        lifecycle.discard(context, container_id)
+        lifecycle.force_remove(context, container_id)
     if changes[-1].after is None:
         return {"left": False}
-    spec, name = ContainerSpec.from_json(args.spec), args.spec["name"] + containers.REPLACEMENT
+    spec, name = ContainerSpec.from_json(args.spec), args.spec["name"] + containers.REPLACEMENT_SUFFIX
     try:
-        created = _create(spec, args.files, context, name)
+        created = _create_container(spec, args.files, context, name)
     except APIError as error:
-        refused = containers.refused_create(error)
-        serves = (
+        refused = containers.create_error(error)
+        unaffected = (
             f" {replacement.name_of(found.container)} was not touched and goes on serving." if found.running else ""
         )
-        raise Failed(refused.message + serves, fix=refused.fix) from None
-    context.created = replacement.Created(created, spec)
+        raise Failed(refused.message + unaffected, fix=refused.fix) from None
+    context.created = replacement.CreatedContainer(created, spec)
     return {"left": True}
 
 
-def _take_created(spec: ContainerSpec, found: Found, context: Context) -> str:
+def _adopt_created(spec: ContainerSpec, found: ContainerState, context: Context) -> str:
     """Give the container that this run created for the spec the server's name, and return its id; empty if there is none.
 
     Those of other runs are removed.
     """
-    own, there = context.created, {*found.created.values()}
-    for container_id in there - {own.id if own else ""}:
-        lifecycle.discard(context, container_id)
-    if own is None or own.spec != spec or own.id not in there:
+    own, created_ids = context.created, {*found.created.values()}
+    for container_id in created_ids - {own.id if own else ""}:
+        lifecycle.force_remove(context, container_id)
+    if own is None or own.spec != spec or own.id not in created_ids:
         return ""
     lifecycle.rename(context, {"Id": own.id}, spec.name)
     context.created = None
     return own.id
 
 
-def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context, name: str) -> str:
+def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Context, name: str) -> str:
     """Create the container from the image that is proved to be the spec's, and return its id.
 
     Args:
@@ -237,45 +241,45 @@ def _create(spec: ContainerSpec, files: Mapping[str, str], context: Context, nam
     image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
     if not image:
         raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke deploy` pulls it.")
-    config = container_options.create_arguments(spec)
+    config = container_options.build_create_body(spec)
     config["Image"] = image_names.name_of(api, spec.image, image["Id"])
-    mounts = recipe_files.mounts(context.state, spec, files)
-    caches = compile_caches.created(context, spec, image)
+    mounts = recipe_files.prepare_mounts(context.state, spec, files)
+    caches = compile_caches.prepare_container(context, spec, image)
     if caches:
         mounts += caches["Mounts"]
         config["Env"] += caches["Env"]
     if spec.server_key:
-        mounts.append(_key_mount(spec, image, context))
+        mounts.append(_build_key_mount(spec, image, context))
     if mounts:
         config["HostConfig"]["Mounts"] = mounts
-    role, server = _role(spec.name)
+    role, server = _role_and_server(spec.name)
     created = lifecycle.create(context, config, role, server=server, name=name)
     try:
-        took = api.inspect_container(created)["Image"]
-        if took != image["Id"]:
-            moved = f"the tag {config['Image']} moved to {took} while {spec.name} was being created."
-            raise Failed(moved, fix="Run the command again.")
-        for network, aliases in map(process_words.parts, spec.networks):
+        image_id = api.inspect_container(created)["Image"]
+        if image_id != image["Id"]:
+            message = f"the tag {config['Image']} moved to {image_id} while {spec.name} was being created."
+            raise Failed(message, fix="Run the command again.")
+        for network, aliases in map(process_words.parse_network, spec.networks):
             lifecycle.connect(context, created, network, aliases or None)
     except Exception:
-        lifecycle.discard(context, created)
+        lifecycle.force_remove(context, created)
         raise
     return created
 
 
-def _role(name: str) -> tuple[str, str]:
+def _role_and_server(name: str) -> tuple[str, str]:
     """Return the role of a container with this name, and the server's own name."""
-    if name.endswith(containers.INTERIM):
-        return container_labels.BESIDE, name.removesuffix(containers.INTERIM)
+    if name.endswith(containers.INTERIM_SUFFIX):
+        return container_labels.INTERIM_SERVER, name.removesuffix(containers.INTERIM_SUFFIX)
     return container_labels.SERVER, name
 
 
-def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
+def _build_key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
     """Return the mount of the server's key, a file for the user that will read it."""
     api: Any = context.docker().api
     user = spec.user or str((image.get("Config") or {}).get("User") or "")
-    owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or (), spec.cap_drop)
-    return server_key.mount(spec, context, everyone=not owner)
+    owner_only = server_key.can_read_private_file(user, api.info().get("SecurityOptions") or (), spec.cap_drop)
+    return server_key.prepare_mount(spec, context, world_readable=not owner_only)
 
 
 def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
@@ -283,7 +287,7 @@ def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
     return ContainerSpec.from_json(good["spec"]) if good else None
 
 
-def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
+def find_drift(model: Mapping[str, Any], found: ContainerState) -> list[Change]:
     """Return the differences between the container and its spec, and between the loaded model revisions and the expected ones.
 
     Args:
@@ -295,40 +299,40 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
     if found.container.get("Id") != found.verified_id:
         return changes
     if found.made_from is not None:
-        changes += container_options.left_out(found.spec, found.made_from, found.container, found.image)
-    changes += _revision("model", found.model, model)
+        changes += container_options.removed_options(found.spec, found.made_from, found.container, found.image)
+    changes += _revision_changes("model", found.model, model)
     before, after = (
         {str(item["role"]): item for item in each.get("models", ()) if item.get("role")}
         for each in (found.model, model)
     )
     for role in before.keys() & after.keys():  # an added or removed model is another mount
         name = role if role.startswith("adapter ") else f"{role} model"
-        changes += _revision(name, before[role], after[role])
+        changes += _revision_changes(name, before[role], after[role])
     return changes
 
 
-def _revision(name: str, has: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Change]:
+def _revision_changes(name: str, loaded: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Change]:
     """Return the difference between the revision of a model that the engine loaded and the one that it should serve."""
-    old, new = has.get("commit"), wanted.get("commit")
-    before, after = _read_by_the_engine(has), _read_by_the_engine(wanted)
+    old, new = loaded.get("commit"), expected.get("commit")
+    before, after = _engine_file_hashes(loaded), _engine_file_hashes(expected)
     if not old or not new or old == new or before == after:
         return []
     changed = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
-    why = f"{count(changed, 'file')} changed on disk; the engine still has the old ones loaded"
+    why = f"{format_count(changed, 'file')} changed on disk; the engine still has the old ones loaded"
     return [Change(f"{name} revision", old[:12], new[:12], why)]
 
 
-def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
+def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:
     """Return the hashes of a model's files, except those for people only."""
     files = model.get("files") or []
-    return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not FOR_PEOPLE.search(file["path"])}
+    return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not UNREAD_FILES.search(file["path"])}
 
 
-def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:
+def _describe_container(found: ContainerState, changes: list[dict[str, Any]]) -> str:
     if not found.container:
         return "no server running yet"
     if (name := replacement.name_of(found.container)) != found.spec.name:
         return f"replaces {name}, the server of another recipe"
-    if drift:
-        return f"differs in {', '.join(row['field'] for row in drift)}"
+    if changes:
+        return f"differs in {', '.join(row['field'] for row in changes)}"
     return "matches the recipe" if found.running else f"matches the recipe, but {found.container['State']['Status']}"

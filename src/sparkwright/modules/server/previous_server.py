@@ -28,11 +28,11 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history, start_memory
 from sparkwright.protocol.container import ContainerSpec, fingerprint
 from sparkwright.protocol.result import Change, arg
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RestorePreviousState:
     """The current and the previous container, and the records about them."""
 
     #: inspect of the container; empty if there is none
@@ -70,7 +70,7 @@ class Found:
         return mine and not self.previous and not self.halfway
 
 
-class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
+class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState]):
     """Give the previous server its name back, and remove the failed one.
 
     Keep the evidence of the failed server before (`incident`). A container that was created as a replacement and never
@@ -94,30 +94,30 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         name: str = arg("the container's name")
         why: str = arg("reason, for the history", default="A rollback was requested.")
 
-    def read(self, args: Args, context: Context) -> Found:
-        good = good_states.last(context.state)
+    def read(self, args: Args, context: Context) -> RestorePreviousState:
+        good = good_states.load_last(context.state)
         kept = model_folders.replaced_folders(context)
-        return Found(
-            _ours(replacement.current(context, args.name), context),
-            replacement.kept(context, args.name),
+        return RestorePreviousState(
+            _own_container(replacement.find_current(context, args.name), context),
+            replacement.find_kept(context, args.name),
             context.state.read("previous") or {},
             str(good.get("container_id", "")),
             next(iter(kept.values()), ""),
             good.get("serve") or {},
             str((good.get("spec") or {}).get("name", "")),
-            replacement.never_started(context),
+            replacement.unstarted_ids(context),
         )
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
+    def differences(self, args: Args, found: RestorePreviousState) -> list[Change]:
         model = [Change("model files", None, found.kept_model[:12])] if found.old and found.kept_model else []
         created = [Change("container", f"{name} (never started)", None) for name in found.created]
-        return self._of_server(args, found) + model + created
+        return self._server_changes(args, found) + model + created
 
     @staticmethod
-    def _of_server(args: Args, found: Found) -> list[Change]:
+    def _server_changes(args: Args, found: RestorePreviousState) -> list[Change]:
         if found.previous:
             kept = replacement.name_of(found.previous)
-            return [Change("container", f"{kept} (stopped)", f"{_own_name(args, found)} (stopped)")]
+            return [Change("container", f"{kept} (stopped)", f"{_serving_name(args, found)} (stopped)")]
         if found.untouched or found.halfway:
             return []
         status = found.current["State"]["Status"] if found.current else ""
@@ -125,48 +125,48 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             return []
         return [Change("state", status, "stopped", "it failed, and there is no previous one")]
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+    def describe(self, args: Args, found: RestorePreviousState) -> dict[str, Any]:
         old = found.previous or (found.current if found.halfway else {})
         message = "The previous server is restored." if old else "There was no previous server to restore."
         if found.untouched:
             message = "The previous server was not touched."
         if not old:
-            nothing = {"name": _own_name(args, found), "restart": "no", "base_url": "", "needs": {}}
+            nothing = {"name": _serving_name(args, found), "restart": "no", "base_url": "", "needs": {}}
             nothing |= container_labels.membership_of(found.current if found.untouched else {}).to_json()
             return {"to_start": False, **nothing, "why": args.why, "msg": message}
-        was = found.remembered if found.remembered.get("id") == old["Id"] else {}
-        about = {"name": _own_name(args, found), "restart": was.get("policy", "no")}
-        about |= {"base_url": containers.url_of(old), "needs": _needs(found, old)}
-        about |= container_labels.membership_of(old).to_json()
-        return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
+        record = found.remembered if found.remembered.get("id") == old["Id"] else {}
+        fields = {"name": _serving_name(args, found), "restart": record.get("policy", "no")}
+        fields |= {"base_url": containers.url_of(old), "needs": _memory_needs(found, old)}
+        fields |= container_labels.membership_of(old).to_json()
+        return {"to_start": record.get("running", True), **fields, "why": args.why, "msg": message}
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: RestorePreviousState, changes: list[Change], context: Context) -> dict[str, Any]:
         now = replacement.name_of(found.current) if found.current else ""
         for container_id in found.created.values():
-            lifecycle.discard(context, container_id)
-        if not self._of_server(args, found) and not found.old:
+            lifecycle.force_remove(context, container_id)
+        if not self._server_changes(args, found) and not found.old:
             return {}
         if not found.old:
             lifecycle.set_policy(context, found.current, "no")
             lifecycle.stop(context, found.current, 10)
             return {"msg": f"There was no previous server to restore; {now} is stopped."}
         if found.previous and now:
-            holders.before_stop(context, found.current)
+            holders.record_stop(context, found.current)
             lifecycle.remove(context, found.current, 10)
         for folder, commit in model_folders.replaced_folders(context).items() if found.kept_model else ():
-            changed = model_folders.restore_proved(context, folder)
-            context.note(f"{count(changed, 'model file')} restored to {commit[:12]}.")
+            changed = model_folders.restore_kept_and_record(context, folder)
+            context.note(f"{format_count(changed, 'model file')} restored to {commit[:12]}.")
         if found.previous:
-            lifecycle.rename(context, found.previous, _own_name(args, found))
+            lifecycle.rename(context, found.previous, _serving_name(args, found))
         return {}
 
 
-def _ours(container: dict[str, Any], context: Context) -> dict[str, Any]:
+def _own_container(container: dict[str, Any], context: Context) -> dict[str, Any]:
     """Return the container if sparkwright created it; any other is neither stopped nor taken for a failed server."""
-    return container if container_labels.ours(context, container) else {}
+    return container if container_labels.is_ours(context, container) else {}
 
 
-def _own_name(args: RestorePrevious.Args, found: Found) -> str:
+def _serving_name(args: RestorePrevious.Args, found: RestorePreviousState) -> str:
     """Return the name of the previous server when it serves: its recipe may differ from that of the failed server."""
     if not found.previous:
         return replacement.name_of(found.current) if found.current else args.name
@@ -176,16 +176,20 @@ def _own_name(args: RestorePrevious.Args, found: Found) -> str:
     return (found.verified_name if verified else "") or args.name
 
 
-def _needs(found: Found, old: Mapping[str, Any]) -> dict[str, Any]:
+def _memory_needs(found: RestorePreviousState, old: Mapping[str, Any]) -> dict[str, Any]:
     """Return the memory that the previous server takes, as it was verified."""
     if old["Id"] != found.verified_id or "utilization" not in found.serve:
         return {}
-    more = {"engine_memory": found.serve["engine_memory"]} if found.serve.get("engine_memory") else {}
-    return {"utilization": found.serve["utilization"], "needs_bytes": found.serve.get("needs_bytes") or 0, **more}
+    engine_memory = {"engine_memory": found.serve["engine_memory"]} if found.serve.get("engine_memory") else {}
+    return {
+        "utilization": found.serve["utilization"],
+        "needs_bytes": found.serve.get("needs_bytes") or 0,
+        **engine_memory,
+    }
 
 
 @dataclass(frozen=True, slots=True)
-class RestartFound:
+class GrantRestartState:
     """The server's containers, the last verified state, and the record of the stopped server."""
 
     #: inspect of the container; empty when there is none
@@ -198,7 +202,7 @@ class RestartFound:
     stopped: dict[str, Any]
 
 
-class GrantRestart(StateModule["GrantRestart.Args", RestartFound]):
+class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
     """Enable the restart policy of a verified server, record it as the last verified state, and remove the previous container.
 
     Use it only after verification, because a rollback returns to the last verified state. The server's memory use is
@@ -219,15 +223,15 @@ class GrantRestart(StateModule["GrantRestart.Args", RestartFound]):
         measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
         changed: list[Any] = arg("differences from the previous server, for the history", default_factory=list)
         what: str = arg("its name in the history", default="verified")
-        caches_gib: float = arg("size limit of all compile caches together, GiB", default=defaults.CACHES_GIB)
+        caches_gib: float = arg("size limit of all compile caches together, GiB", default=defaults.MAX_CACHES_GIB)
         why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
-    def read(self, args: Args, context: Context) -> RestartFound:
+    def read(self, args: Args, context: Context) -> GrantRestartState:
         name, state = args.spec["name"], context.state
-        current, previous = containers.inspect(context.docker(), name) or {}, replacement.kept(context, name)
-        return RestartFound(current, previous, state.read("verified") or {}, state.read("previous") or {})
+        current, previous = containers.inspect(context.docker(), name) or {}, replacement.find_kept(context, name)
+        return GrantRestartState(current, previous, state.read("verified") or {}, state.read("previous") or {})
 
-    def differences(self, args: Args, found: RestartFound) -> list[Change]:
+    def differences(self, args: Args, found: GrantRestartState) -> list[Change]:
         changes = []
         policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
         if policy != args.spec["restart"]:
@@ -241,57 +245,59 @@ class GrantRestart(StateModule["GrantRestart.Args", RestartFound]):
             changes.append(Change("previous container", replacement.name_of(found.previous), None))
         return changes
 
-    def describe(self, args: Args, found: RestartFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: GrantRestartState) -> dict[str, Any]:
         return {"container_id": found.current.get("Id", "")}
 
-    def act(self, args: Args, found: RestartFound, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: GrantRestartState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
-        seen = context.guards.verified()
-        log = evidence.log(context, name)
-        measured = {**args.measured, **_load(log)}
+        lowest = context.guards.verified()
+        log = evidence.read_engine_state(context, name)
+        measured = {**args.measured, **_load_stages(log)}
         needs = args.serve.get("engine_memory") or {}
-        start = memory_fit.verified_start_of(context, found.current, needs, log, seen.lowest_bytes if seen else None)
-        good = {**self._good(args, found, context), "measured": measured}
-        good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
-        service_guard.write(context)
+        start = memory_fit.measure_verified_start(
+            context, found.current, needs, log, lowest.lowest_bytes if lowest else None
+        )
+        good = {**self._build_good_state(args, found, context), "measured": measured}
+        good_states.save_verified(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
+        service_guard.write_configuration(context)
         lifecycle.set_policy(context, found.current, args.spec["restart"])
         if found.previous:
-            lifecycle.discard(context, found.previous["Id"])
+            lifecycle.force_remove(context, found.previous["Id"])
         context.state.remove("previous")
-        host_lost.verified(context.state, args.spec)
-        server_key.tidy(context, name)
-        recipe_files.tidy(context)
-        compile_caches.verified(context, found.current, args.model)
-        cache_removal.within(context, args.caches_gib)
+        host_lost.clear_forbidden(context.state, args.spec)
+        server_key.remove_unneeded(context, name)
+        recipe_files.remove_unneeded(context)
+        compile_caches.save_verified(context, found.current, args.model)
+        cache_removal.enforce_limit(context, args.caches_gib)
         for model in good_states.models_of({"model": args.model}):
             if model.get("dir"):
-                model_folders.forget_all(context, context.machine.expand(model["dir"]))
-        about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
-        about["arguments"] = fingerprint(args.spec)
+                model_folders.forget_kept_and_record(context, context.machine.expand(model["dir"]))
+        fields = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
+        fields["arguments"] = fingerprint(args.spec)
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": measured}
         more |= {"why": args.why} if args.why else {}
         if start is not None:
             start_memory.add(context.state, start)
             more["memory"] = start.to_json()
-        history.append(context, args.what, **about, **more)
+        history.append(context, args.what, **fields, **more)
         return {}
 
     @staticmethod
-    def _good(args: Args, found: RestartFound, context: Context) -> dict[str, Any]:
-        held = holders.held_now(context) or holders.recorded_share(context, found.current["Id"])
-        spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
-        kept = {"server_key": spec.server_key} if spec.server_key else {}
-        about = {"spec": {**args.spec, **kept}, "model": args.model, "serve": args.serve}
-        ids = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
-        ids |= {"generation": context.cluster.generation} if context.cluster else {}
-        ids["left_bytes"] = context.machine.meminfo()["MemAvailable"]
-        ids |= {"guard_gib": context.guards.floor_gib} if context.guards.floor_gib else {}
-        return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}
+    def _build_good_state(args: Args, found: GrantRestartState, context: Context) -> dict[str, Any]:
+        held_bytes = holders.measure_held(context) or holders.recorded_bytes(context, found.current["Id"])
+        spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
+        key_field = {"server_key": spec.server_key} if spec.server_key else {}
+        recipe_fields = {"spec": {**args.spec, **key_field}, "model": args.model, "serve": args.serve}
+        host_fields = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
+        host_fields |= {"generation": context.cluster.generation} if context.cluster else {}
+        host_fields["left_bytes"] = context.machine.meminfo()["MemAvailable"]
+        host_fields |= {"guard_gib": context.guards.floor_gib} if context.guards.floor_gib else {}
+        return {**recipe_fields, **host_fields, "held_bytes": held_bytes, "run": context.run_id, "since": time.time()}
 
 
-def _load(log: EngineState | None) -> dict[str, dict[str, float]]:
+def _load_stages(log: EngineState | None) -> dict[str, dict[str, float]]:
     """Return the stages of this start in seconds, if its log reports any."""
-    stages = log_state.load_stages(log) if log else {}
+    stages = log_state.stage_durations(log) if log else {}
     return {"load_s": stages} if stages else {}

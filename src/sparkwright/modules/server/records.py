@@ -49,60 +49,65 @@ class LastGood(Module["LastGood.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        replacement.refuse_others(context, args.name)
+        replacement.refuse_taken_names(context, args.name)
         result = self._found(args, context)
         if result.data["kept"]:
-            kept = replacement.kept(context, args.name) or replacement.current(context, args.name)
-            host_lost.refuse(context, host_lost.forbids(context.state, result.data["spec"], kept["Id"]))
+            kept = replacement.find_kept(context, args.name) or replacement.find_current(context, args.name)
+            host_lost.refuse_forbidden(
+                context, host_lost.forbidden_reason(context.state, result.data["spec"], kept["Id"])
+            )
         if (name := result.data["spec"]["name"]) != args.name:
-            replacement.refuse_others(context, name)
+            replacement.refuse_taken_names(context, name)
         return result
 
     def _found(self, args: Args, context: Context) -> Result:
-        current, previous = replacement.current(context, args.name), replacement.kept(context, args.name)
-        good = good_states.last(context.state)
+        current, previous = replacement.find_current(context, args.name), replacement.find_kept(context, args.name)
+        good = good_states.load_last(context.state)
         stopped = (
             context.state.read("previous") or {}
         )  # by an interrupted run: the server has lost its policy, or is stopped
         if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
             msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
-            return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
+            return Result(msg=msg, data=_result_data(good, containers.url_of(current), kept=True))
         if good and current and current["Id"] == good.get("container_id"):
-            good = next(iter(good_states.before(context.state)), {})
+            good = next(iter(good_states.load_earlier(context.state)), {})
             if not good:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
                 raise Refused(f"no verified state older than the running {replacement.name_of(current)}.", fix=fix)
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {replacement.name_of(previous)}"
-            return Result(msg=msg, data=_data(_assumed(args, previous) | good, containers.url_of(previous), kept=True))
+            return Result(
+                msg=msg,
+                data=_result_data(_assumed_state(args, previous) | good, containers.url_of(previous), kept=True),
+            )
         if not good:
             raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
         if not good.get("serve"):
             raise Refused("the last verified state was recorded by an older sparkwright and cannot be recreated.")
-        when = units.moment(good.get("since", 0), units.MINUTE)
-        return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
+        when = units.format_time(good.get("since", 0), units.MINUTE_FORMAT)
+        return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_result_data(good, "", kept=False))
 
 
-def _assumed(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
+def _assumed_state(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state to assume for a kept server that was never recorded."""
-    takes = container_labels.engine_of_container(kept).advice.memory({}, {})
-    serve = {"utilization": takes.share, "ready_s": args.ready_s, "stop_timeout_s": defaults.STOP_S}
+    memory = container_labels.engine_of_container(kept).advice.memory({}, {})
+    serve = {"utilization": memory.share, "ready_s": args.ready_s, "stop_timeout_s": defaults.STOP_TIMEOUT_S}
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
 
-def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
+def _result_data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
     """Return the data to register.
 
     url: the address of a kept server; empty for a server that is created again, whose address follows from its spec.
     """
     bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
     url = url or containers.url_of({"HostConfig": {"PortBindings": bindings}})
-    about = {key: good.get(key) or {} for key in ("model", "serve")}
-    about |= {
+    fields = {key: good.get(key) or {} for key in ("model", "serve")}
+    fields |= {
         "place": str(container_labels.membership_of_labels(good["spec"].get("labels"))),
         "generation": good.get("generation", ""),
     }
-    return {"kept": kept, "spec": good["spec"], "since": good.get("since", 0), **about, "base_url": url}
+    return {"kept": kept, "spec": good["spec"], "since": good.get("since", 0), **fields, "base_url": url}
 
 
 class Incident(Module["Incident.Args"]):
@@ -130,9 +135,9 @@ class Incident(Module["Incident.Args"]):
 
 
 RUN_SCRIPT_FOLDER = ".local/share/sparkwright/run"
-MODE = "0755"
+SCRIPT_MODE = "0755"
 #: the mark of sparkwright's own scripts; a script without it is left alone
-WRITTEN = "Written by sparkwright"
+SCRIPT_MARK = "Written by sparkwright"
 
 
 class RunScript(StateModule["RunScript.Args", files.FileState]):
@@ -155,63 +160,67 @@ class RunScript(StateModule["RunScript.Args", files.FileState]):
         return files.FileState.at(context.machine.home / RUN_SCRIPT_FOLDER / f"{args.name}.sh")
 
     def differences(self, args: Args, found: files.FileState) -> list[Change]:
-        return files.differences(_wanted(args.content), found)
+        return files.differences(_intended_file(args.content), found)
 
     def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
         return {"path": str(found.path)}
 
     def run(self, args: Args, context: Context) -> Result:
-        record = _record(args.name, context)
-        kept = str(good_states.last(record).get("script") or "") if record else ""
+        record = _find_record(args.name, context)
+        kept = str(good_states.load_last(record).get("script") or "") if record else ""
         if not args.content:
             result = super().run(dataclasses.replace(args, content=kept), context)
         else:
             result = super().run(args, context)
             if record and kept != args.content and not context.check:
-                record.write("verified", {**good_states.last(record), "script": args.content})
-        if not (gone := _of_nobody(args.name, context)):
+                record.write("verified", {**good_states.load_last(record), "script": args.content})
+        if not (orphaned := _find_orphaned_scripts(args.name, context)):
             return result
-        for path in gone if not context.check else ():
+        for path in orphaned if not context.check else ():
             path.unlink(missing_ok=True)
-        diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in gone)]
+        diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in orphaned)]
         return dataclasses.replace(result, changed=True, diff=diff)
 
     def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
-        files.bring_about(_wanted(args.content), found)
+        files.apply(_intended_file(args.content), found)
         return {}
 
 
-def _wanted(text: str) -> files.Wanted:
-    return files.Wanted("file", MODE, content=text) if text else files.Wanted("absent")
+def _intended_file(text: str) -> files.IntendedState:
+    return files.IntendedState("file", SCRIPT_MODE, content=text) if text else files.IntendedState("absent")
 
 
-def _of_nobody(name: str, context: Context) -> list[Path]:
+def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
     """Return the scripts of servers that no longer exist, neither running nor verified last.
 
     In check mode this includes the script of the server that this one replaces.
     """
-    leaving = replacement.name_of(found) if context.check and (found := replacement.current(context, name)) else name
+    replaced_name = (
+        replacement.name_of(found) if context.check and (found := replacement.find_current(context, name)) else name
+    )
     states = [place.state_of(context), *context.state.servers()]
-    known = {str((good_states.last(state).get("spec") or {}).get("name")) for state in states} - {leaving} | {name}
+    known = {str((good_states.load_last(state).get("spec") or {}).get("name")) for state in states} - {
+        replaced_name
+    } | {name}
     return [
         path
         for path in sorted((context.machine.home / RUN_SCRIPT_FOLDER).glob("*.sh"))
         if path.stem not in known
-        and WRITTEN in (files.FileState.at(path).content or "")
-        and (path.stem == leaving or containers.inspect(context.docker(), path.stem) is None)
+        and SCRIPT_MARK in (files.FileState.at(path).content or "")
+        and (path.stem == replaced_name or containers.inspect(context.docker(), path.stem) is None)
     ]
 
 
-def _record(name: str, context: Context) -> StateFolder | None:
+def _find_record(name: str, context: Context) -> StateFolder | None:
     """Return the state folder with the verified state of the current container, a server's or a gateway's; None if it is not
     verified."""
-    here = containers.inspect(context.docker(), name)
-    kept = (context.state, place.state_of(context)) if here else ()
+    container = containers.inspect(context.docker(), name)
+    candidates = (context.state, place.state_of(context)) if container else ()
     return next(
         (
             state_folder
-            for state_folder in kept
-            if here and good_states.last(state_folder).get("container_id") == here["Id"]
+            for state_folder in candidates
+            if container and good_states.load_last(state_folder).get("container_id") == container["Id"]
         ),
         None,
     )
@@ -231,15 +240,17 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         what: str = arg("its name in the history", default="restored")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return replacement.current(context, args.name)
+        return replacement.find_current(context, args.name)
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
-        wanted = mount_sources.policy(found, args.restart)
+        intended = mount_sources.restart_policy(found, args.restart)
         why = (
-            "verified again" if wanted == args.restart else "its mounts lie in one another; `invoke deploy` replaces it"
+            "verified again"
+            if intended == args.restart
+            else "its mounts lie in one another; `invoke deploy` replaces it"
         )
-        return [Change("restart", policy, wanted, why)] if policy != wanted else []
+        return [Change("restart", policy, intended, why)] if policy != intended else []
 
     def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
         return {"container_id": found.get("Id", "")}
@@ -248,11 +259,11 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         result = super().run(args, context)
         if not context.check:
             context.guards.verified()
-            compile_caches.verified(context, self.read(args, context))
-            service_guard.write(context)
-            host_lost.verified(context.state, good_states.spec_of(context.state, result.data["container_id"]))
+            compile_caches.save_verified(context, self.read(args, context))
+            service_guard.write_configuration(context)
+            host_lost.clear_forbidden(context.state, good_states.find_spec(context.state, result.data["container_id"]))
             context.state.remove("previous")
-            history.append(context, args.what, **_served(result.data["container_id"], context), why=args.why)
+            history.append(context, args.what, **_history_fields(result.data["container_id"], context), why=args.why)
         return result
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
@@ -263,11 +274,11 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         return {}
 
 
-def _served(container_id: str, context: Context) -> dict[str, Any]:
+def _history_fields(container_id: str, context: Context) -> dict[str, Any]:
     """Return what serves again, for the history; its container alone if it was never verified."""
-    good = good_states.last(context.state)
+    good = good_states.load_last(context.state)
     if good.get("container_id") != container_id:
         return {"container_id": container_id}
     model = good.get("model") or {}
-    about = {"image": good["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
-    return {"container_id": container_id, **about}
+    fields = {"image": good["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
+    return {"container_id": container_id, **fields}

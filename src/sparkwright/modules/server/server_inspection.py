@@ -8,22 +8,22 @@ from typing import Any, Literal
 
 from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
-from sparkwright.engines.caches import MOUNT, set_by_us
+from sparkwright.engines.caches import CACHE_MOUNT, own_variables
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.health.check import DOCKER_S
+from sparkwright.health.check import DOCKER_TIMEOUT_S
 from sparkwright.host.containers import containers, inspection, server_key
-from sparkwright.host.containers.running_server import Running
+from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
-from sparkwright.host.runs.context import Engine
+from sparkwright.host.runs.context import DockerEngine
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import secret_patterns
-from sparkwright.trust.image_name import digest_of, pinned, tagged
+from sparkwright.trust.image_name import digest_of, with_digest, without_digest
 from sparkwright.units import GIB
-from sparkwright.visible import first
+from sparkwright.visible import join_first
 
 
 class Diagnose(Module["Diagnose.Args"]):
@@ -57,15 +57,15 @@ class Diagnose(Module["Diagnose.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         secret = context.secrets.get(args.api_key_secret)
-        given = {name: getattr(args, name) for name in ("container", "base_url", "model", "model_id", "tok_per_s")}
+        values = {name: getattr(args, name) for name in ("container", "base_url", "model", "model_id", "tok_per_s")}
         facts = RecipeFacts(
-            **given, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
+            **values, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
         )
         # an engine that does not answer is a cause, and soon
-        quick = replace(context, engine=Engine(context.machine, timeout_s=DOCKER_S))
-        found = {**diagnosis.diagnose(quick, facts), "sandbox": context.machine.sandbox}
-        code = Exit(found["exit"])
-        return Result(failed=code is not Exit.OK, exit=code, msg=found["summary"], fix=found["fix"], data=found)
+        quick_context = replace(context, engine=DockerEngine(context.machine, timeout_s=DOCKER_TIMEOUT_S))
+        report = {**diagnosis.diagnose(quick_context, facts), "sandbox": context.machine.sandbox}
+        code = Exit(report["exit"])
+        return Result(failed=code is not Exit.OK, exit=code, msg=report["summary"], fix=report["fix"], data=report)
 
 
 class Serving(Module["Serving.Args"]):
@@ -83,34 +83,36 @@ class Serving(Module["Serving.Args"]):
         timeout_s: float = arg("how long the token may take, seconds", default=10.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        good = good_states.last(context.state)
+        good = good_states.load_last(context.state)
         name = str((good.get("spec") or {}).get("name") or args.name)
         if not name:
-            return _message(False, False, "nothing was ever deployed here")
+            return _serving_result(False, False, "nothing was ever deployed here")
         try:
-            found = containers.inspect(context.docker(), name)
-            if found is None or not found["State"]["Running"]:
-                return _message(False, False, f"{name} is not running" if found else f"there is no container {name}")
-            url = containers.url_of(found)
+            container = containers.inspect(context.docker(), name)
+            if container is None or not container["State"]["Running"]:
+                return _serving_result(
+                    False, False, f"{name} is not running" if container else f"there is no container {name}"
+                )
+            url = containers.url_of(container)
             if not url:
-                return _message(False, False, f"{name} publishes no port")
+                return _serving_result(False, False, f"{name} publishes no port")
             health = VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s)
             answer = VerifyHealth().run(health, context)
         except SparkwrightError as error:
-            return _message(False, False, str(error))
-        return _message(not answer.failed, found["Id"] == good.get("container_id"), answer.msg)
+            return _serving_result(False, False, str(error))
+        return _serving_result(not answer.failed, container["Id"] == good.get("container_id"), answer.msg)
 
 
-def _message(serving: bool, verified: bool, why: str) -> Result:
+def _serving_result(serving: bool, verified: bool, why: str) -> Result:
     return Result(msg=why, data={"serving": serving, "verified": verified, "why": why})
 
 
 #: replaces a secret, which does not leave the host
-HIDDEN = "***"
+MASK = "***"
 #: Docker's default
-USUAL_SHM_BYTES = 64 * 2**20
+DEFAULT_SHM_BYTES = 64 * 2**20
 #: keys of HostConfig, by a recipe's names
-LISTS = {
+LIST_OPTIONS = {
     "cap_add": "CapAdd",
     "cap_drop": "CapDrop",
     "security_opt": "SecurityOpt",
@@ -119,8 +121,8 @@ LISTS = {
     "dns": "Dns",
 }
 #: networks of a container that names none
-OWN_NETWORKS = ("", "default", "bridge")
-MOST_NAMES = 8
+DEFAULT_NETWORKS = ("", "default", "bridge")
+MAX_NAMES = 8
 
 
 class ContainerSettings(Module["ContainerSettings.Args"]):
@@ -143,92 +145,100 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         client = context.docker()
         inspected = containers.inspect(client, args.name)
         if inspected is None:
-            names = [str(row["Names"][0]).lstrip("/") for row in containers.running_rows(context) if row.get("Names")]
-            running = f"Running: {first(sorted(names), MOST_NAMES)}." if names else "None is running."
+            names = [str(row["Names"][0]).lstrip("/") for row in containers.list_running(context) if row.get("Names")]
+            running = f"Running: {join_first(sorted(names), MAX_NAMES)}." if names else "None is running."
             raise Refused(f"there is no container {args.name}.", fix=running)
         image = containers.image_of(client, inspected)
-        own, host = inspected["Config"], inspected["HostConfig"]
-        made = image.get("Config") or {}
-        inherited = inspection.env(made.get("Env"))
-        variables = inspection.env(own.get("Env"))
-        caches = set_by_us(variables)
+        config, host_config = inspected["Config"], inspected["HostConfig"]
+        image_config = image.get("Config") or {}
+        inherited = inspection.parse_env(image_config.get("Env"))
+        variables = inspection.parse_env(config.get("Env"))
+        caches = own_variables(variables)
         env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in caches}
-        entrypoint = own.get("Entrypoint") or []
+        entrypoint = config.get("Entrypoint") or []
         data = {
-            "name": Running(inspected, image).name,
-            "image": _image(own, image),
-            "entrypoint": None if entrypoint == (made.get("Entrypoint") or []) else entrypoint,
+            "name": RunningContainer(inspected, image).name,
+            "image": _image_reference(config, image),
+            "entrypoint": None if entrypoint == (image_config.get("Entrypoint") or []) else entrypoint,
             "program": entrypoint,
-            "command": own.get("Cmd") or [],
+            "command": config.get("Cmd") or [],
             "env": env,
-            "ports": _ports(host.get("PortBindings") or {}),
-            "volumes": [bind for bind in host.get("Binds") or () if f":{MOUNT}" not in bind],
-            "network": "" if (host.get("NetworkMode") or "") in OWN_NETWORKS else str(host["NetworkMode"]),
-            "options": _options(host, own, made),
+            "ports": _format_ports(host_config.get("PortBindings") or {}),
+            "volumes": [bind for bind in host_config.get("Binds") or () if f":{CACHE_MOUNT}" not in bind],
+            "network": ""
+            if (host_config.get("NetworkMode") or "") in DEFAULT_NETWORKS
+            else str(host_config["NetworkMode"]),
+            "options": _changed_options(host_config, config, image_config),
             "running": bool(inspected["State"]["Running"]),
         }
-        return Result(msg=f"{data['name']}: {data['image']}", data=secret_patterns.shown(data, mask=HIDDEN))
+        return Result(msg=f"{data['name']}: {data['image']}", data=secret_patterns.mask_value(data, mask=MASK))
 
 
-def _image(own: Mapping[str, Any], image: dict[str, Any]) -> str:
+def _image_reference(config: Mapping[str, Any], image: dict[str, Any]) -> str:
     """Return the image as it was named, with its registry's digest if it has one."""
-    named = str(own.get("Image") or "")
-    tag = next(iter(image.get("RepoTags") or ()), "") if named.startswith("sha256:") else tagged(named)
-    return pinned(tag or named, digest_of(named) or next(iter(digests_of(image)), ""))
+    given_name = str(config.get("Image") or "")
+    tag = (
+        next(iter(image.get("RepoTags") or ()), "") if given_name.startswith("sha256:") else without_digest(given_name)
+    )
+    return with_digest(tag or given_name, digest_of(given_name) or next(iter(digests_of(image)), ""))
 
 
-def _ports(bindings: Mapping[str, Any]) -> list[str]:
+def _format_ports(bindings: Mapping[str, Any]) -> list[str]:
     """Return the ports as Docker writes them: "8000:8000", "127.0.0.1:8000:8000"."""
-    found = []
+    ports = []
     for inside, rows in bindings.items():
         for row in rows or ():
             address = str(row.get("HostIp") or "")
-            shown = f"[{address}]:" if ":" in address else f"{address}:" if address not in ("", "0.0.0.0") else ""
-            found.append(f"{shown}{row['HostPort']}:{inside.removesuffix('/tcp')}")
-    return found
+            prefix = f"[{address}]:" if ":" in address else f"{address}:" if address not in ("", "0.0.0.0") else ""
+            ports.append(f"{prefix}{row['HostPort']}:{inside.removesuffix('/tcp')}")
+    return ports
 
 
-def _options(host: Mapping[str, Any], own: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_options(
+    host_config: Mapping[str, Any], config: Mapping[str, Any], image_config: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the options that differ from those of a plain `docker run`."""
-    found: dict[str, Any] = {name: list(host[key]) for name, key in LISTS.items() if host.get(key)}
-    restart = str((host.get("RestartPolicy") or {}).get("Name") or "no")
-    found["restart"] = restart
-    found["gpus"] = _gpus(host.get("DeviceRequests") or ())
-    found["ipc"] = str(host.get("IpcMode") or "")
-    if (size := host.get("ShmSize") or 0) not in (0, USUAL_SHM_BYTES):
-        found["shm_size"] = _size(size)
-    if rows := host.get("Ulimits"):
-        found["ulimits"] = {row["Name"]: _limit(row) for row in rows}
-    if rows := host.get("Devices"):
-        found["devices"] = [_device(row) for row in rows]
-    if host.get("Privileged"):
-        found["privileged"] = True
-    if memory := host.get("Memory"):
-        found["memory"] = _size(memory)
+    options: dict[str, Any] = {
+        name: list(host_config[key]) for name, key in LIST_OPTIONS.items() if host_config.get(key)
+    }
+    restart = str((host_config.get("RestartPolicy") or {}).get("Name") or "no")
+    options["restart"] = restart
+    options["gpus"] = _format_gpus(host_config.get("DeviceRequests") or ())
+    options["ipc"] = str(host_config.get("IpcMode") or "")
+    if (size := host_config.get("ShmSize") or 0) not in (0, DEFAULT_SHM_BYTES):
+        options["shm_size"] = _format_size(size)
+    if rows := host_config.get("Ulimits"):
+        options["ulimits"] = {row["Name"]: _format_ulimit(row) for row in rows}
+    if rows := host_config.get("Devices"):
+        options["devices"] = [_format_device(row) for row in rows]
+    if host_config.get("Privileged"):
+        options["privileged"] = True
+    if memory := host_config.get("Memory"):
+        options["memory"] = _format_size(memory)
     for name, key in (("user", "User"), ("working_dir", "WorkingDir")):
-        if own.get(key) and own.get(key) != made.get(key):
-            found[name] = str(own[key])
-    labels = {k: v for k, v in (own.get("Labels") or {}).items() if (made.get("Labels") or {}).get(k) != v}
-    if mine := {k: v for k, v in labels.items() if not k.startswith(OWN_LABELS)}:
-        found["labels"] = mine
-    return found
+        if config.get(key) and config.get(key) != image_config.get(key):
+            options[name] = str(config[key])
+    labels = {k: v for k, v in (config.get("Labels") or {}).items() if (image_config.get("Labels") or {}).get(k) != v}
+    if user_labels := {k: v for k, v in labels.items() if not k.startswith(OWN_LABELS)}:
+        options["labels"] = user_labels
+    return options
 
 
-def _gpus(rows: Iterable[Mapping[str, Any]]) -> str:
+def _format_gpus(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         ids = row.get("DeviceIDs") or ()
         return f"device={','.join(ids)}" if ids else "all" if row.get("Count") == -1 else str(row.get("Count") or "all")
     return ""
 
 
-def _size(number: int) -> str:
-    return f"{number // GIB}gb" if number % GIB == 0 else f"{number}b"
+def _format_size(size_bytes: int) -> str:
+    return f"{size_bytes // GIB}gb" if size_bytes % GIB == 0 else f"{size_bytes}b"
 
 
-def _limit(row: Mapping[str, Any]) -> str:
+def _format_ulimit(row: Mapping[str, Any]) -> str:
     return str(row["Soft"]) if row["Soft"] == row["Hard"] else f"{row['Soft']}:{row['Hard']}"
 
 
-def _device(row: Mapping[str, Any]) -> str:
+def _format_device(row: Mapping[str, Any]) -> str:
     source, target = str(row["PathOnHost"]), str(row["PathInContainer"])
     return source if source == target else f"{source}:{target}"

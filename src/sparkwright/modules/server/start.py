@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines.log.book import LogBook
-from sparkwright.engines.log.reader import EngineState, read
+from sparkwright.engines.log.book import LogFormat
+from sparkwright.engines.log.reader import EngineState, read_log
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
@@ -20,10 +20,10 @@ from sparkwright.host.containers import (
     replacement,
     server_key,
 )
-from sparkwright.host.containers.crash_loop import MOST, WITHIN_S, break_loop, inspect
-from sparkwright.host.containers.running_server import Running
+from sparkwright.host.containers.crash_loop import MAX_RESTARTS, WINDOW_S, break_loop, check_and_record
+from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.memory import holders, host_lost
-from sparkwright.host.memory.start_guard import key_of
+from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states, history, turns
 from sparkwright.measure import http_probe
@@ -43,7 +43,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         restart: str = arg("its restart policy: that of the verified server, or no", default="no")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return replacement.current(context, args.name)
+        return replacement.find_current(context, args.name)
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         if not found:
@@ -60,12 +60,12 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_asleep(context.state)
         if not found["State"]["Running"]:
-            spec = good_states.spec_of(context.state, found["Id"])
-            host_lost.refuse(context, host_lost.forbids(context.state, spec, found["Id"]), Failed)
-            held = holders.recorded_share(context, found["Id"])
+            spec = good_states.find_spec(context.state, found["Id"])
+            host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, spec, found["Id"]), Failed)
+            held = holders.recorded_bytes(context, found["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
-            start_guarded(context, found["Id"], key_of(spec) if spec else "")
-        lifecycle.set_policy(context, found, mount_sources.policy(found, args.restart))
+            start_guarded(context, found["Id"], configuration_key(spec) if spec else "")
+        lifecycle.set_policy(context, found, mount_sources.restart_policy(found, args.restart))
         return {}
 
 
@@ -87,14 +87,14 @@ def start_guarded(context: Context, container_id: str, key: str) -> None:
     bindings = container["HostConfig"].get("PortBindings") or {}
     ports = tuple(f"{row['HostPort']}:0" for rows in bindings.values() for row in rows or ())
     try:
-        compile_caches.before_start(context, container)
-        server_key.link(context.state, container)
+        compile_caches.prepare_start(context, container)
+        server_key.update_link(context.state, container)
         context.guards.begin(context.machine, context.state, context.run_id, container, key=key)
         lifecycle.start(context, container_id)
     except (APIError, SparkwrightError, OSError) as error:
         context.guards.end()
         if isinstance(error, APIError):
-            raise containers.refused_start(error, client, ports) from None
+            raise containers.start_error(error, client, ports) from None
         raise
     context.guards.runs(containers.inspect(client, container_id) or {})
 
@@ -119,23 +119,23 @@ class WaitReady(Module["WaitReady.Args"]):
     class Args:
         name: str = arg("the container's name")
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
-        timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_S)
+        timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        client, first = context.docker(), replacement.current(context, args.name)
-        if not first:
+        client, container = context.docker(), replacement.find_current(context, args.name)
+        if not container:
             raise Failed(f"there is no container {args.name}.")
-        args = replace(args, name=replacement.name_of(first))
-        engine = container_labels.engine_of_container(first)
-        restarts, started_s = first["RestartCount"], time.monotonic()
+        args = replace(args, name=replacement.name_of(container))
+        engine = container_labels.engine_of_container(container)
+        restarts, started_s = container["RestartCount"], time.monotonic()
         while True:
-            now = containers.inspect(client, args.name)
-            if now is None or not now["State"]["Running"] or now["RestartCount"] != restarts:
-                return self._failed_start(args, now, engine.log, context)
-            answer = http_probe.ask(args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_s))
+            current = containers.inspect(client, args.name)
+            if current is None or not current["State"]["Running"] or current["RestartCount"] != restarts:
+                return self._failed_start_result(args, current, engine.log, context)
+            answer = http_probe.send_request(args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_s))
             waited_s = time.monotonic() - started_s
             if answer.status == 200:
-                seconds = Running(now, {}).age_s
+                seconds = RunningContainer(current, {}).age_s
                 data = {"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
                 return Result(msg=f"after {seconds:.0f} s", data=data)
             if waited_s > args.timeout_s:
@@ -144,9 +144,9 @@ class WaitReady(Module["WaitReady.Args"]):
             self._tell(args, engine.log, context, waited_s)
             time.sleep(POLL_S)
 
-    def _tell(self, args: Args, book: LogBook, context: Context, waited_s: float) -> None:
+    def _tell(self, args: Args, book: LogFormat, context: Context, waited_s: float) -> None:
         """Report the stage and the progress of the start."""
-        state = self._state(args.name, book, context)
+        state = self._read_state(args.name, book, context)
         context.guards.stage(state.stage or "starting")
         done = book.stage_names.index(state.stage) + 1 if state.stage else 0
         if state.stage == "weights" and state.shards[1]:
@@ -155,23 +155,23 @@ class WaitReady(Module["WaitReady.Args"]):
             context.progress(done, len(book.stages), text=f"{state.stage or 'starting'}, {waited_s:.0f} s")
 
     @staticmethod
-    def _state(name: str, book: LogBook, context: Context) -> EngineState:
-        return read(log_reader.end(context.docker(), name, log_reader.END_LINES), book)
+    def _read_state(name: str, book: LogFormat, context: Context) -> EngineState:
+        return read_log(log_reader.read_tail(context.docker(), name, log_reader.TAIL_LINES), book)
 
-    def _failed_start(self, args: Args, now: dict[str, Any] | None, book: LogBook, context: Context) -> Result:
+    def _failed_start_result(self, args: Args, now: dict[str, Any] | None, book: LogFormat, context: Context) -> Result:
         if now is None:
             return Result(failed=True, msg=f"container {args.name} disappeared while starting.")
-        state = self._state(args.name, book, context)
+        state = self._read_state(args.name, book, context)
         code = now["State"]["ExitCode"]
-        how = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
+        exit_reason = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
         why = state.failure.value or "no known reason in its log."
-        lines = [line.rstrip() for line in log_reader.last_lines(context.docker(), args.name, 200) if line.strip()]
+        lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), args.name, 200) if line.strip()]
         data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
-        return Result(failed=True, msg=f"the engine exited ({how}): {why}", data=data)
+        return Result(failed=True, msg=f"the engine exited ({exit_reason}): {why}", data=data)
 
-    def _late(self, args: Args, book: LogBook, context: Context) -> Result:
-        state = self._state(args.name, book, context)
-        lines = log_reader.last_lines(context.docker(), args.name, EVIDENCE_LINES)
+    def _late(self, args: Args, book: LogFormat, context: Context) -> Result:
+        state = self._read_state(args.name, book, context)
+        lines = log_reader.read_last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
         return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})
 
@@ -190,14 +190,14 @@ class CrashLoop(Module["CrashLoop.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        most: int = arg("restarts allowed before it counts as a loop", default=MOST)
-        within_s: float = arg("period over which restarts are counted, seconds", default=WITHIN_S)
+        most: int = arg("restarts allowed before it counts as a loop", default=MAX_RESTARTS)
+        within_s: float = arg("period over which restarts are counted, seconds", default=WINDOW_S)
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)
         if container is None:
             return Result(msg="no server", data={"broken": False})
-        why = inspect(container, context, most=args.most, within_s=args.within_s)
+        why = check_and_record(container, context, max_restarts=args.most, window_s=args.within_s)
         restarts = int(container.get("RestartCount", 0))
         if not why:
             return Result(msg=f"{restarts} restarts since its start", data={"broken": False, "restarts": restarts})
@@ -217,7 +217,7 @@ class BrokenLoop(Failed):
 
 
 #: verdicts of `smoke_test` that a stale cache may cause
-SLOW = ("regression", "misconfigured")
+SLOW_VERDICTS = ("regression", "misconfigured")
 
 
 class MoveCacheAside(Module["MoveCacheAside.Args"]):
@@ -239,23 +239,23 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         fix: str = arg("what to do if nothing can be tried here", default="")
         verdict: str = arg("the verdict of the throughput test", default="")
         tok_per_s: float | None = arg("the measured rate", default=None)
-        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_S)
+        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        found = containers.inspect(context.docker(), args.name) or {}
-        if args.verdict not in SLOW or not found or not compile_caches.started_warm(context, found):
+        container = containers.inspect(context.docker(), args.name) or {}
+        if args.verdict not in SLOW_VERDICTS or not container or not compile_caches.is_warm_start(context, container):
             raise Failed(args.why, fix=args.fix)
-        return self._move_aside(args, found, context)
+        return self._move_aside(args, container, context)
 
-    def _move_aside(self, args: Args, found: dict[str, Any], context: Context) -> Result:
-        holders.before_stop(context, found)
-        lifecycle.stop(context, found, args.stop_timeout_s)
-        key = compile_caches.mounted(found)
-        aside = compile_caches.move_aside(context, found, args.why)
+    def _move_aside(self, args: Args, container: dict[str, Any], context: Context) -> Result:
+        holders.record_stop(context, container)
+        lifecycle.stop(context, container, args.stop_timeout_s)
+        key = compile_caches.mounted_key(container)
+        aside = compile_caches.move_aside(context, container, args.why)
         if aside is None:
             raise Failed(args.why, fix=args.fix)
         why = f"{args.why} It had started with a compile cache, now in {aside}"
-        history.append(context, "cache moved aside", container_id=found["Id"], why=why)
+        history.append(context, "cache moved aside", container_id=container["Id"], why=why)
         data = {"tok_per_s": args.tok_per_s, "aside": str(aside)}
         change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)
         return Result(changed=True, diff=[change], msg="stopped; the next start compiles from scratch", data=data)

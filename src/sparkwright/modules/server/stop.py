@@ -17,14 +17,14 @@ from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states, history
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 if TYPE_CHECKING:
     from sparkwright.host.gateway.server_operations import Gateway
 
 
 @dataclass(frozen=True, slots=True)
-class StopAndKeepFound:
+class StopAndKeepState:
     """The server's container, and the one that was stopped and kept earlier."""
 
     #: its inspect; empty when there is none
@@ -33,7 +33,7 @@ class StopAndKeepFound:
     previous: dict[str, Any]
 
 
-class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepFound]):
+class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     """Stop the server, and keep it as NAME-previous without a restart policy.
 
     The server is the container NAME; if there is none, the last verified server of the host, under another recipe's
@@ -50,35 +50,35 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepFound]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_S)
+        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
 
-    def read(self, args: Args, context: Context) -> StopAndKeepFound:
-        return StopAndKeepFound(replacement.current(context, args.name), replacement.kept(context, args.name))
+    def read(self, args: Args, context: Context) -> StopAndKeepState:
+        return StopAndKeepState(replacement.find_current(context, args.name), replacement.find_kept(context, args.name))
 
-    def differences(self, args: Args, found: StopAndKeepFound) -> list[Change]:
+    def differences(self, args: Args, found: StopAndKeepState) -> list[Change]:
         if not found.current:
             return []
-        now, kept = replacement.name_of(found.current), args.name + containers.PREVIOUS
-        return [Change("container", f"{now} ({found.current['State']['Status']})", f"{kept} (stopped)")]
+        name, kept_name = replacement.name_of(found.current), args.name + containers.PREVIOUS_SUFFIX
+        return [Change("container", f"{name} ({found.current['State']['Status']})", f"{kept_name} (stopped)")]
 
-    def describe(self, args: Args, found: StopAndKeepFound) -> dict[str, Any]:
-        return {"previous": args.name + containers.PREVIOUS if found.current or found.previous else ""}
+    def describe(self, args: Args, found: StopAndKeepState) -> dict[str, Any]:
+        return {"previous": args.name + containers.PREVIOUS_SUFFIX if found.current or found.previous else ""}
 
-    def act(self, args: Args, found: StopAndKeepFound, changes: list[Change], context: Context) -> dict[str, Any]:
-        now, kept = replacement.name_of(found.current), args.name + containers.PREVIOUS
-        container_labels.guarded(context, found.current)
-        good = good_states.last(context.state)
-        holders.before_stop(context, found.current)
+    def act(self, args: Args, found: StopAndKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
+        name, kept_name = replacement.name_of(found.current), args.name + containers.PREVIOUS_SUFFIX
+        container_labels.require_ours(context, found.current)
+        good = good_states.load_last(context.state)
+        holders.record_stop(context, found.current)
         if found.previous and found.current["Id"] != good.get("container_id"):
             lifecycle.remove(context, found.current, args.stop_timeout_s)
-            return {"msg": f"removed an unfinished {now}; {replacement.name_of(found.previous)} is still kept"}
+            return {"msg": f"removed an unfinished {name}; {replacement.name_of(found.previous)} is still kept"}
         if found.previous:
-            lifecycle.discard(context, found.previous["Id"])
+            lifecycle.force_remove(context, found.previous["Id"])
         _record_stopped(context, found.current, args.name)
         lifecycle.set_policy(context, found.current, "no")
         lifecycle.stop(context, found.current, args.stop_timeout_s)
-        lifecycle.rename(context, found.current, kept)
-        return {"msg": f"stopped, kept as {kept}"}
+        lifecycle.rename(context, found.current, kept_name)
+        return {"msg": f"stopped, kept as {kept_name}"}
 
 
 class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
@@ -93,7 +93,7 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_S)
+        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}
@@ -111,8 +111,8 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     def run(self, args: Args, context: Context) -> Result:
         found = self.read(args, context)
         if found and not context.check:
-            container_labels.guarded(context, found)
-            holders.before_stop(context, found)
+            container_labels.require_ours(context, found)
+            holders.record_stop(context, found)
             _record_restarted(context, found)
         return super().run(args, context)
 
@@ -142,29 +142,29 @@ class WaitExited(Module["WaitExited.Args"]):
         timeout_s: float = arg("how long its processes may take to exit, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        stopped = holders.stopped_now(context)
+        stopped = holders.read_own_stop(context)
         if context.check or not stopped.get("id"):
             return Result(msg="nothing was stopped", data={"waited_s": 0.0})
         started_s = time.monotonic()
         while True:
-            left = _left(stopped["id"], context)
+            remaining = _describe_remaining(stopped["id"], context)
             waited_s = time.monotonic() - started_s
-            if not left:
+            if not remaining:
                 return Result(msg="", data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s:
                 fix = "Only a reboot ends a process stuck in the driver; see `dmesg | tail` on the host."
-                what = f"after {waited_s:.0f} s there is still {', '.join(left)}"
-                raise Failed(f"{args.name} is stopped, but {what}.", fix=fix)
-            context.progress(0, len(left), text=f"waiting for {left[0]} to exit")
+                problem = f"after {waited_s:.0f} s there is still {', '.join(remaining)}"
+                raise Failed(f"{args.name} is stopped, but {problem}.", fix=fix)
+            context.progress(0, len(remaining), text=f"waiting for {remaining[0]} to exit")
             time.sleep(POLL_S)
 
 
-def _left(container_id: str, context: Context) -> list[str]:
+def _describe_remaining(container_id: str, context: Context) -> list[str]:
     """Return descriptions of what is left of a container: the container itself, and its processes."""
-    found: dict[str, Any] | None = containers.inspect(context.docker(), container_id)
-    running = ["the container, running"] if found is not None and found["State"]["Running"] else []
+    container: dict[str, Any] | None = containers.inspect(context.docker(), container_id)
+    running = ["the container, running"] if container is not None and container["State"]["Running"] else []
     return running + [
-        f"process {pid}" for pid in ([] if context.machine.root else gpu_processes.processes_of(container_id))
+        f"process {pid}" for pid in ([] if context.machine.root else gpu_processes.list_container_pids(container_id))
     ]
 
 
@@ -188,7 +188,7 @@ class Drain(Module["Drain.Args"]):
     class Args:
         name: str = arg("the container's name")
         drain_s: float = arg(
-            "how long to wait for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_S
+            "how long to wait for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_TIMEOUT_S
         )
         gateways: list[dict[str, Any]] = arg(
             "the gateways in front of this host: name, address, port, tls, and server (its name there)",
@@ -197,87 +197,96 @@ class Drain(Module["Drain.Args"]):
         interim: str = arg("the interim server that answers during the replacement; empty: none", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        container = replacement.current(context, args.name)
-        runs = bool(container) and bool(container["State"]["Running"])
-        if context.check and runs:
-            running = _of_container(container, context)()
-            return Result(msg=_cost(running, context, args.interim), data={"running": running, "waited_s": 0.0})
-        gateways = _drained(args.gateways, context) if args.gateways and not context.check else []
-        if not runs:
-            _rest(gateways, context)
+        container = replacement.find_current(context, args.name)
+        is_running = bool(container) and bool(container["State"]["Running"])
+        if context.check and is_running:
+            running = _request_counter(container, context)()
+            return Result(
+                msg=_describe_cost(running, context, args.interim), data={"running": running, "waited_s": 0.0}
+            )
+        gateways = _drain_gateways(args.gateways, context) if args.gateways and not context.check else []
+        if not is_running:
+            _pause_checks(gateways, context)
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
-        started_s, running_requests = time.monotonic(), _of_container(container, context)
+        started_s, running_requests = time.monotonic(), _request_counter(container, context)
         while True:
-            running = _both(running_requests(), gateways, context)
+            running = _max_requests(running_requests(), gateways, context)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
             context.progress(0, running, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
             time.sleep(min(DRAIN_POLL_S, max(0.0, args.drain_s - waited_s)))
-        _rest(gateways, context)
+        _pause_checks(gateways, context)
         if running and gateways:
-            history.append(context, "requests cut", why=_ended(running, waited_s))
-        return Result(msg=_ended(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
+            history.append(context, "requests cut", why=_describe_drain(running, waited_s))
+        return Result(msg=_describe_drain(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
 
 
-def _drained(given: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
+def _drain_gateways(rows: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
     """Drain this host at its gateways and return them; whatever a gateway did not do is noted."""
     from sparkwright.host.gateway import drain_record
     from sparkwright.host.gateway.server_operations import Gateway
 
-    gateways = [Gateway.of(row) for row in given]
+    gateways = [Gateway.of(row) for row in rows]
     for problem in drain_record.drain(context.state, gateways, context.run_id):
         context.note(f"{problem}.")
     return gateways
 
 
-def _rest(gateways: Sequence[Gateway], context: Context) -> None:
+def _pause_checks(gateways: Sequence[Gateway], context: Context) -> None:
     """Make the gateways stop checking the server."""
     if gateways:
         from sparkwright.host.gateway import drain_record
 
-        drain_record.rest(context.state, gateways)
+        drain_record.pause_checks(context.state, gateways)
 
 
-def _both(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
+def _max_requests(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
     """Return the requests by the server's own count, or by its gateways' if that is larger: one may queue before the server."""
     if not gateways:
         return running
     from sparkwright.host.gateway import drain_record
 
-    there = drain_record.running(context.state, gateways)
-    return there or running if running is None else max(running, there)
+    at_gateways = drain_record.count_running_requests(context.state, gateways)
+    return at_gateways or running if running is None else max(running, at_gateways)
 
 
-def _of_container(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
+def _request_counter(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
     """Return a function that returns the number of requests this server is processing; None if unknown."""
     url = containers.url_of(container)
-    engine, key = container_labels.engine_of_container(container), server_key.of_container(context.state, container)
-    return lambda: requests_of(engine, url, key)
+    engine, key = (
+        container_labels.engine_of_container(container),
+        server_key.read_container_key(context.state, container),
+    )
+    return lambda: count_requests(engine, url, key)
 
 
-def requests_of(engine: Engine, url: str, key: str) -> int | None:
+def count_requests(engine: Engine, url: str, key: str) -> int | None:
     """Return the number of requests that a server runs or queues; None if its metrics do not report it."""
-    busy = http_probe.busy_requests(http_probe.read_counters(engine.http, url, key)[0]) if url else None
+    busy = http_probe.count_active_requests(http_probe.read_counters(engine.http, url, key)[0]) if url else None
     return None if busy is None else int(busy)
 
 
-def _ended(running: int | None, waited_s: float) -> str:
+def _describe_drain(running: int | None, waited_s: float) -> str:
     if running is None:
         return "number of running requests unknown; they are aborted"
     if running == 0:
         return "no requests running" + (f", after {waited_s:.1f} s" if waited_s >= 0.5 else "")
-    return f"{count(running, 'request')} aborted after {waited_s:.0f} s"
+    return f"{format_count(running, 'request')} aborted after {waited_s:.0f} s"
 
 
-def _cost(running: int | None, context: Context, interim: str = "") -> str:
-    now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
+def _describe_cost(running: int | None, context: Context, interim: str = "") -> str:
+    current = (
+        f"{format_count(running, 'request')} running now"
+        if running is not None
+        else "number of running requests unknown"
+    )
     if interim:
-        return f"{interim} answers meanwhile; {now}"
-    ready_s = (good_states.last(context.state).get("measured") or {}).get("ready_s")
+        return f"{interim} answers meanwhile; {current}"
+    ready_s = (good_states.load_last(context.state).get("measured") or {}).get("ready_s")
     unknown = "for an unknown time (no start measured yet)"
-    long = unknown if ready_s is None else f"for about {units.about(ready_s)} (last start)"
-    return f"server down {long}; {now}"
+    duration = unknown if ready_s is None else f"for about {units.format_rough_duration(ready_s)} (last start)"
+    return f"server down {duration}; {current}"
 
 
 def _record_stopped(context: Context, container: dict[str, Any], attempt: str) -> None:
@@ -291,15 +300,17 @@ def _record_stopped(context: Context, container: dict[str, Any], attempt: str) -
 
 def _record_restarted(context: Context, container: dict[str, Any]) -> None:
     """Record a server that is about to be restarted. A verified one is recorded as running, even if it is stopped."""
-    verified = container["Id"] == good_states.last(context.state).get("container_id")
+    verified = container["Id"] == good_states.load_last(context.state).get("container_id")
     _write_previous(context, container, {"running": True} if verified else {})
 
 
-def _write_previous(context: Context, container: dict[str, Any], more: dict[str, Any]) -> None:
-    known, good = context.state.read("previous") or {}, good_states.last(context.state)
-    now = containers.identity(container)
-    if now["policy"] == "no" and now["id"] == good.get("container_id"):  # removed since it was verified with one
-        now["policy"] = good["spec"]["restart"]
-    if known.get("id") == container["Id"]:  # a run that was cut off had begun to change these: its record is right
-        now = {key: known.get(key, value) for key, value in now.items()}
-    context.state.write("previous", {**now, **more, "run": context.run_id})
+def _write_previous(context: Context, container: dict[str, Any], extra: dict[str, Any]) -> None:
+    recorded, good = context.state.read("previous") or {}, good_states.load_last(context.state)
+    identity = containers.identity(container)
+    if identity["policy"] == "no" and identity["id"] == good.get(
+        "container_id"
+    ):  # removed since it was verified with one
+        identity["policy"] = good["spec"]["restart"]
+    if recorded.get("id") == container["Id"]:  # a run that was cut off had begun to change these: its record is right
+        identity = {key: recorded.get(key, value) for key, value in identity.items()}
+    context.state.write("previous", {**identity, **extra, "run": context.run_id})

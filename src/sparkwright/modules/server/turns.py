@@ -13,12 +13,12 @@ from sparkwright.host.containers import compile_caches, container_labels, contai
 from sparkwright.host.gateway import interim
 from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.memory import holders, memory_fit
-from sparkwright.host.memory.memory_fit import Server
+from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import good_states, turns
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.units import gib
+from sparkwright.units import format_gib
 
 
 class Turn(Module["Turn.Args"]):
@@ -38,53 +38,55 @@ class Turn(Module["Turn.Args"]):
         servers: list[dict[str, Any]] = arg("all servers that take turns, as in `host.turns`")
 
     def run(self, args: Args, context: Context) -> Result:
-        found = {server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers}
-        running = [name for name, value in found.items() if value and value["State"]["Running"]]
-        awake = turns.awake(context.state)
-        if awake not in found:
-            awake = next(iter(running), next(iter(found)))
+        inspected = {
+            server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers
+        }
+        running = [name for name, value in inspected.items() if value and value["State"]["Running"]]
+        awake = turns.awake_server(context.state)
+        if awake not in inspected:
+            awake = next(iter(running), next(iter(inspected)))
         others = [server for server in args.servers if server["name"] in running and server["name"] != args.name]
         if len(others) > 1:
             names = " and ".join(other["name"] for other in others)
             raise Failed(f"{names} run at the same time, and take turns.", fix="Stop one with `docker stop`.")
         others = others or [server for server in args.servers if server["name"] == awake != args.name]
-        own, good = found[args.name], good_states.last(context.state)
+        own, good = inspected[args.name], good_states.load_last(context.state)
         data = {
             "asleep": awake != args.name,
             "running": args.name in running,
             "proved": bool(own) and own["Id"] == good.get("container_id"),
             "awake": awake,
             "interrupted": any(name != awake for name in running),
-            "other": _other(others[0], found, context) if others else {"name": "", "running": False},
+            "other": _other_server(others[0], inspected, context) if others else {"name": "", "running": False},
         }
-        return Result(msg=_sentence(args.name, data, own), data=data)
+        return Result(msg=_describe_turn(args.name, data, own), data=data)
 
 
-def _other(server: Mapping[str, Any], found: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    container = found[server["name"]]
-    good = good_states.last(context.state.of_server(server["name"]))
-    about = {key: good.get(key) or {} for key in ("spec", "model", "serve")}
+def _other_server(server: Mapping[str, Any], inspected: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    container = inspected[server["name"]]
+    good = good_states.load_last(context.state.for_server(server["name"]))
+    recorded = {key: good.get(key) or {} for key in ("spec", "model", "serve")}
     url = containers.url_of(container) if container else ""
     running = bool(container) and bool(container["State"]["Running"])
-    kept = bool(container) and container["Id"] == good.get("container_id")
-    return {**about, **server, "running": running, "proved": kept, "base_url": url}
+    is_last_verified = bool(container) and container["Id"] == good.get("container_id")
+    return {**recorded, **server, "running": running, "proved": is_last_verified, "base_url": url}
 
 
-def _sentence(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+def _describe_turn(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     if not data["asleep"]:
-        also = f", and {data['other']['name']} runs: a switch was interrupted" if data["interrupted"] else ""
-        return f"it is the turn of {name}{also}"
+        interruption = f", and {data['other']['name']} runs: a switch was interrupted" if data["interrupted"] else ""
+        return f"it is the turn of {name}{interruption}"
     if data["running"]:
         return f"{name} runs, and it is the turn of {data['awake']}: a switch was interrupted"
     if not data["proved"]:
         return f"{name} is asleep and was never verified: it is the turn of {data['awake']}"
-    ended_s = containers.moment(str((own.get("State") or {}).get("FinishedAt") or ""))
-    since = f" (since {units.moment(ended_s, units.MINUTE)})" if ended_s else ""
+    ended_s = containers.parse_time(str((own.get("State") or {}).get("FinishedAt") or ""))
+    since = f" (since {units.format_time(ended_s, units.MINUTE_FORMAT)})" if ended_s else ""
     return f"{name} is asleep{since}: it is the turn of {data['awake']}"
 
 
 @dataclass(frozen=True, slots=True)
-class TakeTurnFound:
+class TakeTurnState:
     """The recorded turn."""
 
     #: name of the container that is to be awake
@@ -93,7 +95,7 @@ class TakeTurnFound:
     servers: tuple[str, ...]
 
 
-class TakeTurn(StateModule["TakeTurn.Args", TakeTurnFound]):
+class TakeTurn(StateModule["TakeTurn.Args", TakeTurnState]):
     """Record which of the servers that take turns in memory is to be awake; all others are asleep.
 
     Use it before one is stopped for the other: if the run is interrupted later, the next command and the health check rely
@@ -107,21 +109,21 @@ class TakeTurn(StateModule["TakeTurn.Args", TakeTurnFound]):
         name: str = arg("the container that will be awake")
         servers: list[dict[str, Any]] = arg("all servers that take turns, as in `host.turns`")
 
-    def read(self, args: Args, context: Context) -> TakeTurnFound:
-        return TakeTurnFound(turns.awake(context.state), tuple(turns.names(context.state)))
+    def read(self, args: Args, context: Context) -> TakeTurnState:
+        return TakeTurnState(turns.awake_server(context.state), tuple(turns.list_servers(context.state)))
 
-    def differences(self, args: Args, found: TakeTurnFound) -> list[Change]:
+    def differences(self, args: Args, found: TakeTurnState) -> list[Change]:
         names = tuple(server["name"] for server in args.servers)
         changes = [Change("awake", found.awake or None, args.name)] if found.awake != args.name else []
         if {*found.servers} != {*names}:
             changes.append(Change("take turns", list(found.servers) or None, list(names)))
         return changes
 
-    def describe(self, args: Args, found: TakeTurnFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: TakeTurnState) -> dict[str, Any]:
         return {"awake": args.name}
 
-    def act(self, args: Args, found: TakeTurnFound, changes: list[Change], context: Context) -> dict[str, Any]:
-        turns.give(context.state, args.name, [server["name"] for server in args.servers], context.run_id)
+    def act(self, args: Args, found: TakeTurnState, changes: list[Change], context: Context) -> dict[str, Any]:
+        turns.set_awake(context.state, args.name, [server["name"] for server in args.servers], context.run_id)
         return {}
 
 
@@ -155,75 +157,84 @@ class InterimFits(Module["InterimFits.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         name = str(args.spec["name"])
-        data = {"fits": False, "name": interim.container_of(name), "spec": _spec(args), "base_url": _url(args.port)}
+        data = {
+            "fits": False,
+            "name": interim.container_name(name),
+            "spec": _build_spec(args),
+            "base_url": _base_url(args.port),
+        }
         gateways = [Gateway.of(gateway) for gateway in args.gateways]
-        if not containers.running(context.docker(), name):
+        if not containers.is_running(context.docker(), name):
             return Result(msg="no server is running that it could stand in for", data=data)
         if args.swap == "auto" and not args.alone:
             return Result(msg=f"not needed: other hosts serve {args.served_name} meanwhile", data=data)
-        if why := _why_not(args, gateways, context):
+        if reason := _explain_unfit(args, gateways, context):
             if args.swap != "beside":
-                return Result(msg=f"replaced in place: {why}", data=data)
+                return Result(msg=f"replaced in place: {reason}", data=data)
             fix = "With `swap: auto` under `vars:` of the host it is replaced in place."
-            msg = f"`swap: beside`: no second server beside {name}: {why}."
+            msg = f"`swap: beside`: no second server beside {name}: {reason}."
             return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=fix, data=data)
         if not context.check:
-            interim.remember(context, name, gateways)
+            interim.save_record(context, name, gateways)
         msg = f"{data['name']} on port {args.port} takes the requests meanwhile"
         return Result(msg=msg, data={**data, "fits": True})
 
 
-def _why_not(args: InterimFits.Args, gateways: Sequence[Gateway], context: Context) -> str:
+def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context: Context) -> str:
     if args.spec.get("network") == "host":
         return "on the host's network (`network: host`) two servers cannot have ports of their own"
     return (
-        _name(args, context)
-        or _memory(args, context)
-        or _port(args, context)
-        or interim.why_not(context.state, gateways, args.served_name)
+        _check_name(args, context)
+        or _check_memory(args, context)
+        or _check_port(args, context)
+        or interim.check_routing(context.state, gateways, args.served_name)
     )
 
 
-def _name(args: InterimFits.Args, context: Context) -> str:
-    held = containers.inspect(context.docker(), interim.container_of(str(args.spec["name"])))
-    return f"container {container_labels.holder(context, held)}" if held else ""
+def _check_name(args: InterimFits.Args, context: Context) -> str:
+    existing = containers.inspect(context.docker(), interim.container_name(str(args.spec["name"])))
+    return f"container {container_labels.describe_holder(context, existing)}" if existing else ""
 
 
-def _memory(args: InterimFits.Args, context: Context) -> str:
-    server = Server.of(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
-    found = memory_fit.of(context, server, args.reserve_gib)
-    if not found.of("server"):
-        return memory_fit.UNKNOWN
-    need = found.need_bytes
+def _check_memory(args: InterimFits.Args, context: Context) -> str:
+    server = PlannedServer.of(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
+    budget = memory_fit.compute_budget(context, server, args.reserve_gib)
+    if not budget.of("server"):
+        return memory_fit.UNKNOWN_ENGINE_MEMORY
+    need = budget.need_bytes
     available = context.machine.meminfo()["MemAvailable"]
     if available < need:
-        return f"{gib(available)} GiB available beside it, {gib(need)} GiB needed"
-    later = available + (holders.of_server(str(args.spec["name"]), context) or 0)
-    both = need + found.of("server")
-    return "" if later >= both else f"{gib(later)} GiB for it and the new server, {gib(both)} GiB needed"
+        return f"{format_gib(available)} GiB available beside it, {format_gib(need)} GiB needed"
+    available_later = available + (holders.server_bytes(str(args.spec["name"]), context) or 0)
+    needed_for_both = need + budget.of("server")
+    return (
+        ""
+        if available_later >= needed_for_both
+        else f"{format_gib(available_later)} GiB for it and the new server, {format_gib(needed_for_both)} GiB needed"
+    )
 
 
-def _port(args: InterimFits.Args, context: Context) -> str:
+def _check_port(args: InterimFits.Args, context: Context) -> str:
     if not args.port:
         return "the server publishes no port"
-    holder = containers.who_listens(context.docker(), args.port)
+    holder = containers.describe_port_holder(context.docker(), args.port)
     return f"port {args.port} is in use by {holder}" if holder else ""
 
 
-def _spec(args: InterimFits.Args) -> dict[str, Any]:
+def _build_spec(args: InterimFits.Args) -> dict[str, Any]:
     """Return the spec of the same server on another port, without automatic restarts."""
     spec = ContainerSpec.from_json(args.spec)
-    ports = tuple(_moved(port, args.port) for port in spec.ports[:1])
-    return dataclasses.replace(spec, name=interim.container_of(spec.name), restart="no", ports=ports).to_json()
+    ports = tuple(_replace_port(port, args.port) for port in spec.ports[:1])
+    return dataclasses.replace(spec, name=interim.container_name(spec.name), restart="no", ports=ports).to_json()
 
 
-def _moved(published: str, port: int) -> str:
+def _replace_port(published: str, port: int) -> str:
     """Return "ADDRESS:PORT:INSIDE" or "PORT:INSIDE" with another port of the host."""
     address, inside = published.rsplit(":", 2)[:-2], published.rpartition(":")[2]
     return ":".join([*address, str(port), inside])
 
 
-def _url(port: int) -> str:
+def _base_url(port: int) -> str:
     return f"http://127.0.0.1:{port}"
 
 
@@ -251,15 +262,17 @@ class InterimServes(Module["InterimServes.Args"]):
             return Result(changed=True, diff=diff, data={"serving": False})
         context.guards.verified()
         if container := containers.inspect(context.docker(), args.name):
-            compile_caches.verified(context, container)
-        why = interim.serve(context.state, gateways)
-        if not why:
+            compile_caches.save_verified(context, container)
+        reason = interim.start_serving(context.state, gateways)
+        if not reason:
             names = ", ".join(gateway.name for gateway in gateways)
             return Result(changed=True, diff=diff, msg=f"gets requests from {names}", data={"serving": True})
         if args.swap == "beside":
-            raise Failed(f"{args.name} cannot take the requests: {why}.", fix="Open its port for the gateway's host.")
-        context.note(f"{args.name} cannot take the requests: {why}. The server is replaced in place.")
-        return Result(msg=f"replaced in place: {why}", data={"serving": False})
+            raise Failed(
+                f"{args.name} cannot take the requests: {reason}.", fix="Open its port for the gateway's host."
+            )
+        context.note(f"{args.name} cannot take the requests: {reason}. The server is replaced in place.")
+        return Result(msg=f"replaced in place: {reason}", data={"serving": False})
 
 
 class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
@@ -274,20 +287,20 @@ class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container that it replaced")
-        drain_s: float = arg("how long its requests may take to finish, seconds", default=defaults.DRAIN_S)
+        drain_s: float = arg("how long its requests may take to finish, seconds", default=defaults.DRAIN_TIMEOUT_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return interim.kept(context.state)
+        return interim.load_record(context.state)
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
-        return [Change("container", interim.container_of(args.name), None)] if found else []
+        return [Change("container", interim.container_name(args.name), None)] if found else []
 
     def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
         return {"gone": not found}
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
         gateways = [Gateway.of(gateway) for gateway in found["gateways"]]
-        gone, message = interim.end(context, args.name, gateways, args.drain_s)
+        gone, message = interim.drain_and_remove(context, args.name, gateways, args.drain_s)
         if not gone:
             context.note(f"{message}.")
         return {"gone": gone, "msg": message}

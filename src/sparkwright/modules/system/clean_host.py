@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.caches import FOLDER as CACHES_FOLDER
+from sparkwright.engines.caches import HOST_FOLDER as CACHES_FOLDER
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import schedule
 from sparkwright.host.containers import (
@@ -28,7 +28,7 @@ from sparkwright.modules.system.health_timer import CRONTAB, HealthTimer
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, arg
 
-CACHE = "compile cache"
+CACHE_KIND = "compile cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CleanHostState:
     """The objects that sparkwright put on the host."""
 
     items: tuple[Item, ...]
@@ -59,7 +59,7 @@ class Found:
         return {item.name: item.image_id for item in self.items if item.image_id}
 
 
-class CleanHost(StateModule["CleanHost.Args", Found]):
+class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
     """List what sparkwright put on a host, with sizes, and remove what is outside its own folders.
 
     Removed: previous containers kept for a rollback, containers of the lab, compile caches, files kept in model folders for
@@ -80,34 +80,40 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
         models: bool = arg("remove the models' files too", default=False)
         images: bool = arg("remove the images too", default=False)
 
-    def read(self, args: Args, context: Context) -> Found:
-        rows = [*_containers(args, context)]
-        going = {row.name for row in rows if row.kind == "container" and not row.kept}
-        rows += [*_caches(context, going), *_images(args, context, going), *_models(args, context, going)]
-        rows += _kept_beside_models(context)
-        if lines := image_transfer.lines_left(context):
-            rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {lines}"))
-        rows += [*_timers(context), *_folders(context, going)]
-        living = (run.name for run in context.state.runs() if run.name != context.run_id and journal.lives(run))
-        return Found(tuple(rows), next(living, ""))
+    def read(self, args: Args, context: Context) -> CleanHostState:
+        rows = [*_list_containers(args, context)]
+        removed_names = {row.name for row in rows if row.kind == "container" and not row.kept}
+        rows += [
+            *_list_caches(context, removed_names),
+            *_list_images(args, context, removed_names),
+            *_list_models(args, context, removed_names),
+        ]
+        rows += _list_kept_model_files(context)
+        if key_lines := image_transfer.count_key_lines(context):
+            rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {key_lines}"))
+        rows += [*_list_timers(context), *_list_folders(context, removed_names)]
+        other_runs = (
+            run.name for run in context.state.runs() if run.name != context.run_id and journal.is_running(run)
+        )
+        return CleanHostState(tuple(rows), next(other_runs, ""))
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
-        return [Change(item.kind, item.name, None) for item in found.items if not item.kept and item.kind in _REMOVE]
+    def differences(self, args: Args, found: CleanHostState) -> list[Change]:
+        return [Change(item.kind, item.name, None) for item in found.items if not item.kept and item.kind in _REMOVERS]
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        return {"items": [_shown(item) for item in found.items], "busy": found.busy}
+    def describe(self, args: Args, found: CleanHostState) -> dict[str, Any]:
+        return {"items": [_to_row(item) for item in found.items], "busy": found.busy}
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: CleanHostState, changes: list[Change], context: Context) -> dict[str, Any]:
         for change in changes:
             context.note(f"removing {change.field} {change.before}")
-            _REMOVE[change.field](found.images.get(change.before, change.before), context)
+            _REMOVERS[change.field](found.images.get(change.before, change.before), context)
         return {}
 
 
 # -- what is there -----------------------------------------------------------------------------------------------------
 
 
-def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
+def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
     """Yield the containers that sparkwright created: servers, previous ones kept for a rollback, those of the lab, helpers."""
     try:
         rows = context.docker().api.containers(all=True, size=True)
@@ -115,66 +121,73 @@ def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
         yield Item("container", "containers and images", None, f"unknown: {error.message}")
         return
     for row in sorted(rows, key=lambda row: row["Names"][0]):
-        found = containers.inspect(context.docker(), row["Id"])
-        if found is None or (mine := container_labels.identify(context, found)) is None:
+        container = containers.inspect(context.docker(), row["Id"])
+        if container is None or (identity := container_labels.identify(context, container)) is None:
             continue
-        name, size, lab = container_labels.name_of(found), row.get("SizeRw"), LAB_LABEL in (row.get("Labels") or {})
-        serves = (
-            mine.role in (container_labels.SERVER, container_labels.GATEWAY)
-            and not lab
-            and not container_labels.kept(context, found)
-            and not container_labels.never_started(context, found)
+        name, size, is_lab = (
+            container_labels.name_of(container),
+            row.get("SizeRw"),
+            LAB_LABEL in (row.get("Labels") or {}),
         )
-        kept = "--server removes it" if serves and not args.server else ""
+        is_serving = (
+            identity.role in (container_labels.SERVER, container_labels.GATEWAY)
+            and not is_lab
+            and not container_labels.is_kept_previous(context, container)
+            and not container_labels.is_unstarted_replacement(context, container)
+        )
+        kept = "--server removes it" if is_serving and not args.server else ""
         yield Item("container", name, size, kept)
 
 
-def _caches(context: Context, going: set[str]) -> Iterator[Item]:
+def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield the compile caches, except those of containers that remain."""
-    users = compile_caches.in_use_or_unknown(context)
-    for key in compile_caches.keys(context):
-        at, user = compile_caches.folder(context, key), users.get(key, "")
-        why = f"used by {user}" if user and user not in going else ""
-        yield Item(CACHE, str(at), own_folders.disk_bytes(at), why)
-    yield from _old_caches(context, going)
+    users = compile_caches.keys_possibly_in_use(context)
+    for key in compile_caches.list_keys(context):
+        folder, user = compile_caches.folder(context, key), users.get(key, "")
+        why = f"used by {user}" if user and user not in removed_names else ""
+        yield Item(CACHE_KIND, str(folder), own_folders.disk_bytes(folder), why)
+    yield from _list_old_caches(context, removed_names)
     trash = context.machine.home / container_files.TRASH
     if trash.is_dir():
-        yield Item(CACHE, str(trash), own_folders.disk_bytes(trash))
+        yield Item(CACHE_KIND, str(trash), own_folders.disk_bytes(trash))
 
 
-def _old_caches(context: Context, going: set[str]) -> Iterator[Item]:
+def _list_old_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield the caches that earlier versions kept."""
     try:
-        found = compile_caches.old_folders(context)
+        folders = compile_caches.old_folders(context)
     except SparkwrightError:
         return
-    for path, user in found.items():
+    for path, user in folders.items():
         yield Item(
-            CACHE, str(path), own_folders.disk_bytes(path), f"used by {user}" if user not in ("", *going) else ""
+            CACHE_KIND,
+            str(path),
+            own_folders.disk_bytes(path),
+            f"used by {user}" if user not in ("", *removed_names) else "",
         )
 
 
-def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
+def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield the images of the recipes' repositories."""
     if not args.repositories:
         return
     try:
-        found = PruneImages().read(PruneImages.Args(repositories=args.repositories), context).images
+        images = PruneImages().read(PruneImages.Args(repositories=args.repositories), context).images
         rows = context.docker().api.containers(all=True)
     except SparkwrightError:
         return
-    users = {row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in going}
-    for image in found:
+    users = {row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in removed_names}
+    for image in images:
         why = f"used by {users[image.id]}" if image.id in users else "" if args.images else "--images removes it"
         yield Item("image", image.names[0] if image.names else image.id, int(image.frees_bytes), why, image.id)
 
 
-def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
+def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield the files of models that were proved here."""
-    manifests = [manifest for manifest in Manifest.all(context.state) if model_folders.on_disk(manifest)]
+    manifests = [manifest for manifest in Manifest.all(context.state) if model_folders.removable_bytes(manifest)]
     unknown, mounts = "", list[tuple[str, Path]]()
     try:
-        mounts = list(own_folders.mounts(context, without=going)) if manifests else []
+        mounts = list(own_folders.iter_mounts(context, exclude=removed_names)) if manifests else []
     except SparkwrightError:
         unknown = "Docker does not say whether a container mounts it"
     for manifest in manifests:
@@ -184,43 +197,45 @@ def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator
         yield Item("model", str(manifest.folder), size, why if args.models else "--models removes it")
 
 
-def _kept_beside_models(context: Context) -> Iterator[Item]:
+def _list_kept_model_files(context: Context) -> Iterator[Item]:
     """Yield the files that a rollback or an interrupted download left in the folders of models."""
     for manifest in Manifest.all(context.state):
-        for path in (manifest.folder / model_folders.FOLDER, manifest.folder / model_folders.STAGING_FOLDER):
+        for path in (manifest.folder / model_folders.KEPT_FOLDER, manifest.folder / model_folders.STAGING_FOLDER):
             if path.is_dir() and not path.is_symlink():
                 yield Item("model files", str(path), own_folders.disk_bytes(path))
 
 
-def _timers(context: Context) -> Iterator[Item]:
+def _list_timers(context: Context) -> Iterator[Item]:
     """Yield units, the line of the crontab, linger, and the text for Prometheus."""
     if context.machine.sandbox:
         return
-    found = HealthTimer().read(HealthTimer.Args(state="absent"), context)
-    files = [path for scope in ("user", "system") for path in schedule.Place.of(scope, context).files if path.exists()]
-    files += [path for path in found.left if not path.is_relative_to(context.state.path)]
+    timer = HealthTimer().read(HealthTimer.Args(state="absent"), context)
+    files = [
+        path for scope in ("user", "system") for path in schedule.Scheduler.of(scope, context).files if path.exists()
+    ]
+    files += [path for path in timer.left if not path.is_relative_to(context.state.path)]
     yield from (Item("timer", str(path), own_folders.disk_bytes(path)) for path in files)
-    if schedule.CRON_MARK in found.standing[CRONTAB]:
+    if schedule.CRON_MARK in timer.standing[CRONTAB]:
         yield Item("timer", "crontab: the line of the health check")
-    if found.before.lingers:
-        yield Item("timer", f"linger of {found.place.user}, enabled for the health timer")
+    if timer.before.lingers:
+        yield Item("timer", f"linger of {timer.place.user}, enabled for the health timer")
 
 
-def _folders(context: Context, going: set[str]) -> Iterator[Item]:
+def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield sparkwright's own folders, with remaining key files listed apart."""
-    share, state = own_folders.of(context.machine.home)
+    share, state = own_folders.share_and_state(context.machine.home)
     caches = [context.machine.home / item for item in (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH)]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
         if path in caches:
             continue
         yield Item("folder", str(path), own_folders.disk_bytes(path))
-    kept = own_folders.files_in_use(context, without=going)
+    kept = own_folders.files_in_use(context, exclude=removed_names)
     size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in kept)
     yield Item("folder", str(state), size)
     yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in kept.items())
 
 
-def _shown(item: Item) -> dict[str, Any]:
+def _to_row(item: Item) -> dict[str, Any]:
     return {name: value for name, value in asdict(item).items() if name != "image_id"}
 
 
@@ -228,8 +243,8 @@ def _shown(item: Item) -> dict[str, Any]:
 
 
 def _remove_container(name: str, context: Context) -> None:
-    if found := containers.inspect(context.docker(), name):
-        lifecycle.remove(context, found, 60)
+    if container := containers.inspect(context.docker(), name):
+        lifecycle.remove(context, container, 60)
 
 
 def _remove_image(image_id: str, context: Context) -> None:
@@ -238,12 +253,12 @@ def _remove_image(image_id: str, context: Context) -> None:
 
 def _remove_model(name: str, context: Context) -> None:
     RemoveModel().run(RemoveModel.Args(dir=name), context)
-    own_folders.remove_empty(Path(name).parent, context.machine.home)
+    own_folders.remove_empty_folders(Path(name).parent, context.machine.home)
 
 
 def _remove_files(name: str, context: Context) -> None:
     shutil.rmtree(name, ignore_errors=True)
-    own_folders.remove_empty(Path(name).parent, context.machine.home)
+    own_folders.remove_empty_folders(Path(name).parent, context.machine.home)
 
 
 def _remove_cache(name: str, context: Context) -> None:
@@ -253,15 +268,15 @@ def _remove_cache(name: str, context: Context) -> None:
     elif path != context.machine.home / container_files.TRASH:
         container_files.discard(context, path)
     container_files.empty_trash(context)
-    own_folders.remove_empty(path.parent, context.machine.home)
+    own_folders.remove_empty_folders(path.parent, context.machine.home)
 
 
 #: removal by kind; `health_timer` removes the timer, and the folders are removed last, with the runtime
-_REMOVE: dict[str, Callable[[str, Context], None]] = {
+_REMOVERS: dict[str, Callable[[str, Context], None]] = {
     "container": _remove_container,
-    CACHE: _remove_cache,
+    CACHE_KIND: _remove_cache,
     "image": _remove_image,
     "model": _remove_model,
     "model files": _remove_files,
-    "ssh key": lambda name, context: image_transfer.remove_lines(context),
+    "ssh key": lambda name, context: image_transfer.remove_key_lines(context),
 }

@@ -16,7 +16,7 @@ from sparkwright.host import ollama as ollama_models
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result
-from sparkwright.units import gib
+from sparkwright.units import format_gib
 
 
 class Facts(Module["Facts.Args"]):
@@ -34,19 +34,19 @@ class Facts(Module["Facts.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         machine = context.machine
         memory = machine.meminfo()
-        with ThreadPoolExecutor(max_workers=3) as at_once:  # each waits for another program
-            gpu, docker = at_once.submit(_gpu, machine), at_once.submit(_docker, context)
-            ollama = at_once.submit(_ollama, machine)
-        found = {
+        with ThreadPoolExecutor(max_workers=3) as pool:  # each waits for another program
+            gpu, docker = pool.submit(_read_gpu, machine), pool.submit(_read_docker, context)
+            ollama = pool.submit(_read_ollama, machine)
+        facts = {
             "user": getpass.getuser(),
             "home": str(machine.home),
-            "groups": _groups(),
+            "groups": _login_groups(),
             "hostname": socket.gethostname(),
             "architecture": machine.architecture,
             "kernel": platform.release(),
             "python": platform.python_version(),
-            "os": _assignments(machine, "/etc/os-release").get("PRETTY_NAME"),
-            "dgx": _assignments(machine, "/etc/dgx-release") or None,
+            "os": _read_assignments(machine, "/etc/os-release").get("PRETTY_NAME"),
+            "dgx": _read_assignments(machine, "/etc/dgx-release") or None,
             "memory_bytes": memory["MemTotal"],
             "memory_available_bytes": memory["MemAvailable"],
             "swap_bytes": memory.get("SwapTotal", 0),
@@ -56,10 +56,10 @@ class Facts(Module["Facts.Args"]):
             "ollama": ollama.result(),
             "sandbox": machine.sandbox,
         }
-        return Result(msg=_sentence(found), data=found)
+        return Result(msg=_describe_facts(facts), data=facts)
 
 
-def _groups() -> list[str]:
+def _login_groups() -> list[str]:
     """Return the groups of the current login: a group added since then does not count yet."""
     names = []
     for gid in os.getgroups():
@@ -70,7 +70,7 @@ def _groups() -> list[str]:
     return sorted(names)
 
 
-def _assignments(machine: Machine, path: str) -> dict[str, str]:
+def _read_assignments(machine: Machine, path: str) -> dict[str, str]:
     try:
         lines = machine.path(path).read_text().splitlines()
     except OSError:
@@ -79,34 +79,36 @@ def _assignments(machine: Machine, path: str) -> dict[str, str]:
     return {name.strip(): value.strip().strip('"') for name, _, value in pairs}
 
 
-def _gpu(machine: Machine) -> dict[str, Any] | None:
+def _read_gpu(machine: Machine) -> dict[str, Any] | None:
     """Return the GPU's name and driver. Its memory is that of /proc/meminfo: on a GB10 nvidia-smi gives no figures."""
-    found = nvidia_smi.cells(nvidia_smi.ask(machine, nvidia_smi.IDENTITY), nvidia_smi.IDENTITY)
-    return dict(found) or None
+    cells = nvidia_smi.parse_cells(
+        nvidia_smi.query_gpu(machine, nvidia_smi.IDENTITY_VALUES), nvidia_smi.IDENTITY_VALUES
+    )
+    return dict(cells) or None
 
 
-def _docker(context: Context) -> dict[str, Any]:
+def _read_docker(context: Context) -> dict[str, Any]:
     try:
         info = context.docker().api.info()
     except SparkwrightError as error:
         return {"reachable": False, "error": str(error)}
-    about = {"version": "ServerVersion", "storage_driver": "Driver", "root": "DockerRootDir"}
-    return {"reachable": True, **{name: info.get(its) for name, its in about.items()}, "error": None}
+    keys = {"version": "ServerVersion", "storage_driver": "Driver", "root": "DockerRootDir"}
+    return {"reachable": True, **{name: info.get(its) for name, its in keys.items()}, "error": None}
 
 
-def _ollama(machine: Machine) -> dict[str, Any]:
+def _read_ollama(machine: Machine) -> dict[str, Any]:
     client = ollama_models.Ollama(machine.ollama_url, timeout_s=2)
     try:
         return {"reachable": True, "version": client.version(), "models": [loaded.name for loaded in client.loaded()]}
-    except ollama_models.Absent:
+    except ollama_models.OllamaAbsent:
         return {"reachable": False, "version": None, "models": []}
-    except ollama_models.Busy:
+    except ollama_models.OllamaBusy:
         return {"reachable": True, "version": None, "models": None}
 
 
-def _sentence(found: dict[str, Any]) -> str:
-    gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
-    memory = f"{gib(found['memory_bytes'])} GiB, {gib(found['memory_available_bytes'])} available"
-    models = found["ollama"]["models"]
+def _describe_facts(facts: dict[str, Any]) -> str:
+    gpu = facts["gpu"]["name"] if facts["gpu"] else "no GPU found"
+    memory = f"{format_gib(facts['memory_bytes'])} GiB, {format_gib(facts['memory_available_bytes'])} available"
+    models = facts["ollama"]["models"]
     ollama = f", Ollama holds {', '.join(models)}" if models else ""
     return f"{gpu}, {memory}{ollama}"

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.health import schedule, store, textfile
-from sparkwright.health.notify_shapes import Shape
-from sparkwright.health.schedule import Place
+from sparkwright.health.notify_shapes import WebhookFormat
+from sparkwright.health.schedule import Scheduler
 from sparkwright.health.settings import Settings
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
@@ -18,21 +18,21 @@ from sparkwright.host.records import turns
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.system import services
 from sparkwright.protocol.result import Change, arg
-from sparkwright.trust.names import below_home
-from sparkwright.units import seconds
+from sparkwright.trust.names import expand_home
+from sparkwright.units import parse_duration
 
 CRONTAB = "crontab"
-FIRST_RUN_S = 400.0
-LINGER_S = 10.0
+FIRST_RUN_TIMEOUT_S = 400.0
+LINGER_TIMEOUT_S = 10.0
 #: systemd's own exit statuses for what it could not set up: users, capabilities, namespaces, system calls
-NOT_SET_UP = ("217", "218", "226", "228")
+SETUP_FAILED_STATUSES = ("217", "218", "226", "228")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HealthTimerState:
     """The health timer's files and state on this host, compared with what they should be."""
 
-    place: Place
+    place: Scheduler
     #: contents by path, and of the crontab
     standing: dict[str, str]
     #: acceptable contents by path, and of the crontab
@@ -51,7 +51,7 @@ class Found:
     before: Settings = field(default_factory=Settings)
 
 
-class HealthTimer(StateModule["HealthTimer.Args", Found]):
+class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
     """Check the server on a schedule, from the host itself: a hardened systemd service and timer, or a line in the crontab.
 
     The units belong to the user (with linger), or to root with `system` (and `become: true`); they run the copied runtime,
@@ -67,18 +67,22 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
     class Args:
         state: Literal["present", "absent"] = arg("present or absent", default="present")
         host: str = arg("the host's name, for messages", default="")
-        every_s: float = arg("how often, seconds", default=seconds(defaults.HEALTH_EVERY))
+        every_s: float = arg("how often, seconds", default=parse_duration(defaults.HEALTH_INTERVAL))
         system: bool = arg("system units instead of user units", default=False)
         heal: Literal["none", "restart"] = arg("what to do when a restart would help", default="none")
-        heal_every_s: float = arg("minimum time between restarts, seconds", default=seconds(defaults.HEAL_EVERY))
+        heal_every_s: float = arg(
+            "minimum time between restarts, seconds", default=parse_duration(defaults.MIN_HEAL_INTERVAL)
+        )
         smoke_every_s: float = arg(
-            "how often the decode rate is measured, seconds; 0: never", default=seconds(defaults.SMOKE_EVERY)
+            "how often the decode rate is measured, seconds; 0: never", default=parse_duration(defaults.SMOKE_INTERVAL)
         )
         smoke_tokens: int = arg("tokens per run of that measurement", default=defaults.SMOKE_TOKENS)
         command: list[str] = arg("command to run on a change of state: program and arguments", default_factory=list)
         webhook: str = arg("URL for a POST request on a change of state; must not contain a secret", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")
-        webhook_format: Shape = arg("the shape of what is POSTed; auto: as the URL's receiver takes it", default="auto")
+        webhook_format: WebhookFormat = arg(
+            "the shape of what is POSTed; auto: as the URL's receiver takes it", default="auto"
+        )
         textfile: str = arg("the folder of node_exporter's textfile collector", default="")
         keep: bool = arg("keep the settings of the timer that is installed, but for `textfile`", default=False)
         verify_every_s: float = arg("how often all model files are hashed again, seconds; 0: never", default=0.0)
@@ -88,36 +92,36 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         wake: bool = arg("whether requests at a gateway may wake servers of this host", default=False)
         limits: dict[str, Any] = arg("other limits: token_s, available_bytes, temperature_c ...", default_factory=dict)
 
-    def read(self, args: Args, context: Context) -> Found:
+    def read(self, args: Args, context: Context) -> HealthTimerState:
         if context.machine.sandbox:
             here = args.host or "sandbox"
             fix = f"`invoke health --host {here}` checks it now; schedule that with cron on the laptop."
             raise Refused("the sandbox has no scheduler.", fix=fix)
-        place = schedule.find_place(context, system=args.system)
+        place = schedule.find_scheduler(context, system=args.system)
         before = Settings.of(context.state)
         if args.keep and not before.every_s:
             raise Refused("no health timer is installed.", fix="`invoke health.install --textfile DIR` installs one.")
-        given = replace(before, textfile=args.textfile, lingers=False) if args.keep else _settings(args)
-        wanted = _wanted(given, place, context) if args.state == "present" else {}
+        settings = replace(before, textfile=args.textfile, lingers=False) if args.keep else _build_settings(args)
+        intended = _intended_files(settings, place, context) if args.state == "present" else {}
         paths = [place.settings_file, *place.files]
         texts = {str(path): path.read_text() for path in paths if path.exists()}
-        texts[CRONTAB] = _crontab(context)
-        others = [Place.of(scope, context) for scope in ("user", "system") if scope != place.scope]
-        runtime = schedule.runtime()
-        return Found(
+        texts[CRONTAB] = _read_crontab(context)
+        others = [Scheduler.of(scope, context) for scope in ("user", "system") if scope != place.scope]
+        runtime = schedule.find_runtime()
+        return HealthTimerState(
             place=place,
             standing=texts,
-            wanted=wanted,
+            wanted=intended,
             active=place.scope == "cron"
-            or all(place.systemctl(context, "is-active", unit).ok for unit in _running(given)),
+            or all(place.systemctl(context, "is-active", unit).ok for unit in _running_units(settings)),
             lingers=place.scope != "user" or _linger_file(place).exists(),
-            marked=runtime is None or (runtime / schedule.MARK).exists(),
+            marked=runtime is None or (runtime / schedule.IN_USE_MARK).exists(),
             elsewhere=tuple(other.scope for other in others if other.there),
-            left=tuple(path for path in schedule.leavings(context, before) if path.exists()),
+            left=tuple(path for path in schedule.list_leftover_files(context, before) if path.exists()),
             before=before,
         )
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
+    def differences(self, args: Args, found: HealthTimerState) -> list[Change]:
         if args.state == "absent":
             line = schedule.CRON_MARK in found.standing[CRONTAB]
             names = [name for name in found.standing if name != CRONTAB] + [str(path) for path in found.left]
@@ -125,25 +129,25 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         changes = [
             Change(Path(name).name, "another" if found.standing.get(name) else None, "as requested")
             for name, texts in found.wanted.items()
-            if not _right(name, found, texts)
+            if not _is_up_to_date(name, found, texts)
         ]
-        changes += [Change(schedule.WAKE, "there", None)] if _left_over(found) else []
+        changes += [Change(schedule.WAKE_UNIT, "there", None)] if _find_leftover_unit(found) else []
         changes += [] if found.active else [Change("timer", "inactive", "active")]
         changes += [] if found.lingers else [Change("linger", "no", "yes", "checks run without a login session")]
-        return changes + ([] if found.marked else [Change("runtime", None, schedule.MARK, "used by the timer")])
+        return changes + ([] if found.marked else [Change("runtime", None, schedule.IN_USE_MARK, "used by the timer")])
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        confined = any(schedule.CONFINED[0] in text for text in found.standing.values())
+    def describe(self, args: Args, found: HealthTimerState) -> dict[str, Any]:
+        confined = any(schedule.NAMESPACE_HARDENING[0] in text for text in found.standing.values())
         return {"scope": found.place.scope, "confined": confined, "elsewhere": list(found.elsewhere)}
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: HealthTimerState, changes: list[Change], context: Context) -> dict[str, Any]:
         if args.state == "absent":
-            return _remove(found, context)
+            return _uninstall(found, context)
         if found.elsewhere:
             raise Refused(f"a {found.elsewhere[0]} timer is already installed.", fix="`invoke health.uninstall` first.")
         if found.place.scope == "cron" and args.system:
             raise Refused("systemd is not running here.", fix="Without --system a crontab entry is used.")
-        if args.textfile and not below_home(args.textfile).is_dir():
+        if args.textfile and not expand_home(args.textfile).is_dir():
             fix = "Create it, owned by the user that runs the checks."
             raise Refused(f"no such directory: {args.textfile}.", fix=fix)
         return _install(args, found, context)
@@ -152,45 +156,54 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
 # -- what is wanted ----------------------------------------------------------------------------------------------------
 
 
-_HASHES = ("verify_every_s", "quiet_hours")
+_HASH_SETTINGS = ("verify_every_s", "quiet_hours")
 
 
-def _settings(args: HealthTimer.Args) -> Settings:
+def _build_settings(args: HealthTimer.Args) -> Settings:
     names = ("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command")
     fields = {
         name: getattr(args, name)
-        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits", "wake", *_HASHES)
+        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits", "wake", *_HASH_SETTINGS)
     }
     return Settings.from_json(fields)
 
 
-def _wanted(given: Settings, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
+def _intended_files(settings: Settings, place: Scheduler, context: Context) -> dict[str, tuple[str, ...]]:
     """Return every file with its acceptable contents: a service may have namespaces of its own or not."""
-    wanted = {str(place.settings_file): tuple(_text(given, lingers=item) for item in (False, True))}
-    clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
+    settings_file = {
+        str(place.settings_file): tuple(_render_settings(settings, lingers=item) for item in (False, True))
+    }
+    schedules = [place.clock(settings, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
-        return {**wanted, CRONTAB: (schedule.cron_line(clocks[0]),)}
+        return {**settings_file, CRONTAB: (schedule.render_cron_lines(schedules[0]),)}
     service, timer, guard, wake = map(str, place.files)
-    texts = {service: tuple(map(schedule.service_unit, clocks)), guard: tuple(map(schedule.guard_unit, clocks))}
-    texts |= {wake: tuple(map(schedule.wake_unit, clocks))} if given.wake else {}
-    return {**wanted, **texts, timer: (schedule.timer_unit(clocks[0]),)}
+    texts = {
+        service: tuple(map(schedule.render_service_unit, schedules)),
+        guard: tuple(map(schedule.render_guard_unit, schedules)),
+    }
+    texts |= {wake: tuple(map(schedule.render_wake_unit, schedules))} if settings.wake else {}
+    return {**settings_file, **texts, timer: (schedule.render_timer_unit(schedules[0]),)}
 
 
-def _running(given: Settings) -> tuple[str, ...]:
+def _running_units(settings: Settings) -> tuple[str, ...]:
     """Return the units that run all the time."""
-    return (schedule.TIMER, schedule.GUARD, schedule.WAKE) if given.wake else (schedule.TIMER, schedule.GUARD)
+    return (
+        (schedule.TIMER_UNIT, schedule.GUARD_UNIT, schedule.WAKE_UNIT)
+        if settings.wake
+        else (schedule.TIMER_UNIT, schedule.GUARD_UNIT)
+    )
 
 
-def _left_over(found: Found) -> str:
+def _find_leftover_unit(found: HealthTimerState) -> str:
     """Return the file of the wake service if it is there and no request may wake a server any more; else empty."""
-    return next((name for name in found.standing if name.endswith(schedule.WAKE) and name not in found.wanted), "")
+    return next((name for name in found.standing if name.endswith(schedule.WAKE_UNIT) and name not in found.wanted), "")
 
 
-def _text(given: Settings, *, lingers: bool) -> str:
-    return json.dumps({**given.to_json(), "lingers": lingers}, indent=1, sort_keys=True) + "\n"
+def _render_settings(settings: Settings, *, lingers: bool) -> str:
+    return json.dumps({**settings.to_json(), "lingers": lingers}, indent=1, sort_keys=True) + "\n"
 
 
-def _right(name: str, found: Found, texts: tuple[str, ...]) -> bool:
+def _is_up_to_date(name: str, found: HealthTimerState, texts: tuple[str, ...]) -> bool:
     text = found.standing.get(name, "")
     return set(texts[0].splitlines()) <= set(text.splitlines()) if name == CRONTAB else text in texts
 
@@ -198,125 +211,125 @@ def _right(name: str, found: Found, texts: tuple[str, ...]) -> bool:
 # -- making it so ------------------------------------------------------------------------------------------------------
 
 
-def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str, Any]:
-    place, runtime = found.place, schedule.runtime()
+def _install(args: HealthTimer.Args, found: HealthTimerState, context: Context) -> dict[str, Any]:
+    place, runtime = found.place, schedule.find_runtime()
     if runtime is not None:
-        schedule.mark(runtime)
-    ours = found.before.lingers or not found.lingers
+        schedule.mark_in_use(runtime)
+    enabled_by_us = found.before.lingers or not found.lingers
     if not found.lingers:
-        _linger(place, context)
-    service_guard.write(context, schedule.program())
+        _enable_linger(place, context)
+    service_guard.write_configuration(context, schedule.check_command())
     for name, texts in found.wanted.items():
         if name == str(place.settings_file):
             home = context.machine.home.stat()
-            content = texts[ours and place.scope == "user"].encode()
+            content = texts[enabled_by_us and place.scope == "user"].encode()
             write_atomically(place.settings_file, content, owner=(home.st_uid, home.st_gid))
         elif name == CRONTAB:
-            _write_crontab(schedule.with_cron(found.standing[CRONTAB], texts[0]), context)
+            _write_crontab(schedule.replace_cron_lines(found.standing[CRONTAB], texts[0]), context)
         else:
             write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
     if found.before.textfile not in ("", args.textfile):
         for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
-            (below_home(found.before.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
-    confined = _once(context) if place.scope == "cron" else _start(found, context)
+            (expand_home(found.before.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
+    confined = _run_first_check(context) if place.scope == "cron" else _start_timer(found, context)
     _start_services(found, context, confined=confined)
-    if left_over := _left_over(found):
-        place.systemctl(context, "disable", "--now", schedule.WAKE)
-        Path(left_over).unlink(missing_ok=True)
-        _ask(place, context, "daemon-reload")
+    if leftover := _find_leftover_unit(found):
+        place.systemctl(context, "disable", "--now", schedule.WAKE_UNIT)
+        Path(leftover).unlink(missing_ok=True)
+        _run_systemctl(place, context, "daemon-reload")
     if runtime is not None:
-        schedule.unmark(runtime, but=runtime.name)
-    checked = {
-        state_folder.server: store.latest(state_folder.memory)
+        schedule.release_runtimes(runtime, keep=runtime.name)
+    records = {
+        state_folder.server: store.load_latest(state_folder.memory)
         for state_folder in StateFolder(context.state.path).servers()
     }
-    latest = next((record for record in checked.values() if record is not None), None)
+    latest = next((record for record in records.values() if record is not None), None)
     states = [
-        f"{name} {record.state}" if name else record.state for name, record in checked.items() if record is not None
+        f"{name} {record.state}" if name else record.state for name, record in records.items() if record is not None
     ]
     message = f", first check: {', '.join(states)}" if states else ""
     unconfined = " (without private namespaces: this kernel does not allow them to users)"
-    aside = "" if confined or place.scope == "cron" else unconfined
+    restriction = "" if confined or place.scope == "cron" else unconfined
     data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
     every_s = Settings.of(context.state).every_s
-    return {**data, "msg": f"every {every_s:g} s by {_WHOSE[place.scope]}{aside}{message}"}
+    return {**data, "msg": f"every {every_s:g} s by {_SCHEDULER_NAMES[place.scope]}{restriction}{message}"}
 
 
-_WHOSE = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
+_SCHEDULER_NAMES = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
 
 
-def _once(context: Context) -> bool:
+def _run_first_check(context: Context) -> bool:
     """Run the first check, where no systemd starts it. Returns False: it is not confined."""
-    answer = context.machine.run(schedule.program(), timeout_s=FIRST_RUN_S)
+    answer = context.machine.run(schedule.check_command(), timeout_s=FIRST_RUN_TIMEOUT_S)
     if not answer.ok:
         raise Failed(f"the check failed to run: {(answer.err or answer.out).strip()[-300:]}")
     return False
 
 
-def _start(found: Found, context: Context) -> bool:
+def _start_timer(found: HealthTimerState, context: Context) -> bool:
     """Start the timer, after the first check has run. Returns True if the service has namespaces of its own."""
     place, service = found.place, str(found.place.files[0])
     confined = True
     for text in found.wanted[service]:
         write_atomically(Path(service), text.encode(), mode=0o644)
-        _ask(place, context, "daemon-reload")
-        answer = place.systemctl(context, "start", schedule.SERVICE, timeout_s=FIRST_RUN_S)
+        _run_systemctl(place, context, "daemon-reload")
+        answer = place.systemctl(context, "start", schedule.SERVICE_UNIT, timeout_s=FIRST_RUN_TIMEOUT_S)
         if answer.ok:
-            _ask(place, context, "enable", schedule.TIMER)
-            _ask(place, context, "restart", schedule.TIMER)
+            _run_systemctl(place, context, "enable", schedule.TIMER_UNIT)
+            _run_systemctl(place, context, "restart", schedule.TIMER_UNIT)
             return confined
-        shown = place.systemctl(context, "show", "-P", "ExecMainStatus", schedule.SERVICE).out.strip()
-        if shown not in NOT_SET_UP:
+        exit_status = place.systemctl(context, "show", "-P", "ExecMainStatus", schedule.SERVICE_UNIT).out.strip()
+        if exit_status not in SETUP_FAILED_STATUSES:
             break
         confined = False
-    last = services.last_words(context, schedule.SERVICE, place.scope)
-    raise Failed(f"the check failed to run: {last}", fix=services.journal(schedule.SERVICE, place.scope))
+    last = services.read_last_log_lines(context, schedule.SERVICE_UNIT, place.scope)
+    raise Failed(f"the check failed to run: {last}", fix=services.journal_command(schedule.SERVICE_UNIT, place.scope))
 
 
-def _start_services(found: Found, context: Context, *, confined: bool) -> None:
+def _start_services(found: HealthTimerState, context: Context, *, confined: bool) -> None:
     """Start the memory guard and the wake service with the current files. Under cron they are restarted within a minute."""
     place = found.place
     if place.scope == "cron":
-        service_guard.end(context.state)
-        turns.end(context.state)
+        service_guard.stop(context.state)
+        turns.stop_service(context.state)
         return
     for path in filter(found.wanted.get, map(str, place.files[2:])):
         write_atomically(Path(path), found.wanted[path][0 if confined else 1].encode(), mode=0o644)
-        _ask(place, context, "daemon-reload")
-        _ask(place, context, "enable", Path(path).name)
-        _ask(place, context, "restart", Path(path).name)
+        _run_systemctl(place, context, "daemon-reload")
+        _run_systemctl(place, context, "enable", Path(path).name)
+        _run_systemctl(place, context, "restart", Path(path).name)
 
 
-def _ask(place: Place, context: Context, *words: str) -> None:
+def _run_systemctl(place: Scheduler, context: Context, *words: str) -> None:
     answer = place.systemctl(context, *words)
     if not answer.ok:
-        fix = services.journal(schedule.SERVICE, place.scope)
+        fix = services.journal_command(schedule.SERVICE_UNIT, place.scope)
         raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
-def _linger(place: Place, context: Context) -> None:
+def _enable_linger(place: Scheduler, context: Context) -> None:
     """Enable linger, so that the systemd user instance runs while the user is logged out, and wait for it."""
-    if not _loginctl("enable-linger", place, context):
+    if not _run_loginctl("enable-linger", place, context):
         fix = f"On the host: `sudo loginctl enable-linger {place.user}`; or `--system`."
         raise Failed(f"{place.user} is not allowed to enable linger.", fix=fix)
-    deadline_s = time.monotonic() + LINGER_S
+    deadline_s = time.monotonic() + LINGER_TIMEOUT_S
     while not place.systemctl(context, "show-environment").ok:
         if time.monotonic() > deadline_s:
             raise Failed("the systemd user instance does not start.", fix="Use `--system`.")
         time.sleep(0.1)
 
 
-def _loginctl(verb: str, place: Place, context: Context) -> bool:
+def _run_loginctl(verb: str, place: Scheduler, context: Context) -> bool:
     """Run loginctl as the user, else through sudo where that needs no password."""
     words = ["loginctl", verb, place.user]
     return any(context.machine.run([*before, *words]).ok for before in ([], ["sudo", "-n"]))
 
 
-def _linger_file(place: Place) -> Path:
+def _linger_file(place: Scheduler) -> Path:
     return Path("/var/lib/systemd/linger") / place.user
 
 
-def _crontab(context: Context) -> str:
+def _read_crontab(context: Context) -> str:
     table = context.machine.run(["crontab", "-l"]).out
     if "\ufffd" in table:
         raise Refused("the crontab is not a UTF-8 text file.", fix="On the host: `crontab -e`.")
@@ -329,23 +342,23 @@ def _write_crontab(table: str, context: Context) -> None:
         raise Failed(f"cannot write the crontab: {answer.err.strip() or 'cron is not installed'}", fix="Install cron.")
 
 
-def _remove(found: Found, context: Context) -> dict[str, Any]:
+def _uninstall(found: HealthTimerState, context: Context) -> dict[str, Any]:
     """Remove everything that an install and its checks created."""
     place = found.place
     if place.there:
-        place.systemctl(context, "disable", "--now", schedule.TIMER)
-        place.systemctl(context, "stop", schedule.SERVICE)
-        place.systemctl(context, "disable", "--now", schedule.GUARD, schedule.WAKE)
+        place.systemctl(context, "disable", "--now", schedule.TIMER_UNIT)
+        place.systemctl(context, "stop", schedule.SERVICE_UNIT)
+        place.systemctl(context, "disable", "--now", schedule.GUARD_UNIT, schedule.WAKE_UNIT)
         for path in place.files:
             path.unlink(missing_ok=True)
-        _ask(place, context, "daemon-reload")
-        place.systemctl(context, "reset-failed", schedule.SERVICE)
+        _run_systemctl(place, context, "daemon-reload")
+        place.systemctl(context, "reset-failed", schedule.SERVICE_UNIT)
     if schedule.CRON_MARK in found.standing[CRONTAB]:
-        _write_crontab(schedule.with_cron(found.standing[CRONTAB], ""), context)
-        service_guard.end(context.state)
-        turns.end(context.state)
+        _write_crontab(schedule.replace_cron_lines(found.standing[CRONTAB], ""), context)
+        service_guard.stop(context.state)
+        turns.stop_service(context.state)
     if found.before.lingers:
-        _loginctl("disable-linger", place, context)
+        _run_loginctl("disable-linger", place, context)
     if found.elsewhere:
         return {"msg": f"removed; a {found.elsewhere[0]} timer is still installed"}
     for path in (place.settings_file, *found.left):
@@ -353,7 +366,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise SparkwrightError(f"cannot remove {path}: {error.strerror}.") from None
-    runtime = schedule.runtime()
+    runtime = schedule.find_runtime()
     if runtime is not None:
-        schedule.unmark(runtime)
+        schedule.release_runtimes(runtime)
     return {"msg": "removed"}

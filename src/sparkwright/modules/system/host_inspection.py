@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.doctor.checks import examine, memory, sentence
-from sparkwright.doctor.host import FIXES, Host, Wanted
+from sparkwright.doctor.checks import format_counts, memory, run_checks
+from sparkwright.doctor.host import FIXES, Host, IntendedServer
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import running_server
 from sparkwright.host.models import model_folders
@@ -19,7 +19,7 @@ from sparkwright.modules.system.facts import Facts
 from sparkwright.protocol.result import Result, arg
 from sparkwright.shell import join
 from sparkwright.units import GIB
-from sparkwright.visible import count
+from sparkwright.visible import format_count
 
 
 class Doctor(Module["Doctor.Args"]):
@@ -53,18 +53,28 @@ class Doctor(Module["Doctor.Args"]):
         ollama: str = arg("how a deploy treats Ollama: unload, stop, leave", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        same = ("recipe", "container", "port", "image", "utilization", "ipc", "model_dir", "ollama", "engine_memory")
-        given = {name: getattr(args, name) for name in same}
+        argument_names = (
+            "recipe",
+            "container",
+            "port",
+            "image",
+            "utilization",
+            "ipc",
+            "model_dir",
+            "ollama",
+            "engine_memory",
+        )
+        values = {name: getattr(args, name) for name in argument_names}
         platforms = None if args.platforms is None else tuple(args.platforms)
         reserve_bytes = int(args.reserve_gib * GIB)
-        wanted = Wanted(name=args.host, platforms=platforms, reserve_bytes=reserve_bytes, **given)
+        intended = IntendedServer(name=args.host, platforms=platforms, reserve_bytes=reserve_bytes, **values)
         user = getpass.getuser()
-        host = Host(context, user, wanted)
-        found = examine(host)
-        rows = [finding.to_json() for finding in found]
-        budget = memory.of_host(host)
+        host = Host(context, user, intended)
+        findings = run_checks(host)
+        rows = [finding.to_json() for finding in findings]
+        budget = memory.server_budget(host)
         data = {"findings": rows, "user": user, "now_s": time.time(), "budget": budget.to_json() if budget else None}
-        return Result(msg=sentence(found), data=data)
+        return Result(msg=format_counts(findings), data=data)
 
 
 COMMAND_S = 120.0
@@ -101,7 +111,7 @@ class Fix(Module["Fix.Args"]):
         return Result(changed=True, msg=fix.says, data=data)
 
 
-FACTS = (
+SURVEY_FACTS = (
     *("user", "hostname", "architecture", "os", "memory_bytes", "memory_available_bytes", "disk_free_bytes", "gpu"),
     *("docker", "ollama", "sandbox"),
 )
@@ -127,15 +137,17 @@ class Survey(Module["Survey.Args"]):
         if len(args.ids) != len(args.dirs):
             raise Failed("ids and dirs must have the same length.")
         facts = Facts().run(Facts.Args(), context).data
-        servers = _servers(context) if facts["docker"]["reachable"] else []
+        servers = _list_servers(context) if facts["docker"]["reachable"] else []
         models = [asdict(on_disk) for on_disk in model_folders.find_on_disk(context.machine, args.ids, args.dirs)]
-        data = {**{name: facts[name] for name in FACTS}, "servers": servers, "models": models}
-        return Result(msg=f"{count(len(servers), 'server')}, {count(len(models), 'model')} on disk", data=data)
+        data = {**{name: facts[name] for name in SURVEY_FACTS}, "servers": servers, "models": models}
+        return Result(
+            msg=f"{format_count(len(servers), 'server')}, {format_count(len(models), 'model')} on disk", data=data
+        )
 
 
-def _servers(context: Context) -> list[dict[str, Any]]:
-    verified = good_states.last(context.state).get("container_id")
-    rows = [(server, asdict(server)) for server in running_server.find(context)]
+def _list_servers(context: Context) -> list[dict[str, Any]]:
+    verified = good_states.load_last(context.state).get("container_id")
+    rows = [(server, asdict(server)) for server in running_server.list_servers(context)]
     return [
         {**{key: row[key] for key in row if key != "id"}, "verified": server.id == verified} for server, row in rows
     ]

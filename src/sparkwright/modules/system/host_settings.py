@@ -48,12 +48,12 @@ class File(StateModule["File.Args", files.FileState]):
         return {"path": str(found.path)}
 
     def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
-        files.bring_about(self._wanted(args), found)
+        files.apply(self._wanted(args), found)
         return {}
 
     @staticmethod
-    def _wanted(args: Args) -> files.Wanted:
-        return files.Wanted(args.state, args.mode, args.owner, args.group, args.content)
+    def _wanted(args: Args) -> files.IntendedState:
+        return files.IntendedState(args.state, args.mode, args.owner, args.group, args.content)
 
 
 class Template(StateModule["Template.Args", files.FileState]):
@@ -84,12 +84,12 @@ class Template(StateModule["Template.Args", files.FileState]):
     def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
         if args.validate:
             self._validate(args, context)
-        files.bring_about(self._wanted(args), found)
+        files.apply(self._wanted(args), found)
         return {}
 
     @staticmethod
-    def _wanted(args: Args) -> files.Wanted:
-        return files.Wanted("file", args.mode, args.owner, args.group, args.content)
+    def _wanted(args: Args) -> files.IntendedState:
+        return files.IntendedState("file", args.mode, args.owner, args.group, args.content)
 
     @staticmethod
     def _validate(args: Args, context: Context) -> None:
@@ -103,7 +103,7 @@ class Template(StateModule["Template.Args", files.FileState]):
 
 #: on a Spark driver, firmware, kernel and CUDA come in pairs from the Dashboard's updates; apt can split them.
 #: Source: NVIDIA's DGX OS update notes, NVCheckup.
-PROTECTED = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cuda*", "dgx-*")
+PROTECTED_PACKAGES = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cuda*", "dgx-*")
 
 
 class Package(StateModule["Package.Args", dict[str, bool]]):
@@ -125,7 +125,7 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
     def read(self, args: Args, context: Context) -> dict[str, bool]:
         names = [args.name] if isinstance(args.name, str) else args.name
         for name in names:
-            if not args.allow_driver_packages and any(fnmatch.fnmatch(name, pattern) for pattern in PROTECTED):
+            if not args.allow_driver_packages and any(fnmatch.fnmatch(name, pattern) for pattern in PROTECTED_PACKAGES):
                 fix = "Update it through the DGX Dashboard, or set `allow_driver_packages: true`."
                 why = "apt can leave it mismatched with the firmware"
                 raise Refused(f"{name} is a driver, kernel or CUDA package; {why}.", fix=fix)
@@ -134,9 +134,9 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         return {name: name in installed for name in names}
 
     def differences(self, args: Args, found: dict[str, bool]) -> list[Change]:
-        wanted = args.state == "present"
+        intended = args.state == "present"
         words = {True: "installed", False: None}
-        return [Change(name, words[there], words[wanted]) for name, there in found.items() if there != wanted]
+        return [Change(name, words[there], words[intended]) for name, there in found.items() if there != intended]
 
     def act(self, args: Args, found: dict[str, bool], changes: list[Change], context: Context) -> dict[str, Any]:
         names = [change.field for change in changes]
@@ -165,7 +165,7 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
 
 
 @dataclass(frozen=True, slots=True)
-class UserGroupFound:
+class UserGroupState:
     """A group and the user's membership."""
 
     #: whether the group exists
@@ -174,7 +174,7 @@ class UserGroupFound:
     member: bool
 
 
-class UserGroup(StateModule["UserGroup.Args", UserGroupFound]):
+class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
     """Add a user to a group, or remove them. It takes effect at the user's next login.
 
     Returns: new_login_needed. Fails if the group does not exist, or without root (the message recommends `become`).
@@ -186,23 +186,23 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupFound]):
         group: str = arg("the group's name")
         state: Literal["present", "absent"] = arg("member or not", default="present")
 
-    def read(self, args: Args, context: Context) -> UserGroupFound:
+    def read(self, args: Args, context: Context) -> UserGroupState:
         answer = context.machine.run(["getent", "group", args.group])
         members = answer.out.strip().rpartition(":")[2].split(",")
         own = context.machine.run(["id", "-gn", args.user]).out.strip()
-        return UserGroupFound(answer.ok, args.user in members or own == args.group)
+        return UserGroupState(answer.ok, args.user in members or own == args.group)
 
-    def differences(self, args: Args, found: UserGroupFound) -> list[Change]:
-        wanted = args.state == "present"
-        if found.member == wanted:
+    def differences(self, args: Args, found: UserGroupState) -> list[Change]:
+        intended = args.state == "present"
+        if found.member == intended:
             return []
         words, why = {True: "member", False: None}, "takes effect at next login"
-        return [Change(f"{args.user} in {args.group}", words[found.member], words[wanted], why)]
+        return [Change(f"{args.user} in {args.group}", words[found.member], words[intended], why)]
 
-    def describe(self, args: Args, found: UserGroupFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: UserGroupState) -> dict[str, Any]:
         return {"new_login_needed": found.member != (args.state == "present")}
 
-    def act(self, args: Args, found: UserGroupFound, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: UserGroupState, changes: list[Change], context: Context) -> dict[str, Any]:
         if not found.exists:
             fix = "Install the package that creates it (docker: docker.io)."
             raise Failed(f"there is no group {args.group}.", fix=fix)
@@ -214,14 +214,14 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupFound]):
         return {"msg": "log in again for it to take effect"}
 
 
-RECORD = "/var/lib/sparkwright/host-settings.json"
-MOST_BYTES = 1 << 20
+RECORD_FILE = "/var/lib/sparkwright/host-settings.json"
+MAX_BYTES = 1 << 20
 #: folders that are created with their first file and removed with the last
 OWN_FOLDERS = ("ollama.service.d", "sparkwright")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HostSettingsState:
     """The host's settings, and the record of what sparkwright changed."""
 
     #: content of the file of each setting; None if there is none
@@ -232,7 +232,7 @@ class Found:
     record: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class HostSettings(StateModule["HostSettings.Args", Found]):
+class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
     """Apply settings that keep the host cool and its memory free: one file each and the command that applies it.
 
     The previous state is first saved in /var/lib/sparkwright/host-settings.json, owned by root. `undo` restores exactly
@@ -256,129 +256,135 @@ class HostSettings(StateModule["HostSettings.Args", Found]):
         )
         undo: bool = arg("restore the previous state instead", default=False)
 
-    def read(self, args: Args, context: Context) -> Found:
+    def read(self, args: Args, context: Context) -> HostSettingsState:
         try:
-            wanted = table.wanted(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
+            settings = table.build_settings(
+                args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits
+            )
         except ValueError as error:
             raise Refused(str(error)) from None
-        record = _record(context)
-        names = {*record, *(setting.name for setting in wanted)}
-        texts = {name: _text(context, table.PATHS[name]) for name in table.PATHS if name in names}
-        live = {name: (_text(context, path) or "").strip() for name, path in table.LIVE.items() if name in names}
-        return Found(texts, live, record)
+        record = _read_record(context)
+        names = {*record, *(setting.name for setting in settings)}
+        texts = {name: _read_text(context, table.PATHS[name]) for name in table.PATHS if name in names}
+        live = {
+            name: (_read_text(context, path) or "").strip() for name, path in table.LIVE_PATHS.items() if name in names
+        }
+        return HostSettingsState(texts, live, record)
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
+    def differences(self, args: Args, found: HostSettingsState) -> list[Change]:
         if args.undo:
             return [Change(name, "set", "as before", table.PATHS[name]) for name in found.record]
         changes = []
-        for setting in _wanted(args):
+        for setting in _intended_settings(args):
             before, live = found.files.get(setting.name), found.live.get(setting.name, "")
             if setting.needs_file and before is None:
                 raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.needs_file)
             # its command failed, or the run was killed
-            cut_off = not found.record.get(setting.name, {}).get("applied", True)
-            if before != setting.content(before or "") or cut_off or live not in ("", setting.shown):
-                shown = live or setting.shown_of(before or "")
-                changes.append(Change(setting.name, shown, setting.shown, table.PATHS[setting.name]))
+            was_interrupted = not found.record.get(setting.name, {}).get("applied", True)
+            if before != setting.content(before or "") or was_interrupted or live not in ("", setting.shown):
+                current = live or setting.shown_of(before or "")
+                changes.append(Change(setting.name, current, setting.shown, table.PATHS[setting.name]))
         return changes
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+    def describe(self, args: Args, found: HostSettingsState) -> dict[str, Any]:
         return {"settings": sorted(found.record)}
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: HostSettingsState, changes: list[Change], context: Context) -> dict[str, Any]:
         fields = {change.field for change in changes}
         if args.undo:
             return self._undo(found, context)
         record = {name: dict(value) for name, value in found.record.items()}
-        for setting in _wanted(args):
+        for setting in _intended_settings(args):
             if setting.name not in fields:
                 continue
             before = found.files.get(setting.name)
             after = setting.content(before or "")
-            kept = record.setdefault(setting.name, {"before": before, "live": found.live.get(setting.name, "")})
-            kept |= {"wrote": _digest(after), "applied": False}
-            _keep(context, record)
-            _put(context, table.PATHS[setting.name], after)
-            _do(context, setting.apply)
-            kept["applied"] = True
-            _keep(context, record)
+            entry = record.setdefault(setting.name, {"before": before, "live": found.live.get(setting.name, "")})
+            entry |= {"wrote": _digest(after), "applied": False}
+            _write_record(context, record)
+            _write_or_remove(context, table.PATHS[setting.name], after)
+            _run_commands(context, setting.apply)
+            entry["applied"] = True
+            _write_record(context, record)
         return {"settings": sorted(record)}
 
     @staticmethod
-    def _undo(found: Found, context: Context) -> dict[str, Any]:
+    def _undo(found: HostSettingsState, context: Context) -> dict[str, Any]:
         record, changed = {name: dict(value) for name, value in found.record.items()}, []
         for name, kept in found.record.items():
             now = found.files.get(name)
-            if not _ours(now, kept):
+            if not _is_restorable(now, kept):
                 changed.append(table.PATHS[name])
                 continue
-            _do(context, table.BEFORE_UNDO.get(name, ()) if now is not None else ())
-            _put(context, table.PATHS[name], kept.get("before"))
-            _do(context, table.undo(name, str(kept.get("live") or "")))
+            _run_commands(context, table.BEFORE_UNDO.get(name, ()) if now is not None else ())
+            _write_or_remove(context, table.PATHS[name], kept.get("before"))
+            _run_commands(context, table.undo_commands(name, str(kept.get("live") or "")))
             del record[name]
-            _keep(context, record)
+            _write_record(context, record)
         if changed:
             raise Refused(
                 f"{' and '.join(changed)} {'were' if len(changed) > 1 else 'was'} changed since; nothing else is left to undo.",
-                fix=f"Restore or remove by hand, or delete the entry in {RECORD}.",
+                fix=f"Restore or remove by hand, or delete the entry in {RECORD_FILE}.",
             )
         return {"settings": sorted(record)}
 
 
-def _ours(now: str | None, kept: Mapping[str, Any]) -> bool:
+def _is_restorable(now: str | None, entry: Mapping[str, Any]) -> bool:
     """Return True if a file is as sparkwright wrote it, is gone, or was never written because the run was killed before."""
-    return now is None or _digest(now) == kept.get("wrote") or (not kept.get("applied") and now == kept.get("before"))
+    return (
+        now is None or _digest(now) == entry.get("wrote") or (not entry.get("applied") and now == entry.get("before"))
+    )
 
 
-def _wanted(args: HostSettings.Args) -> list[Setting]:
-    return table.wanted(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
+def _intended_settings(args: HostSettings.Args) -> list[Setting]:
+    return table.build_settings(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
 
 
-def _text(context: Context, path: str) -> str | None:
+def _read_text(context: Context, path: str) -> str | None:
     """Read a file, None if it is unreadable. Raises Refused for one that could not be restored as it is."""
     try:
-        found = context.machine.path(path).read_bytes()
+        content = context.machine.path(path).read_bytes()
     except OSError:
         return None
-    if len(found) > MOST_BYTES:
-        raise Refused(f"{path} is larger than {MOST_BYTES >> 20} MiB; it is left alone.")
+    if len(content) > MAX_BYTES:
+        raise Refused(f"{path} is larger than {MAX_BYTES >> 20} MiB; it is left alone.")
     try:
-        return found.decode()
+        return content.decode()
     except UnicodeDecodeError:
         raise Refused(f"{path} is not a UTF-8 text file; it is left alone.") from None
 
 
-def _record(context: Context) -> dict[str, dict[str, Any]]:
-    text = _text(context, RECORD)
+def _read_record(context: Context) -> dict[str, dict[str, Any]]:
+    text = _read_text(context, RECORD_FILE)
     try:
-        found = bounds.json_of((text or "{}").encode())
+        record = bounds.parse_json((text or "{}").encode())
     except ValueError:
         raise Refused(
-            f"{RECORD} is damaged: what was before is not known.", fix="Restore the host's settings by hand."
+            f"{RECORD_FILE} is damaged: what was before is not known.", fix="Restore the host's settings by hand."
         ) from None
-    rows = found.items() if isinstance(found, dict) else ()
+    rows = record.items() if isinstance(record, dict) else ()
     return {name: row for name, row in rows if name in table.PATHS and isinstance(row, dict)}
 
 
-def _keep(context: Context, record: Mapping[str, Any]) -> None:
-    _put(context, RECORD, json.dumps(record, indent=1) if record else None)
+def _write_record(context: Context, record: Mapping[str, Any]) -> None:
+    _write_or_remove(context, RECORD_FILE, json.dumps(record, indent=1) if record else None)
 
 
-def _put(context: Context, path: str, text: str | None) -> None:
+def _write_or_remove(context: Context, path: str, text: str | None) -> None:
     """Write a file with this content; remove it for None."""
-    at = context.machine.path(path)
+    target = context.machine.path(path)
     if text is not None:
-        at.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    wanted = files.Wanted("file", "0644", content=text) if text is not None else files.Wanted("absent")
-    found = files.FileState.at(at)
-    if files.differences(wanted, found):
-        files.bring_about(wanted, found)
-    if text is None and at.parent.name in OWN_FOLDERS:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    intended = files.IntendedState("file", "0644", content=text) if text is not None else files.IntendedState("absent")
+    current = files.FileState.at(target)
+    if files.differences(intended, current):
+        files.apply(intended, current)
+    if text is None and target.parent.name in OWN_FOLDERS:
         with contextlib.suppress(OSError):  # it holds another file
-            at.parent.rmdir()
+            target.parent.rmdir()
 
 
-def _do(context: Context, commands: tuple[tuple[str, ...], ...]) -> None:
+def _run_commands(context: Context, commands: tuple[tuple[str, ...], ...]) -> None:
     for argv in commands:
         answer = context.machine.run(list(argv))
         if not answer.ok:

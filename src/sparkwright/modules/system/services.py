@@ -16,7 +16,7 @@ from sparkwright.host.containers import containers, port_forwarders
 from sparkwright.host.containers.port_forwarders import Forwarder
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.visible import first, one_line
+from sparkwright.visible import join_first, one_line
 
 POLL_S = 0.25
 
@@ -35,7 +35,7 @@ class DockerReady(Module["DockerReady.Args"]):
         started_s = time.monotonic()
         while True:
             waited_s = time.monotonic() - started_s
-            if _answers(context):
+            if _is_engine_up(context):
                 msg = f"after {waited_s:.1f} s" if waited_s > POLL_S else ""
                 return Result(msg=msg, data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s or context.check:
@@ -45,7 +45,7 @@ class DockerReady(Module["DockerReady.Args"]):
             time.sleep(POLL_S)
 
 
-def _answers(context: Context) -> bool:
+def _is_engine_up(context: Context) -> bool:
     try:
         return bool(context.docker().ping())
     except Exception:  # the client raises various errors while the engine stops or starts
@@ -54,11 +54,11 @@ def _answers(context: Context) -> bool:
 
 #: how long a forwarder is watched before it counts as left behind, seconds: a container that is starting has its port by then
 FORWARDER_SETTLE_S = 2.0
-RESTART_S = 180
+RESTART_TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, slots=True)
-class PortForwarderFound:
+class PortForwarderState:
     """A forwarder that holds the port for no container."""
 
     #: None if there is none
@@ -67,7 +67,7 @@ class PortForwarderFound:
     running: tuple[str, ...] = ()
 
 
-class PortForwarder(StateModule["PortForwarder.Args", PortForwarderFound]):
+class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
     """Free the server's port from a port forwarder that Docker left behind, by restarting the Docker Engine.
 
     After a power loss during a start, Docker Engine 20.10 comes back with a docker-proxy for a container that never ran.
@@ -84,68 +84,68 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderFound]):
         )
         restart: bool = arg("whether the engine may be restarted", default=False)
 
-    def read(self, args: Args, context: Context) -> PortForwarderFound:
+    def read(self, args: Args, context: Context) -> PortForwarderState:
         port = urlsplit(args.base_url).port or 0
-        forwarder = _left_behind(port, context) if port and not context.machine.sandbox else None
+        forwarder = _find_stale_forwarder(port, context) if port and not context.machine.sandbox else None
         if forwarder is None:
-            return PortForwarderFound(None)
-        return PortForwarderFound(
+            return PortForwarderState(None)
+        return PortForwarderState(
             forwarder, tuple(row["Names"][0].lstrip("/") for row in context.docker().api.containers())
         )
 
-    def differences(self, args: Args, found: PortForwarderFound) -> list[Change]:
+    def differences(self, args: Args, found: PortForwarderState) -> list[Change]:
         return [Change(f"port {found.forwarder.port}", str(found.forwarder), None)] if found.forwarder else []
 
-    def describe(self, args: Args, found: PortForwarderFound) -> dict[str, Any]:
+    def describe(self, args: Args, found: PortForwarderState) -> dict[str, Any]:
         if found.forwarder is None:
             return {"freed": False}
         why = f"port {found.forwarder.port} is in use by {found.forwarder}, which serves nobody"
         if found.running:
-            stops = f"{first(found.running, 3)} {'runs' if len(found.running) == 1 else 'run'}"
+            stops = f"{join_first(found.running, 3)} {'runs' if len(found.running) == 1 else 'run'}"
             raise Refused(f"{why}, and {stops}.", fix=f"When that may be stopped: {port_forwarders.FIX}.")
         if not args.restart:
             raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; with `restart_docker: true` this is done here.")
         return {"freed": False, "msg": "the Docker Engine is restarted"}
 
-    def act(self, args: Args, found: PortForwarderFound, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: PortForwarderState, changes: list[Change], context: Context) -> dict[str, Any]:
         systemctl = ["systemctl", "restart", "docker"]
         argv = systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl]
-        answer = context.machine.run(argv, timeout_s=RESTART_S)
+        answer = context.machine.run(argv, timeout_s=RESTART_TIMEOUT_S)
         if not answer.ok:
             raise Refused(
                 f"cannot restart Docker: {(answer.err or answer.out).strip()}.", fix=f"{port_forwarders.FIX}."
             )
         DockerReady().run(DockerReady.Args(), context)
         port = changes[0].field.removeprefix("port ")
-        if left := port_forwarders.of_port(int(port)):
-            raise Failed(f"port {port} is still in use by {left}.", fix="Reboot the host.")
+        if remaining := port_forwarders.find_by_port(int(port)):
+            raise Failed(f"port {port} is still in use by {remaining}.", fix="Reboot the host.")
         return {"freed": True, "msg": f"port {port} is free: the Docker Engine was restarted"}
 
 
-def _left_behind(port: int, context: Context) -> Forwarder | None:
+def _find_stale_forwarder(port: int, context: Context) -> Forwarder | None:
     """Return the forwarder of a port that no running container publishes, once that has been so for a moment."""
     until_s = time.monotonic() + FORWARDER_SETTLE_S
     while True:
-        found = port_forwarders.of_port(port)
-        if found is None or containers.publishing(context.docker(), port) is not None:
+        forwarder = port_forwarders.find_by_port(port)
+        if forwarder is None or containers.find_by_port(context.docker(), port) is not None:
             return None
         if time.monotonic() > until_s:
-            return found
+            return forwarder
         time.sleep(0.2)
 
 
 #: systemd.unit(5)
-UNIT = re.compile(
+UNIT_NAME = re.compile(
     r"(?<![A-Za-z0-9:_.\\@-])[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|socket|timer|mount|path|slice|target|swap|automount|device|scope)"
 )
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
-STARTED = ("active", "activating", "reloading")
+STARTED_STATES = ("active", "activating", "reloading")
 UNIT_SETTLE_S = 1.0  # a Type=simple unit counts as started before its program is found
-ENABLED = ("enabled", "enabled-runtime", "static", "alias", "generated", "indirect")
+ENABLED_STATES = ("enabled", "enabled-runtime", "static", "alias", "generated", "indirect")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SystemdUnitState:
     """The state of a systemd unit."""
 
     #: state of the unit file
@@ -154,7 +154,7 @@ class Found:
     properties: dict[str, str]
 
 
-class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
+class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
     """Manage a systemd unit: its content, whether it runs, and whether it starts at boot.
 
     systemd is reloaded only if the file changed. User units need no root.
@@ -170,37 +170,39 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         enabled: bool | None = arg("start at boot; null: unchanged", default=None)
         scope: Literal["system", "user"] = arg("system or user instance of systemd", default="system")
 
-    def read(self, args: Args, context: Context) -> Found:
-        if not UNIT.fullmatch(args.name):
-            raise Refused(f"'{one_line(args.name, at_most=80)}' is not a unit name.", fix="As in: ollama.service.")
-        words = [*_systemctl(args), "show", args.name, "--property", ",".join(PROPERTIES)]
+    def read(self, args: Args, context: Context) -> SystemdUnitState:
+        if not UNIT_NAME.fullmatch(args.name):
+            raise Refused(f"'{one_line(args.name, max_chars=80)}' is not a unit name.", fix="As in: ollama.service.")
+        words = [*_systemctl_command(args), "show", args.name, "--property", ",".join(PROPERTIES)]
         answer = context.machine.run(words)
         if not answer.ok:
             raise Failed(f"systemd does not answer: {(answer.err or answer.out).strip()[-200:]}")
         properties = dict(line.partition("=")[::2] for line in answer.out.splitlines())
-        return Found(files.FileState.at(_path(args, context)), properties)
+        return SystemdUnitState(files.FileState.at(_unit_path(args, context)), properties)
 
-    def differences(self, args: Args, found: Found) -> list[Change]:
+    def differences(self, args: Args, found: SystemdUnitState) -> list[Change]:
         changes = []
         if args.content is not None:
-            changes += files.differences(files.Wanted("file", "0644", content=args.content), found.file)
+            changes += files.differences(files.IntendedState("file", "0644", content=args.content), found.file)
         active = found.properties.get("ActiveState", "inactive")
-        if args.state == "restarted" or ((args.state == "started") != (active in STARTED) and args.state != "as it is"):
+        if args.state == "restarted" or (
+            (args.state == "started") != (active in STARTED_STATES) and args.state != "as it is"
+        ):
             changes.append(Change("state", active, args.state))
-        enabled = found.properties.get("UnitFileState", "") in ENABLED
+        enabled = found.properties.get("UnitFileState", "") in ENABLED_STATES
         if args.enabled is not None and args.enabled != enabled:
             changes.append(Change("enabled", enabled, args.enabled))
         return changes
 
-    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+    def describe(self, args: Args, found: SystemdUnitState) -> dict[str, Any]:
         return {"active_state": found.properties.get("ActiveState", "unknown")}
 
-    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, found: SystemdUnitState, changes: list[Change], context: Context) -> dict[str, Any]:
         fields = {change.field for change in changes}
         if args.content is not None and fields & {"content", "state", "mode"}:
-            wanted = files.Wanted("file", "0644", content=args.content)
-            if files.differences(wanted, found.file):
-                files.bring_about(wanted, found.file)
+            intended = files.IntendedState("file", "0644", content=args.content)
+            if files.differences(intended, found.file):
+                files.apply(intended, found.file)
                 self._ask(args, context, "daemon-reload")
         if "enabled" in fields:
             self._ask(args, context, "enable" if args.enabled else "disable", args.name)
@@ -208,43 +210,43 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         if "state" in fields and args.state in verbs:
             self._ask(args, context, verbs[args.state], args.name)
             if args.state != "stopped":
-                self._stays_up(args, context)
+                self._check_stays_up(args, context)
         return {"active_state": self.read(args, context).properties.get("ActiveState", "unknown")}
 
-    def _stays_up(self, args: Args, context: Context) -> None:
+    def _check_stays_up(self, args: Args, context: Context) -> None:
         deadline_s = time.monotonic() + UNIT_SETTLE_S
         while time.monotonic() < deadline_s:
-            found = self.read(args, context).properties
-            if found.get("ActiveState") == "failed" or found.get("Result", "success") != "success":
-                last = last_words(context, args.name, args.scope)
-                raise Failed(f"{args.name} does not stay running: {last}", fix=journal(args.name, args.scope))
+            properties = self.read(args, context).properties
+            if properties.get("ActiveState") == "failed" or properties.get("Result", "success") != "success":
+                last = read_last_log_lines(context, args.name, args.scope)
+                raise Failed(f"{args.name} does not stay running: {last}", fix=journal_command(args.name, args.scope))
             time.sleep(0.1)
 
     @staticmethod
     def _ask(args: Args, context: Context, *words: str) -> None:
-        answer = context.machine.run([*_systemctl(args), *words], timeout_s=120)
+        answer = context.machine.run([*_systemctl_command(args), *words], timeout_s=120)
         if not answer.ok:
             denied = "authentication required" in answer.err.lower() or "access denied" in answer.err.lower()
-            fix = "Add `become: true` to the task." if denied else journal(args.name, args.scope)
+            fix = "Add `become: true` to the task." if denied else journal_command(args.name, args.scope)
             raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
-def _systemctl(args: SystemdUnit.Args) -> list[str]:
+def _systemctl_command(args: SystemdUnit.Args) -> list[str]:
     return ["systemctl", *(["--user"] if args.scope == "user" else [])]
 
 
-def _path(args: SystemdUnit.Args, context: Context) -> Path:
+def _unit_path(args: SystemdUnit.Args, context: Context) -> Path:
     if args.scope == "user":
         return context.machine.home / ".config/systemd/user" / args.name
     return context.machine.path("/etc/systemd/system") / args.name
 
 
-def journal(unit: str, scope: str) -> str:
+def journal_command(unit: str, scope: str) -> str:
     """Return the command that shows a unit's log. scope: user or system."""
     return f"On the host: `journalctl {'--user ' if scope == 'user' else ''}-u {unit} -n 20`."
 
 
-def last_words(context: Context, unit: str, scope: str) -> str:
+def read_last_log_lines(context: Context, unit: str, scope: str) -> str:
     """Return the last lines of a unit's journal, joined."""
     who = ["--user"] if scope == "user" else []
     answer = context.machine.run(["journalctl", *who, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])

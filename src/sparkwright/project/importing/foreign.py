@@ -9,28 +9,28 @@ from typing import Any, Literal
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
-from sparkwright.project.documents.validation import kind_of, nearest
+from sparkwright.project.documents.validation import describe_type, suggest_name
 from sparkwright.trust import secret_patterns, shapes
-from sparkwright.trust.shapes import Misfit, Shape, Usual, optional
+from sparkwright.trust.shapes import OptionalField, Shape, ShapeError, optional
 from sparkwright.visible import one_line
 
-Sort = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
+RowKind = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
 #: in the report's order
-SORTS: tuple[Sort, ...] = ("kept", "translated", "dropped", "secret", "note", "warning")
+ROW_KINDS: tuple[RowKind, ...] = ("kept", "translated", "dropped", "secret", "note", "warning")
 #: the answer that drops a part
-DROP = "drop"
+DROP_ANSWER = "drop"
 #: the answer that keeps it unchanged
-KEEP = "keep"
+KEEP_ANSWER = "keep"
 #: the answer that makes a second model one of the recipe's `models`
-PIN = "pin"
-SHOWN_CHARS = 160
+PIN_ANSWER = "pin"
+MAX_ROW_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """A row of the report."""
 
-    sort: Sort
+    sort: RowKind
     #: a key, a flag or an option
     what: str
     #: what it became, or why it was dropped
@@ -49,19 +49,21 @@ class Question:
 
 
 @dataclass
-class Report:
+class ImportReport:
     """The report of one import, filled in while the source is read."""
 
     #: the user's answers, by the questions' keys
     answers: Mapping[str, str] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ReportRow] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     #: keys of the questions and answers that were used
     heard: set[str] = field(default_factory=set)
 
-    def add(self, sort: Sort, what: str, why: str = "") -> None:
+    def add(self, sort: RowKind, what: str, why: str = "") -> None:
         """Add a row, unless the same row exists."""
-        row = Row(sort, one_line(secret_patterns.text(what), at_most=SHOWN_CHARS), secret_patterns.text(why))
+        row = ReportRow(
+            sort, one_line(secret_patterns.mask_text(what), max_chars=MAX_ROW_CHARS), secret_patterns.mask_text(why)
+        )
         if row not in self.rows:
             self.rows.append(row)
 
@@ -74,10 +76,10 @@ class Report:
         self.heard.add(key)
         answer = self.answers.get(key, "")
         if not answer and all(question.key != key for question in self.questions):
-            self.questions.append(Question(key, secret_patterns.text(sentence), offered))
+            self.questions.append(Question(key, secret_patterns.mask_text(sentence), offered))
         if answer and offered and answer not in offered:
-            message = f"'{one_line(answer, at_most=80)}' is not an answer to `{key}`."
-            raise Refused(message, fix=nearest(answer, offered))
+            message = f"'{one_line(answer, max_chars=80)}' is not an answer to `{key}`."
+            raise Refused(message, fix=suggest_name(answer, offered))
         return answer
 
     def given(self, key: str) -> str:
@@ -85,12 +87,12 @@ class Report:
         self.heard.add(key)
         return self.answers.get(key, "")
 
-    def refuse_unheard(self) -> None:
+    def refuse_unused_answers(self) -> None:
         """Raise Refused for an answer to a question that was not asked."""
         spare = sorted(set(self.answers) - self.heard)
         if spare and not self.questions:
             fix = f"Questions: {', '.join(sorted(self.heard))}." if self.heard else "Nothing is asked."
-            raise Refused(f"`--answer {one_line(spare[0], at_most=80)}=...` answers no question.", fix=fix)
+            raise Refused(f"`--answer {one_line(spare[0], max_chars=80)}=...` answers no question.", fix=fix)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data."""
@@ -103,15 +105,15 @@ class Report:
         }
 
 
-MOST_WORDS, MOST_CHARS, MOST_KEY_CHARS, MOST_SHOWN = 2_000, 64_000, 200, 200
+MAX_WORDS, MAX_CHARS, MAX_KEY_CHARS, MAX_VALUE_CHARS = 2_000, 64_000, 200, 200
 #: YAML's merge key
-MERGED = "<<"
+MERGE_KEY = "<<"
 #: messages of `shapes` in the words of YAML
-SAYS = {"is not an object": "must be a mapping", "is not a list": "must be a list"}
+YAML_MESSAGES = {"is not an object": "must be a mapping", "is not a list": "must be a list"}
 
 
 @dataclass
-class Foreign:
+class ForeignRecipe:
     """A recipe in another tool's format, as its reader understood it."""
 
     #: the format's usual name
@@ -149,29 +151,29 @@ class Foreign:
     starts: list[str] = field(default_factory=list)
 
 
-def plain(value: Any) -> Any:
+def resolve_merges(value: Any) -> Any:
     """Return a stranger's YAML with its `<<` resolved: what a mapping does not have, the mappings named there give it.
 
     Raises:
         Misfit: `<<` names something that is not a mapping, or a key is not a word that a sentence can repeat.
     """
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [resolve_merges(item) for item in value]
     if not isinstance(value, dict):
         return value
     for key in value:
-        if len(key) > MOST_KEY_CHARS or one_line(key) != key:
-            raise Misfit(f"has a key that is not a word: '{one_line(key, at_most=60)}'")
-    found = {key: plain(item) for key, item in value.items() if key != MERGED}
-    brought = plain(value.get(MERGED, []))
-    for more in brought if isinstance(brought, list) else [brought]:
+        if len(key) > MAX_KEY_CHARS or one_line(key) != key:
+            raise ShapeError(f"has a key that is not a word: '{one_line(key, max_chars=60)}'")
+    resolved = {key: resolve_merges(item) for key, item in value.items() if key != MERGE_KEY}
+    merged = resolve_merges(value.get(MERGE_KEY, []))
+    for more in merged if isinstance(merged, list) else [merged]:
         if not isinstance(more, dict):
-            raise Misfit(f"has a `{MERGED}` that must be a mapping, got {kind_of(more)}")
-        found = {**more, **found}
-    return found
+            raise ShapeError(f"has a `{MERGE_KEY}` that must be a mapping, got {describe_type(more)}")
+        resolved = {**more, **resolved}
+    return resolved
 
 
-def checked(document: Document, data: Any, shape: Shape) -> None:
+def check_shape(document: Document, data: Any, shape: Shape) -> None:
     """Check that a file has the shape of its format, before a reader relies on it.
 
     Args:
@@ -183,85 +185,87 @@ def checked(document: Document, data: Any, shape: Shape) -> None:
         Refused: it has not; the sentence names the key, and the place the line.
     """
     try:
-        shapes.fitted(data, shape, "")
-    except Misfit as misfit:
-        got: Any = data
+        shapes.validate(data, shape, "")
+    except ShapeError as misfit:
+        value: Any = data
         for step in misfit.place:
-            got = got[step]
-        key = one_line(".".join(map(str, misfit.place)), at_most=120)
-        why = f"{SAYS[misfit.why]}, got {kind_of(got)}" if misfit.why in SAYS else misfit.why
-        raise Refused(f"`{key}` {why}.", where=document.where(*misfit.place)) from None
+            value = value[step]
+        key = one_line(".".join(map(str, misfit.place)), max_chars=120)
+        reason = (
+            f"{YAML_MESSAGES[misfit.why]}, got {describe_type(value)}" if misfit.why in YAML_MESSAGES else misfit.why
+        )
+        raise Refused(f"`{key}` {reason}.", where=document.where(*misfit.place)) from None
 
 
 #: types of a `scalar`
-WORD = (str, int, float)
+SCALAR_TYPES = (str, int, float)
 
 
 def scalar(value: Any) -> Any:
     """A shape: a text, a number, or true or false, where a word is written."""
-    if value is None or (isinstance(value, str | int | float) and len(str(value)) <= MOST_CHARS):
+    if value is None or (isinstance(value, str | int | float) and len(str(value)) <= MAX_CHARS):
         return value
-    raise Misfit(
-        "must be a text, got a longer one" if isinstance(value, str) else f"must be a text, got {kind_of(value)}"
+    raise ShapeError(
+        "must be a text, got a longer one" if isinstance(value, str) else f"must be a text, got {describe_type(value)}"
     )
 
 
-def words(value: Any) -> list[Any]:
+def word_list(value: Any) -> list[Any]:
     """A shape: a list of texts and numbers."""
-    if isinstance(value, list) and len(value) > MOST_WORDS:
-        raise Misfit(f"has more than {MOST_WORDS} items")
-    found: list[Any] = shapes.fitted(value, [scalar], "")
-    return found
+    if isinstance(value, list) and len(value) > MAX_WORDS:
+        raise ShapeError(f"has more than {MAX_WORDS} items")
+    items: list[Any] = shapes.validate(value, [scalar], "")
+    return items
 
 
-def either(what: str, *kinds: tuple[Any, Shape]) -> Callable[[Any], Any]:
+def by_type(expected: str, *kinds: tuple[Any, Shape]) -> Callable[[Any], Any]:
     """A shape that goes by a value's type.
 
     Args:
-        what: the types in words, as "a list or a mapping".
+        expected: the types in words, as "a list or a mapping".
         kinds: a type, and the shape of its values.
     """
 
     def check(value: Any) -> Any:
         for kind, shape in kinds:
             if isinstance(value, kind):
-                return shapes.fitted(value, shape, "")
-        raise Misfit(f"must be {what}, got {kind_of(value)}")
+                return shapes.validate(value, shape, "")
+        raise ShapeError(f"must be {expected}, got {describe_type(value)}")
 
     return check
 
 
-def partly(**fields: Shape) -> dict[str, Usual]:
+def partial_mapping(**fields: Shape) -> dict[str, OptionalField]:
     """A shape: a mapping in which each of these keys may be missing or empty, and others are not judged."""
     return {name: optional(shape) for name, shape in fields.items()}
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value on one line as people write it: true, 8, a, b, NAME=VALUE. Never Python's own form."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return ", ".join(f"{one_line(str(name), at_most=60)}={shown(item)}" for name, item in value.items())
+        return ", ".join(f"{one_line(str(name), max_chars=60)}={format_value(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(shown, value))
-    return "nothing" if value is None else one_line(str(value), at_most=MOST_SHOWN)
+        return ", ".join(map(format_value, value))
+    return "nothing" if value is None else one_line(str(value), max_chars=MAX_VALUE_CHARS)
 
 
 #: shapes: variables, and a command, as a mapping or in words
-VARIABLES = {str: scalar}
-COMMAND = either("a text or a list", (WORD, scalar), (list, words))
+VARIABLES_SHAPE = {str: scalar}
+COMMAND_SHAPE = by_type("a text or a list", (SCALAR_TYPES, scalar), (list, word_list))
 
 
-def mapping(value: Any) -> dict[str, Any]:
+def as_mapping(value: Any) -> dict[str, Any]:
     """Return a part that is a mapping, as `checked` has found; an absent one is empty."""
     return dict(value or {})
 
 
-def texts(value: Any) -> list[str]:
+def as_texts(value: Any) -> list[str]:
     """Return the words of a list of texts and numbers; an absent one is empty."""
-    return [text(item) for item in value or ()]
+    return [as_text(item) for item in value or ()]
 
 
-def text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a text or a number as a word; an absent one is empty."""
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.importing.command import Serving
-from sparkwright.project.importing.foreign import Foreign, Report
+from sparkwright.project.importing.command import ServerCommand
+from sparkwright.project.importing.foreign import ForeignRecipe, ImportReport
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
 
@@ -22,7 +22,7 @@ _PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 
 @dataclass
-class Model:
+class ImportedModel:
     """A recipe's `model`."""
 
     id: str
@@ -47,46 +47,46 @@ class Model:
         }
 
 
-def of(found: Foreign, serving: Serving, report: Report) -> Model:
+def resolve_model(foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport) -> ImportedModel:
     """Return the model, and remove its flags from the command. Raises Refused for anything that is not a model name."""
     imports, flags = serving.imports, serving.flags
-    written = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
+    repository = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
     file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
-    revision = found.revision or next(
+    revision = foreign.revision or next(
         (str(flags.pop(revision)) for revision in imports.revisions if revision in flags), ""
     )
-    name = written or serving.model or found.model
-    if found.model and serving.model and _is_id(serving.model) and serving.model != found.model:
-        report.add("note", found.model, f"the recipe's `model`; its command serves {serving.model}, which is taken")
-    if not written and name.startswith(("/", "./", "~")):
-        return _mounted(name, found, serving, report)
+    name = repository or serving.model or foreign.model
+    if foreign.model and serving.model and _is_model_id(serving.model) and serving.model != foreign.model:
+        report.add("note", foreign.model, f"the recipe's `model`; its command serves {serving.model}, which is taken")
+    if not repository and name.startswith(("/", "./", "~")):
+        return _resolve_mounted_model(name, foreign, serving, report)
     name, _, quantisation = name.partition(":")
     if not name:
         name = report.ask("model", "neither the recipe nor its command names a model: its id on the hub, as OWNER/NAME")
-    if name and (reason := model_files.why_not_an_id(name)):
-        raise Refused(f"the model '{one_line(name, at_most=80)}' {reason}.")
+    if name and (reason := model_files.check_model_id(name)):
+        raise Refused(f"the model '{one_line(name, max_chars=80)}' {reason}.")
     if name and "/" not in name:
         report.add("note", name, "a model without an owner on the hub")
-    model = Model(name or "owner/name", revision)
+    model = ImportedModel(name or "owner/name", revision)
     if serving.engine.files is not None:
-        model.file = _file(file, quantisation, serving, report)
+        model.file = _select_file(file, quantisation, serving, report)
     if not name:
         return model
-    if found.adopted:
+    if foreign.adopted:
         report.add(
             "note",
             model.id,
             "the container downloaded it itself: a deploy mounts the model's folder, and so replaces it",
         )
-        _say_where_it_is(found, model, report)
+        _note_cached_files(foreign, model, report)
     if not revision:
         report.add("note", model.id, "no revision is named: `main`, of which `invoke lock` pins the commit")
     return model
 
 
-def _say_where_it_is(found: Foreign, model: Model, report: Report) -> None:
+def _note_cached_files(foreign: ForeignRecipe, model: ImportedModel, report: ImportReport) -> None:
     """Report how to reuse the files in the host's hub cache, so that a deploy need not download them."""
-    cache = next((volume.partition(":")[0] for volume in found.volumes if volume.split(":")[1:2] == [HUB_CACHE]), "")
+    cache = next((volume.partition(":")[0] for volume in foreign.volumes if volume.split(":")[1:2] == [HUB_CACHE]), "")
     if not cache or not _PLAIN_PATH.fullmatch(cache):
         return
     files, folder = f"{cache}/hub/models--{model.id.replace('/', '--')}/snapshots", model.to_yaml()["dir"]
@@ -96,13 +96,13 @@ def _say_where_it_is(found: Foreign, model: Model, report: Report) -> None:
     )
 
 
-def _is_id(name: str) -> bool:
-    return not model_files.why_not_an_id(name.partition(":")[0])
+def _is_model_id(name: str) -> bool:
+    return not model_files.check_model_id(name.partition(":")[0])
 
 
-def _file(file: str, quantisation: str, serving: Serving, report: Report) -> str:
-    chooses = serving.engine.files
-    suffix = chooses.SUFFIX if chooses else ""
+def _select_file(file: str, quantisation: str, serving: ServerCommand, report: ImportReport) -> str:
+    file_rules = serving.engine.files
+    suffix = file_rules.SUFFIX if file_rules else ""
     if file:
         return file
     if quantisation and _QUANTISATION.fullmatch(quantisation):
@@ -114,25 +114,27 @@ def _file(file: str, quantisation: str, serving: Serving, report: Report) -> str
     return report.ask("file", sentence) or f"*{suffix}"
 
 
-def _mounted(path: str, found: Foreign, serving: Serving, report: Report) -> Model:
+def _resolve_mounted_model(
+    path: str, foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport
+) -> ImportedModel:
     """Return the model of a folder that is mounted from the host; the user is asked for its name on the hub."""
-    inside = PurePosixPath(path)
-    single = serving.engine.files is not None and inside.suffix == serving.engine.files.SUFFIX
-    folder = inside.parent if single else inside
-    host, volume = _on_the_host(folder, found.volumes)
-    sentence = f"the model is a folder, {one_line(path, at_most=120)}: its id on the hub, as OWNER/NAME"
+    container_path = PurePosixPath(path)
+    is_single_file = serving.engine.files is not None and container_path.suffix == serving.engine.files.SUFFIX
+    folder = container_path.parent if is_single_file else container_path
+    host, volume = _find_host_folder(folder, foreign.volumes)
+    sentence = f"the model is a folder, {one_line(path, max_chars=120)}: its id on the hub, as OWNER/NAME"
     name = report.ask("model", sentence) or "owner/name"
-    if reason := model_files.why_not_an_id(name):
-        raise Refused(f"the model '{one_line(name, at_most=80)}' {reason}.")
+    if reason := model_files.check_model_id(name):
+        raise Refused(f"the model '{one_line(name, max_chars=80)}' {reason}.")
     if volume:
-        found.volumes.remove(volume)
+        foreign.volumes.remove(volume)
         report.add("translated", f"volume {volume}", f"model.dir: {host}, mounted at {folder}")
     else:
         report.add("note", path, "no volume of the recipe holds it: the usual folder of the host is taken")
-    return Model(name, found.revision, inside.name if single else "", host, str(folder))
+    return ImportedModel(name, foreign.revision, container_path.name if is_single_file else "", host, str(folder))
 
 
-def _on_the_host(folder: PurePosixPath, volumes: list[str]) -> tuple[str, str]:
+def _find_host_folder(folder: PurePosixPath, volumes: list[str]) -> tuple[str, str]:
     """Return the host's folder for a folder of the container, and the volume that mounts it; "" for none."""
     for volume in volumes:
         source, _, target = volume.partition(":")

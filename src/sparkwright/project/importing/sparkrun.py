@@ -15,24 +15,24 @@ from typing import Any
 from sparkwright.engines import engine, options
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.importing.command import RUNTIMES
-from sparkwright.project.importing.docker_words import of_words, pairs, split, words_of
+from sparkwright.project.importing.command import ENGINES_BY_RUNTIME
+from sparkwright.project.importing.docker_words import build_arguments, format_pairs, parse_arguments, split_command
 from sparkwright.project.importing.foreign import (
-    DROP,
-    VARIABLES,
-    Foreign,
-    Report,
-    mapping,
-    partly,
+    DROP_ANSWER,
+    VARIABLES_SHAPE,
+    ForeignRecipe,
+    ImportReport,
+    as_mapping,
+    as_text,
+    as_texts,
+    format_value,
+    partial_mapping,
     scalar,
-    shown,
-    text,
-    texts,
-    words,
+    word_list,
 )
-from sparkwright.trust.names import why_not_a_file
+from sparkwright.trust.names import check_file_name
 from sparkwright.trust.process_words import HOST
-from sparkwright.visible import first, one_line
+from sparkwright.visible import join_first, one_line
 
 #: known values of `recipe_version`
 VERSIONS = ("1", "2")
@@ -44,7 +44,7 @@ HOOKS = {
     "post_commands": "commands on the machine that started it",
 }
 #: keys that are about sparkrun itself
-DROPPED = {
+DROPPED_KEYS = {
     "benchmark": "`bench.serve` measures",
     "readiness": "sparkwright proves that it generates, which is stricter",
     "builder": "nothing is built; the image is pulled",
@@ -65,35 +65,40 @@ DROPPED = {
     "unsupported_capabilities": "`expect.probes` proves what it can do",
 }
 #: keys that are read, or do not affect the server
-READ = {
+READ_KEYS = {
     *("recipe_version", "sparkrun_version", "name", "description", "metadata", "model", "model_revision", "runtime"),
     *("mode", "solo_only", "cluster_only", "min_nodes", "max_nodes", "container", "containers", "defaults", "env"),
     *("command", "mods", "overrides", "include"),
 }
 _TEXTS = ("name", "description", "model", "model_revision", "runtime", "mode", "container", "command")
-_OVERRIDE = partly(when=VARIABLES, defaults=VARIABLES, env=VARIABLES, container=scalar)
+_OVERRIDE = partial_mapping(when=VARIABLES_SHAPE, defaults=VARIABLES_SHAPE, env=VARIABLES_SHAPE, container=scalar)
 #: shape of a file, checked before it is read
 SHAPE = {
-    **partly(**dict.fromkeys((*_TEXTS, "recipe_version", "sparkrun_version"), scalar)),
-    **partly(metadata=partly(description=scalar), defaults=VARIABLES, env=VARIABLES, containers=VARIABLES),
-    **partly(overrides=[_OVERRIDE], mods=words),
+    **partial_mapping(**dict.fromkeys((*_TEXTS, "recipe_version", "sparkrun_version"), scalar)),
+    **partial_mapping(
+        metadata=partial_mapping(description=scalar),
+        defaults=VARIABLES_SHAPE,
+        env=VARIABLES_SHAPE,
+        containers=VARIABLES_SHAPE,
+    ),
+    **partial_mapping(overrides=[_OVERRIDE], mods=word_list),
 }
 
 
-def is_one(data: dict[str, Any]) -> bool:
+def matches(data: dict[str, Any]) -> bool:
     """Return True if a YAML file has this format."""
-    named = any(key in data for key in ("recipe_version", "sparkrun_version"))
-    return named or (isinstance(data.get("model"), str) and ("container" in data or "command" in data))
+    has_version = any(key in data for key in ("recipe_version", "sparkrun_version"))
+    return has_version or (isinstance(data.get("model"), str) and ("container" in data or "command" in data))
 
 
-def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
+def convert(data: dict[str, Any], path: Path, report: ImportReport) -> ForeignRecipe:
     """Return the recipe. Raises Refused for mods and hooks, with their effects and the ways out."""
-    version = text(data.get("recipe_version")) or "1"
+    version = as_text(data.get("recipe_version")) or "1"
     kind = f"a sparkrun recipe, version {version}" if version != "1" else "a sparkrun recipe, version 1 (eugr)"
     if version not in VERSIONS:
         report.add(
             "note",
-            f"recipe_version {one_line(version, at_most=40)}",
+            f"recipe_version {one_line(version, max_chars=40)}",
             f"read as version {VERSIONS[-1]}, the newest known",
         )
     if data.get("include"):
@@ -101,119 +106,127 @@ def read(data: dict[str, Any], path: Path, report: Report) -> Foreign:
         raise Refused("it is a change to another recipe (`include`), which is not in the file.", fix=fix)
     for name, what in HOOKS.items():
         if data.get(name):
-            _hook(name, what, data[name], report)
-    refuse(data.get("mods"), path, report)
-    data = applied(data, _launch(data), report)
-    values = {key: text(value) for key, value in mapping(data.get("defaults")).items()}
-    model, _, quantisation = text(data.get("model")).partition(":")
-    values = {"model": text(data.get("model")), **values}
-    about = mapping(data.get("metadata"))
-    found = Foreign(
+            _refuse_hook(name, what, data[name], report)
+    refuse_mods(data.get("mods"), path, report)
+    data = apply_overrides(data, _launch_values(data), report)
+    values = {key: as_text(value) for key, value in as_mapping(data.get("defaults")).items()}
+    model, _, quantisation = as_text(data.get("model")).partition(":")
+    values = {"model": as_text(data.get("model")), **values}
+    metadata = as_mapping(data.get("metadata"))
+    foreign = ForeignRecipe(
         kind,
         path.stem,
-        description=text(data.get("description") or about.get("description") or data.get("name")),
-        engine=text(data.get("runtime")) or "vllm",
+        description=as_text(data.get("description") or metadata.get("description") or data.get("name")),
+        engine=as_text(data.get("runtime")) or "vllm",
         model=f"{model}:{quantisation}" if quantisation else model,
-        revision=text(data.get("model_revision")),
-        hosts=_hosts(data),
+        revision=as_text(data.get("model_revision")),
+        hosts=_host_count(data),
         folder=path.parent,
     )
-    image = text(data.get("container")) or _of_several(data, report)
-    env = {name: text(value) for name, value in mapping(data.get("env")).items()}
-    command = text(data.get("command"))
-    words = split(filled(command, values, report)) if command else _from_defaults(found, values, report)
-    found = of_words(words_of(image, words, network=[HOST], env=pairs(env)), found, report)
-    for key in (key for key in data if key not in READ | HOOKS.keys() and data[key] not in (None, "", [], {})):
-        report.add("dropped", key, DROPPED.get(key, "sparkwright does not know this key"))
+    image = as_text(data.get("container")) or _select_image(data, report)
+    env = {name: as_text(value) for name, value in as_mapping(data.get("env")).items()}
+    command = as_text(data.get("command"))
+    words = (
+        split_command(fill_placeholders(command, values, report))
+        if command
+        else _flags_from_defaults(foreign, values, report)
+    )
+    foreign = parse_arguments(build_arguments(image, words, network=[HOST], env=format_pairs(env)), foreign, report)
+    for key in (key for key in data if key not in READ_KEYS | HOOKS.keys() and data[key] not in (None, "", [], {})):
+        report.add("dropped", key, DROPPED_KEYS.get(key, "sparkwright does not know this key"))
     report.add("dropped", "privileged, --rm", "how sparkrun starts a container; a recipe's is started without them")
-    return found
+    return foreign
 
 
-def _of_several(data: dict[str, Any], report: Report) -> str:
+def _select_image(data: dict[str, Any], report: ImportReport) -> str:
     """Return the image of a recipe that names several, by purpose; the user chooses one."""
-    named = {key: text(value) for key, value in mapping(data.get("containers")).items()}
-    if len(named) == 1:
-        return next(iter(named.values()))
-    listed = one_line("; ".join(f"{key}: {image}" for key, image in named.items()), at_most=600)
-    return named.get(report.ask("container", f"which image: {listed}", named), "") if named else ""
+    images = {key: as_text(value) for key, value in as_mapping(data.get("containers")).items()}
+    if len(images) == 1:
+        return next(iter(images.values()))
+    choices = one_line("; ".join(f"{key}: {image}" for key, image in images.items()), max_chars=600)
+    return images.get(report.ask("container", f"which image: {choices}", images), "") if images else ""
 
 
-def _launch(data: dict[str, Any]) -> Launch:
-    defaults = mapping(data.get("defaults"))
-    return Launch(_hosts(data) or 1, max(_number(defaults.get("tensor_parallel")), 1))
+def _launch_values(data: dict[str, Any]) -> Launch:
+    defaults = as_mapping(data.get("defaults"))
+    return Launch(_host_count(data) or 1, max(_int_or_zero(defaults.get("tensor_parallel")), 1))
 
 
-def _hosts(data: dict[str, Any]) -> int:
+def _host_count(data: dict[str, Any]) -> int:
     """Return the number of hosts that the recipe is for; 0 if it can use one or several."""
-    least, most = (_number(data.get(key)) for key in ("min_nodes", "max_nodes"))
-    if data.get("solo_only") is True or most == 1 or text(data.get("mode")) == "solo":
+    minimum, maximum = (_int_or_zero(data.get(key)) for key in ("min_nodes", "max_nodes"))
+    if data.get("solo_only") is True or maximum == 1 or as_text(data.get("mode")) == "solo":
         return 1
-    if least > 1:
-        return least
+    if minimum > 1:
+        return minimum
     return (
         2
-        if data.get("cluster_only") is True and not _split(data)
-        else _split(data)
+        if data.get("cluster_only") is True and not _split_size(data)
+        else _split_size(data)
         if data.get("cluster_only") is True
         else 0
     )
 
 
-def _split(data: dict[str, Any]) -> int:
-    defaults = mapping(data.get("defaults"))
+def _split_size(data: dict[str, Any]) -> int:
+    defaults = as_mapping(data.get("defaults"))
     return (
-        max(_number(defaults.get("tensor_parallel")), 1) * max(_number(defaults.get("pipeline_parallel")), 1)
+        max(_int_or_zero(defaults.get("tensor_parallel")), 1) * max(_int_or_zero(defaults.get("pipeline_parallel")), 1)
         if defaults
         else 0
     )
 
 
-def _number(value: Any) -> int:
+def _int_or_zero(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _hook(name: str, what: str, given: Any, report: Report) -> None:
-    would_run = one_line(shown(given), at_most=200)
-    if report.answers.get(name) != DROP:
+def _refuse_hook(name: str, effect: str, commands: Any, report: ImportReport) -> None:
+    would_run = one_line(format_value(commands), max_chars=200)
+    if report.answers.get(name) != DROP_ANSWER:
         report.heard.add(name)
-        fix = f"Give an image in which that is done, and `--answer {name}={DROP}`."
-        raise Refused(f"`{name}` would run {what}: {would_run}.", fix=fix)
+        fix = f"Give an image in which that is done, and `--answer {name}={DROP_ANSWER}`."
+        raise Refused(f"`{name}` would run {effect}: {would_run}.", fix=fix)
     report.heard.add(name)
     report.add("dropped", name, f"as answered; it would run {would_run}")
 
 
-def _from_defaults(found: Foreign, values: dict[str, str], report: Report) -> list[str]:
+def _flags_from_defaults(foreign: ForeignRecipe, values: dict[str, str], report: ImportReport) -> list[str]:
     """Return the flags that sparkrun makes of defaults if there is no command, under the engine's names."""
-    name = RUNTIMES.get(found.engine, "")
+    name = ENGINES_BY_RUNTIME.get(foreign.engine, "")
     if not name:
         return []
-    own = engine.of(name)
-    words = [] if own.imports and own.imports.repository else [values["model"]]
-    usual = engine.of(engine.USUAL).imports
-    assert usual is not None
+    target = engine.get_engine(name)
+    words = [] if target.imports and target.imports.repository else [values["model"]]
+    vllm_imports = engine.get_engine(engine.DEFAULT_ENGINE).imports
+    assert vllm_imports is not None
     # defaults whose names differ from vLLM's flags
-    called = {"tensor_parallel": usual.tensor, "pipeline_parallel": usual.pipeline, "data_parallel": usual.replicas[0]}
+    flag_names = {
+        "tensor_parallel": vllm_imports.tensor,
+        "pipeline_parallel": vllm_imports.pipeline,
+        "data_parallel": vllm_imports.replicas[0],
+    }
     for key, value in values.items():
         if key == "model":
             continue
-        written = called.get(key, key.replace("_", "-"))
-        concept = options.concepts().get(options.of(written), {})
-        flag = next(iter(concept.get(name, ())), written)
-        if flag != written:
+        flag_name = flag_names.get(key, key.replace("_", "-"))
+        concept = options.load_concepts().get(options.find_concept(flag_name), {})
+        flag = next(iter(concept.get(name, ())), flag_name)
+        if flag != flag_name:
             report.add("translated", key, f"--{flag}")
         words += [f"--{flag}"] if value == "true" else [] if value == "false" else [f"--{flag}", value]
-    if own.imports and own.imports.repository:
-        words += [f"--{own.imports.repository}", values["model"]]
-    elif own.flags.SET_BY and name == "sglang":
-        words = [f"--{next(iter(own.flags.SET_BY))}", *words]
+    if target.imports and target.imports.repository:
+        words += [f"--{target.imports.repository}", values["model"]]
+    elif target.flags.SET_BY and name == "sglang":
+        words = [f"--{next(iter(target.flags.SET_BY))}", *words]
     return words
 
 
 # sparkrun's `overrides`: values that replace others where a condition holds. Source: sparkrun 0.4.2 core/recipe.py.
 
 #: names of a Spark's architecture
-ARM = ("arm64", "aarch64")
-TAKE = "take"
+ARM_NAMES = ("arm64", "aarch64")
+TAKE_ANSWER = "take"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,50 +239,52 @@ class Launch:
     tensor: int
 
 
-def applied(data: dict[str, Any], launch: Launch, report: Report) -> dict[str, Any]:
+def apply_overrides(data: dict[str, Any], launch: Launch, report: ImportReport) -> dict[str, Any]:
     """Return the recipe with the values whose condition holds; the user is asked about conditions that are unknown here."""
-    found = dict(data)
+    recipe = dict(data)
     for n, override in enumerate(data.get("overrides") or (), 1):
-        when = mapping(override.get("when"))
-        condition = one_line(", ".join(f"{key}: {text(value)}" for key, value in when.items()), at_most=120)
-        if _taken(when, condition, n, launch, report):
-            found |= {
-                key: _merged(found, override, key) for key in ("defaults", "env", "container") if override.get(key)
+        when = as_mapping(override.get("when"))
+        condition = one_line(", ".join(f"{key}: {as_text(value)}" for key, value in when.items()), max_chars=120)
+        if _is_applied(when, condition, n, launch, report):
+            recipe |= {
+                key: _merge_override(recipe, override, key)
+                for key in ("defaults", "env", "container")
+                if override.get(key)
             }
             report.add("translated", f"override {n}", f"taken in, as it holds here ({condition or 'always'})")
         else:
             report.add("dropped", f"override {n}", f"it does not hold here ({condition})")
-    return found
+    return recipe
 
 
-def _taken(when: dict[str, Any], condition: str, n: int, launch: Launch, report: Report) -> bool:
-    facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM)}
-    if any(key in facts and text(value) not in facts[key] for key, value in when.items()):
+def _is_applied(when: dict[str, Any], condition: str, n: int, launch: Launch, report: ImportReport) -> bool:
+    facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM_NAMES)}
+    if any(key in facts and as_text(value) not in facts[key] for key, value in when.items()):
         return False
     if when.keys() <= facts.keys():
         return True
     sentence = f"override {n} is for '{condition}', which only you know: take it in, or drop it"
-    return report.ask(f"override-{n}", sentence, (TAKE, DROP)) == TAKE
+    return report.ask(f"override-{n}", sentence, (TAKE_ANSWER, DROP_ANSWER)) == TAKE_ANSWER
 
 
-def _merged(data: dict[str, Any], override: dict[str, Any], key: str) -> Any:
+def _merge_override(data: dict[str, Any], override: dict[str, Any], key: str) -> Any:
     if key == "container":
         return override[key]
-    return {**mapping(data.get(key)), **mapping(override[key])}
+    return {**as_mapping(data.get(key)), **as_mapping(override[key])}
 
 
 # The `{placeholders}` of a command template, filled from the recipe's defaults or the user's answers.
 #
 # Source: sparkrun 0.4.2 core/recipe.py: `{{` and `}}` are escapes only where the template has a `{{`.
 
-_PLAIN = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
-_ESCAPED = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
+_ESCAPED_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
 
 
-def filled(template: str, values: Mapping[str, str], report: Report) -> str:
+def fill_placeholders(template: str, values: Mapping[str, str], report: ImportReport) -> str:
     """Return the template with its values; the user is asked for a missing one as `placeholder.NAME`."""
 
-    def one(match: re.Match[str]) -> str:
+    def substitute(match: re.Match[str]) -> str:
         name = match[1]
         if name is None:
             return match[0][0]
@@ -278,8 +293,8 @@ def filled(template: str, values: Mapping[str, str], report: Report) -> str:
         sentence = f"the command has a placeholder {{{name}}} that the recipe gives no value"
         return report.ask(f"placeholder.{name}", sentence) or "0"
 
-    pattern = _ESCAPED if "{{" in template else _PLAIN
-    replace: Callable[[re.Match[str]], str] = one
+    pattern = _ESCAPED_PLACEHOLDER if "{{" in template else _PLACEHOLDER
+    replace: Callable[[re.Match[str]], str] = substitute
     return pattern.sub(replace, template)
 
 
@@ -288,9 +303,9 @@ def filled(template: str, values: Mapping[str, str], report: Report) -> str:
 #
 # Their effect is described from the words of run.sh, if it is beside the recipe.
 
-SCRIPT = "run.sh"
+MOD_SCRIPT = "run.sh"
 #: the effect of a script, by its words
-DOES = {
+SCRIPT_EFFECTS = {
     "patch": "patches files of the image",
     "git": "applies changes from a git repository",
     "curl": "downloads from the network",
@@ -305,50 +320,50 @@ DOES = {
     "python3": "runs Python code",
     "drop_caches": "drops the page cache in a loop",
 }
-MOST_SHOWN, UP = 8, 4
+MAX_SHOWN_MODS, MAX_PARENT_FOLDERS = 8, 4
 
 
-def refuse(given: Any, recipe: Path, report: Report) -> None:
+def refuse_mods(mods: Any, recipe: Path, report: ImportReport) -> None:
     """Raise Refused for mods without an answer, with their effects and the ways out."""
-    names = texts(given)
+    names = as_texts(mods)
     if not names:
         return
     report.heard.add("mods")
-    more = f"; {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    listed = "; ".join(_about(name, recipe.parent) for name in names[:MOST_SHOWN]) + more
-    if report.answers.get("mods") != DROP:
+    remainder = f"; {len(names) - MAX_SHOWN_MODS} more" if len(names) > MAX_SHOWN_MODS else ""
+    descriptions = "; ".join(_describe_mod(name, recipe.parent) for name in names[:MAX_SHOWN_MODS]) + remainder
+    if report.answers.get("mods") != DROP_ANSWER:
         fix = (
             "Ways out: an image in which they are built in (`--answer image=REPOSITORY:TAG`), or without them; both with "
-            f"`--answer mods={DROP}`."
+            f"`--answer mods={DROP_ANSWER}`."
         )
-        raise Refused(f"its mods would change the container before the server starts: {listed}.", fix=fix)
-    report.add("dropped", f"mods {first(names, MOST_SHOWN)}", "as answered: nothing of them is run")
+        raise Refused(f"its mods would change the container before the server starts: {descriptions}.", fix=fix)
+    report.add("dropped", f"mods {join_first(names, MAX_SHOWN_MODS)}", "as answered: nothing of them is run")
 
 
-def _about(name: str, folder: Path) -> str:
-    shown = one_line(name, at_most=80)
-    script = _script(name, folder)
+def _describe_mod(name: str, folder: Path) -> str:
+    label = one_line(name, max_chars=80)
+    script = _read_script(name, folder)
     if script is None:
-        return f"{shown} (its script is not here)"
-    words = set(re.findall(r"[a-z][a-z0-9_-]{1,20}", "\n".join(_commands(script))))
-    does = list(dict.fromkeys(what for word, what in DOES.items() if word in words))
-    return f"{shown} ({', '.join(does) or 'runs a script'})"
+        return f"{label} (its script is not here)"
+    words = set(re.findall(r"[a-z][a-z0-9_-]{1,20}", "\n".join(_command_lines(script))))
+    effects = list(dict.fromkeys(what for word, what in SCRIPT_EFFECTS.items() if word in words))
+    return f"{label} ({', '.join(effects) or 'runs a script'})"
 
 
-def _commands(script: str) -> list[str]:
+def _command_lines(script: str) -> list[str]:
     return [line for line in script.splitlines() if not line.lstrip().startswith("#")]
 
 
-def _script(name: str, folder: Path) -> str | None:
+def _read_script(name: str, folder: Path) -> str | None:
     """Return the mod's script, from the recipe's folder or a parent; None if it is missing or not readable."""
-    if why_not_a_file(name.replace("/", "-")) or ".." in name.split("/") or name.startswith("/"):
+    if check_file_name(name.replace("/", "-")) or ".." in name.split("/") or name.startswith("/"):
         return None
     last = name.rpartition("/")[2]
-    for above in (folder, *list(folder.parents)[:UP]):
-        siblings = [above / name / SCRIPT, *(path / last / SCRIPT for path in sorted(above.glob("*-mods")))]
+    for above in (folder, *list(folder.parents)[:MAX_PARENT_FOLDERS]):
+        siblings = [above / name / MOD_SCRIPT, *(path / last / MOD_SCRIPT for path in sorted(above.glob("*-mods")))]
         for path in filter(document.is_file, siblings):
             try:
-                return document.text_of(path)
+                return document.read_text(path)
             except Refused:
                 return None
     return None

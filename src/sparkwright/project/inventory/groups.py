@@ -28,8 +28,8 @@ class Fabric:
     @property
     def hcas(self) -> tuple[str, ...]:
         """The RDMA adapters; if none are set, rdma-core's names for those of the interfaces (60-rdma-persistent-naming)."""
-        found = (PCI_INTERFACE.fullmatch(name) for name in self.interfaces)
-        return self.adapters or tuple(f"roce{match['path']}" for match in found if match)
+        matches = (PCI_INTERFACE.fullmatch(name) for name in self.interfaces)
+        return self.adapters or tuple(f"roce{match['path']}" for match in matches if match)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Wake:
     stay_awake_s: float = 0.0
 
 
-NEVER = Wake()
+NO_WAKE = Wake()
 
 
 class Source(Protocol):
@@ -74,7 +74,7 @@ class Host:
     #: for a server on demand, all containers that take turns in memory, in the listed order
     turns: tuple[str, ...] = ()
     #: for a server on demand, how requests change its turn
-    wake: Wake = NEVER
+    wake: Wake = NO_WAKE
 
     @property
     def machine(self) -> str:

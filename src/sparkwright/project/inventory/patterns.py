@@ -13,66 +13,66 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
 
-EVERYONE = "all"
+ALL_HOSTS = "all"
 
 
-def groups_of(name: str, named: Iterable[str], listed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+def list_groups(name: str, own_groups: Iterable[str], members_by_group: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     """Return the groups of a host in order.
 
     A later group overrides an earlier one, and the host's own file overrides them all. `all`, which any group overrides, is left
     out.
 
     Args:
-        named: the groups that its own file names.
-        listed: the hosts that each group of groups.yml lists.
+        own_groups: the groups that its own file names.
+        members_by_group: the hosts that each group of groups.yml lists.
     """
-    mine = [group for group, hosts in listed.items() if name in hosts]
-    return tuple(dict.fromkeys(group for group in (*named, *mine) if group != EVERYONE))
+    listing_groups = [group for group, hosts in members_by_group.items() if name in hosts]
+    return tuple(dict.fromkeys(group for group in (*own_groups, *listing_groups) if group != ALL_HOSTS))
 
 
-def last(values: Iterable[Any]) -> Any:
+def last_set(values: Iterable[Any]) -> Any:
     """Return the last value that is not None, or None.
 
     values: those of a setting, of the group `all` first, of the host's own file last.
     """
-    found = None
+    result = None
     for value in values:
-        found = found if value is None else value
-    return found
+        result = result if value is None else value
+    return result
 
 
-def members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def group_members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the names of hosts by group, `all` among them. groups: those with an entry of their own."""
-    names = dict.fromkeys([EVERYONE, *groups, *(group for host in hosts.values() for group in host.groups)])
-    found = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
-    return {**found, EVERYONE: tuple(hosts)}
+    names = dict.fromkeys([ALL_HOSTS, *groups, *(group for host in hosts.values() for group in host.groups)])
+    members_by_group = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
+    return {**members_by_group, ALL_HOSTS: tuple(hosts)}
 
 
-def implied(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
+def implied_groups(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
     """Return the implied groups: a machine that serves several recipes, and as `/RECIPE` all hosts that serve a recipe."""
-    found: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, tuple[str, ...]] = {}
     for host in hosts.values():
         for name in ([host.on] if host.on else []) + ([f"/{host.recipe}"] if host.recipe else []):
-            found[name] = (*found.get(name, ()), host.name)
-    return found
+            groups[name] = (*groups.get(name, ()), host.name)
+    return groups
 
 
-def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
+def match_hosts(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the names that a pattern matches, in the order of hosts: unions first, then `&` intersects, then `!` removes.
 
     Raises Refused for an unknown name, and for a pattern that matches no host.
     """
     parts = [part.strip() for part in re.split(r"[,:]", pattern) if part.strip()]
     matched: set[str] = set()
-    plain = [part for part in parts if part[0] not in "!&"]
-    for part in plain or [EVERYONE]:
-        matched |= _named(part, hosts, groups)
+    unions = [part for part in parts if part[0] not in "!&"]
+    for part in unions or [ALL_HOSTS]:
+        matched |= _resolve_word(part, hosts, groups)
     for part in parts:
         if part[0] == "&":
-            matched &= _named(part[1:], hosts, groups)
+            matched &= _resolve_word(part[1:], hosts, groups)
     for part in parts:
         if part[0] == "!":
-            matched -= _named(part[1:], hosts, groups)
+            matched -= _resolve_word(part[1:], hosts, groups)
     if not matched and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
         where = ", ".join(part for part in parts if not part.startswith("&/"))
         serving = ", ".join(groups[f"/{recipe}"])
@@ -82,27 +82,29 @@ def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]
     return [name for name in hosts if name in matched]
 
 
-def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> set[str]:
+def _resolve_word(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> set[str]:
     if word in groups:
         return set(groups[word])
     if word in hosts:
         return {word}
     if any(sign in word for sign in "*?["):
-        found = {name for name in hosts if fnmatch.fnmatchcase(name, word)}
-        found |= {
+        matching = {name for name in hosts if fnmatch.fnmatchcase(name, word)}
+        matching |= {
             name
             for group in fnmatch.filter([group for group in groups if not group.startswith("/")], word)
             for name in groups[group]
         }
-        if found:
-            return found
-    from sparkwright.project.documents.validation import nearest
+        if matching:
+            return matching
+    from sparkwright.project.documents.validation import suggest_name
 
     if word.startswith("/"):
         recipes = [name[1:] for name in groups if name.startswith("/")]
-        raise Refused(f"no host serves the recipe {word[1:]!r}.", fix=nearest(word[1:], recipes) if recipes else "")
+        raise Refused(
+            f"no host serves the recipe {word[1:]!r}.", fix=suggest_name(word[1:], recipes) if recipes else ""
+        )
     known = [name for name in (*hosts, *groups) if not name.startswith("/")]
-    raise Refused(f"no host or group named {word!r}.", fix=nearest(word, known))
+    raise Refused(f"no host or group named {word!r}.", fix=suggest_name(word, known))
 
 
 # The addresses of hosts, read from their files before anything is checked, so that connecting can begin.
@@ -113,28 +115,28 @@ def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]])
 GROUPS_FILE = "groups.yml"
 
 
-def hosts(project: Path, pattern: str) -> list[Host]:
+def read_ssh_hosts(project: Path, pattern: str) -> list[Host]:
     """Return the hosts of a pattern that are reached over ssh, with only their `way` and groups; none of them if in doubt."""
     folder = project / "hosts"
     try:
-        groups = _read(folder / GROUPS_FILE)
-        found = {host.name: host for path in files(folder) for host in _hosts(path, groups)}
-        named = {**implied(found), **members(found, groups)}
-        names = match(pattern, list(found), named) if pattern else []
+        groups = _load_mapping(folder / GROUPS_FILE)
+        by_name = {host.name: host for path in list_host_files(folder) for host in _read_hosts(path, groups)}
+        members_by_group = {**implied_groups(by_name), **group_members(by_name, groups)}
+        names = match_hosts(pattern, list(by_name), members_by_group) if pattern else []
     except (Refused, AttributeError, TypeError, KeyError):
         return []  # the check reports the mistake
-    return [found[name] for name in names if found[name].connection == "ssh" and _plain(found[name])]
+    return [by_name[name] for name in names if by_name[name].connection == "ssh" and _has_valid_types(by_name[name])]
 
 
-def files(folder: Path) -> list[Path]:
+def list_host_files(folder: Path) -> list[Path]:
     """Return the files of hosts/ that describe a host. Raises Refused as `document.files` does."""
-    return [path for path in document.files(folder) if path.name != GROUPS_FILE]
+    return [path for path in document.list_files(folder) if path.name != GROUPS_FILE]
 
 
-def _hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
+def _read_hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
     """Return a host, or one for each recipe that it serves."""
-    own = _read(path)
-    host = _host(path, own, groups)
+    own = _load_mapping(path)
+    host = _build_host(path, own, groups)
     lists = [own[key] for key in ("serves", "on_demand") if own.get(key) is not None]
     if not lists:
         return [host]
@@ -142,18 +144,18 @@ def _hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
     return [replace(host, name=f"{host.name}/{name}", on=host.name, recipe=name) for name in names]
 
 
-def _host(path: Path, own: Mapping[str, Any], groups: Mapping[str, Any]) -> Host:
-    listed = {name: (group or {}).get("hosts") or () for name, group in groups.items()}
-    mine = groups_of(path.stem, own.get("groups") or (), listed)
-    layers = [*(groups.get(name) or {} for name in (EVERYONE, *mine)), own]
-    user, port, recipe = (last(layer.get(key) for layer in layers) for key in ("user", "port", "recipe"))
+def _build_host(path: Path, own: Mapping[str, Any], groups: Mapping[str, Any]) -> Host:
+    members_by_group = {name: (group or {}).get("hosts") or () for name, group in groups.items()}
+    host_groups = list_groups(path.stem, own.get("groups") or (), members_by_group)
+    layers = [*(groups.get(name) or {} for name in (ALL_HOSTS, *host_groups)), own]
+    user, port, recipe = (last_set(layer.get(key) for layer in layers) for key in ("user", "port", "recipe"))
     address, connection = own.get("address") or path.stem, own.get("connection") or "ssh"
-    return Host(path.stem, address, connection, user=user, port=port, groups=mine, recipe=recipe)
+    return Host(path.stem, address, connection, user=user, port=port, groups=host_groups, recipe=recipe)
 
 
-def _plain(host: Host) -> bool:
+def _has_valid_types(host: Host) -> bool:
     return isinstance(host.address, str) and isinstance(host.user, str | None) and isinstance(host.port, int | None)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _load_mapping(path: Path) -> Mapping[str, Any]:
     return document.load(path).data or {} if path.is_file() else {}

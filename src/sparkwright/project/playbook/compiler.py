@@ -16,24 +16,24 @@ from sparkwright.host.state import write_atomically
 from sparkwright.modules import registry
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
-from sparkwright.project.documents.document import Place, shown
-from sparkwright.project.documents.validation import check, nearest
+from sparkwright.project.documents.document import Place, format_path
+from sparkwright.project.documents.validation import suggest_name, validate
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import selection
-from sparkwright.project.playbook.names import Blame, Names
+from sparkwright.project.playbook.names import ErrorLocator, Names
 from sparkwright.project.playbook.playbook import BlockFile, Condition, Options, Play, TaskFile
 from sparkwright.protocol import expressions, signature
 from sparkwright.protocol.expressions import ExpressionError
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.signature import Signature
-from sparkwright.trust.names import why_not_a_file
+from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line
 
 #: modules whose `content` may be the `src` of a file of templates/
-TEMPLATED = frozenset({"template", "run_script"})
+TEMPLATE_MODULES = frozenset({"template", "run_script"})
 BLOCK_KEYS = ("block", "rescue", "always")
 #: the stage of a rescue's tasks
-RESCUE = "rescue"
+RESCUE_STAGE = "rescue"
 
 
 def compile(
@@ -54,20 +54,22 @@ def compile(
 
     Raises Refused with file and line for a mistake.
     """
-    file, blame = play.file, Blame(play, host)
-    registers = _registers(file.tasks) | _registers(file.handlers) | set(registered or {})
+    file, blame = play.file, ErrorLocator(play, host)
+    registers = _registered_names(file.tasks) | _registered_names(file.handlers) | set(registered or {})
     compiler = _Compiler(play, blame, Names(blame, file.vars, names, options.extra, registers), project)
     steps = compiler.steps(
-        file.tasks, (*play.place, "tasks"), _Inherited(become=file.become, tags=selection.words(file.tags))
+        file.tasks,
+        (*play.place, "tasks"),
+        _InheritedKeywords(become=file.become, tags=selection.split_names(file.tags)),
     )
     handlers = compiler.handlers()
     compiler.check_notify()
-    selected = selection.select(steps, options)
+    selected = selection.select_steps(steps, options)
     return Plan(
         run_id=run_id,
         host=host.name,
         play=play.name,
-        playbook=shown(play.document.path),
+        playbook=format_path(play.document.path),
         steps=selected,
         handlers=handlers,
         vars=compiler.names.shipped(),
@@ -88,7 +90,7 @@ def compile(
 
 
 @dataclass(frozen=True)
-class _Inherited:
+class _InheritedKeywords:
     """The keywords that a block gives to its tasks."""
 
     become: bool = False
@@ -105,10 +107,10 @@ class _Compiler:
     outermost block or include is a stage, by its name. The tasks of a `rescue` are a stage of their own.
     """
 
-    def __init__(self, play: Play, blame: Blame, names: Names, project: Path) -> None:
+    def __init__(self, play: Play, blame: ErrorLocator, names: Names, project: Path) -> None:
         self.play, self.blame, self.names, self.project = play, blame, names, project
         self.stage = ""
-        self.named_stages = _names_stages(play.file.tasks)
+        self.named_stages = _has_stages(play.file.tasks)
         self.notified: dict[str, str] = {}
         self.handler_names: set[str] = set()
         self._count = 0
@@ -116,30 +118,30 @@ class _Compiler:
     def where(self, place: Place) -> str:
         return self.play.document.where(*place)
 
-    def steps(self, items: list[dict[str, Any]], place: Place, above: _Inherited) -> tuple[Step, ...]:
-        made = [
+    def steps(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
+        steps = [
             self._block(item, (*place, n), above) if "block" in item else self._task(item, (*place, n), above)
             for n, item in enumerate(items)
         ]
         return tuple(
-            value for n, value in enumerate(made) if not self._left_out(value, items[n].get("when"), (*place, n))
+            value for n, value in enumerate(steps) if not self._is_excluded(value, items[n].get("when"), (*place, n))
         )
 
-    def _left_out(self, step: Step, condition: Any, place: Place) -> bool:
+    def _is_excluded(self, step: Step, condition: Any, place: Place) -> bool:
         """Return True for an include whose condition is known to be false for this host: its run has none of these tasks."""
-        if step.when != ("False",) or not self.play.document.put_in(*place, "block"):
+        if step.when != ("False",) or not self.play.document.is_included_at(*place, "block"):
             return False
         conditions = condition if isinstance(condition, list) else [condition]
         return any(expressions.names_in_condition(str(item)) for item in conditions)
 
-    def _block(self, item: dict[str, Any], place: Place, above: _Inherited) -> Block:
-        file = check(BlockFile, self.play.document, item, at=place)
+    def _block(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Block:
+        file = validate(BlockFile, self.play.document, item, at=place)
         self._count += 1
         before = self.stage
         self.stage = file.stage or before or ("" if self.named_stages else _block_stage(file.name))
-        inside = _Inherited(
+        inside = _InheritedKeywords(
             become=above.become if file.become is None else file.become,
-            tags=above.tags + selection.words(file.tags),
+            tags=above.tags + selection.split_names(file.tags),
             server=self._server(file.server, place, {**above.vars, **file.vars}) or above.server,
             vars={**above.vars, **file.vars},
         )
@@ -155,18 +157,18 @@ class _Compiler:
         self.stage = self.stage if self.named_stages else before
         return block
 
-    def _rescue(self, items: list[dict[str, Any]], place: Place, above: _Inherited) -> tuple[Step, ...]:
-        before, self.stage = self.stage, RESCUE
+    def _rescue(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
+        before, self.stage = self.stage, RESCUE_STAGE
         steps = self.steps(items, place, above)
         self.stage = before
         return steps
 
-    def _task(self, item: dict[str, Any], place: Place, above: _Inherited) -> Task:
-        file = check(TaskFile, self.play.document, item, at=place)
+    def _task(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Task:
+        file = validate(TaskFile, self.play.document, item, at=place)
         module, values = self._module(item, place)
         local = {**above.vars, **file.vars}
         args, open_names = self._arguments(module, values, place, local)
-        notify = selection.words(file.notify)
+        notify = selection.split_names(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
         self.stage = file.stage or self.stage
@@ -184,23 +186,23 @@ class _Compiler:
             retries=file.retries,
             delay_s=file.delay,
             notify=notify,
-            changed_when=self._optional(file.changed_when, (*place, "changed_when"), local),
-            failed_when=self._optional(file.failed_when, (*place, "failed_when"), local),
+            changed_when=self._optional_conditions(file.changed_when, (*place, "changed_when"), local),
+            failed_when=self._optional_conditions(file.failed_when, (*place, "failed_when"), local),
             ignore_errors=file.ignore_errors,
             become=above.become if file.become is None else file.become,
             no_log=file.no_log,
             check_mode=file.check_mode,
             server=self._server(file.server, place, local) or above.server,
-            tags=above.tags + selection.words(file.tags),
+            tags=above.tags + selection.split_names(file.tags),
             stage=self.stage,
         )
 
-    def _server(self, given: str | None, place: Place, local: Mapping[str, Any]) -> str:
+    def _server(self, server: str | None, place: Place, local: Mapping[str, Any]) -> str:
         """Return the container of a task: rendered, or an expression that the host evaluates."""
         at = self.blame.place(*place, "server")
-        if not given or not self.names.decides(given, at, local):
-            return given or ""
-        return str(self.names.render(given, self.names.beside(local), at))
+        if not server or not self.names.is_known(server, at, local):
+            return server or ""
+        return str(self.names.render(server, self.names.beside(local), at))
 
     def _module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
         keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
@@ -209,7 +211,7 @@ class _Compiler:
         for key in others:
             if key not in registry.NAMES:
                 what, known = ("key", keys) if modules else ("module", registry.NAMES)
-                fix = nearest(key, known, many="Modules")
+                fix = suggest_name(key, known, label="Modules")
                 raise Refused(f"unknown {what} `{key}`.", where=self.where((*place, key)), fix=fix)
         if len(modules) != 1:
             message = "names no module" if not modules else f"names two modules: {', '.join(modules)}"
@@ -224,77 +226,79 @@ class _Compiler:
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         template = None
-        if module in TEMPLATED and "src" in values:
+        if module in TEMPLATE_MODULES and "src" in values:
             template = self._template(values["src"], place, local, module)
-            content = document.text_of(template)
+            content = document.read_text(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
         names = self.names.beside(local)
         args, open_names = dict(values), []
         for key, value in values.items():
             own = template if key == "content" else None
-            at = Blame.text(own) if own else self.blame.place(*place, module, key)
-            if self.names.decides(value, at, local):
+            at = ErrorLocator.text(own) if own else self.blame.place(*place, module, key)
+            if self.names.is_known(value, at, local):
                 args[key] = self.names.render(value, names, at)
             else:
                 open_names.append(key)
         try:
-            signature.check_arguments(takes(module), args, module=module, open_names=frozenset(open_names))
+            signature.check_arguments(load_signature(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
             raise self.blame.argument(refused, (*place, module), values, own=local) from None
         return args, tuple(open_names)
 
     def _template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
         name = str(self.names.render(src, self.names.beside(local), self.blame.place(*place, module, "src")))
-        reason = why_not_a_file(name)
+        reason = check_file_name(name)
         if reason:
-            message = f"the template '{one_line(name, at_most=80)}' {reason}."
+            message = f"the template '{one_line(name, max_chars=80)}' {reason}."
             raise Refused(message, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
-        path = shipped_files.path_of(self.project, f"templates/{name}")
+        path = shipped_files.resolve_path(self.project, f"templates/{name}")
         if not document.is_file(path):
-            known = [path.name for path in shipped_files.paths(self.project, "templates/*")]
+            known = [path.name for path in shipped_files.list_paths(self.project, "templates/*")]
             at = self.where((*place, module, "src"))
-            raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))
+            raise Refused(f"no template {src!r}.", where=at, fix=suggest_name(path.name, known))
         return path
 
-    def _conditions(self, given: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
+    def _conditions(self, condition: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the conditions that only the host can decide; those that files decide are decided here."""
-        left: list[str] = []
+        host_conditions: list[str] = []
         names = self.names.beside(local)
-        for text in map(str, [] if given is None else given if isinstance(given, list) else [given]):
-            if not self.names.decides("{{ " + text + " }}", self.blame.place(*place), local):
-                left.append(text)
+        for text in map(str, [] if condition is None else condition if isinstance(condition, list) else [condition]):
+            if not self.names.is_known("{{ " + text + " }}", self.blame.place(*place), local):
+                host_conditions.append(text)
             elif not self._holds(text, names, place):
                 return ("False",)
-        return tuple(left)
+        return tuple(host_conditions)
 
-    def _optional(self, given: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...] | None:
-        if given is None:
+    def _optional_conditions(
+        self, condition: Condition | None, place: Place, local: Mapping[str, Any]
+    ) -> tuple[str, ...] | None:
+        if condition is None:
             return None
-        return self._conditions(given, place, local) or ("True",)
+        return self._conditions(condition, place, local) or ("True",)
 
     def _holds(self, text: str, names: Mapping[str, Any], place: Place) -> bool:
         try:
-            return expressions.holds((text,), names)
+            return expressions.all_true((text,), names)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=self.where(place)) from None
 
     def handlers(self) -> tuple[Task, ...]:
         place = (*self.play.place, "handlers")
-        above = _Inherited(become=self.play.file.become)
-        found = [self._task(item, (*place, n), above) for n, item in enumerate(self.play.file.handlers)]
-        self.handler_names = {handler.name for handler in found}
-        return tuple(found)
+        above = _InheritedKeywords(become=self.play.file.become)
+        tasks = [self._task(item, (*place, n), above) for n, item in enumerate(self.play.file.handlers)]
+        self.handler_names = {handler.name for handler in tasks}
+        return tuple(tasks)
 
     def check_notify(self) -> None:
         for name, where in self.notified.items():
             if name not in self.handler_names:
-                raise Refused(f"no handler named {name!r}.", where=where, fix=nearest(name, self.handler_names))
+                raise Refused(f"no handler named {name!r}.", where=where, fix=suggest_name(name, self.handler_names))
 
 
-def _names_stages(items: list[dict[str, Any]]) -> bool:
+def _has_stages(items: list[dict[str, Any]]) -> bool:
     """Return True if any of these tasks, or of those inside, has `stage:`."""
     mappings = [item for item in items if isinstance(item, dict)]
-    return any(item.get("stage") or any(_names_stages(item.get(key) or []) for key in BLOCK_KEYS) for item in mappings)
+    return any(item.get("stage") or any(_has_stages(item.get(key) or []) for key in BLOCK_KEYS) for item in mappings)
 
 
 def _block_stage(name: str) -> str:
@@ -302,35 +306,37 @@ def _block_stage(name: str) -> str:
     return PurePath(name).stem if name.endswith((".yml", ".yaml")) else name
 
 
-def _registers(items: list[dict[str, Any]]) -> set[str]:
+def _registered_names(items: list[dict[str, Any]]) -> set[str]:
     """Return every name that these tasks register."""
-    found: set[str] = set()
+    names: set[str] = set()
     for item in items:
         if isinstance(item, dict):
             if isinstance(item.get("register"), str):
-                found.add(item["register"])
+                names.add(item["register"])
             for key in BLOCK_KEYS:
-                found |= _registers(item.get(key) or [])
-    return found
+                names |= _registered_names(item.get(key) or [])
+    return names
 
 
-def takes(module: str) -> Signature:
+def load_signature(module: str) -> Signature:
     """Return the signature of a module of `registry.NAMES`."""
-    return signature.from_json(_kept()[module])
+    return signature.from_json(_load_signatures()[module])
 
 
 @functools.lru_cache(maxsize=1)
-def _kept() -> dict[str, Any]:
+def _load_signatures() -> dict[str, Any]:
     """Return the signatures of all modules: from the laptop's cache, or from the modules if the code has changed since."""
-    path = host_side.cache() / "signatures.json"
+    path = host_side.cache_folder() / "signatures.json"
     try:
-        kept = json.loads(path.read_bytes())
-        if kept["of"] == host_side.content_hash():
-            found: dict[str, Any] = kept["modules"]
-            return found
+        cached = json.loads(path.read_bytes())
+        if cached["of"] == host_side.content_hash():
+            signatures: dict[str, Any] = cached["modules"]
+            return signatures
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    found = {name: signature.to_json(signature.of(registry.load(name).Args)) for name in registry.NAMES}
+    signatures = {
+        name: signature.to_json(signature.from_args_type(registry.load(name).Args)) for name in registry.NAMES
+    }
     with contextlib.suppress(OSError):  # a full disk or a home that can't be written costs time, nothing else
-        write_atomically(path, json.dumps({"of": host_side.content_hash(), "modules": found}).encode())
-    return found
+        write_atomically(path, json.dumps({"of": host_side.content_hash(), "modules": signatures}).encode())
+    return signatures

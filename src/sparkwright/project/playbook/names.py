@@ -7,38 +7,38 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.documents.document import Place, shown
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.document import Place, format_path
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook.playbook import Play
 from sparkwright.protocol import expressions
 from sparkwright.protocol.expressions import ExpressionError
 
 #: "file:line" of a mistake; takes the line within the text, from 1, 0 where it is not known
-Where = Callable[..., str]
+Locate = Callable[..., str]
 
 
-class Blame:
+class ErrorLocator:
     """Finds the origins of mistakes in one play on one host."""
 
     def __init__(self, play: Play, host: Host) -> None:
         self._play = play
         self._host = host
 
-    def place(self, *place: str | int) -> Where:
+    def place(self, *place: str | int) -> Locate:
         """Return a place of the playbook; within a text at that place no line is known."""
         return lambda line=0: self._play.document.where(*place)
 
-    def variable(self, name: str) -> Where:
+    def variable(self, name: str) -> Locate:
         """Return the place where a variable of the play or of the host was set."""
         if name in self._play.file.vars:
             return self.place(*self._play.place, "vars", name)
         return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)
 
     @staticmethod
-    def text(path: Path) -> Where:
+    def text(path: Path) -> Locate:
         """Return a place in a template."""
-        return lambda line=0: f"{shown(path)}:{line}" if line else shown(path)
+        return lambda line=0: f"{format_path(path)}:{line}" if line else format_path(path)
 
     def argument(self, refused: Refused, place: Place, values: Mapping[str, Any], *, own: Mapping[str, Any]) -> Refused:
         """Return a module's error about its arguments, with the line of the wrong value.
@@ -62,7 +62,7 @@ class Blame:
     def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
         """Return the one variable of the play or the host that a value is made of; empty if there is no such one."""
         name, seen = "", set(own)
-        while expressions.is_open(value):
+        while expressions.has_expression(value):
             names = expressions.names_in_value(value)
             name = next(iter(names)) if len(names) == 1 else ""
             if not name or name in seen:
@@ -73,9 +73,9 @@ class Blame:
 
 
 #: names that only the host knows
-HOST_SIDE = frozenset({"facts", "failed_result"})
+HOST_NAMES = frozenset({"facts", "failed_result"})
 #: names whose values are data of the recipe: braces in them are not expressions
-LITERAL = frozenset(
+LITERAL_NAMES = frozenset(
     {
         "recipe",
         "container",
@@ -107,14 +107,14 @@ class Names:
 
     def __init__(
         self,
-        blame: Blame,
+        blame: ErrorLocator,
         own: Mapping[str, Any],
         names: Mapping[str, Any],
         extra: Mapping[str, Any],
         registers: Set[str],
     ) -> None:
         self._blame = blame
-        self._later, self._registers = HOST_SIDE | registers, registers
+        self._later, self._registers = HOST_NAMES | registers, registers
         self._asked: set[str] = set()
         self.known: dict[str, Any] = {}
         self.open_vars: dict[str, Any] = {}
@@ -122,18 +122,18 @@ class Names:
 
     def _settle(self, names: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """Render the play's and the host's variables as far as the laptop can; the rest stay open."""
-        waiting = {name: v for name, v in names.items() if expressions.is_open(v) and name not in LITERAL}
-        given = {name: value for name, value in names.items() if name not in waiting}
-        self.known = {name: value for name, value in given.items() if name not in own}  # the play's own win
+        waiting = {name: v for name, v in names.items() if expressions.has_expression(v) and name not in LITERAL_NAMES}
+        settled_values = {name: value for name, value in names.items() if name not in waiting}
+        self.known = {name: value for name, value in settled_values.items() if name not in own}  # the play's own win
         waiting |= own
         # a variable may be made of the host's variable of the same name
         while ready := [
             name
             for name, value in waiting.items()
-            if self._needs(value, name) <= self.known.keys() | {name} & given.keys()
+            if self._needs(value, name) <= self.known.keys() | {name} & settled_values.keys()
         ]:
             for name in ready:
-                known = {**({name: given[name]} if name in given else {}), **self.known}
+                known = {**({name: settled_values[name]} if name in settled_values else {}), **self.known}
                 self.known[name] = self.render(waiting.pop(name), known, self._blame.variable(name))
         self._refuse_cycle(waiting)
         known_later = self.known.keys() | waiting.keys() | self._later
@@ -145,9 +145,9 @@ class Names:
         """Refuse variables that wait for each other. One that is named like a result may ask for that result."""
         own = self._later
         needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
-        if found := cycle(needs):
-            message = f"variables refer to each other: {' -> '.join(found)}."
-            raise Refused(message, where=self._blame.variable(found[0])())
+        if path := find_cycle(needs):
+            message = f"variables refer to each other: {' -> '.join(path)}."
+            raise Refused(message, where=self._blame.variable(path[0])())
 
     def _needs(self, value: Any, name: str) -> frozenset[str]:
         try:
@@ -155,7 +155,7 @@ class Names:
         except ExpressionError as error:
             raise Refused(f"vars.{name}: {error}.", where=self._blame.variable(name)()) from None
 
-    def render(self, value: Any, names: Mapping[str, Any], at: Where) -> Any:
+    def render(self, value: Any, names: Mapping[str, Any], at: Locate) -> Any:
         """Return a value with its expressions rendered. Raises Refused with its line."""
         try:
             return expressions.render(value, names)
@@ -166,7 +166,7 @@ class Names:
         """Return the known names with the variables of a task and its blocks."""
         return self.known | {name: self.render(value, self.known, self._blame.place()) for name, value in local.items()}
 
-    def decides(self, value: Any, at: Where, local: Mapping[str, Any]) -> bool:
+    def is_known(self, value: Any, at: Locate, local: Mapping[str, Any]) -> bool:
         """Return True if a value needs only names that are known here. If not, the known names it needs are sent with the plan.
 
         Args:
@@ -190,18 +190,20 @@ class Names:
         return False
 
     @staticmethod
-    def _refuse_mixed(local: Sequence[str], later: str, at: Where, value: Any) -> None:
+    def _refuse_mixed(local: Sequence[str], later: str, at: Locate, value: Any) -> None:
         if local:
             line = expressions.line_of_name(value, local[0]) if isinstance(value, str) else 0
             message = f"`{local[0]}`, a variable of this task or its block, stands beside `{later}`, which only the host knows."
             fix = f"Give `{local[0]}` in `vars` of the play, or ask for it in a condition of its own."
             raise Refused(message, where=at(line), fix=fix)
 
-    def _refuse_unknown(self, unknown: Set[str], at: Where, known: Collection[str], value: Any = None) -> None:
+    def _refuse_unknown(self, unknown: Set[str], at: Locate, known: Collection[str], value: Any = None) -> None:
         if unknown:
             name = min(unknown)
             line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
-            raise Refused(f"unknown variable `{name}`.", where=at(line), fix=nearest(name, known, many="Known keys"))
+            raise Refused(
+                f"unknown variable `{name}`.", where=at(line), fix=suggest_name(name, known, label="Known keys")
+            )
 
     def shipped(self) -> dict[str, Any]:
         """Return the laptop's values that open expressions use, and no others."""
@@ -209,18 +211,18 @@ class Names:
         return {name: self.known[name] for name in sorted(names) if name in self.known}
 
 
-def cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:
+def find_cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:
     """Return the path from a name back to itself, with that name first and last; empty if there is none.
 
     needs: the names that each name depends on.
     """
-    left = dict(needs)
-    while ready := [name for name in left if not needs[name] & left.keys()]:
+    remaining = dict(needs)
+    while ready := [name for name in remaining if not needs[name] & remaining.keys()]:
         for name in ready:
-            del left[name]
-    way: list[str] = []
-    name = next(iter(left), "")
-    while name and name not in way:
-        way.append(name)
-        name = min(needs[name] & left.keys())
-    return (*way[way.index(name) :], name) if way else ()
+            del remaining[name]
+    path: list[str] = []
+    name = next(iter(remaining), "")
+    while name and name not in path:
+        path.append(name)
+        name = min(needs[name] & remaining.keys())
+    return (*path[path.index(name) :], name) if path else ()

@@ -17,15 +17,15 @@ from sparkwright.modules import registry
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.documents.validation import Strict, about, check, nearest
+from sparkwright.project.documents.validation import Strict, schema_field, suggest_name, validate
 from sparkwright.project.inventory import rules
-from sparkwright.project.rollout_policy import why_no_size
+from sparkwright.project.rollout_policy import check_batch_size
 from sparkwright.protocol import expressions
-from sparkwright.trust.secret_names import is_secret, plain_secrets
+from sparkwright.trust.secret_names import find_plain_secrets, is_secret
 from sparkwright.visible import one_line
 
 #: limit for tries, and for the seconds between them
-MOST = 10**9
+MAX_RETRIES = 10**9
 
 Condition = bool | str | list[bool | str]
 
@@ -33,15 +33,15 @@ Condition = bool | str | list[bool | str]
 class Common(Strict):
     """The keywords of both tasks and blocks."""
 
-    name: str = about("the task's name, shown on the screen", "")
-    when: Condition | None = about("expressions that must all be true", None)
-    tags: list[str] | str = about("for --tags; `always` and `never` as in Ansible", default_factory=list)
-    become: bool | None = about("run as root, through sudo", None)
-    server: str | None = about(
+    name: str = schema_field("the task's name, shown on the screen", "")
+    when: Condition | None = schema_field("expressions that must all be true", None)
+    tags: list[str] | str = schema_field("for --tags; `always` and `never` as in Ansible", default_factory=list)
+    become: bool | None = schema_field("run as root, through sudo", None)
+    server: str | None = schema_field(
         "of a host with several servers: the container that it is about, if not the play's own", None
     )
-    vars: dict[str, Any] = about("variables", default_factory=dict)
-    stage: str = about(
+    vars: dict[str, Any] = schema_field("variables", default_factory=dict)
+    stage: str = schema_field(
         "the stage of the run that begins here, a line on a terminal: prepare, stop, start", "", max_length=24
     )
 
@@ -51,80 +51,84 @@ class TaskFile(Common):
 
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
-    register_as: str | None = about("variable that holds the result", None, alias="register")
-    until: Condition | None = about("retry until this is true", None)
-    retries: int = about("number of retries (3 with `until`)", 0, ge=0, le=MOST)
-    delay: float = about("seconds between retries", 5, ge=0, le=MOST)
-    notify: list[str] | str = about("handlers to run at the end if the task changed something", default_factory=list)
-    changed_when: Condition | None = about("condition under which the task counts as changed", None)
-    failed_when: Condition | None = about("condition under which the task counts as failed", None)
-    ignore_errors: bool = about("continue after a failure", False)
-    no_log: bool = about("hide message, data and diff", False)
-    check_mode: bool | None = about("true: always in check mode; false: act even with --check", None)
+    register_as: str | None = schema_field("variable that holds the result", None, alias="register")
+    until: Condition | None = schema_field("retry until this is true", None)
+    retries: int = schema_field("number of retries (3 with `until`)", 0, ge=0, le=MAX_RETRIES)
+    delay: float = schema_field("seconds between retries", 5, ge=0, le=MAX_RETRIES)
+    notify: list[str] | str = schema_field(
+        "handlers to run at the end if the task changed something", default_factory=list
+    )
+    changed_when: Condition | None = schema_field("condition under which the task counts as changed", None)
+    failed_when: Condition | None = schema_field("condition under which the task counts as failed", None)
+    ignore_errors: bool = schema_field("continue after a failure", False)
+    no_log: bool = schema_field("hide message, data and diff", False)
+    check_mode: bool | None = schema_field("true: always in check mode; false: act even with --check", None)
 
 
 class BlockFile(Common):
     """Tasks that succeed or fail together."""
 
-    block: list[dict[str, Any]] = about("the tasks")
-    rescue: list[dict[str, Any]] = about("tasks to run if one of them failed", default_factory=list)
-    always: list[dict[str, Any]] = about("tasks to run in any case", default_factory=list)
+    block: list[dict[str, Any]] = schema_field("the tasks")
+    rescue: list[dict[str, Any]] = schema_field("tasks to run if one of them failed", default_factory=list)
+    always: list[dict[str, Any]] = schema_field("tasks to run in any case", default_factory=list)
 
 
 class IncludeFile(Common):
     """Tasks of another file, as one block in its place."""
 
-    include: str = about("a file with a list of tasks, relative to this one: parts/swap.yml")
+    include: str = schema_field("a file with a list of tasks, relative to this one: parts/swap.yml")
 
 
 class PlayFile(Strict):
     """Tasks for some hosts."""
 
-    name: str = about("what this play does", "")
-    hosts: str = about("a host pattern; --host narrows it")
-    serial: list[int | str] | int | str = about('batch size: 1, "25%", [1, "50%"]', default_factory=list)
-    max_fail_percentage: float | None = about("stop if more than this share of a batch failed", None, ge=0, le=100)
-    vars: dict[str, Any] = about("variables", default_factory=dict)
-    tags: list[str] | str = about("tags of all its tasks", default_factory=list)
-    become: bool = about("run its tasks as root, through sudo", False)
-    read_only: bool = about("it changes nothing: it takes no lock and may run during a deploy", False)
-    measures: bool = about(
+    name: str = schema_field("what this play does", "")
+    hosts: str = schema_field("a host pattern; --host narrows it")
+    serial: list[int | str] | int | str = schema_field('batch size: 1, "25%", [1, "50%"]', default_factory=list)
+    max_fail_percentage: float | None = schema_field(
+        "stop if more than this share of a batch failed", None, ge=0, le=100
+    )
+    vars: dict[str, Any] = schema_field("variables", default_factory=dict)
+    tags: list[str] | str = schema_field("tags of all its tasks", default_factory=list)
+    become: bool = schema_field("run its tasks as root, through sudo", False)
+    read_only: bool = schema_field("it changes nothing: it takes no lock and may run during a deploy", False)
+    measures: bool = schema_field(
         "it measures the server: while another run is in progress on the host it waits (`--wait`) or exits with 4",
         False,
     )
-    force_handlers: bool = about("run notified handlers even after a failure", False)
-    tasks: list[dict[str, Any]] = about("tasks and blocks", default_factory=list)
-    handlers: list[dict[str, Any]] = about("tasks that run when notified", default_factory=list)
+    force_handlers: bool = schema_field("run notified handlers even after a failure", False)
+    tasks: list[dict[str, Any]] = schema_field("tasks and blocks", default_factory=list)
+    handlers: list[dict[str, Any]] = schema_field("tasks that run when notified", default_factory=list)
 
     @field_validator("serial", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
         for item in value if isinstance(value, list) else [value]:
-            why = why_no_size(item)
+            why = check_batch_size(item)
             if why:
                 raise ValueError(why)
         return value
 
 
 #: limits for the includes of one playbook, repeated ones counted, and for the nesting of task lists
-MOST_INCLUDES = 200
-DEEPEST = 24
-LISTS = ("tasks", "handlers", "block", "rescue", "always")
+MAX_INCLUDES = 200
+MAX_DEPTH = 24
+TASK_LISTS = ("tasks", "handlers", "block", "rescue", "always")
 
 
-def spliced(read: Document, project: Path) -> Document:
+def splice_includes(source: Document, project: Path) -> Document:
     """Return the document with each include replaced by a block of the file's tasks.
 
     Lines of an included task are those of its own file. A project's file wins over the shipped one of its name.
 
     Raises Refused for a missing file, or one that includes itself.
     """
-    splicer = _Splicer(read, project, (read.path.resolve(),), 0, [])
-    data = splicer.inside(read.data, ())
-    return replace(read, data=data, grafts=splicer.grafts)
+    splicer = _IncludeSplicer(source, project, (source.path.resolve(),), 0, [])
+    data = splicer.inside(source.data, ())
+    return replace(source, data=data, grafts=splicer.grafts)
 
 
-class _Splicer:
+class _IncludeSplicer:
     """Puts included files into the lists of a playbook.
 
     Args:
@@ -147,51 +151,52 @@ class _Splicer:
         """Return a list of plays or of tasks with its includes replaced, at every depth."""
         if not isinstance(value, list):
             return value
-        if self.depth > DEEPEST:
-            message = f"blocks and includes are nested more than {DEEPEST} levels deep."
+        if self.depth > MAX_DEPTH:
+            message = f"blocks and includes are nested more than {MAX_DEPTH} levels deep."
             raise Refused(message, where=self.read.where(*place))
         self.depth += 1
-        found = [self._item(item, (*place, n)) for n, item in enumerate(value)]
+        items = [self._item(item, (*place, n)) for n, item in enumerate(value)]
         self.depth -= 1
-        return found
+        return items
 
     def _item(self, item: Any, place: Place) -> Any:
         if not isinstance(item, dict):
             return item
         if "include" in item:
-            return self._included(item, place)
-        return {key: self.inside(value, (*place, key)) if key in LISTS else value for key, value in item.items()}
+            return self._load_include(item, place)
+        return {key: self.inside(value, (*place, key)) if key in TASK_LISTS else value for key, value in item.items()}
 
-    def _included(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
-        given = check(IncludeFile, self.read, item, at=place)
-        path = shipped_files.beside(self.project, self.read.path, given.include)
+    def _load_include(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
+        include = validate(IncludeFile, self.read, item, at=place)
+        path = shipped_files.resolve_relative(self.project, self.read.path, include.include)
         at = self.read.where(*place, "include")
         if not document.is_file(path):
             known = self._known()
-            message = f"no file '{one_line(given.include, at_most=80)}' in the same directory."
-            raise Refused(message, where=at, fix=nearest(given.include, known))
+            message = f"no file '{one_line(include.include, max_chars=80)}' in the same directory."
+            raise Refused(message, where=at, fix=suggest_name(include.include, known))
         if path.resolve() in self.opened:
-            raise Refused(f"{given.include} includes itself.", where=at)
+            raise Refused(f"{include.include} includes itself.", where=at)
         self.included.append(path)
-        if len(self.included) > MOST_INCLUDES:
-            raise Refused(f"more than {MOST_INCLUDES} includes.", where=at)
+        if len(self.included) > MAX_INCLUDES:
+            raise Refused(f"more than {MAX_INCLUDES} includes.", where=at)
         part = document.load(path)
         if not isinstance(part.data, list):
             raise Refused("an included file must be a list of tasks.", where=part.where())
-        inner = _Splicer(part, self.project, (*self.opened, path.resolve()), self.depth, self.included)
+        inner = _IncludeSplicer(part, self.project, (*self.opened, path.resolve()), self.depth, self.included)
         tasks = inner.inside(part.data, ())
         self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
-        return {"name": given.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}
+        return {"name": include.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}
 
     def _known(self) -> list[str]:
         """Return the files that an include here could name, as it would name them."""
         folder = self.read.path.parent
         names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.yml")}
-        for top in (self.project, shipped_files.source()):
+        for top in (self.project, shipped_files.shipped_folder()):
             if folder.is_relative_to(top / "playbooks"):
                 below = folder.relative_to(top).as_posix()
                 names |= {
-                    name.removeprefix(f"{below}/") for name in shipped_files.names(self.project, f"{below}/**/*.yml")
+                    name.removeprefix(f"{below}/")
+                    for name in shipped_files.list_names(self.project, f"{below}/**/*.yml")
                 }
         return sorted(names)
 
@@ -240,11 +245,11 @@ class Play:
 
     def uses(self, names: Iterable[str]) -> bool:
         """Return True if any expression of this play uses one of these names."""
-        return not self._asked_for.isdisjoint(names)
+        return not self._used_names.isdisjoint(names)
 
     @functools.cached_property
-    def _asked_for(self) -> set[str]:
-        return _names(self.file.model_dump())
+    def _used_names(self) -> set[str]:
+        return _find_names(self.file.model_dump())
 
     def has_task(self, module: str) -> bool:
         """Return True if any task of this play, in blocks too, runs this module."""
@@ -270,23 +275,23 @@ class Playbook:
 
 def load(path: Path, project: Path) -> Playbook:
     """Read a playbook. Its parts are the project's, or else the shipped ones. Raises Refused with file and line."""
-    read = spliced(document.load(path), project)
-    if not isinstance(read.data, list) or not read.data:
-        raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=read.where())
-    plays = [Play(check(PlayFile, read, data, at=(n,)), read, (n,)) for n, data in enumerate(read.data)]
+    source = splice_includes(document.load(path), project)
+    if not isinstance(source.data, list) or not source.data:
+        raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=source.where())
+    plays = [Play(validate(PlayFile, source, data, at=(n,)), source, (n,)) for n, data in enumerate(source.data)]
     for n, play in enumerate(plays):
-        refuse_steps(read, play.file.tasks, (n, "tasks"))
-        refuse_steps(read, play.file.handlers, (n, "handlers"))
-    refuse(read)
+        check_steps(source, play.file.tasks, (n, "tasks"))
+        check_steps(source, play.file.handlers, (n, "handlers"))
+    refuse_secrets(source)
     return Playbook(path, tuple(plays))
 
 
-def _names(value: Any, key: str = "") -> set[str]:
+def _find_names(value: Any, key: str = "") -> set[str]:
     """Return the names in templates, and in the bare expressions of `when`, `until` and similar keys."""
     if isinstance(value, dict):
-        return set().union(*(_names(child, str(name)) for name, child in value.items()))
+        return set().union(*(_find_names(child, str(name)) for name, child in value.items()))
     if isinstance(value, list | tuple):
-        return set().union(*(_names(child, key) for child in value))
+        return set().union(*(_find_names(child, key) for child in value))
     if not isinstance(value, str):
         return set()
     try:
@@ -304,39 +309,43 @@ def _all_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
             yield from _all_steps(step.get(part) or ())
 
 
-IN_A_FILE = "Put it into a file on the host with mode 0600, and name that file."
+SECRET_FILE_FIX = "Put it into a file on the host with mode 0600, and name that file."
 
 
-def refuse(read: Document) -> None:
+def refuse_secrets(source: Document) -> None:
     """Raise Refused with file and line for the first secret in a play."""
-    for at, place in _secrets(read.data, ()):
-        raise rules.refusal(place, read, at, fix="" if place[0] == "vars" else IN_A_FILE)
+    for at, place in _find_secrets(source.data, ()):
+        raise rules.secret_error(place, source, at, fix="" if place[0] == "vars" else SECRET_FILE_FIX)
 
 
-def refuse_steps(read: Document, items: list[Any], place: Place) -> None:
+def check_steps(source: Document, items: list[Any], place: Place) -> None:
     """Raise Refused with file and line for the first task of a list with an invalid value of a key."""
     for n, item in enumerate(items):
         here = (*place, n)
-        check(BlockFile if isinstance(item, dict) and "block" in item else TaskFile, read, item, at=here)
-        for part in LISTS:
+        validate(BlockFile if isinstance(item, dict) and "block" in item else TaskFile, source, item, at=here)
+        for part in TASK_LISTS:
             if isinstance(item.get(part), list):
-                refuse_steps(read, item[part], (*here, part))
+                check_steps(source, item[part], (*here, part))
 
 
-def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
+def _find_secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
     """Yield the place of each secret: its play or task, and the place within that."""
     for n, item in enumerate(items if isinstance(items, list) else ()):
         if not isinstance(item, dict):
             continue
         here = (*at, n)
-        yield from ((here, place) for place in plain_secrets(item.get("vars"), ("vars",)))
+        yield from ((here, place) for place in find_plain_secrets(item.get("vars"), ("vars",)))
         for module in item.keys() & registry.NAMES:
-            yield from ((here, place) for place in plain_secrets(item[module], (module,)) if _counts(place, item))
-        for name in LISTS:
-            yield from _secrets(item.get(name), (*here, name))
+            yield from (
+                (here, place)
+                for place in find_plain_secrets(item[module], (module,))
+                if _is_secret_argument(place, item)
+            )
+        for name in TASK_LISTS:
+            yield from _find_secrets(item.get(name), (*here, name))
 
 
-def _counts(place: Place, item: Any) -> bool:
+def _is_secret_argument(place: Place, item: Any) -> bool:
     """Return True if a module's argument counts as a secret: by its looks, or as a variable.
 
     The argument's own name does not count: as `key`, it tells what the module does with it.

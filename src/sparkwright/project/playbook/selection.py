@@ -8,25 +8,29 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
-from sparkwright.project.documents.validation import nearest
+from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.playbook.playbook import Options, Play, Playbook
 from sparkwright.protocol.plan import Block, Step, Task, tasks_of
 
-SPECIAL = ("all", "tagged", "untagged", "always", "never")
+SPECIAL_TAGS = ("all", "tagged", "untagged", "always", "never")
 
 
-def select(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
+def select_steps(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
     """Return the steps to run. Raises Refused for an unknown tag or task name."""
-    everything = tasks_of(steps)
-    known = {tag for task in everything for tag in task.tags}
+    tasks = tasks_of(steps)
+    known = {tag for task in tasks for tag in task.tags}
     for tag in (*options.tags, *options.skip_tags):
-        if tag not in known and tag not in SPECIAL:
-            raise Refused(f"no task has the tag {tag!r}.", fix=nearest(tag, known, many="Tags"))
-    kept = _filter(steps, lambda task: wanted(task.tags, options))
-    return _from(kept, options.start_at_task, [task.name for task in everything]) if options.start_at_task else kept
+        if tag not in known and tag not in SPECIAL_TAGS:
+            raise Refused(f"no task has the tag {tag!r}.", fix=suggest_name(tag, known, label="Tags"))
+    selected = _filter_steps(steps, lambda task: is_selected(task.tags, options))
+    return (
+        _steps_from(selected, options.start_at_task, [task.name for task in tasks])
+        if options.start_at_task
+        else selected
+    )
 
 
-def wanted(tags: tuple[str, ...], options: Options) -> bool:
+def is_selected(tags: tuple[str, ...], options: Options) -> bool:
     """Return True if a task with these tags runs, by Ansible's rules."""
     wanted_tags, skipped = options.tags or ("all",), options.skip_tags
     own = set(tags)
@@ -41,59 +45,62 @@ def wanted(tags: tuple[str, ...], options: Options) -> bool:
     return runs and not own & set(skipped) and bare not in skipped and not ("all" in skipped and "always" not in own)
 
 
-def words(given: list[str] | str) -> tuple[str, ...]:
+def split_names(names: list[str] | str) -> tuple[str, ...]:
     """Return tags, or names of handlers, given as a list or as `a, b`."""
-    found = given.split(",") if isinstance(given, str) else given
-    return tuple(word for word in map(str.strip, found) if word)
+    parts = names.split(",") if isinstance(names, str) else names
+    return tuple(word for word in map(str.strip, parts) if word)
 
 
-def _filter(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step, ...]:
-    kept: list[Step] = []
+def _filter_steps(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step, ...]:
+    selected: list[Step] = []
     for step in steps:
         if isinstance(step, Task):
-            kept += [step] if keep(step) else []
+            selected += [step] if keep(step) else []
             continue
-        inside = _filter(step.tasks, keep)
+        inside = _filter_steps(step.tasks, keep)
         if inside:
-            rescue, always = _filter(step.rescue, keep), _filter(step.always, keep)
-            kept.append(replace(step, tasks=inside, rescue=rescue, always=always))
-    return tuple(kept)
+            rescue, always = _filter_steps(step.rescue, keep), _filter_steps(step.always, keep)
+            selected.append(replace(step, tasks=inside, rescue=rescue, always=always))
+    return tuple(selected)
 
 
-def _from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
+def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
     """Return the steps from the task of this name on; a block that holds the task starts there."""
     if name not in names:
-        raise Refused(f"no task named {name!r}.", fix=nearest(name, names, many="Tasks"))
+        raise Refused(f"no task named {name!r}.", fix=suggest_name(name, names, label="Tasks"))
     for n, step in enumerate(steps):
         if isinstance(step, Task) and step.name == name:
             return steps[n:]
         if isinstance(step, Block) and name in [task.name for task in tasks_of(step.tasks)]:
-            return (replace(step, tasks=_from(step.tasks, name, names)), *steps[n + 1 :])
+            return (replace(step, tasks=_steps_from(step.tasks, name, names)), *steps[n + 1 :])
     return ()
 
 
 #: the lists of a block, with their keys in JSON
-PARTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
+BLOCK_LISTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 
 def list_tasks(book: Playbook, options: Options) -> list[dict[str, Any]]:
     """Return the plays with their selected tasks as JSON: a task has its name, module and tags, a block its lists."""
-    return [_play(play, options) for play in book.plays]
+    return [_list_play(play, options) for play in book.plays]
 
 
-def task_lines(plays: list[dict[str, Any]]) -> Iterator[str]:
+def format_tasks(plays: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the same as text: a line for each play and task, blocks indented, with tags."""
     for play in plays:
         yield f"{play['name']} ({play['hosts']})"
-        yield from _lines(play["tasks"], 1)
+        yield from _format_steps(play["tasks"], 1)
         if play["handlers"]:
             yield "  handlers:"
-            yield from _lines(play["handlers"], 2)
+            yield from _format_steps(play["handlers"], 2)
 
 
-def _play(play: Play, options: Options) -> dict[str, Any]:
-    tags = words(play.file.tags)
-    lists = {"tasks": _steps(play.file.tasks, tags, options), "handlers": _steps(play.file.handlers, (), options)}
+def _list_play(play: Play, options: Options) -> dict[str, Any]:
+    tags = split_names(play.file.tags)
+    lists = {
+        "tasks": _list_steps(play.file.tasks, tags, options),
+        "handlers": _list_steps(play.file.handlers, (), options),
+    }
     return {
         "name": play.name,
         "hosts": play.hosts,
@@ -102,26 +109,30 @@ def _play(play: Play, options: Options) -> dict[str, Any]:
     }
 
 
-def _steps(items: list[dict[str, Any]], above: tuple[str, ...], options: Options) -> Iterator[dict[str, Any]]:
+def _list_steps(items: list[dict[str, Any]], above: tuple[str, ...], options: Options) -> Iterator[dict[str, Any]]:
     for item in items:
-        tags = above + words(item.get("tags") or [])
+        tags = above + split_names(item.get("tags") or [])
         if "block" in item:
-            inside = {PARTS[part]: list(_steps(item[part], tags, options)) for part in PARTS if item.get(part)}
+            inside = {
+                BLOCK_LISTS[part]: list(_list_steps(item[part], tags, options))
+                for part in BLOCK_LISTS
+                if item.get(part)
+            }
             yield {"block": item.get("name") or "block", "tags": list(tags), **inside}
-        elif wanted(tags, options):
+        elif is_selected(tags, options):
             module = next((key for key in item if key in registry.NAMES), next(iter(item)))
             yield {"name": item.get("name") or module, "module": module, "tags": list(tags)}
 
 
-def _lines(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
+def _format_steps(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
     indent = "  " * depth
     for step in steps:
         if "block" not in step:
             yield f"{indent}{step['name']}" + (f"  [{', '.join(step['tags'])}]" if step["tags"] else "")
             continue
         yield f"{indent}{step['block']}:"
-        yield from _lines(step.get("tasks", []), depth + 1)
+        yield from _format_steps(step.get("tasks", []), depth + 1)
         for part in ("rescue", "always"):
             if part in step:
                 yield f"{indent}  {part}:"
-                yield from _lines(step[part], depth + 2)
+                yield from _format_steps(step[part], depth + 2)

@@ -12,18 +12,18 @@ from pydantic import Field, create_model, model_validator
 from sparkwright import defaults
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.flags import Role
+from sparkwright.engines.flags import ModelRole
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.engines.model import adapter
-from sparkwright.project.documents.validation import Strict, about, rule
+from sparkwright.project.documents.validation import Strict, build_validator, schema_field
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
 from sparkwright.trust import model_files
-from sparkwright.trust.bounds import why_not
+from sparkwright.trust.bounds import check_pattern
 from sparkwright.visible import one_line
 
 #: files of a repository that a tokenizer does not need
-WEIGHTS = (
+WEIGHT_PATTERNS = (
     "*.safetensors",
     "*.safetensors.index.json",
     "*.bin",
@@ -38,36 +38,38 @@ WEIGHTS = (
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def _why_not_an_adapter(name: str) -> str:
+def _check_adapter_name(name: str) -> str:
     return (
         "" if ADAPTER_NAME.fullmatch(name) else "needs letters, digits and . _ -, at most 64, a letter or a digit first"
     )
 
 
-Pattern = Annotated[str, rule(why_not)]
+LogPattern = Annotated[str, build_validator(check_pattern)]
 
 
 class _Source(Strict):
     """A model on the hub, and its folder on the host."""
 
-    id: Annotated[str, rule(model_files.why_not_an_id)] = about("its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8")
-    revision: Annotated[str, rule(model_files.why_not_a_revision)] = about(
+    id: Annotated[str, build_validator(model_files.check_model_id)] = schema_field(
+        "its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8"
+    )
+    revision: Annotated[str, build_validator(model_files.check_revision)] = schema_field(
         "branch, tag or commit; spark.lock pins the commit", "main"
     )
-    dir: words.Source = about("its directory on the host; ~ is the user's home")
-    mount: words.Target = about("its mount point in the container")
-    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = about("download method", "auto")
-    allow: list[str] = about("only files that match one of these patterns", default_factory=list)
-    ignore: list[str] = about("no files that match one of these patterns", default_factory=list)
+    dir: words.Source = schema_field("its directory on the host; ~ is the user's home")
+    mount: words.Target = schema_field("its mount point in the container")
+    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = schema_field("download method", "auto")
+    allow: list[str] = schema_field("only files that match one of these patterns", default_factory=list)
+    ignore: list[str] = schema_field("no files that match one of these patterns", default_factory=list)
 
 
 class Model(_Source):
     """The model: its source on the hub, and its folder on the host."""
 
-    file: str = about('for llama.cpp: the GGUF file, or a pattern that matches one, e.g. "*Q4_K_M*.gguf"', "")
-    mmproj: str = about("for llama.cpp: the same for the file for images and sound", "")
-    draft: str = about("for llama.cpp: the same for a smaller model that drafts tokens", "")
-    page_cache: Literal["drop", "fit"] | None = about(
+    file: str = schema_field('for llama.cpp: the GGUF file, or a pattern that matches one, e.g. "*Q4_K_M*.gguf"', "")
+    mmproj: str = schema_field("for llama.cpp: the same for the file for images and sound", "")
+    draft: str = schema_field("for llama.cpp: the same for a smaller model that drafts tokens", "")
+    page_cache: Literal["drop", "fit"] | None = schema_field(
         "before each start, its files are dropped from the host's page cache: `drop`: always; `fit`: only if the server "
         "does not fit next to them (default: the host's variable `page_cache`)",
         None,
@@ -82,11 +84,11 @@ class Model(_Source):
 class SecondModel(_Source):
     """A further model of the same server: pinned, downloaded, verified and mounted as the model is."""
 
-    file: str = about("for llama.cpp: its GGUF file, or a pattern that matches one", "")
+    file: str = schema_field("for llama.cpp: its GGUF file, or a pattern that matches one", "")
 
     def patterns(self, role: str) -> dict[str, list[str]]:
         """Return the patterns of its files, `allow` and `ignore`: of a tokenizer, by default, all but the weights."""
-        ignore = self.ignore or ([*WEIGHTS] if role == "tokenizer" and not self.allow else [])
+        ignore = self.ignore or ([*WEIGHT_PATTERNS] if role == "tokenizer" and not self.allow else [])
         return {"allow": self.allow, "ignore": ignore}
 
     def chosen(self, role: str) -> str:
@@ -97,13 +99,13 @@ class SecondModel(_Source):
 class Adapter(SecondModel):
     """A LoRA adapter of the model."""
 
-    name: Annotated[str, rule(_why_not_an_adapter)] = about("its name in requests")
-    dir: words.Source = about("its directory on the host (default: ~/models/adapters/NAME)", "")
-    mount: words.Target = about("its mount point in the container (default: /adapters/NAME)", "")
+    name: Annotated[str, build_validator(_check_adapter_name)] = schema_field("its name in requests")
+    dir: words.Source = schema_field("its directory on the host (default: ~/models/adapters/NAME)", "")
+    mount: words.Target = schema_field("its mount point in the container (default: /adapters/NAME)", "")
 
     @model_validator(mode="before")
     @classmethod
-    def _placed(cls, data: Any) -> Any:
+    def _with_default_paths(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(name := data.get("name"), str):
             return {"dir": f"~/models/adapters/{name}", "mount": f"/adapters/{name}", **data}
         return data
@@ -125,84 +127,88 @@ class Adapter(SecondModel):
 class _Container(Strict):
     """The options of `docker run` besides image and command, in Docker's words."""
 
-    name: words.ContainerName = about("the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
-    restart: Literal["no", "always", "unless-stopped", "on-failure"] = about(
+    name: words.ContainerName = schema_field("the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
+    restart: Literal["no", "always", "unless-stopped", "on-failure"] = schema_field(
         "the restart policy set once it is verified", "unless-stopped"
     )
-    gpus: words.Gpus = about('"all", "device=0" or "" for none', "all")
-    ports: list[words.Port] = about('"8000:8000", "127.0.0.1:8000:8000"', default_factory=lambda: ["8000:8000"])
-    volumes: list[words.Volume] = about(
+    gpus: words.Gpus = schema_field('"all", "device=0" or "" for none', "all")
+    ports: list[words.Port] = schema_field('"8000:8000", "127.0.0.1:8000:8000"', default_factory=lambda: ["8000:8000"])
+    volumes: list[words.Volume] = schema_field(
         'additional mounts "/host:/container[:ro]"; the model is mounted automatically', default_factory=list
     )
-    env: words.Environment = about("environment variables", default_factory=dict)
-    ulimits: words.Ulimits = about('such as memlock: "-1"', default_factory=dict)
-    labels: words.Labels = about("labels; those that start with sparkwright. are reserved", default_factory=dict)
-    entrypoint: list[str] | None = about("replaces the image's entrypoint, as a list", None)
-    compile_caches: bool = about("keep the engine's compile caches on the host for the next start", True)
-    stop_timeout_s: int = about("seconds until a stop kills the container", defaults.STOP_S, ge=1)
+    env: words.Environment = schema_field("environment variables", default_factory=dict)
+    ulimits: words.Ulimits = schema_field('such as memlock: "-1"', default_factory=dict)
+    labels: words.Labels = schema_field("labels; those that start with sparkwright. are reserved", default_factory=dict)
+    entrypoint: list[str] | None = schema_field("replaces the image's entrypoint, as a list", None)
+    compile_caches: bool = schema_field("keep the engine's compile caches on the host for the next start", True)
+    stop_timeout_s: int = schema_field("seconds until a stop kills the container", defaults.STOP_TIMEOUT_S, ge=1)
 
 
 if TYPE_CHECKING:
     Container = _Container
 else:
-    Container = create_model("Container", __base__=_Container, __doc__=_Container.__doc__, **words.docker_options())
+    Container = create_model("Container", __base__=_Container, __doc__=_Container.__doc__, **words.container_fields())
 
 
 class FileSource(Strict):
     """The content of a file in the container: a template that is rendered, or a file of the project as it is."""
 
-    template: str = about("a file of templates/, rendered as the others", "")
-    file: str = about("a file of the project, taken as it is; a path from the project's folder", "")
+    template: str = schema_field("a file of templates/, rendered as the others", "")
+    file: str = schema_field("a file of the project, taken as it is; a path from the project's folder", "")
 
     @model_validator(mode="after")
     def _one(self) -> FileSource:
         if bool(self.template) == bool(self.file):
             raise ValueError("needs `template` or `file`, one of them.")
         if wrong := next((item for item in (self.template, self.file) if item.startswith(("/", "~"))), ""):
-            raise ValueError(f"'{one_line(wrong, at_most=80)}' is not a path in the project.")
+            raise ValueError(f"'{one_line(wrong, max_chars=80)}' is not a path in the project.")
         return self
 
 
 class Load(Strict):
     """The load that clients are promised, proved after each verification."""
 
-    context: words.Tokens = about('tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
-    streams: int = about("how many such prompts at once", 1, ge=1, le=64)
+    context: words.Tokens = schema_field('tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
+    streams: int = schema_field("how many such prompts at once", 1, ge=1, le=64)
 
 
 class Expect(Strict):
     """The conditions that must be true once the server runs."""
 
-    tok_per_s: float | None = about("decode rate of one stream; less than half of it is a failure", None, gt=0)
-    ready_s: int = about("how long a start may take, seconds", defaults.READY_S, ge=1)
-    chunked_prefill: Literal["any", "enabled", "disabled"] = about(
+    tok_per_s: float | None = schema_field("decode rate of one stream; less than half of it is a failure", None, gt=0)
+    ready_s: int = schema_field("how long a start may take, seconds", defaults.READY_TIMEOUT_S, ge=1)
+    chunked_prefill: Literal["any", "enabled", "disabled"] = schema_field(
         "what the engine log must show; `disabled` adds the flags for it", "any"
     )
-    when_impossible: Literal["refuse", "report"] = about(
+    when_impossible: Literal["refuse", "report"] = schema_field(
         "when chunked prefill cannot be disabled: refuse, or continue with a note", "refuse"
     )
-    log: list[Pattern] = about(
+    log: list[LogPattern] = schema_field(
         "regular expressions; each must match a line of the log since its last start", default_factory=list
     )
-    forbid_log: list[Pattern] = about("regular expressions; none may match a line of it", default_factory=list)
-    log_unknown: Literal["fail", "pass"] = about("how to treat an expectation that the log does not answer", "fail")
-    answers: Literal["judged", "any"] = about(
+    forbid_log: list[LogPattern] = schema_field(
+        "regular expressions; none may match a line of it", default_factory=list
+    )
+    log_unknown: Literal["fail", "pass"] = schema_field(
+        "how to treat an expectation that the log does not answer", "fail"
+    )
+    answers: Literal["judged", "any"] = schema_field(
         "its first answers are judged before they become the reference; `any` for a model that answers no questions, "
         "such as one with random weights",
         "judged",
     )
-    probes: list[words.Probe] = about(
+    probes: list[words.Probe] = schema_field(
         "what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
         "messages, responses, {embedding_dimension: N}, {language: de}",
         default_factory=list,
     )
-    depths: list[words.Tokens] = about(
+    depths: list[words.Tokens] = schema_field(
         "tokens of prompts behind which one stream's decode rate is measured after each start and by `verify`, e.g. "
         "[8k, 32k], and compared with its first one there; those beyond the server's context are left out",
         default_factory=list,
         max_length=4,
     )
-    load: Load | None = about(
+    load: Load | None = schema_field(
         "the longest prompt and how many at once must be served after each start, e.g. {context: 100k, streams: 4}; "
         "the lowest memory, decode rate and TTFT of each step are recorded",
         None,
@@ -212,15 +218,19 @@ class Expect(Strict):
 class ParallelFile(Strict):
     """The split of the model over the hosts of a cluster; tensor times pipeline is the number of hosts."""
 
-    tensor: int = about("number of hosts over which each layer is split; makes a single stream faster", 1, ge=1, le=64)
-    pipeline: int = about("number of hosts over which the layers are distributed; for many streams", 1, ge=1, le=64)
+    tensor: int = schema_field(
+        "number of hosts over which each layer is split; makes a single stream faster", 1, ge=1, le=64
+    )
+    pipeline: int = schema_field(
+        "number of hosts over which the layers are distributed; for many streams", 1, ge=1, le=64
+    )
 
 
 class Ascend(Strict):
     """Ascend-vLLM's own scheduler; rendered into --additional-config."""
 
-    scheduler: bool = about("ascend_scheduler_config.enabled: turns chunked prefill off by itself", True)
-    chunked_prefill: bool = about("ascend_scheduler_config.chunked_prefill_enabled: keeps it on", False)
+    scheduler: bool = schema_field("ascend_scheduler_config.enabled: turns chunked prefill off by itself", True)
+    chunked_prefill: bool = schema_field("ascend_scheduler_config.chunked_prefill_enabled: keeps it on", False)
 
 
 class RecipeFile(Strict):
@@ -228,70 +238,71 @@ class RecipeFile(Strict):
 
     MEANT = dict.fromkeys(
         ("flags", "args", "arguments", "command", "parameters"),
-        f"The engine's flags stand below its own name, as `{engine.USUAL}:`.",
+        f"The engine's flags stand below its own name, as `{engine.DEFAULT_ENGINE}:`.",
     )
 
-    description: str = about("description, one line", "")
-    date: words.Day = about(
+    description: str = schema_field("description, one line", "")
+    date: words.Day = schema_field(
         "day of the newest source of its settings and figures, YYYY-MM-DD; `lint`, `recipe.list` and `recommend` "
         "name a recipe that is older than six months",
         "",
     )
-    image: words.ImageName = about("REPOSITORY:TAG; spark.lock pins the digest")
-    platform: Literal["gb10", "ascend"] = about("the platform whose rules apply to the flags", "gb10")
+    image: words.ImageName = schema_field("REPOSITORY:TAG; spark.lock pins the digest")
+    platform: Literal["gb10", "ascend"] = schema_field("the platform whose rules apply to the flags", "gb10")
     model: Model
-    models: dict[Role, SecondModel] = about(
+    models: dict[ModelRole, SecondModel] = schema_field(
         "additional models of the same server, by role: `draft` (speculation), `tokenizer`; the engine's "
         "flag for it gets the path",
         default_factory=dict,
     )
-    adapters: list[Adapter] = about(
+    adapters: list[Adapter] = schema_field(
         "LoRA adapters of the model: each is pinned, downloaded and mounted as the model is, and served by its name",
         default_factory=list,
     )
     container: Container
-    files: dict[str, FileSource] = about(
+    files: dict[str, FileSource] = schema_field(
         "files of the container, by their path there: each `{template: NAME}` of templates/, or "
         "`{file: PATH}` of the project; mounted read-only",
         default_factory=dict,
     )
-    publish: Literal["loopback", "lan"] = about(
+    publish: Literal["loopback", "lan"] = schema_field(
         "who can reach the server: `lan`: all addresses of the host; `loopback`: only the host itself. "
         "An address in `container.ports` overrides it for that port",
         "lan",
     )
-    server_key: SecretSource | None = about(
+    server_key: SecretSource | None = schema_field(
         "the API key the server requires from clients: a source, e.g. {env: SPARK_KEY}; never the key itself", None
     )
-    engine: words.EngineName = about(
-        "what serves: vllm, llama_cpp, sglang or openai; its flags are in the section of its name", engine.USUAL
+    engine: words.EngineName = schema_field(
+        "what serves: vllm, llama_cpp, sglang or openai; its flags are in the section of its name",
+        engine.DEFAULT_ENGINE,
     )
-    vllm: words.VllmFlags = about("flags of vllm serve under their own names, in order", default_factory=dict)
-    llama_cpp: words.LlamaFlags | None = about(
+    vllm: words.VllmFlags = schema_field("flags of vllm serve under their own names, in order", default_factory=dict)
+    llama_cpp: words.LlamaFlags | None = schema_field(
         "for `engine: llama_cpp`: flags of llama-server under their own names, in order", None
     )
-    sglang: words.SglangFlags | None = about(
+    sglang: words.SglangFlags | None = schema_field(
         "for `engine: sglang`: flags of sglang serve under their own names, in order", None
     )
-    openai: words.OpenaiSection | None = about(
+    openai: words.OpenaiSection | None = schema_field(
         "for `engine: openai`: how a server that speaks the OpenAI API is started and asked", None
     )
-    task: Task = about(
+    task: Task = schema_field(
         "what it does for its clients, and so what proves it: generate (text), embed (vectors), rerank (scores)",
         GENERATE,
     )
-    parallel: ParallelFile | None = about(
+    parallel: ParallelFile | None = schema_field(
         "for a cluster: how the model is split over its hosts, e.g. {tensor: 2}", None
     )
-    ascend: Ascend | None = about("for `platform: ascend`", None)
+    ascend: Ascend | None = schema_field("for `platform: ascend`", None)
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
 
     @property
     def further(self) -> dict[str, SecondModel]:
         """The models besides its own, by their roles: those of `models`, and the adapters."""
-        found: dict[str, SecondModel] = {adapter.role: adapter for adapter in self.adapters}
-        found.update({str(role): model for role, model in self.models.items()})
-        return found
+        models: dict[str, SecondModel] = {adapter.role: adapter for adapter in self.adapters}
+        models.update({str(role): model for role, model in self.models.items()})
+        return models
 
     def place_of(self, role: str) -> tuple[str | int, ...]:
         """Return the place of a further model in the recipe."""
@@ -301,13 +312,13 @@ class RecipeFile(Strict):
     @property
     def served_by(self) -> Engine:
         """The engine, as the recipe's section describes it."""
-        return replace(engine.of(self.engine).of_section(self.flags), task=self.task)
+        return replace(engine.get_engine(self.engine).of_section(self.flags), task=self.task)
 
     @property
     def flags(self) -> dict[str, Any]:
         """The flags of its engine."""
-        found: dict[str, Any] = getattr(self, self.engine)
-        return found
+        flags: dict[str, Any] = getattr(self, self.engine)
+        return flags
 
     def with_flags(self, flags: Mapping[str, Any], **changes: Any) -> RecipeFile:
         """Return the recipe with other flags. changes: other values of further keys."""

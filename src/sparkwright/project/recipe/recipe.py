@@ -14,29 +14,36 @@ from sparkwright.engines import engine as engines
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.flags import adapter_name, with_adapters, with_model
 from sparkwright.engines.http import GENERATE
-from sparkwright.engines.memory import Memory, weights
-from sparkwright.engines.parallel import Share, Split
+from sparkwright.engines.memory import Memory, sum_weights
+from sparkwright.engines.parallel import MemberSettings, Split
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.documents.validation import check, nearest
+from sparkwright.project.documents.validation import suggest_name, validate
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import rules, section_rules
 from sparkwright.project.recipe.models import Container, RecipeFile
-from sparkwright.project.recipe.section_rules import flag_place, on_host_network
-from sparkwright.protocol.container import CLUSTER_LABEL, GIVEN, MEMBERS_LABEL, RANK_LABEL, ContainerSpec, locked_ids
+from sparkwright.project.recipe.section_rules import flag_place, is_on_host_network
+from sparkwright.protocol.container import (
+    CLUSTER_LABEL,
+    MEMBERS_LABEL,
+    RANK_LABEL,
+    SECRET_PREFIX,
+    ContainerSpec,
+    locked_ids,
+)
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
-from sparkwright.trust.image_name import pinned
-from sparkwright.trust.names import why_not_a_file
+from sparkwright.trust.image_name import with_digest
+from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line
 
 #: the variable in a client's setup for a key that comes from none
-KEY_VARIABLE = "SPARK_KEY"
+DEFAULT_KEY_VARIABLE = "SPARK_KEY"
 #: endings of files with weights, of all engines
-WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
+WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt")
 #: characters that make a file name a pattern
-PATTERN = re.compile(r"[*?\[]")
+GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,8 @@ class Recipe:
     @property
     def split(self) -> Split | None:
         """The split of the model over several hosts; None for one host."""
-        about = self.file.parallel
-        return Split(about.tensor, about.pipeline) if about else None
+        parallel = self.file.parallel
+        return Split(parallel.tensor, parallel.pipeline) if parallel else None
 
     @property
     def served_name(self) -> str:
@@ -86,7 +93,7 @@ class Recipe:
     def _own_names(self) -> tuple[str, ...]:
         """The names of the model without an adapter."""
         file = self.file.model.file
-        model = file if file and not PATTERN.search(file) else self.file.model.mount
+        model = file if file and not GLOB_CHARACTERS.search(file) else self.file.model.mount
         return self.engine.flags.served_names(self.file.flags, model)
 
     def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,14 +101,16 @@ class Recipe:
 
         locked: as for `memory`.
         """
-        model, chooses = self.file.model, self.engine.files
-        if chooses is None:
+        model, file_rules = self.file.model, self.engine.files
+        if file_rules is None:
             return {}
         if locked:
-            return dict(chooses.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft).flags)
-        written = model.model_dump(include={"file", "mmproj", "draft"})
-        given = {flag: written.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()}
-        return {flag: pattern for flag, pattern in given.items() if pattern}
+            return dict(file_rules.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft).flags)
+        patterns = model.model_dump(include={"file", "mmproj", "draft"})
+        patterns_by_flag = {
+            flag: patterns.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()
+        }
+        return {flag: pattern for flag, pattern in patterns_by_flag.items() if pattern}
 
     def with_models(self, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags with the second models and the adapters by their paths in the container.
@@ -110,21 +119,21 @@ class Recipe:
             flags: under their own names.
             pinned: the lock's entries of the second models, by role; without one a pattern stands for its file.
         """
-        found, paths = dict(flags), {role: self._path(role, pinned.get(role) or {}) for role in self.file.further}
+        result, paths = dict(flags), {role: self._path(role, pinned.get(role) or {}) for role in self.file.further}
         for role in self.file.models:
-            found = with_model(found, self.engine.flags.MODEL_FLAGS[role], paths[role])
+            result = with_model(result, self.engine.flags.MODEL_FLAGS[role], paths[role])
         place = self.engine.flags.ADAPTERS
         if place is None:
-            return found
-        return with_adapters(found, place, {adapter.name: paths[adapter.role] for adapter in self.file.adapters})
+            return result
+        return with_adapters(result, place, {adapter.name: paths[adapter.role] for adapter in self.file.adapters})
 
     def _path(self, role: str, locked: Mapping[str, Any]) -> str:
         """Return a further model's path in the container. locked: its entry in the lock; empty while it is not pinned."""
-        model, chooses = self.file.further[role], self.engine.files
-        if chooses is None:
+        model, file_rules = self.file.further[role], self.engine.files
+        if file_rules is None:
             return model.mount
         rows = locked.get("files") or ()
-        file = chooses.chosen(rows, model.file).flags["model"] if rows else model.file
+        file = file_rules.chosen(rows, model.file).flags["model"] if rows else model.file
         return f"{model.mount.rstrip('/')}/{file}"
 
     @property
@@ -135,30 +144,30 @@ class Recipe:
     @property
     def engine_port(self) -> int:
         """The port on which the server listens inside its container. Raises Refused, with the line, for an invalid one."""
-        self._refuse_misfit(self.engine.flags.PORT)
+        self._refuse_invalid_flag(self.engine.flags.PORT)
         return self.engine.flags.port(self.file.flags)
 
     def memory(
         self,
         locked: Mapping[str, Any],
         flags: Mapping[str, Any] | None = None,
-        second: Mapping[str, Any] | None = None,
+        further_entries: Mapping[str, Any] | None = None,
     ) -> Memory:
         """Return what the engine takes of a host's memory.
 
         Args:
             locked: The model as the lock holds it, empty while it is not pinned.
             flags: As the server is started (`served_memory`); None: as the recipe has them.
-            second: The further models as the lock holds them, by role.
+            further_entries: The further models as the lock holds them, by role.
 
         Raises:
             Refused: What is no share, with the line.
         """
-        self._refuse_misfit(self.engine.flags.MEMORY)
+        self._refuse_invalid_flag(self.engine.flags.MEMORY)
         memory = self.engine.advice.memory(self.file.flags if flags is None else flags, locked)
-        for role, entry in (second or {}).items():
+        for role, entry in (further_entries or {}).items():
             name = role if role not in self.file.models else f"{role} model"
-            memory = memory.with_model(name, weights(entry or {}, WEIGHTS))
+            memory = memory.with_model(name, sum_weights(entry or {}, WEIGHT_SUFFIXES))
         return memory.split(self.split.hosts if self.split else 1)
 
     def where(self, flag: str) -> str:
@@ -168,43 +177,48 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as playbooks see it. server_key: the environment variable that stands for it in a client's setup."""
         key = self.file.server_key
-        about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
+        derived = {
+            "server_key": (key.env or DEFAULT_KEY_VARIABLE) if key else "",
+            "open_to_network": self.open_to_network,
+        }
         others = {title for title in engines.TITLES if title != self.file.engine}
-        usual = {"engine"} if self.file.engine == engines.USUAL else set()
+        usual = {"engine"} if self.file.engine == engines.DEFAULT_ENGINE else set()
         alone = {"parallel"} if self.file.parallel is None else set()
         task = {"task"} if self.file.task == GENERATE else set()
-        held = self.file.model_dump(mode="python", exclude={"date"} | others | usual | alone | task)
+        data = self.file.model_dump(mode="python", exclude={"date"} | others | usual | alone | task)
         if not self.file.model.chosen:
-            held["model"] = {
-                name: value for name, value in held["model"].items() if name not in ("file", "mmproj", "draft")
+            data["model"] = {
+                name: value for name, value in data["model"].items() if name not in ("file", "mmproj", "draft")
             }
         for name in ("files", "models", "adapters"):
-            if not held[name]:
-                del held[name]
+            if not data[name]:
+                del data[name]
         if not self.file.expect.probes:
-            del held["expect"]["probes"]
+            del data["expect"]["probes"]
         if not self.file.expect.depths:
-            del held["expect"]["depths"]
+            del data["expect"]["depths"]
         if self.file.expect.load is None:
-            del held["expect"]["load"]
+            del data["expect"]["load"]
         if self.file.expect.answers == "judged":
-            del held["expect"]["answers"]
-        return {"name": self.name, **held, "served_name": self.served_name, **about}
+            del data["expect"]["answers"]
+        return {"name": self.name, **data, "served_name": self.served_name, **derived}
 
-    def _refuse_misfit(self, flag: str) -> None:
-        if wrong := self.engine.flags.misfit(self.file.flags, flag):
-            raise Refused(f"`{self.file.engine}.{flag}` {wrong}.", where=self.where(flag), fix="Correct or remove it.")
+    def _refuse_invalid_flag(self, flag: str) -> None:
+        if problem := self.engine.flags.misfit(self.file.flags, flag):
+            raise Refused(
+                f"`{self.file.engine}.{flag}` {problem}.", where=self.where(flag), fix="Correct or remove it."
+            )
 
     @property
     def open_to_network(self) -> bool:
         """True if anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
-        addresses = rules.addresses(self.file)
+        addresses = rules.published_addresses(self.file)
         return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
 
     @property
     def published(self) -> int:
         """The container's port behind the first published one, which answers requests; 0 if there is none, or not for TCP."""
-        if on_host_network(self.file):
+        if is_on_host_network(self.file):
             return self.engine_port
         number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
         return int(number) if protocol in ("", "tcp") else 0
@@ -218,47 +232,47 @@ class Recipe:
         """Read the server's key from its source. Raises Refused with file and line if there is none, or it is not valid."""
         if self.file.server_key is None:
             return {}
-        return {self.key_secret: secret_source.server_key(self.file.server_key, self.source.where("server_key"))}
+        return {self.key_secret: secret_source.read_server_key(self.file.server_key, self.source.where("server_key"))}
 
 
 def names(project: Path) -> list[str]:
     """Return the names of a project's recipes."""
-    return sorted(path.stem for path in document.files(project / "recipes"))
+    return sorted(path.stem for path in document.list_files(project / "recipes"))
 
 
 def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
-    if reason := why_not_a_file(name):
-        message = f"the recipe '{one_line(name, at_most=80)}' {reason}."
+    if reason := check_file_name(name):
+        message = f"the recipe '{one_line(name, max_chars=80)}' {reason}."
         raise Refused(message, where=named_at, fix="Name a file of recipes/, without .yml.")
     path = project / "recipes" / f"{name}.yml"
     if not document.is_file(path):
-        document.refuse_other_ending(path)
-        fix = nearest(name, names(project))
-        raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", where=named_at, fix=fix)
-    return _checked(path, document.text_of(path))
+        document.refuse_yaml_suffix(path)
+        fix = suggest_name(name, names(project))
+        raise Refused(f"no recipe '{one_line(name, max_chars=80)}'.", where=named_at, fix=fix)
+    return _parse_recipe(path, document.read_text(path))
 
 
-@lru_cache(maxsize=document.MOST_KEPT)
-def _checked(path: Path, text: str) -> Recipe:
+@lru_cache(maxsize=document.CACHE_SIZE)
+def _parse_recipe(path: Path, text: str) -> Recipe:
     """Return the recipe of a text. A command asks for it for several ends, and checks it once."""
-    read = document.parse(text, path)
-    file = check(RecipeFile, read)
+    source = document.parse(text, path)
+    file = validate(RecipeFile, source)
     if file.parallel is not None:
-        file = section_rules.applied(file, read)
-    rules.refuse(file, read)
-    return Recipe(path.stem, file, read)
+        file = section_rules.apply_parallel(file, source)
+    rules.check(file, source)
+    return Recipe(path.stem, file, source)
 
 
 def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
     """Return the recipes of a project that can be read, and for each of the others the error with file and line."""
-    found, refused = [], []
+    recipes, refused = [], []
     for name in names(project):
         try:
-            found.append(load(project, name))
+            recipes.append(load(project, name))
         except Refused as error:
             refused.append(error)
-    return found, refused
+    return recipes, refused
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
@@ -266,7 +280,7 @@ def serve_port(host: Host, recipe: Recipe) -> int:
 
     Raises Refused if the host sets a port that its network does not allow.
     """
-    if on_host_network(recipe.file):
+    if is_on_host_network(recipe.file):
         if host.serve_port not in (None, recipe.engine_port):
             message = f"`serve_port: {host.serve_port}` has no meaning with the recipe's `network: host`."
             where = host.set_at.get("serve_port", host.where)
@@ -277,14 +291,14 @@ def serve_port(host: Host, recipe: Recipe) -> int:
     return int(recipe.file.container.ports[0].split(":")[-2]) if recipe.file.container.ports else recipe.engine_port
 
 
-def container_spec(
+def build_container_spec(
     recipe: Recipe,
     host: Host,
     home: str,
     image_entry: Mapping[str, Any] | None,
     command: tuple[str, ...],
     files: Mapping[str, str],
-    share: Share | None = None,
+    share: MemberSettings | None = None,
 ) -> ContainerSpec:
     """Return the container of this recipe on this host. Without a lock entry the image is not pinned yet.
 
@@ -304,24 +318,24 @@ def container_spec(
         if dataclass_field in Container.model_fields
     }
     if share is not None:
-        same |= {name: _added(same[name], value) for name, value in share.options.items()}
+        same |= {name: _merge_option(same[name], value) for name, value in share.options.items()}
         same["env"] = {**share.env, **box.env}
         same["restart"] = "no"  # a rank restarted alone would meet the others' old group and hang
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
-        image=pinned(file.image, image_entry["digest"] if image_entry else ""),
-        ports=tuple(_ports(recipe, host)),
+        image=with_digest(file.image, image_entry["digest"] if image_entry else ""),
+        ports=tuple(_list_ports(recipe, host)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
-        labels={**box.labels, **recipe.engine.labels, **_place(host)},
+        labels={**box.labels, **recipe.engine.labels, **_cluster_labels(host)},
         entrypoint=key.program(entrypoint) if key else entrypoint,
         command=command + (key.words if key else ()),
         image_ids=locked_ids(image_entry),
         files=dict(files),
-        server_key=GIVEN + recipe.key_secret if file.server_key else "",
+        server_key=SECRET_PREFIX + recipe.key_secret if file.server_key else "",
     )
 
 
-def _place(host: Host) -> dict[str, str]:
+def _cluster_labels(host: Host) -> dict[str, str]:
     """Return the labels of a member's container: cluster, rank and members."""
     cluster = host.cluster
     if cluster is None:
@@ -330,40 +344,42 @@ def _place(host: Host) -> dict[str, str]:
     return {CLUSTER_LABEL: cluster.name, RANK_LABEL: rank, MEMBERS_LABEL: members}
 
 
-def _added(own: Any, more: Any) -> Any:
+def _merge_option(value: Any, addition: Any) -> Any:
     """Return an option's value with a cluster's additions; a value that can't be added to is replaced."""
-    if isinstance(own, Mapping):
-        return {**more, **own}
-    if isinstance(own, tuple | list):
-        return type(own)(dict.fromkeys((*own, *more)))
-    return more
+    if isinstance(value, Mapping):
+        return {**addition, **value}
+    if isinstance(value, tuple | list):
+        return type(value)(dict.fromkeys((*value, *addition)))
+    return addition
 
 
-def _ports(recipe: Recipe, host: Host) -> list[str]:
+def _list_ports(recipe: Recipe, host: Host) -> list[str]:
     """Return the ports where the server answers; none for a worker of a cluster."""
     if host.cluster is not None and host.name != host.cluster.head:
         return []
-    return _listening(recipe) if on_host_network(recipe.file) else _published(recipe.file, host)
+    return _host_network_ports(recipe) if is_on_host_network(recipe.file) else _published_ports(recipe.file, host)
 
 
-def _listening(recipe: Recipe) -> list[str]:
+def _host_network_ports(recipe: Recipe) -> list[str]:
     """Return the port of a server on the host's network. Docker publishes nothing there, but records the setting."""
-    address, port = rules.addresses(recipe.file)[0].strip("[]"), recipe.engine_port
-    shown = address if container_words.is_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
-    return [f"{shown}:{port}:{port}" if shown else f"{port}:{port}"]
+    address, port = rules.published_addresses(recipe.file)[0].strip("[]"), recipe.engine_port
+    shown_address = (
+        address if container_words.is_ip_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
+    )
+    return [f"{shown_address}:{port}:{port}" if shown_address else f"{port}:{port}"]
 
 
-def _published(file: RecipeFile, host: Host) -> list[str]:
+def _published_ports(file: RecipeFile, host: Host) -> list[str]:
     """Return the recipe's ports with their addresses, the first one at the host's `serve_port`.
 
     Raises Refused if another of them uses that port.
     """
-    found = []
-    for n, (port, address) in enumerate(zip(file.container.ports, rules.addresses(file), strict=True)):
-        outside, inside = port.rsplit(":", 2)[-2:]
-        outside = str(host.serve_port) if host.serve_port and not n else outside
-        found.append(":".join([*([address] if address else []), outside, inside]))
-    if container_words.published_twice(found):
+    ports = []
+    for n, (port, address) in enumerate(zip(file.container.ports, rules.published_addresses(file), strict=True)):
+        host_port, container_port = port.rsplit(":", 2)[-2:]
+        host_port = str(host.serve_port) if host.serve_port and not n else host_port
+        ports.append(":".join([*([address] if address else []), host_port, container_port]))
+    if container_words.find_port_conflict(ports):
         message = f"`serve_port: {host.serve_port}` is also published by the recipe's `container.ports`."
         raise Refused(message, where=host.set_at.get("serve_port", host.where), fix="Use another port.")
-    return found
+    return ports

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkwright import visible
-from sparkwright.engines.caches import key_of, live_folder
+from sparkwright.engines.caches import compile_cache_key, live_folder_path
 from sparkwright.engines.memory import Memory
 from sparkwright.errors import Refused
 from sparkwright.host.records.baselines import MEMBERS
@@ -17,20 +17,20 @@ from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
-from sparkwright.project.playbook.names import Blame
+from sparkwright.project.playbook.names import ErrorLocator
 from sparkwright.project.recipe import seat
 from sparkwright.project.recipe.models import Model, SecondModel
-from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
+from sparkwright.project.recipe.recipe import Recipe, build_container_spec, serve_port
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import ContainerSpec, start_key
-from sparkwright.trust.container_words import size_bytes
+from sparkwright.trust.container_words import parse_size
 from sparkwright.trust.image_name import digest_of
-from sparkwright.trust.model_files import FOLDER
-from sparkwright.trust.secret_names import token_line
+from sparkwright.trust.model_files import RECIPE_FILES_FOLDER
+from sparkwright.trust.secret_names import has_secret
 
 if TYPE_CHECKING:
-    from sparkwright.engines.parallel import Share
-    from sparkwright.project.recipe.engine_settings import Serving
+    from sparkwright.engines.parallel import MemberSettings
+    from sparkwright.project.recipe.engine_settings import ServerSettings
 
 
 #: names that a recipe adds
@@ -48,7 +48,7 @@ RECIPE_NAMES = (
 #: names that the recipe and the lock give together
 PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve", "engine_memory")
 #: size of /dev/shm if neither recipe nor host sets it: Docker's default
-USUAL_SHM = "64m"
+DEFAULT_SHM_SIZE = "64m"
 
 
 def scope(
@@ -56,7 +56,7 @@ def scope(
     user: str,
     recipe: Recipe | None,
     pinned: Mapping[str, Any],
-    served: Serving | None = None,
+    served: ServerSettings | None = None,
     gateways: Sequence[Mapping[str, Any]] = (),
     other_servers: Sequence[Mapping[str, Any]] = (),
     turns: Sequence[Mapping[str, Any]] = (),
@@ -73,33 +73,33 @@ def scope(
         turns: the servers that take turns with this one, which is on demand (app/plans/server_context.py).
         interim: what may answer its requests during a swap (app/plans/server_context.py).
     """
-    home = home_of(host, user)
+    home = home_folder(host, user)
     names: dict[str, Any] = {
         **DEFAULTS,
         **host.vars,
         "home": home,
-        "host": _about(host, user, gateways, turns, interim),
+        "host": _host_context(host, user, gateways, turns, interim),
     }
     if recipe is None:
         return names
     names |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
     if host.cluster is not None and recipe.engine.parallel is not None:
         names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
-    share = _share(recipe, host)
-    served = _served(recipe, pinned, served, share)
+    share = _member_share(recipe, host)
+    served = _member_settings(recipe, pinned, served, share)
     command = recipe.engine.flags.command(recipe.file.model.mount, served.flags)
     second = pinned.get("models") or {}
     memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
-    model = _model(recipe, pinned.get("model") or {}, second)
+    model = _model_context(recipe, pinned.get("model") or {}, second)
     names |= _recipe_names(recipe, pinned, served, memory, serve_port(host, recipe))
     names |= {"beside": list(other_servers), "pinned_model": model}
-    texts = contents(recipe, names) if recipe.file.files else {}
-    digests = {path: digest(text) for path, text in texts.items()}
-    spec = container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
+    texts = render_files(recipe, names) if recipe.file.files else {}
+    digests = {path: content_digest(text) for path, text in texts.items()}
+    spec = build_container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
     spec = replace(spec, caches=cache_key(recipe, spec, model, command))
     container = spec.to_json()
-    needs = engine_memory(memory, container, "+".join(_commits(model)))
-    options = (*spec.docker_options(), *mount_options(digests, home), *cache_options(recipe, spec, home))
+    needs = engine_memory(memory, container, "+".join(_model_commits(model)))
+    options = (*spec.docker_options(), *file_mount_options(digests, home), *cache_options(recipe, spec, home))
     return {
         **names,
         "engine_memory": needs,
@@ -107,11 +107,11 @@ def scope(
         "container": container,
         "docker_options": list(map(list, options)),
         "docker_networks": spec.further_networks(),
-        "serve": _serve(host, recipe, served, memory, {**container, "command": command}, model, needs),
+        "serve": _serve_settings(host, recipe, served, memory, {**container, "command": command}, model, needs),
     }
 
 
-def _about(
+def _host_context(
     host: Host,
     user: str,
     gateways: Sequence[Mapping[str, Any]],
@@ -119,7 +119,7 @@ def _about(
     interim: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the host as templates see it. Arguments: as those of `scope`."""
-    about = {
+    context = {
         "name": host.name,
         "machine": host.machine,
         "address": host.address,
@@ -129,15 +129,15 @@ def _about(
         "gateways": list(gateways),
         "turns": list(turns),
         "interim": dict(interim or {"port": 0, "alone": False}),
-        "home": home_of(host, user),
+        "home": home_folder(host, user),
         "connection": host.connection,
         "model_from": host.model_from or "",
         "registry_mirror": host.registry_mirror or "",
     }
     if host.cluster is None:
-        return about
+        return context
     if host.model_from in host.cluster.members:
-        about["model_from"] = ""  # the play finds out which member has it
+        context["model_from"] = ""  # the play finds out which member has it
     cluster = {
         "name": host.cluster.name,
         "rank": host.cluster.rank(host.name),
@@ -147,15 +147,17 @@ def _about(
         "adapters": list(host.fabric.hcas) if host.fabric else [],
         "members": list(host.cluster.members),
     }
-    return {**about, "cluster": cluster}
+    return {**context, "cluster": cluster}
 
 
-def _served(recipe: Recipe, pinned: Mapping[str, Any], served: Serving | None, share: Share | None) -> Serving:
+def _member_settings(
+    recipe: Recipe, pinned: Mapping[str, Any], served: ServerSettings | None, share: MemberSettings | None
+) -> ServerSettings:
     """Return the settings of the server, with the flags of a member of a cluster."""
     if served is None:
-        from sparkwright.project.recipe.engine_settings import serving
+        from sparkwright.project.recipe.engine_settings import resolve_settings
 
-        served = serving(recipe, pinned)
+        served = resolve_settings(recipe, pinned)
     if share is None:
         return served
     flags = {**served.flags, **share.flags}
@@ -163,7 +165,7 @@ def _served(recipe: Recipe, pinned: Mapping[str, Any], served: Serving | None, s
 
 
 def _recipe_names(
-    recipe: Recipe, pinned: Mapping[str, Any], served: Serving, memory: Memory, port: int
+    recipe: Recipe, pinned: Mapping[str, Any], served: ServerSettings, memory: Memory, port: int
 ) -> dict[str, Any]:
     """Return the names that the recipe and its entries in the lock give."""
     further = {"models": pinned["models"]} if pinned.get("models") else {}
@@ -182,43 +184,46 @@ def _recipe_names(
 def engine_memory(memory: Memory, container: Mapping[str, Any], commit: str) -> dict[str, Any]:
     """Return a server's input for the host's memory budget: its engine's memory model, its /dev/shm, the key of its start."""
     host = container.get("ipc") == "host"
-    shm = {"host": True} if host else {"size_bytes": size_bytes(str(container.get("shm_size") or USUAL_SHM))}
+    shm = {"host": True} if host else {"size_bytes": parse_size(str(container.get("shm_size") or DEFAULT_SHM_SIZE))}
     return {**memory.to_json(), "shm": shm, "start": start_key(container, commit)}
 
 
-def _share(recipe: Recipe, host: Host) -> Share | None:
+def _member_share(recipe: Recipe, host: Host) -> MemberSettings | None:
     """Return the settings that a member of a cluster needs besides the recipe; None for a host that serves alone.
 
     Raises Refused if recipe and host don't fit together.
     """
     if host.cluster is None and recipe.split is None:
         return None
-    return seat.share(recipe, host)
+    return seat.member_share(recipe, host)
 
 
-def _model(recipe: Recipe, locked: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _model_context(recipe: Recipe, locked: Mapping[str, Any], further_entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model at one revision, with everything needed to fetch it again; further models under `models`.
 
-    second: their entries in the lock, by role.
+    further_entries: their entries in the lock, by role.
     """
-    further = [{"role": role, **_fetched(model, second.get(role) or {})} for role, model in recipe.file.further.items()]
-    return {**_fetched(recipe.file.model, locked), **({"models": further} if further else {})}
+    further = [
+        {"role": role, **_model_source(model, further_entries.get(role) or {})}
+        for role, model in recipe.file.further.items()
+    ]
+    return {**_model_source(recipe.file.model, locked), **({"models": further} if further else {})}
 
 
-def _fetched(model: Model | SecondModel, locked: Mapping[str, Any]) -> dict[str, Any]:
-    about = model.model_dump(include={"id", "dir", "transfer"})
-    return {**about, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
+def _model_source(model: Model | SecondModel, locked: Mapping[str, Any]) -> dict[str, Any]:
+    source = model.model_dump(include={"id", "dir", "transfer"})
+    return {**source, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
 
 
-def _commits(model: Mapping[str, Any]) -> list[str]:
+def _model_commits(model: Mapping[str, Any]) -> list[str]:
     """Return the commits of a server's models, its own first."""
     return [str(item["commit"]) for item in (model, *model.get("models", ()))]
 
 
-def _serve(
+def _serve_settings(
     host: Host,
     recipe: Recipe,
-    served: Serving,
+    served: ServerSettings,
     memory: Memory,
     container: Mapping[str, Any],
     model: Mapping[str, Any],
@@ -246,7 +251,7 @@ def _serve(
         },
         **({"adapters": list(recipe.adapter_names)} if recipe.adapter_names else {}),
         **({"probes": list(expect.probes)} if expect.probes else {}),
-        **({"depths": depths} if (depths := _depths(recipe, served)) else {}),
+        **({"depths": depths} if (depths := _measured_depths(recipe, served)) else {}),
         **({"load": expect.load.model_dump()} if expect.load else {}),
         **({"answers": expect.answers} if expect.answers != "judged" else {}),
         "baseline_key": _baseline_key(host, container, model),
@@ -267,13 +272,13 @@ def _baseline_key(host: Host, container: Mapping[str, Any], model: Mapping[str, 
     }
 
 
-def _depths(recipe: Recipe, served: Serving) -> list[int]:
+def _measured_depths(recipe: Recipe, served: ServerSettings) -> list[int]:
     """Return the depths at which the recipe wants the decode rate, within the server's context."""
     longest = recipe.engine.flags.context(served.flags) or served.architecture.max_position_embeddings
     return [depth for depth in recipe.file.expect.depths if longest is None or depth <= longest]
 
 
-def home_of(host: Host, user: str) -> str:
+def home_folder(host: Host, user: str) -> str:
     """Return the home folder that a plan assumes; `preflight` compares it with the real one (docs/decisions/0002)."""
     if host.home:
         return host.home
@@ -283,69 +288,81 @@ def home_of(host: Host, user: str) -> str:
 
 
 #: limit for one file
-MOST_BYTES = 1 << 20
-SECRET = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
+MAX_FILE_BYTES = 1 << 20
+SECRET_FIX = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
 
 
-def contents(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
+def render_files(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
     """Return the contents of the recipe's files, by their paths in the container. names: for templates.
 
     Raises Refused with file and line for one that is missing, too large, no text, cannot be rendered, or holds a secret.
     """
-    return {path: _content(recipe, path, names) for path in recipe.file.files}
+    return {path: _render_file(recipe, path, names) for path in recipe.file.files}
 
 
-def digest(content: str) -> str:
+def content_digest(content: str) -> str:
     """Return the digest that names a file's content."""
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
+def file_mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
     """Yield the options of `docker run` that mount the files, as a deploy leaves them below the home folder of the
     host's user."""
-    for path, named in sorted(digests.items()):
-        yield "--mount", f"type=bind,source={home}/.local/state/sparkwright/{FOLDER}/{named},target={path},readonly"
+    for path, content_hash in sorted(digests.items()):
+        yield (
+            "--mount",
+            f"type=bind,source={home}/.local/state/sparkwright/{RECIPE_FILES_FOLDER}/{content_hash},target={path},readonly",
+        )
 
 
-def _content(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
+def _render_file(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
     source, where = recipe.file.files[path], recipe.source.where("files", path)
     root = recipe.source.path.parents[recipe.name.count("/") + 1]
-    found = shipped_files.path_of(root, f"templates/{source.template}") if source.template else root / source.file
+    path_on_disk = (
+        shipped_files.resolve_path(root, f"templates/{source.template}") if source.template else root / source.file
+    )
     try:
-        inside = any(
-            found.resolve().is_relative_to(top.resolve()) for top in (root, shipped_files.source() / "templates")
+        is_inside = any(
+            path_on_disk.resolve().is_relative_to(top.resolve())
+            for top in (root, shipped_files.shipped_folder() / "templates")
         )
-        there = found.is_file()
+        exists = path_on_disk.is_file()
     except (OSError, ValueError):  # a name that no file can have
-        inside, there = True, False
-    if not inside:
+        is_inside, exists = True, False
+    if not is_inside:
         raise Refused(
             f"`files.{path}` names a file outside of the project.", where=where, fix="Copy it into the project."
         )
-    if not there:
-        name = visible.name(f"templates/{source.template}" if source.template else source.file)
+    if not exists:
+        name = visible.display_name(f"templates/{source.template}" if source.template else source.file)
         raise Refused(f"`files.{path}`: there is no {name}.", where=where, fix="Create it, or correct the name.")
-    text = document.text_of(found, most_bytes=MOST_BYTES)
+    text = document.read_text(path_on_disk, max_bytes=MAX_FILE_BYTES)
     if source.template:
-        text = _rendered(found, text, names)
-    if len(text.encode()) > MOST_BYTES:
-        raise Refused(f"`files.{path}` renders to more than {MOST_BYTES >> 20} MiB.", where=where, fix="Shorten it.")
-    for line in _secrets(text):
-        at = f"{document.shown(found)}:{line}" if not source.template else document.shown(found)
-        raise Refused(f"`files.{path}` holds what looks like a secret.", where=at, fix=SECRET)
+        text = _render_template(path_on_disk, text, names)
+    if len(text.encode()) > MAX_FILE_BYTES:
+        raise Refused(
+            f"`files.{path}` renders to more than {MAX_FILE_BYTES >> 20} MiB.", where=where, fix="Shorten it."
+        )
+    for line in _find_secret_lines(text):
+        at = (
+            f"{document.format_path(path_on_disk)}:{line}"
+            if not source.template
+            else document.format_path(path_on_disk)
+        )
+        raise Refused(f"`files.{path}` holds what looks like a secret.", where=at, fix=SECRET_FIX)
     return text
 
 
-def _rendered(path: Path, text: str, names: Mapping[str, Any]) -> str:
+def _render_template(path: Path, text: str, names: Mapping[str, Any]) -> str:
     try:
         return str(expressions.render(text, names))
     except expressions.ExpressionError as error:
-        raise Refused(f"{error}.", where=Blame.text(path)(error.line)) from None
+        raise Refused(f"{error}.", where=ErrorLocator.text(path)(error.line)) from None
 
 
-def _secrets(text: str) -> Iterator[int]:
+def _find_secret_lines(text: str) -> Iterator[int]:
     """Return the numbers of the lines that hold a secret, from 1."""
-    return (n for n, line in enumerate(text.splitlines(), 1) if token_line(line))
+    return (n for n, line in enumerate(text.splitlines(), 1) if has_secret(line))
 
 
 def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
@@ -360,14 +377,14 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
     caches, digest, commit = recipe.engine.caches, digest_of(spec.image), model.get("commit")
     if caches is None or not recipe.file.container.compile_caches or not digest or not commit:
         return ""
-    if caches.kept_elsewhere(spec.env, _mounted(spec)):
+    if caches.is_kept_by_recipe(spec.env, _mount_targets(spec)):
         return ""
     words, further = recipe.engine.command(command), [item["commit"] for item in model.get("models", ())]
-    return key_of(
+    return compile_cache_key(
         {
             "image": digest,
             "model": [recipe.file.model.id, commit, words.model, *further],
-            "flags": caches.that_matter(words.flags),
+            "flags": caches.relevant_flags(words.flags),
             **{name: getattr(spec, name) for name in ("entrypoint", "env", "files", "user", "gpus")},
         }
     )
@@ -378,7 +395,7 @@ def cache_options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[
     caches = recipe.engine.caches
     if caches is None or not spec.caches:
         return []
-    mounts = caches.sources(live_folder(home, spec.caches, spec.name)).items()
+    mounts = caches.sources(live_folder_path(home, spec.caches, spec.name)).items()
     variables = sorted((name, value) for name, value in caches.environment.items() if name not in spec.env)
     return [
         *(("--mount", f"type=bind,source={source},target={target}") for target, source in mounts),
@@ -386,6 +403,6 @@ def cache_options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[
     ]
 
 
-def _mounted(spec: ContainerSpec) -> list[str]:
+def _mount_targets(spec: ContainerSpec) -> list[str]:
     volumes = [volume.split(":")[1] for volume in spec.volumes]
     return [*volumes, *(item.partition(":")[0] for item in spec.tmpfs)]

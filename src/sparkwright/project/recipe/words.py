@@ -10,79 +10,79 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from sparkwright.engines import engine
 from sparkwright.engines.probes import table as probes
-from sparkwright.project.documents.validation import nearest
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, TAKEN_ENDINGS, TAKEN_NAMES, ContainerSpec
+from sparkwright.project.documents.validation import suggest_name
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, RESERVED_NAMES, RESERVED_SUFFIXES, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_words
-from sparkwright.trust.image_name import why_not_an_image
+from sparkwright.trust.image_name import check_image
 from sparkwright.visible import one_line
 
 T = TypeVar("T")
 
 
-def _by(why_not: Callable[[T], str]) -> AfterValidator:
+def _build_validator(reason_of: Callable[[T], str]) -> AfterValidator:
     """Return a validator from a function that returns why a value is refused, or ""."""
 
     def check(value: T) -> T:
-        if reason := why_not(value):
+        if reason := reason_of(value):
             raise ValueError(reason)
         return value
 
     return AfterValidator(check)
 
 
-def _not_an_image(ref: str) -> str:
-    shown = f"'{one_line(ref, at_most=80)}'"
+def _check_image(ref: str) -> str:
+    quoted_image = f"'{one_line(ref, max_chars=80)}'"
     if "@" in ref:
-        return f"{shown} has a digest: use a tag; spark.lock pins its digest."
-    reason = why_not_an_image(ref)
-    return f"{shown} {reason}." if reason else ""
+        return f"{quoted_image} has a digest: use a tag; spark.lock pins its digest."
+    reason = check_image(ref)
+    return f"{quoted_image} {reason}." if reason else ""
 
 
-def _not_an_environment(env: dict[str, str]) -> str:
-    return _first(container_words.variable(*item) for item in env.items())
+def _check_environment(env: dict[str, str]) -> str:
+    return _first_reason(container_words.check_variable(*item) for item in env.items())
 
 
-def _not_a_name(name: str) -> str:
-    end = next((taken_ending for taken_ending in TAKEN_ENDINGS if name.endswith(taken_ending)), "")
+def _check_container_name(name: str) -> str:
+    end = next((taken_ending for taken_ending in RESERVED_SUFFIXES if name.endswith(taken_ending)), "")
     if end:
-        return f"'{one_line(name, at_most=80)}': names that end with `{end}` are sparkwright's own. Use another."
-    return f"'{name}' is a name of the gateway's containers. Use another." if name in TAKEN_NAMES else ""
+        return f"'{one_line(name, max_chars=80)}': names that end with `{end}` are sparkwright's own. Use another."
+    return f"'{name}' is a name of the gateway's containers. Use another." if name in RESERVED_NAMES else ""
 
 
-def _not_labels(labels: dict[str, str]) -> str:
+def _check_labels(labels: dict[str, str]) -> str:
     own = next((name for name in labels if name.startswith(OWN_LABELS)), "")
     if own:
-        return f"'{one_line(own, at_most=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
-    return _first(map(container_words.label, labels))
+        return f"'{one_line(own, max_chars=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
+    return _first_reason(map(container_words.check_label_name, labels))
 
 
-def _not_limits(limits: dict[str, str]) -> str:
-    return _first(map(container_words.limit_name, limits))
+def _check_limits(limits: dict[str, str]) -> str:
+    return _first_reason(map(container_words.check_limit_name, limits))
 
 
-def _first(reasons: Iterable[str]) -> str:
+def _first_reason(reasons: Iterable[str]) -> str:
     return next(filter(None, reasons), "")
 
 
-def _text(value: object) -> object:
+def _refuse_number(value: object) -> object:
     """Refuse a number: without quotes YAML reads 22:22 as one, to the base of 60."""
     if isinstance(value, int | float):
         raise ValueError('quote it: "8000:8000".')
     return value
 
 
-def _not_a_day(written: str) -> str:
+def _check_day(text: str) -> str:
     try:
-        return "" if not written or date.fromisoformat(written).isoformat() == written else _DAY
+        return "" if not text or date.fromisoformat(text).isoformat() == text else _DAY_MESSAGE
     except ValueError:
-        return _DAY
+        return _DAY_MESSAGE
 
 
-_DAY = "write a day as YYYY-MM-DD."
+_DAY_MESSAGE = "write a day as YYYY-MM-DD."
 
 
-def _tokens(value: object) -> object:
+def _parse_tokens(value: object) -> object:
     """Return "100k" as 100,000 and "128K" as 131,072, as vLLM reads its lengths; any other value unchanged."""
     number, unit = (value[:-1], value[-1:]) if isinstance(value, str) else ("", "")
     if unit in ("k", "K") and number.isdecimal() and len(number) < 10:
@@ -90,71 +90,71 @@ def _tokens(value: object) -> object:
     return value
 
 
-Tokens = Annotated[int, BeforeValidator(_tokens), WithJsonSchema({"type": ["integer", "string"]})]
-Probe = Annotated[Any, _by(probes.why_not), WithJsonSchema(probes.schema())]
-Day = Annotated[str, _by(_not_a_day)]
-ImageName = Annotated[str, _by(_not_an_image)]
-Port = Annotated[str, BeforeValidator(_text), _by(container_words.port)]
-Gpus = Annotated[str, _by(container_words.gpus)]
-Ulimit = Annotated[str, _by(container_words.ulimit)]
-Ulimits = Annotated[dict[str, Ulimit], _by(_not_limits)]
-Volume = Annotated[str, _by(container_words.volume)]
-Source = Annotated[str, _by(container_words.source)]
-Target = Annotated[str, _by(container_words.target)]
-Environment = Annotated[dict[str, str], _by(_not_an_environment)]
-ContainerName = Annotated[str, _by(_not_a_name)]
-Labels = Annotated[dict[str, str], _by(_not_labels)]
+Tokens = Annotated[int, BeforeValidator(_parse_tokens), WithJsonSchema({"type": ["integer", "string"]})]
+Probe = Annotated[Any, _build_validator(probes.check_probe), WithJsonSchema(probes.schema())]
+Day = Annotated[str, _build_validator(_check_day)]
+ImageName = Annotated[str, _build_validator(_check_image)]
+Port = Annotated[str, BeforeValidator(_refuse_number), _build_validator(container_words.check_port)]
+Gpus = Annotated[str, _build_validator(container_words.check_gpus)]
+Ulimit = Annotated[str, _build_validator(container_words.check_ulimit)]
+Ulimits = Annotated[dict[str, Ulimit], _build_validator(_check_limits)]
+Volume = Annotated[str, _build_validator(container_words.check_volume)]
+Source = Annotated[str, _build_validator(container_words.check_volume_source)]
+Target = Annotated[str, _build_validator(container_words.check_mount_target)]
+Environment = Annotated[dict[str, str], _build_validator(_check_environment)]
+ContainerName = Annotated[str, _build_validator(_check_container_name)]
+Labels = Annotated[dict[str, str], _build_validator(_check_labels)]
 
 
-def _not_an_engine(name: str) -> str:
+def _check_engine_name(name: str) -> str:
     if name in engine.TITLES:
         return ""
-    return f"'{one_line(name, at_most=80)}' is not an engine. {nearest(name, engine.TITLES)}{ENGINES}"
+    return f"'{one_line(name, max_chars=80)}' is not an engine. {suggest_name(name, engine.TITLES)}{ENGINES_HINT}"
 
 
 #: appended to the nearest name
-ENGINES = f" Engines: {', '.join(sorted(engine.TITLES))}."
-EngineName = Annotated[str, _by(_not_an_engine), Field(json_schema_extra={"enum": [*engine.TITLES]})]
+ENGINES_HINT = f" Engines: {', '.join(sorted(engine.TITLES))}."
+EngineName = Annotated[str, _build_validator(_check_engine_name), Field(json_schema_extra={"enum": [*engine.TITLES]})]
 
 
-def _named_by(name: str) -> AfterValidator:
+def _build_flag_renamer(name: str) -> AfterValidator:
     """Return a validator that renames flags to the engine's own names."""
 
-    def named(flags: dict[str, Any]) -> dict[str, Any]:
-        own = engine.of(name)
+    def rename_flags(flags: dict[str, Any]) -> dict[str, Any]:
+        own = engine.get_engine(name)
         return own.flags.named(flags) if own.served else flags
 
-    return AfterValidator(named)
+    return AfterValidator(rename_flags)
 
 
-def _known_to(name: str) -> Any:
+def _flags_field(name: str) -> Any:
     """Return a field whose schema lists the engine's known flags."""
 
-    def known(schema: dict[str, Any]) -> None:
-        own = engine.of(name)
+    def add_flags(schema: dict[str, Any]) -> None:
+        own = engine.get_engine(name)
         schema |= {"properties": own.flags.properties()} if own.served else {}
 
-    return Field(json_schema_extra=known)
+    return Field(json_schema_extra=add_flags)
 
 
-VllmFlags = Annotated[dict[str, Any], _named_by("vllm"), _known_to("vllm")]
-LlamaFlags = Annotated[dict[str, Any], _named_by("llama_cpp"), _known_to("llama_cpp")]
-SglangFlags = Annotated[dict[str, Any], _named_by("sglang"), _known_to("sglang")]
-OpenaiSection = Annotated[dict[str, Any], _known_to("openai")]
+VllmFlags = Annotated[dict[str, Any], _build_flag_renamer("vllm"), _flags_field("vllm")]
+LlamaFlags = Annotated[dict[str, Any], _build_flag_renamer("llama_cpp"), _flags_field("llama_cpp")]
+SglangFlags = Annotated[dict[str, Any], _build_flag_renamer("sglang"), _flags_field("sglang")]
+OpenaiSection = Annotated[dict[str, Any], _flags_field("openai")]
 
 
-def docker_options() -> dict[str, Any]:
+def container_fields() -> dict[str, Any]:
     """Return the options of `docker run` from protocol/container.py as fields: type, rule, default and meaning."""
     kinds, usual = get_type_hints(ContainerSpec), ContainerSpec("", "")
     return {
-        name: (_checked(kinds[name], option), Field(getattr(usual, name), description=option.about))
+        name: (_option_type(kinds[name], option), Field(getattr(usual, name), description=option.about))
         for name, option in DOCKER_OPTIONS.items()
         if option.about
     }
 
 
-def _checked(kind: Any, option: DockerOption) -> Any:
+def _option_type(kind: Any, option: DockerOption) -> Any:
     """Return the type of an option's value with its rule; for a list, with the rule of its items."""
     if kind == tuple[str, ...]:
-        return tuple[Annotated[str, _by(option.why_not)], ...]
-    return Annotated[kind, _by(option.why_not)]
+        return tuple[Annotated[str, _build_validator(option.why_not)], ...]
+    return Annotated[kind, _build_validator(option.why_not)]

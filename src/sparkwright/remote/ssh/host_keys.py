@@ -26,8 +26,8 @@ from sparkwright.remote.ssh.ssh_config import SshTarget, is_file
 from sparkwright.shell import join
 from sparkwright.visible import one_line
 
-Say = Callable[[str], None]
-RSA = ("rsa-sha2-512", "rsa-sha2-256")
+Notify = Callable[[str], None]
+RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class UnknownKey(Unreachable):
@@ -44,77 +44,83 @@ class UnknownKey(Unreachable):
         self.key = key
 
 
-def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable[..., paramiko.Transport]:
+def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify) -> Callable[..., paramiko.Transport]:
     """Make a client accept keys only through `check`, and return the factory for its transport.
 
     The transport requests a known kind of key first.
     """
-    first = lines(target, target.known_as)
+    known_keys = find_known_keys(target, target.known_as)
     client.set_missing_host_key_policy(
-        _Policy(target, first, say)
+        _Policy(target, known_keys, notify)
     )  # the client has no known keys of its own, so that all are checked here
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
-        made = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
-        options = made.get_security_options()
-        options.key_types = algorithms(target, first, tuple(options.key_types))
-        return made
+        created = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
+        options = created.get_security_options()
+        options.key_types = allowed_algorithms(target, known_keys, tuple(options.key_types))
+        return created
 
     return transport
 
 
-def algorithms(target: SshTarget, known: list[Known], spoken: tuple[str, ...]) -> tuple[str, ...]:
+def allowed_algorithms(target: SshTarget, known_keys: list[KnownKey], supported: tuple[str, ...]) -> tuple[str, ...]:
     """Return the supported algorithms that the user allows, those of known keys first. Raises Refused if none is left."""
-    kinds = {line.kind for line in known if not line.marker}
-    preferred = kinds | set(RSA if "ssh-rsa" in kinds else ())
-    allowed = [item for item in spoken if not target.key_algorithms or item in target.key_algorithms]
+    kinds = {line.kind for line in known_keys if not line.marker}
+    preferred = kinds | set(RSA_ALGORITHMS if "ssh-rsa" in kinds else ())
+    allowed = [item for item in supported if not target.key_algorithms or item in target.key_algorithms]
     if not allowed:
         raise Refused("ssh's HostKeyAlgorithms leaves no kind of key that can be checked here.", where=target.address)
     return tuple(sorted(allowed, key=lambda algorithm: algorithm not in preferred))
 
 
-def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str = "") -> bool:
+def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], peer: str = "") -> bool:
     """Return True if the key is known, or False if it is new and the user's configuration accepts new keys.
 
     Args:
-        first: the known lines for the host's own name.
+        known_keys: the known lines for the host's own name.
         peer: the address at the other end; empty if it was reached through a proxy.
 
     Raises:
         Unreachable: the key can't be trusted.
     """
-    _refuse_revoked(target, key, first)
+    _refuse_revoked(target, key, known_keys)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
         message = (
             f"the key of {target.known_as} has {key.get_bits()} bits, but RequiredRSASize requires {target.rsa_bits}."
         )
         raise Unreachable(message, fix="Give the host a new key.")
-    _refuse_another_of_the_address(target, key, peer)
-    plain = [line for line in first if not line.marker]
-    if any(line.key == key.asbytes() for line in plain):
+    _check_address_key(target, key, peer)
+    unmarked = [line for line in known_keys if not line.marker]
+    if any(line.key == key.asbytes() for line in unmarked):
         return True
-    if any(line.kind == key.get_name() for line in plain):
-        raise changed(target, key, plain)
+    if any(line.kind == key.get_name() for line in unmarked):
+        raise changed_key_error(target, key, unmarked)
     if target.known_as.startswith("["):
-        portless = lines(target, target.hostname, key)  # ssh looks there too
-        _refuse_revoked(target, key, portless)
-        if any(line.key == key.asbytes() for line in portless if not line.marker):
+        portless_keys = find_known_keys(target, target.hostname, key)  # ssh looks there too
+        _refuse_revoked(target, key, portless_keys)
+        if any(line.key == key.asbytes() for line in portless_keys if not line.marker):
             return True
-    if plain:
-        raise changed(target, key, plain)
+    if unmarked:
+        raise changed_key_error(target, key, unmarked)
     if target.strict in ("accept-new", "no") and target.keep_in is not None:
         return False
-    if target.strict == "ask" and target.keep_in is not None and not any(line.marker == AUTHORITY for line in first):
-        raise UnknownKey(target, key, _fix(target, first))
-    raise Unreachable(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=_fix(target, first))
+    if (
+        target.strict == "ask"
+        and target.keep_in is not None
+        and not any(line.marker == AUTHORITY for line in known_keys)
+    ):
+        raise UnknownKey(target, key, _unknown_key_fix(target, known_keys))
+    raise Unreachable(
+        f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=_unknown_key_fix(target, known_keys)
+    )
 
 
-def changed(target: SshTarget, key: paramiko.PKey, plain: list[Known]) -> Unreachable:
+def changed_key_error(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> Unreachable:
     """Return the error for a key that differs from the known ones."""
-    known = next((line for line in plain if line.kind == key.get_name()), plain[0])
+    expected = next((line for line in known_keys if line.kind == key.get_name()), known_keys[0])
     return Unreachable(
         f"the key of {target.known_as} is not the known one: {fingerprint(key)} ({key.get_name()}),"
-        f" not {_sha256(known.key)} ({known.kind})."
+        f" not {_sha256(expected.key)} ({expected.kind})."
         " The connection may be intercepted, or the host was reinstalled.",
         fix=f"If it was: `{join(['ssh-keygen', '-R', target.known_as])}`, then log in once with ssh and compare the new one.",
     )
@@ -125,54 +131,54 @@ def fingerprint(key: paramiko.PKey) -> str:
     return _sha256(key.asbytes())
 
 
-def keep(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
+def save_key(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
     """Save a new key, and return a sentence about what was done."""
-    line = f"{_written_name(target)} {key.get_name()} {key.get_base64()}\n"
+    line = f"{_known_hosts_name(target)} {key.get_name()} {key.get_base64()}\n"
     try:
-        _append(path, line)
+        _append_line(path, line)
     except OSError as error:
         return f"the new key of {target.known_as} is accepted, but {path} can't be written ({error.strerror}): {fingerprint(key)}"
     return f"the new key of {target.known_as} is now in {path}: {fingerprint(key)}"
 
 
 class _Policy(paramiko.MissingHostKeyPolicy):
-    def __init__(self, target: SshTarget, first: list[Known], say: Say) -> None:
+    def __init__(self, target: SshTarget, known_keys: list[KnownKey], notify: Notify) -> None:
         self._target = target
-        self._first = first
-        self._say = say
+        self._first = known_keys
+        self._say = notify
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         """Check a key. Every key is missing for the client, which knows none."""
-        target, first = self._target, self._first
+        target, known_keys = self._target, self._first
         if target.known_hosts_command:
-            first = lines(target, target.known_as, key)
-        if not check(target, key, first, _peer(client)) and target.keep_in is not None:
-            self._say(keep(target, key, target.keep_in))
+            known_keys = find_known_keys(target, target.known_as, key)
+        if not check(target, key, known_keys, _peer_address(client)) and target.keep_in is not None:
+            self._say(save_key(target, key, target.keep_in))
 
 
-def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -> None:
-    where = f"{target.revoked} (RevokedHostKeys)" if target.revoked and revoked(target.revoked, key) else ""
-    if any(line.marker == REVOKED and line.key == key.asbytes() for line in lines):
+def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> None:
+    where = f"{target.revoked} (RevokedHostKeys)" if target.revoked and is_revoked(target.revoked, key) else ""
+    if any(line.marker == REVOKED and line.key == key.asbytes() for line in known_keys):
         where = "known_hosts"
     if where:
         fix = "The host presents a key that is no longer trusted: give it a new one."
         raise Unreachable(f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.", fix=fix)
 
 
-def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
+def _check_address_key(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
     """Enforce CheckHostIP: the address must not have a different known key of the same kind. As in ssh, loopback is exempt."""
     loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
     if not target.check_ip or not peer or peer == target.hostname or loopback:
         return
     name = peer if target.port == 22 else f"[{peer}]:{target.port}"
-    plain = [line for line in lines(target, name, key) if not line.marker and line.kind == key.get_name()]
-    if plain and all(line.key != key.asbytes() for line in plain):
-        keys = f"{_sha256(plain[0].key)}, not {fingerprint(key)}"
+    same_kind = [line for line in find_known_keys(target, name, key) if not line.marker and line.kind == key.get_name()]
+    if same_kind and all(line.key != key.asbytes() for line in same_kind):
+        keys = f"{_sha256(same_kind[0].key)}, not {fingerprint(key)}"
         fix = f"If the address moved: `{join(['ssh-keygen', '-R', name])}`."
         raise Unreachable(f"{target.known_as} is at {peer}, which is known with another key: {keys}.", fix=fix)
 
 
-def _peer(client: paramiko.SSHClient) -> str:
+def _peer_address(client: paramiko.SSHClient) -> str:
     """Return the address at the other end of the client's socket; empty behind a proxy or a jump host."""
     transport = client.get_transport()
     try:
@@ -181,7 +187,7 @@ def _peer(client: paramiko.SSHClient) -> str:
         return ""
 
 
-def _written_name(target: SshTarget) -> str:
+def _known_hosts_name(target: SshTarget) -> str:
     if not target.hash_names:
         return target.known_as
     salt = os.urandom(20)
@@ -189,7 +195,7 @@ def _written_name(target: SshTarget) -> str:
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(mac).decode()}"
 
 
-def _append(path: Path, line: str) -> None:
+def _append_line(path: Path, line: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.seek(0)
@@ -197,15 +203,15 @@ def _append(path: Path, line: str) -> None:
         file.write(start + line.encode())
 
 
-def _fix(target: SshTarget, lines: list[Known]) -> str:
-    authority = any(line.marker == AUTHORITY for line in lines)
-    if not authority and target.strict != "yes":
+def _unknown_key_fix(target: SshTarget, known_keys: list[KnownKey]) -> str:
+    has_authority = any(line.marker == AUTHORITY for line in known_keys)
+    if not has_authority and target.strict != "yes":
         return f"Log in once by hand, compare it, and answer yes: `{target.manual_login}`."
-    why = "Host certificates are not checked here. " if authority else ""
+    note = "Host certificates are not checked here. " if has_authority else ""
     if target.keep_in is None:
-        return f"{why}Compare it at the host, and name a file in UserKnownHostsFile that holds it."
+        return f"{note}Compare it at the host, and name a file in UserKnownHostsFile that holds it."
     scan = join(["ssh-keyscan", "-p", target.port, target.hostname])
-    return f"{why}Compare it at the host, then add its line: `{scan} >> {target.keep_in}`."
+    return f"{note}Compare it at the host, then add its line: `{scan} >> {target.keep_in}`."
 
 
 def _sha256(key: bytes) -> str:
@@ -218,10 +224,10 @@ REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 # A host's lines are looked up with ssh-keygen, which handles hashed names, patterns and markers as ssh does.
 
 KRL_MAGIC = b"SSHKRL\n\0"
-COMMAND_S = 10.0
+COMMAND_TIMEOUT_S = 10.0
 
 
-class Known(NamedTuple):
+class KnownKey(NamedTuple):
     """A line of known_hosts."""
 
     #: "", "@revoked" or "@cert-authority"
@@ -231,93 +237,102 @@ class Known(NamedTuple):
     key: bytes
 
 
-def lines(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[Known]:
+def find_known_keys(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[KnownKey]:
     """Return the lines for a name, the user's files first. Raises Refused if KnownHostsCommand fails.
 
     Args:
         key: the key that the host presented; None before it has.
     """
-    found: list[Known] = []
+    known_keys: list[KnownKey] = []
     for path in target.known_hosts:
         if is_file(path):
-            found += _matching(name, str(path), b"")
+            known_keys += _search_file(name, str(path), b"")
     if target.known_hosts_command:
-        found += _matching(name, "/dev/stdin", _command(target, name, key))
-    return found
+        known_keys += _search_file(name, "/dev/stdin", _run_known_hosts_command(target, name, key))
+    return known_keys
 
 
-def read_known_hosts(printed: bytes) -> Iterator[Known]:
+def parse_known_hosts(output: bytes) -> Iterator[KnownKey]:
     """Parse the output of `ssh-keygen -F`. Invalid lines are skipped, as in ssh."""
-    for line in printed.decode(errors="replace").split("\n"):
+    for line in output.decode(errors="replace").split("\n"):
         fields = line.split()
         marker = fields.pop(0) if line.startswith("@") and fields else ""
         if len(fields) >= 3 and not line.startswith("#"):
             try:
-                yield Known(marker, fields[1], base64.b64decode(fields[2], validate=True))
+                yield KnownKey(marker, fields[1], base64.b64decode(fields[2], validate=True))
             except (binascii.Error, ValueError):
                 continue
 
 
-def revoked(path: Path, key: paramiko.PKey) -> bool:
+def is_revoked(path: Path, key: paramiko.PKey) -> bool:
     """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read, as ssh trusts no key then either."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise Refused(f"ssh's RevokedHostKeys can't be read: {path}: {error.strerror}.") from None
     if data.startswith(KRL_MAGIC):
-        return _in_krl(path, key)
+        return _is_in_krl(path, key)
     for number, line in enumerate(data.decode(errors="replace").split("\n"), start=1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             continue
         try:
-            listed = base64.b64decode(fields[1], validate=True)
+            revoked_key = base64.b64decode(fields[1], validate=True)
         except (IndexError, ValueError):
             raise Refused(f"ssh's RevokedHostKeys has a line that is not a key: {path}:{number}.") from None
-        if listed == key.asbytes():
+        if revoked_key == key.asbytes():
             return True
     return False
 
 
-def _in_krl(path: Path, key: paramiko.PKey) -> bool:
+def _is_in_krl(path: Path, key: paramiko.PKey) -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".pub") as file:
         file.write(f"{key.get_name()} {key.get_base64()}\n")
         file.flush()
-        answer = _keygen(["-Q", "-f", str(path), file.name])
-    if answer.returncode and b"REVOKED" not in answer.stdout:
-        why = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
-        raise Refused(f"ssh's RevokedHostKeys can't be read: {path}: {why}.")
-    return answer.returncode != 0
+        result = _run_keygen(["-Q", "-f", str(path), file.name])
+    if result.returncode and b"REVOKED" not in result.stdout:
+        reason = one_line(result.stderr.decode(errors="replace").strip(), max_chars=200)
+        raise Refused(f"ssh's RevokedHostKeys can't be read: {path}: {reason}.")
+    return result.returncode != 0
 
 
-def _matching(name: str, path: str, given: bytes) -> list[Known]:
-    return list(read_known_hosts(_keygen(["-F", name, "-f", path], given).stdout))
+def _search_file(name: str, path: str, stdin: bytes) -> list[KnownKey]:
+    return list(parse_known_hosts(_run_keygen(["-F", name, "-f", path], stdin).stdout))
 
 
-def _keygen(argv: Sequence[str], given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _run_keygen(argv: Sequence[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(["ssh-keygen", *argv], input=given, capture_output=True, timeout=COMMAND_S, check=False)
+        return subprocess.run(
+            ["ssh-keygen", *argv], input=stdin, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
     except FileNotFoundError:
         raise Refused("there is no ssh-keygen on this machine.", fix="Install the OpenSSH client.") from None
     except subprocess.TimeoutExpired:
-        raise Refused(f"`ssh-keygen {argv[0]}` did not exit within {COMMAND_S:g} s.") from None
+        raise Refused(f"`ssh-keygen {argv[0]}` did not exit within {COMMAND_TIMEOUT_S:g} s.") from None
 
 
-def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
+def _run_known_hosts_command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
     """Return the output of KnownHostsCommand, which is split as in ssh and run without a shell."""
-    about = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is contacted
+    key_tokens = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is contacted
     if key:
-        about = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
-    tokens = {**target.tokens, "H": name, **about}
+        key_tokens = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
+    tokens = {**target.tokens, "H": name, **key_tokens}
     try:
-        argv = [ssh_config.fill("KnownHostsCommand", word, tokens) for word in shlex.split(target.known_hosts_command)]
-        answer = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
+        argv = [
+            ssh_config.fill_tokens("KnownHostsCommand", word, tokens)
+            for word in shlex.split(target.known_hosts_command)
+        ]
+        result = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
     except (OSError, ValueError, IndexError) as error:
         fix = "Its program needs its full path."
         raise Refused(f"ssh's KnownHostsCommand can't be run: {error}.", fix=fix) from None
     except subprocess.TimeoutExpired:
-        raise Refused(f"ssh's KnownHostsCommand did not exit within {COMMAND_S:g} s.") from None
-    if answer.returncode:
-        last = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
-        raise Refused(f"ssh's KnownHostsCommand failed with {answer.returncode}{f': {last}' if last else ''}.")
-    return answer.stdout
+        raise Refused(f"ssh's KnownHostsCommand did not exit within {COMMAND_TIMEOUT_S:g} s.") from None
+    if result.returncode:
+        error_output = one_line(result.stderr.decode(errors="replace").strip(), max_chars=200)
+        raise Refused(
+            f"ssh's KnownHostsCommand failed with {result.returncode}{f': {error_output}' if error_output else ''}."
+        )
+    return result.stdout

@@ -21,23 +21,23 @@ from sparkwright.shell import join
 from sparkwright.visible import one_line
 
 
-def begin(host: Host) -> None:
+def start_resolving(host: Host) -> None:
     """Start resolving a host in the background; `resolve` waits for the result."""
-    _resolving(host.address, host.user or "", host.port or 0)
+    _resolve_in_background(host.address, host.user or "", host.port or 0)
 
 
 def resolve(host: Host) -> SshTarget:
     """Return the target of an inventory host. Raises Refused if ssh can't read its configuration."""
-    return _resolving(host.address, host.user or "", host.port or 0).result()
+    return _resolve_in_background(host.address, host.user or "", host.port or 0).result()
 
 
 def jump_target(spec: str) -> SshTarget:
     """Return the target of a ProxyJump hop. Raises Refused."""
-    return _resolve(*hop(spec))
+    return _resolve(*parse_hop(spec))
 
 
 @functools.lru_cache(maxsize=512)
-def _resolving(address: str, user: str, port: int) -> Future[SshTarget]:
+def _resolve_in_background(address: str, user: str, port: int) -> Future[SshTarget]:
     return _pool().submit(_resolve, address, user, port)
 
 
@@ -47,24 +47,24 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _resolve(address: str, user: str, port: int) -> SshTarget:
-    words = ["ssh", "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else []), "--", address]
+    command = ["ssh", "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else []), "--", address]
     try:
         # paths are bytes, not always UTF-8
-        answer = subprocess.run(
-            words, capture_output=True, text=True, errors="surrogateescape", timeout=10, check=False
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="surrogateescape", timeout=10, check=False
         )
     except FileNotFoundError:
         raise Refused("there is no ssh on this machine.", fix="Install the OpenSSH client.") from None
     except subprocess.TimeoutExpired:
         fix = "Check your ssh configuration for a `Match exec`."
         raise Refused(f"`ssh -G {address}` did not exit in time.", fix=fix) from None
-    if answer.returncode:
-        why = one_line(" ".join(answer.stderr.split()), at_most=400)
-        raise Refused(f"ssh can't read its configuration for {address}: {why}")
-    return parse(answer.stdout, address)
+    if result.returncode:
+        reason = one_line(" ".join(result.stderr.split()), max_chars=400)
+        raise Refused(f"ssh can't read its configuration for {address}: {reason}")
+    return parse(result.stdout, address)
 
 
-SPELLED = {"true": "yes", "false": "no", "off": "no"}
+SPELLINGS = {"true": "yes", "false": "no", "off": "no"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class SshTarget:
         return name if self.port == 22 or self.check_as else f"[{name}]:{self.port}"
 
     @property
-    def shown(self) -> str:
+    def display_address(self) -> str:
         """The target as shown in messages, USER@HOST:PORT."""
         return f"{self.user}@{self.hostname}:{self.port}"
 
@@ -123,15 +123,15 @@ class SshTarget:
     @property
     def proxy(self) -> str:
         """ProxyCommand with its tokens filled in, which ssh -G prints as written."""
-        return fill("ProxyCommand", self.proxy_command, self.tokens, environment=False)
+        return fill_tokens("ProxyCommand", self.proxy_command, self.tokens, environment=False)
 
     @property
     def tokens(self) -> dict[str, str]:
         """The values of %h and the other tokens."""
-        return ssh_tokens_of(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
+        return ssh_tokens(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
 
 
-class _Printed:
+class _SshConfigOutput:
     """The output of `ssh -G`: the values of each key."""
 
     def __init__(self, text: str) -> None:
@@ -145,7 +145,7 @@ class _Printed:
         return default if value == "none" else value
 
     def word(self, key: str, default: str = "no") -> str:
-        return SPELLED.get(self.first(key, default), self.first(key, default))
+        return SPELLINGS.get(self.first(key, default), self.first(key, default))
 
     def words(self, key: str) -> tuple[str, ...]:
         return tuple(filter(None, self.first(key).split(",")))
@@ -153,21 +153,21 @@ class _Printed:
     def files(self, option: str, tokens: dict[str, str]) -> tuple[Path, ...]:
         """Return the files of an option that has one file per line, whose path may contain spaces."""
         values = [value for value in self.rows.get(option.lower(), []) if value not in ("", "none")]
-        return tuple(_path(fill(option, value, tokens)) for value in values)
+        return tuple(_expand_home(fill_tokens(option, value, tokens)) for value in values)
 
 
 def parse(text: str, address: str = "") -> SshTarget:
     """Parse the output of `ssh -G ADDRESS`. Raises Refused for an invalid value."""
-    printed = _Printed(text)
-    first, word = printed.first, printed.word
-    hostname, user, port = first("hostname"), first("user"), _number(first("port", "22"), "Port", 65535)
-    alias, jump = first("hostkeyalias"), printed.words("proxyjump")
-    tokens = ssh_tokens_of(hostname, address, port, user, alias, ",".join(jump))
+    output = _SshConfigOutput(text)
+    first, word = output.first, output.word
+    hostname, user, port = first("hostname"), first("user"), _parse_number(first("port", "22"), "Port", 65535)
+    alias, jump = first("hostkeyalias"), output.words("proxyjump")
+    tokens = ssh_tokens(hostname, address, port, user, alias, ",".join(jump))
     if not hostname or not user:
-        raise Refused(f"`ssh -G {visible.name(address)}` names no host or no user.")
+        raise Refused(f"`ssh -G {visible.display_name(address)}` names no host or no user.")
     if word("proxyusefdpass") == "yes":
         raise Refused("ProxyUseFdpass is not supported.", where=address, fix="Use `ProxyCommand ... -W %h:%p`.")
-    users_own = _split(first("userknownhostsfile"))
+    user_files = _split_files(first("userknownhostsfile"))
     return SshTarget(
         hostname=hostname,
         user=user,
@@ -176,57 +176,59 @@ def parse(text: str, address: str = "") -> SshTarget:
         jump=jump,
         proxy_command=first("proxycommand"),
         pubkey=word("pubkeyauthentication", "yes") != "no",
-        identity_files=tuple(path for path in printed.files("IdentityFile", tokens) if _there(path)),
-        certificate_files=printed.files("CertificateFile", tokens),
+        identity_files=tuple(path for path in output.files("IdentityFile", tokens) if _key_exists(path)),
+        certificate_files=output.files("CertificateFile", tokens),
         identities_only=word("identitiesonly") == "yes",
-        identity_agent=fill("IdentityAgent", printed.rows.get("identityagent", [""])[0], tokens),
-        known_hosts=users_own + _split(first("globalknownhostsfile")),
-        keep_in=users_own[0] if users_own else None,
+        identity_agent=fill_tokens("IdentityAgent", output.rows.get("identityagent", [""])[0], tokens),
+        known_hosts=user_files + _split_files(first("globalknownhostsfile")),
+        keep_in=user_files[0] if user_files else None,
         hash_names=word("hashknownhosts") == "yes",
         known_hosts_command=first("knownhostscommand"),
-        revoked=next(iter(printed.files("RevokedHostKeys", tokens)), None),
+        revoked=next(iter(output.files("RevokedHostKeys", tokens)), None),
         check_as=alias,
         check_ip=word("checkhostip") == "yes",
         strict=word("stricthostkeychecking", "ask"),
-        key_algorithms=printed.words("hostkeyalgorithms"),
-        rsa_bits=_number(first("requiredrsasize", "0"), "RequiredRSASize", 65536),
+        key_algorithms=output.words("hostkeyalgorithms"),
+        rsa_bits=_parse_number(first("requiredrsasize", "0"), "RequiredRSASize", 65536),
     )
 
 
-def hop(spec: str) -> tuple[str, str, int]:
+def parse_hop(spec: str) -> tuple[str, str, int]:
     """Parse a ProxyJump hop, which is [user@]host[:port] or [user@][::1][:port], optionally with ssh://. Raises Refused.
 
     Returns:
         The name, user and port. User is empty and port is 0 if they are left to the configuration.
     """
     user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
-    found = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
-    if found is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", rest, re.A):
+    match = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
+    if match is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", rest, re.A):
         return rest, user, 0
-    if found is None:
-        raise Refused(f"ProxyJump: '{one_line(spec, at_most=80)}' is not a host.", fix="Write [user@]host[:port].")
-    port = found["port"] or found["port6"]
-    return found["v6"] or found["name"], user, _number(port, "ProxyJump port", 65535) if port else 0
+    if match is None:
+        raise Refused(f"ProxyJump: '{one_line(spec, max_chars=80)}' is not a host.", fix="Write [user@]host[:port].")
+    port = match["port"] or match["port6"]
+    return match["v6"] or match["name"], user, _parse_number(port, "ProxyJump port", 65535) if port else 0
 
 
-def _number(text: str, what: str, at_most: int) -> int:
-    if re.fullmatch(r"[0-9]{1,5}", text) and int(text) <= at_most:
+def _parse_number(text: str, option: str, maximum: int) -> int:
+    if re.fullmatch(r"[0-9]{1,5}", text) and int(text) <= maximum:
         return int(text)
-    raise Refused(f"ssh's {what} must be a number up to {at_most}, got '{one_line(text, at_most=40)}'.")
+    raise Refused(f"ssh's {option} must be a number up to {maximum}, got '{one_line(text, max_chars=40)}'.")
 
 
-def _split(value: str) -> tuple[Path, ...]:
+def _split_files(value: str) -> tuple[Path, ...]:
     """Split a line into files. Since ssh -G prints no quotes, words that only together name a file are joined."""
-    words, found = [word for word in value.split(" ") if word], []
+    words, files = [word for word in value.split(" ") if word], []
     while words:
-        together = (length for length in range(min(len(words), 16), 1, -1) if is_file(_path(" ".join(words[:length]))))
-        length = next(together, 1)
-        found.append(_path(" ".join(words[:length])))
+        lengths = (
+            length for length in range(min(len(words), 16), 1, -1) if is_file(_expand_home(" ".join(words[:length])))
+        )
+        length = next(lengths, 1)
+        files.append(_expand_home(" ".join(words[:length])))
         words = words[length:]
-    return tuple(found)
+    return tuple(files)
 
 
-def _path(text: str) -> Path:
+def _expand_home(text: str) -> Path:
     """Return a path with `~` expanded as in ssh, from the password database regardless of HOME."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
 
@@ -239,50 +241,50 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def _there(path: Path) -> bool:
+def _key_exists(path: Path) -> bool:
     """Return True if the key or its public part exists. A key in an agent or on a card may have only the public part."""
     return is_file(path) or is_file(Path(f"{path}.pub"))
 
 
 _TOKEN = re.compile(r"%(.?)", re.DOTALL)
-_EITHER = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
+_TOKEN_OR_VARIABLE = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
 
 
-def ssh_tokens_of(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
+def ssh_tokens(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
     """Return the values of ssh's tokens.
 
     Args:
         address: the address as the user wrote it.
         alias: HostKeyAlias, or empty.
     """
-    here, me = socket.gethostname(), pwd.getpwuid(os.getuid())
+    local_name, account = socket.gethostname(), pwd.getpwuid(os.getuid())
     return {
         "%": "%",
-        "d": me.pw_dir,
+        "d": account.pw_dir,
         "h": hostname,
-        "i": str(me.pw_uid),
+        "i": str(account.pw_uid),
         "j": jump,
         "k": alias or address,
-        "L": here.partition(".")[0],
-        "l": here,
+        "L": local_name.partition(".")[0],
+        "l": local_name,
         "n": address,
         "p": str(port),
         "r": user,
-        "u": me.pw_name,
+        "u": account.pw_name,
     }
 
 
-def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
+def fill_tokens(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
     """Return the text with its tokens filled in. Raises Refused for an unknown token or an unset variable."""
 
-    def value(found: re.Match[str]) -> str:
-        if found[0].startswith("$"):
-            if found[2] in os.environ:
-                return os.environ[found[2]]
-            raise Refused(f"ssh's {option} names {one_line(found[0], at_most=80)}, which is not set.")
-        if found[1] in tokens:
-            return tokens[found[1]]
-        message = f"ssh's {option} has the token '{visible.name(found[0])}', which is not supported."
+    def replacement(match: re.Match[str]) -> str:
+        if match[0].startswith("$"):
+            if match[2] in os.environ:
+                return os.environ[match[2]]
+            raise Refused(f"ssh's {option} names {one_line(match[0], max_chars=80)}, which is not set.")
+        if match[1] in tokens:
+            return tokens[match[1]]
+        message = f"ssh's {option} has the token '{visible.display_name(match[0])}', which is not supported."
         raise Refused(message, fix="Write out its value.")
 
-    return (_EITHER if environment else _TOKEN).sub(value, text)
+    return (_TOKEN_OR_VARIABLE if environment else _TOKEN).sub(replacement, text)

@@ -16,28 +16,28 @@ from paramiko.channel import Channel
 
 from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.event_reader import Received
+from sparkwright.protocol.event_reader import EventReader
 from sparkwright.protocol.events import Event, event
 from sparkwright.remote import runtime
 from sparkwright.remote.ssh import login, ssh_config
-from sparkwright.remote.ssh.login import CHANNEL_S, CONNECT_S
+from sparkwright.remote.ssh.login import CHANNEL_TIMEOUT_S, CONNECT_TIMEOUT_S
 from sparkwright.runner import request as requests
 from sparkwright.secret import Secret
 from sparkwright.shell import join
 from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import one_line
 
-SILENCE_S = 15.0  # the runner writes every 2 s
+SILENCE_TIMEOUT_S = 15.0  # the runner writes every 2 s
 #: time limit from the start of a command until the runner is ready, in seconds, whatever the login shell prints before
-READY_S = 120.0
+READY_TIMEOUT_S = 120.0
 #: time limit for the answer of a runtime's unpacker on a busy disk, in seconds
-SHIPPED_S = 600.0
+UNPACK_TIMEOUT_S = 600.0
 CHUNK_BYTES = 64 * 1024
 #: limit on the events of one request: ten incident files of maximum size, and more than any run has
-EVENTS_BYTES = 256 * 10**6
+MAX_EVENTS_BYTES = 256 * 10**6
 
 
-class _Limit:
+class _AnswerDeadline:
     """The time limit for a host's answer, which applies even if bytes keep arriving."""
 
     def __init__(self, seconds: float | None) -> None:
@@ -52,7 +52,7 @@ class _Limit:
         """Return the number of seconds until the next bytes are due. Raises TimedOut after the limit."""
         if self._deadline is None:
             return silence_s
-        left_s = self._deadline.left_s()
+        left_s = self._deadline.remaining_s()
         return left_s if silence_s is None else min(left_s, silence_s)
 
     def is_over(self) -> bool:
@@ -78,7 +78,7 @@ class SshLink:
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
         # in this thread, because the hash's many small reads would starve in the connecting thread
-        self._start = runtime.start(runtime.content_hash(), need)
+        self._start = runtime.start_command(runtime.content_hash(), need)
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -113,7 +113,7 @@ class SshLink:
 
     def _connect(self) -> None:
         try:
-            connection = login.opened(ssh_config.resolve(self._host), self._host.name, self._notes.append)
+            connection = login.open_connection(ssh_config.resolve(self._host), self._host.name, self._notes.append)
             if connection.transport is not None:
                 self._waiting = self._exec(connection.transport, self._start)
             self._connection.set_result(connection)
@@ -126,7 +126,7 @@ class SshLink:
 
     def _transport(self) -> paramiko.Transport:
         try:
-            transport: paramiko.Transport | None = self._connection.result(timeout=CONNECT_S * 4).transport
+            transport: paramiko.Transport | None = self._connection.result(timeout=CONNECT_TIMEOUT_S * 4).transport
         except TimeoutError:
             raise self._lost("no connection in time") from None
         assert transport is not None
@@ -137,23 +137,23 @@ class SshLink:
     ) -> Iterator[Event]:
         channel, self._waiting = self._waiting, None
         channel = channel or self._exec(transport, self._start)
-        limit = _Limit(READY_S)
+        limit = _AnswerDeadline(READY_TIMEOUT_S)
         events = self._events(channel, limit)
         try:
-            first = yield from self._first(events)
-            limit.set(requests.limit_s(header))
+            first = yield from self._await_start(events)
+            limit.set(requests.answer_timeout_s(header))
             if first["event"] == "ready":
-                yield from self._conversation(channel, events, header, secrets)
+                yield from self._exchange(channel, events, header, secrets)
                 return
             with contextlib.suppress(OSError):
                 channel.shutdown_write()  # there will be no request
             collections.deque(events, maxlen=0)  # read to the end, so that the last output is complete
-            yield from self._bring(transport, first, runtime.no_start(channel), may_ship=may_ship)
+            yield from self._ship_runtime(transport, first, runtime.failed_start_output(channel), may_ship=may_ship)
         finally:
             channel.close()
         yield from self._ask(transport, header, secrets, may_ship=False)
 
-    def _first(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
+    def _await_start(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
         """Return the first event that is not output of the login shell: the runner is ready, or something is missing.
 
         Nothing is sent before that, because another shell that the login shell may start would execute the request as commands.
@@ -170,7 +170,7 @@ class SshLink:
             error.fix = f"Nothing was started there. Does `{self._manual_login} true` exit and print nothing?"
             raise
         raise Refused(
-            f"the login shell does not run the command{f', but prints: {one_line(last, at_most=200)}' if last else ''}.",
+            f"the login shell does not run the command{f', but prints: {one_line(last, max_chars=200)}' if last else ''}.",
             where=self._host.name,
             fix=f"`{self._manual_login} true` must exit with 0 and print nothing; check ~/.bashrc there.",
         )
@@ -179,7 +179,7 @@ class SshLink:
     def _manual_login(self) -> str:
         return ssh_config.resolve(self._host).manual_login
 
-    def _conversation(
+    def _exchange(
         self, channel: Channel, events: Iterator[Event], header: dict[str, Any], secrets: Mapping[str, Secret]
     ) -> Iterator[Event]:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
@@ -196,27 +196,27 @@ class SshLink:
                 return  # this event is the last; there is no need to wait for the process to exit
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
-            raise self._lost(f"the runner exited with {code}; {runtime.last_words(channel, message)}")
+            raise self._lost(f"the runner exited with {code}; {runtime.last_output(channel, message)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
-            channel = transport.open_session(timeout=CHANNEL_S)
-            channel.settimeout(SILENCE_S)
+            channel = transport.open_session(timeout=CHANNEL_TIMEOUT_S)
+            channel.settimeout(SILENCE_TIMEOUT_S)
             channel.exec_command(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._lost(f"no channel within {CHANNEL_S:g} s ({error or type(error).__name__})") from None
+            raise self._lost(f"no channel within {CHANNEL_TIMEOUT_S:g} s ({error or type(error).__name__})") from None
         return channel
 
-    def _events(self, channel: Channel, limit: _Limit) -> Iterator[Event]:
-        received, size = Received(), 0
+    def _events(self, channel: Channel, limit: _AnswerDeadline) -> Iterator[Event]:
+        received, size = EventReader(), 0
         for data in self._chunks(channel, limit):
             size += len(data)
-            if size > EVENTS_BYTES:
-                raise Failed(f"its answer is longer than {EVENTS_BYTES // 10**6} MB.", where=self._host.name)
+            if size > MAX_EVENTS_BYTES:
+                raise Failed(f"its answer is longer than {MAX_EVENTS_BYTES // 10**6} MB.", where=self._host.name)
             yield from received.feed(data)
         yield from received.end()
 
-    def _chunks(self, channel: Channel, limit: _Limit) -> Iterator[bytes]:
+    def _chunks(self, channel: Channel, limit: _AnswerDeadline) -> Iterator[bytes]:
         """Yield a program's output as it arrives.
 
         Raises:
@@ -239,34 +239,34 @@ class SshLink:
                 break
             yield data
         # a dropped connection differs only by the missing exit code
-        ended = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
-        if not ended or channel.get_transport() is None:
+        has_exited = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
+        if not has_exited or channel.get_transport() is None:
             raise self._lost("the connection broke off", running=True)
 
-    def _bring(
-        self, transport: paramiko.Transport, missing: Event, no_start: str, *, may_ship: bool
+    def _ship_runtime(
+        self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
         """Upload the runtime, which is missing or damaged. no_start: last output of an existing runtime."""
         if missing["event"] == "no_python":
             fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_ship:
-            message = no_start or "it is gone again"
+            message = failed_start or "it is gone again"
             fix = f"Run `rm -r ~/{runtime.BOOTSTRAP_FOLDER}` on the host, then try again."
             raise Refused(f"the runtime was shipped and does not start: {message}", where=self._host.name, fix=fix)
-        if no_start:
-            yield event("note", task="", text=f"the runtime on the host does not start: {no_start}")
-        found = runtime.interpreter(missing, self._host.name)
+        if failed_start:
+            yield event("note", task="", text=f"the runtime on the host does not start: {failed_start}")
+        interpreter = runtime.parse_interpreter(missing, self._host.name)
         try:
-            yield from runtime.ship(
+            yield from runtime.upload_runtime(
                 lambda command: self._exec(transport, command),
-                lambda channel: self._events(channel, _Limit(SHIPPED_S)),
-                found,
+                lambda channel: self._events(channel, _AnswerDeadline(UNPACK_TIMEOUT_S)),
+                interpreter,
                 self._host.name,
             )
         except TimeoutError:
             raise self._lost("the runtime could not be sent in time") from None
 
-    def _lost(self, why: str, *, running: bool = False) -> Unreachable:
+    def _lost(self, reason: str, *, running: bool = False) -> Unreachable:
         fix = f"The run there continues: `invoke attach --host {self._host.name}`." if running else ""
-        return Unreachable(f"unreachable: {why}.", where=self._host.name, fix=fix)
+        return Unreachable(f"unreachable: {reason}.", where=self._host.name, fix=fix)

@@ -12,19 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.docker.images import Images, Served
-from sparkwright.sandbox.faults import AT_START
-from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.docker.images import Images, ServingProgram
+from sparkwright.sandbox.faults import START_FAULTS
+from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.system import Gpu
-from sparkwright.sandbox.vllm.command_line import Printed
-from sparkwright.sandbox.web import Refused
+from sparkwright.sandbox.vllm.command_line import PrintedOutput
+from sparkwright.sandbox.web import HttpError
 
 if TYPE_CHECKING:
     pass
 
 
-class World:
+class SharedState:
     """The state that all containers share.
 
     Args:
@@ -39,7 +39,7 @@ class World:
     """
 
     def __init__(
-        self, pool: Pool, gpu: Gpu, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path
+        self, pool: MemoryPool, gpu: Gpu, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path
     ) -> None:
         self.pool = pool
         self.gpu = gpu
@@ -49,7 +49,7 @@ class World:
         self.published: dict[int, Container] = {}
         self.remove: Callable[[Container], None] = lambda container: None  # for AutoRemove, at its end
 
-    def at_home(self, path: str) -> str:
+    def real_path(self, path: str) -> str:
         """Return the real path of a path on the simulated host."""
         parts = Path(path).parts
         if len(parts) > 2 and parts[1] == "home":
@@ -83,12 +83,12 @@ def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
     return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if published else []
 
 
-BACKOFF_S = 0.1
+FIRST_BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
-JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # taken from the image if the container has none
-STOP_S = 10  # default seconds between SIGTERM and SIGKILL
+IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # taken from the image if the container has none
+DEFAULT_STOP_TIMEOUT_S = 10  # default seconds between SIGTERM and SIGKILL
 FIRST_PID = 4_200_000  # higher than any pid of Linux
-NEVER = "0001-01-01T00:00:00Z"
+NEVER_TIME = "0001-01-01T00:00:00Z"
 
 
 class Container:
@@ -97,19 +97,19 @@ class Container:
     `body` is the request that created it.
     """
 
-    def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: World) -> None:
+    def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: SharedState) -> None:
         self.id = secrets.token_hex(32)
         self._first_pid = FIRST_PID + 2 * secrets.randbelow(100_000)
         self.name = name
         self.image = image
         self.body = body
         self.policy = (body["HostConfig"].get("RestartPolicy") or {}).get("Name") or "no"
-        self.created = _now()
+        self.created = _timestamp()
         self.status, self.exit_code, self.restarts = "created", 0, 0
-        self.started_at, self.finished_at = NEVER, NEVER
+        self.started_at, self.finished_at = NEVER_TIME, NEVER_TIME
         self.logs: list[tuple[float, str, int]] = []  # time, line, stream
         self.engine: Process | None = None
-        self._printed = 0  # exit code of a program that only prints
+        self._print_exit_code = 0  # exit code of a program that only prints
         self._images = images
         self._world = world
         self.asked_to_stop = False
@@ -134,11 +134,11 @@ class Container:
         if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
-            raise Refused(400, f"{message} runc create failed: unable to start container process: {missing}")
+            raise HttpError(400, f"{message} runc create failed: unable to start container process: {missing}")
         port = self._port()
-        if port and (self._world.published.get(port, self) is not self or _taken(port)):
+        if port and (self._world.published.get(port, self) is not self or _is_port_taken(port)):
             message = "driver failed programming external connectivity on endpoint"
-            raise Refused(500, f"{message} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
+            raise HttpError(500, f"{message} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
         self.asked_to_stop, self.restarts = False, 0
         self._stopping.clear()
         self._world.published[port] = self
@@ -146,20 +146,20 @@ class Container:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self, timeout_s: float = STOP_S) -> None:
+    def stop(self, timeout_s: float = DEFAULT_STOP_TIMEOUT_S) -> None:
         """Send SIGTERM, then SIGKILL after the timeout. Return when the container has ended."""
-        self._stop_asked()
+        self._disable_restarts()
         if self.engine is not None:
             self.engine.stop()
         if self._thread is not None:
             self._thread.join(timeout=timeout_s)
             if self._thread.is_alive():
                 self.kill()
-        self._cured()
+        self._clear_fault()
 
     def kill(self, signal: str = "SIGKILL") -> None:
         """Send a signal. With SIGKILL, return when the container has ended."""
-        self._stop_asked()
+        self._disable_restarts()
         if self.engine is None:
             return
         if signal.upper().removeprefix("SIG") not in ("KILL", "9"):
@@ -167,25 +167,25 @@ class Container:
             return
         self.engine.kill()
         if self._thread is not None:
-            self._thread.join(timeout=STOP_S)
-        self._cured()
+            self._thread.join(timeout=DEFAULT_STOP_TIMEOUT_S)
+        self._clear_fault()
 
     def power_off(self) -> None:
         """End it as a loss of power does."""
         if self.engine is not None:
             self.engine.kill(power_off=True)
         if self._thread is not None:
-            self._thread.join(timeout=STOP_S)
-        self._cured()
+            self._thread.join(timeout=DEFAULT_STOP_TIMEOUT_S)
+        self._clear_fault()
 
-    def _stop_asked(self) -> None:
+    def _disable_restarts(self) -> None:
         """Disable the restart policy, also between two starts."""
         self.asked_to_stop = True
         self._stopping.set()
 
-    def _cured(self) -> None:
+    def _clear_fault(self) -> None:
         """Clear a fault of the running container. A fault of its start stays until the container is replaced."""
-        self.sick = self.sick and self._world.fault() in AT_START
+        self.sick = self.sick and self._world.fault() in START_FAULTS
 
     def labels(self) -> dict[str, str]:
         """The labels of the container and its image."""
@@ -194,17 +194,17 @@ class Container:
     def argv(self) -> list[str]:
         """Return entry point and command, its own or the image's. With an entry point of its own, the image's command is not
         used."""
-        inherited = self._images.inspect(self.image)["Config"]
-        entry, words = self.body.get("Entrypoint"), self.body.get("Cmd")
-        if entry:
-            return [*_words(entry), *_words(words)]
-        return [*inherited["Entrypoint"], *_words(words or inherited["Cmd"])]
+        image_config = self._images.inspect(self.image)["Config"]
+        entrypoint, arguments = self.body.get("Entrypoint"), self.body.get("Cmd")
+        if entrypoint:
+            return [*_to_words(entrypoint), *_to_words(arguments)]
+        return [*image_config["Entrypoint"], *_to_words(arguments or image_config["Cmd"])]
 
     def inspect(self) -> dict[str, Any]:
         """Return the container as `docker inspect` shows it."""
-        inherited = self._images.inspect(self.image)["Config"]
-        own = self.body.get("Env") or []
-        names = {pair.partition("=")[0] for pair in own}
+        image_config = self._images.inspect(self.image)["Config"]
+        environment = self.body.get("Env") or []
+        names = {pair.partition("=")[0] for pair in environment}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
         host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network_mode(self.body)}
         log = host.get("LogConfig") or {}
@@ -215,13 +215,13 @@ class Container:
         state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
             "Hostname": self.body.get("Hostname") or self.id[:12],
-            "Env": own + [pair for pair in inherited["Env"] if pair.partition("=")[0] not in names],
+            "Env": environment + [pair for pair in image_config["Env"] if pair.partition("=")[0] not in names],
             "Tty": False,
             "Cmd": self.body.get("Cmd"),
             "Image": self.body["Image"],
-            "Entrypoint": self.body.get("Entrypoint") or inherited["Entrypoint"],
+            "Entrypoint": self.body.get("Entrypoint") or image_config["Entrypoint"],
             "Labels": self.labels(),
-            **{name: self.body.get(name) or inherited.get(name) for name in JOINED},
+            **{name: self.body.get(name) or image_config.get(name) for name in IMAGE_DEFAULTS},
         }
         return {
             "Id": self.id,
@@ -239,22 +239,22 @@ class Container:
 
     def mounts(self) -> list[dict[str, Any]]:
         """Return the container's mounts as the Docker API lists them."""
-        given = self.body["HostConfig"]
-        binds = [bind.split(":") for bind in given.get("Binds") or ()]
-        found = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
-        found += [
-            (mount["Source"], mount["Target"], bool(mount.get("ReadOnly"))) for mount in given.get("Mounts") or ()
+        host_config = self.body["HostConfig"]
+        binds = [bind.split(":") for bind in host_config.get("Binds") or ()]
+        mounts = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
+        mounts += [
+            (mount["Source"], mount["Target"], bool(mount.get("ReadOnly"))) for mount in host_config.get("Mounts") or ()
         ]
         return [
             {
                 "Type": "bind",
-                "Source": self._world.at_home(outside),
+                "Source": self._world.real_path(outside),
                 "Destination": inside,
                 "Mode": "ro" if read_only else "",
                 "RW": not read_only,
                 "Propagation": "rprivate",
             }
-            for outside, inside, read_only in found
+            for outside, inside, read_only in mounts
         ]
 
     @property
@@ -269,9 +269,9 @@ class Container:
 
     def to_json(self) -> dict[str, Any]:
         """Return the state that must survive a restart of the daemon."""
-        kept = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
-        marks = {"stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
-        return {**kept, **marks, "started": self.status != "created"}
+        identity = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
+        flags = {"stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
+        return {**identity, **flags, "started": self.status != "created"}
 
     def _port(self) -> int:
         for rows in (self.body["HostConfig"].get("PortBindings") or {}).values():
@@ -284,7 +284,7 @@ class Container:
             outside, _, target = bind.partition(":")
             mounted = target.partition(":")[0]
             if inside == mounted or inside.startswith(f"{mounted}/"):
-                return Path(self._world.at_home(outside)) / inside[len(mounted) :].lstrip("/")
+                return Path(self._world.real_path(outside)) / inside[len(mounted) :].lstrip("/")
         for mount in self.body["HostConfig"].get("Mounts") or ():
             if inside == mount["Target"] or inside.startswith(f"{mount['Target']}/"):
                 return Path(mount["Source"]) / inside[len(mount["Target"]) :].lstrip("/")
@@ -292,24 +292,24 @@ class Container:
 
     @property
     def _version(self) -> str:
-        own = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
+        environment = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
         repository = self._images.repository(self.image)
-        return own.get(repository.version) or repository.tags[self._images.local[self.image]]
+        return environment.get(repository.version) or repository.tags[self._images.local[self.image]]
 
-    def _program(self) -> Printed | Served | None:
+    def _program(self) -> PrintedOutput | ServingProgram | None:
         return self._images.repository(self.image).program(self.argv(), self._version)
 
     def _launch(self) -> None:
-        self.status, self.started_at = "running", _now()
+        self.status, self.started_at = "running", _timestamp()
         program = self._program()
-        if isinstance(program, Printed):
-            where = STDERR if program.code else STDOUT
-            self.logs += [(time.time(), line, where) for line in program.text.splitlines()]
-            self._printed = program.code
+        if isinstance(program, PrintedOutput):
+            stream = STDERR if program.code else STDOUT
+            self.logs += [(time.time(), line, stream) for line in program.text.splitlines()]
+            self._print_exit_code = program.code
         elif program is not None:
             self.engine = self._new_engine(program)
 
-    def _new_engine(self, program: Served) -> Process:
+    def _new_engine(self, program: ServingProgram) -> Process:
         return program.process(
             program.argv,
             api=program.api,
@@ -335,17 +335,17 @@ class Container:
 
     def _supervise(self) -> None:
         """Run the engine, and restart it by the policy, with Docker's growing pauses."""
-        pause_s = BACKOFF_S
+        pause_s = FIRST_BACKOFF_S
         while True:
             began_s = time.monotonic()
-            self.exit_code = self._printed if self.engine is None else self.engine.run()
-            self.finished_at = _now()
-            again = self.policy in ("always", "unless-stopped") or (self.policy == "on-failure" and self.exit_code)
-            if self.asked_to_stop or not again:
+            self.exit_code = self._print_exit_code if self.engine is None else self.engine.run()
+            self.finished_at = _timestamp()
+            restarts = self.policy in ("always", "unless-stopped") or (self.policy == "on-failure" and self.exit_code)
+            if self.asked_to_stop or not restarts:
                 self.status = "exited"
                 return
             self.status, self.restarts = "restarting", self.restarts + 1
-            pause_s = BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
+            pause_s = FIRST_BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
             if self._stopping.wait(pause_s):
                 self.status = "exited"
                 return
@@ -358,11 +358,11 @@ def _stream_of(line: str) -> int:
     return STDOUT if line.startswith(("(", "INFO:     127.")) else STDERR
 
 
-def _words(given: Any) -> list[str]:
-    return given.split() if isinstance(given, str) else list(given or ())
+def _to_words(value: Any) -> list[str]:
+    return value.split() if isinstance(value, str) else list(value or ())
 
 
-def _taken(port: int) -> bool:
+def _is_port_taken(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -372,5 +372,5 @@ def _taken(port: int) -> bool:
     return False
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sparkwright.sandbox.docker.container import Container, World, network_mode
+from sparkwright.sandbox.docker.container import Container, SharedState, network_mode
 from sparkwright.sandbox.docker.images import Images
-from sparkwright.sandbox.web import Refused
+from sparkwright.sandbox.web import HttpError
 
-FREED_S = 2.0  # a killed daemon holds its servers' ports slightly longer than its lock
-NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
+PORT_RELEASE_TIMEOUT_S = 2.0  # a killed daemon holds its servers' ports slightly longer than its lock
+CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 LOG_DRIVERS = ("awslogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "none", "splunk", "syslog")
 
 
 class Containers:
     """The containers, stored in a file that survives the daemon."""
 
-    def __init__(self, images: Images, world: World, file: Path) -> None:
+    def __init__(self, images: Images, world: SharedState, file: Path) -> None:
         self._images = images
         self._world = world
         self._file = file
@@ -45,15 +45,15 @@ class Containers:
             container.asked_to_stop, container.sick = bool(row.get("stopped")), bool(row.get("sick"))
             container.born_s = float(row.get("born_s") or container.born_s)
             self.all[container.id] = container
-            self.come_back(container)
+            self.restart_by_policy(container)
 
     @staticmethod
-    def come_back(container: Container) -> None:
+    def restart_by_policy(container: Container) -> None:
         """Restart a container if its policy says so, as after a reboot."""
         if container.policy == "always" or (container.policy == "unless-stopped" and not container.asked_to_stop):
-            _start_again(container)
+            _retry_start(container)
 
-    def hold(self, digest: str, tag: str) -> None:
+    def add_image(self, digest: str, tag: str) -> None:
         """Add an image to the host."""
         self._images.local[digest] = tag
 
@@ -72,24 +72,24 @@ class Containers:
             for container in self.all.values():
                 if container.name == key or container.id.startswith(key):
                     return container
-        raise Refused(404, f"No such container: {key}")
+        raise HttpError(404, f"No such container: {key}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
         """Create a container. Raises Refused if its name is taken, or its image, log driver or a mount's source is missing."""
         name = name or f"sandbox_{secrets.token_hex(4)}"
-        if not NAME.fullmatch(name):
-            raise Refused(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
+        if not CONTAINER_NAME.fullmatch(name):
+            raise HttpError(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
         body["HostConfig"] = body.get("HostConfig") or {}
         with self._mutex:
-            self._refuse_taken(name)
+            self._check_name_free(name)
             image = self._images.find(body["Image"])
             if image is None:
-                raise Refused(404, f"No such image: {body['Image']}")
+                raise HttpError(404, f"No such image: {body['Image']}")
             sources = [mount["Source"] for mount in body["HostConfig"].get("Mounts") or ()]
             if missing := [source for source in sources if not Path(source).exists()]:
                 message = 'invalid mount config for type "bind": bind source path does not exist:'
-                raise Refused(400, f"{message} {missing[0]}")
-            _refuse_unknown_log_driver(body["HostConfig"])
+                raise HttpError(400, f"{message} {missing[0]}")
+            _check_log_driver(body["HostConfig"])
             container = Container(name, body, image, self._images, self._world)
             self.all[container.id] = container
         self.save()
@@ -98,29 +98,29 @@ class Containers:
     def rename(self, container: Container, name: str) -> None:
         """Rename a container. Raises Refused if the name is taken."""
         with self._mutex:
-            self._refuse_taken(name)
+            self._check_name_free(name)
             container.name, container.sick = name, False
         self.save()
 
-    def _refuse_taken(self, name: str) -> None:
-        taken = next((container for container in self.all.values() if container.name == name), None)
-        if taken is not None:
-            message = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
+    def _check_name_free(self, name: str) -> None:
+        holder = next((container for container in self.all.values() if container.name == name), None)
+        if holder is not None:
+            message = f'Conflict. The container name "/{name}" is already in use by container "{holder.id}".'
             advice = "You have to remove (or rename) that container to be able to reuse that name."
-            raise Refused(409, f"{message} {advice}")
+            raise HttpError(409, f"{message} {advice}")
 
     def prune(self) -> list[str]:
         """Remove all stopped containers. Return their ids."""
-        gone = [container for container in self.all.values() if not container.running]
-        for container in gone:
+        removed = [container for container in self.all.values() if not container.running]
+        for container in removed:
             self.remove(container, force=False)
-        return [container.id for container in gone]
+        return [container.id for container in removed]
 
     def remove(self, container: Container, *, force: bool) -> None:
         """Remove a container; a running one only with force."""
         if container.running and not force:
             advice = "Stop the container before attempting removal"
-            raise Refused(409, f"You cannot remove a running container {container.id}. {advice}")
+            raise HttpError(409, f"You cannot remove a running container {container.id}. {advice}")
         if container.running:
             container.kill()
         with self._mutex:
@@ -128,20 +128,20 @@ class Containers:
         self.save()
 
 
-def _refuse_unknown_log_driver(host_config: dict[str, Any]) -> None:
+def _check_log_driver(host_config: dict[str, Any]) -> None:
     driver = (host_config.get("LogConfig") or {}).get("Type")
     if driver and driver not in LOG_DRIVERS:
-        raise Refused(400, f'error looking up logging plugin {driver}: plugin "{driver}" not found')
+        raise HttpError(400, f'error looking up logging plugin {driver}: plugin "{driver}" not found')
 
 
-def _start_again(container: Container) -> None:
+def _retry_start(container: Container) -> None:
     """Start a container by its restart policy. As in the real engine, one that can't be started stays as it is."""
-    deadline_s = time.monotonic() + FREED_S
+    deadline_s = time.monotonic() + PORT_RELEASE_TIMEOUT_S
     while True:
         try:
             container.start()
             return
-        except Refused as refused:
+        except HttpError as refused:
             if time.monotonic() > deadline_s:
                 print(f"{container.name} is not started again: {refused}", flush=True)
                 return
@@ -151,29 +151,29 @@ def _start_again(container: Container) -> None:
 STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")
 
 
-def filtered(everyone: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
+def filter_containers(containers: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
     """Return the containers that match a query, the newest first. Raises Refused for an unknown filter."""
-    filters = parsed_filters(query.get("filters", ""))
-    unknown = next((name for name in filters if name not in TESTS and name != "label"), None)
+    filters = parse_filters(query.get("filters", ""))
+    unknown = next((name for name in filters if name not in FILTERS and name != "label"), None)
     if unknown is not None:
-        raise Refused(400, f"invalid filter '{unknown}'")
-    stopped_too = is_true(query.get("all")) or "status" in filters or "exited" in filters
+        raise HttpError(400, f"invalid filter '{unknown}'")
+    include_stopped = is_true(query.get("all")) or "status" in filters or "exited" in filters
     rows = [
         container
-        for container in everyone
-        if (stopped_too or container.running) and _passes(container, images, filters)
+        for container in containers
+        if (include_stopped or container.running) and _matches(container, images, filters)
     ]
     rows.sort(key=lambda container: container.born_s, reverse=True)
     return rows[: int(query["limit"])] if int(query.get("limit") or -1) > 0 else rows
 
 
-def parsed_filters(text: str) -> dict[str, list[str]]:
+def parse_filters(text: str) -> dict[str, list[str]]:
     """Return filters as {"name": ["a"]}; older clients write {"name": {"a": true}}."""
     try:
-        found = json.loads(text) if text else {}
+        filters = json.loads(text) if text else {}
     except ValueError:
-        raise Refused(400, "invalid filter") from None
-    return {name: [str(value) for value in values] for name, values in found.items()}
+        raise HttpError(400, "invalid filter") from None
+    return {name: [str(value) for value in values] for name, values in filters.items()}
 
 
 def is_true(text: str | None) -> bool:
@@ -181,41 +181,41 @@ def is_true(text: str | None) -> bool:
     return text in ("1", "true", "True")
 
 
-def _passes(container: Container, images: Images, filters: dict[str, list[str]]) -> bool:
-    if not all(_label(container, wanted) for wanted in filters.get("label", ())):
+def _matches(container: Container, images: Images, filters: dict[str, list[str]]) -> bool:
+    if not all(_has_label(container, wanted) for wanted in filters.get("label", ())):
         return False
-    others = ((TESTS[name], values) for name, values in filters.items() if name != "label")
-    return all(any(test(container, images, wanted) for wanted in values) for test, values in others)
+    conditions = ((FILTERS[name], values) for name, values in filters.items() if name != "label")
+    return all(any(test(container, images, wanted) for wanted in values) for test, values in conditions)
 
 
-def _label(container: Container, wanted: str) -> bool:
-    name, equals, value = wanted.partition("=")
+def _has_label(container: Container, expected: str) -> bool:
+    name, equals, value = expected.partition("=")
     labels = container.labels()
     return name in labels and (not equals or labels[name] == value)
 
 
-def _status(container: Container, images: Images, wanted: str) -> bool:
-    if wanted not in STATUSES:
-        raise Refused(400, f"invalid filter 'status={wanted}'")
-    return container.status == wanted
+def _has_status(container: Container, images: Images, expected: str) -> bool:
+    if expected not in STATUSES:
+        raise HttpError(400, f"invalid filter 'status={expected}'")
+    return container.status == expected
 
 
-def _ancestor(container: Container, images: Images, wanted: str) -> bool:
-    return wanted == container.body["Image"] or container.image == images.find(wanted)
+def _has_ancestor(container: Container, images: Images, expected: str) -> bool:
+    return expected == container.body["Image"] or container.image == images.find(expected)
 
 
-TESTS: dict[str, Callable[[Container, Images, str], bool]] = {
+FILTERS: dict[str, Callable[[Container, Images, str], bool]] = {
     "name": lambda container, images, wanted: bool(
         re.search(wanted, container.name) or re.search(wanted, f"/{container.name}")
     ),
     "id": lambda container, images, wanted: container.id.startswith(wanted),
-    "status": _status,
-    "ancestor": _ancestor,
+    "status": _has_status,
+    "ancestor": _has_ancestor,
     "exited": lambda container, images, wanted: container.status == "exited" and str(container.exit_code) == wanted,
 }
 
 
-def row(container: Container, image_id: str) -> dict[str, Any]:
+def container_row(container: Container, image_id: str) -> dict[str, Any]:
     """Return a container as a listing shows it."""
     return {
         "Id": container.id,

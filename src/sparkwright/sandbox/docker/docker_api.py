@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sparkwright.sandbox.docker.container import NETWORKS, STDERR, STDOUT, STOP_S, Container
-from sparkwright.sandbox.docker.containers import Containers, filtered, is_true, parsed_filters, row
+from sparkwright.sandbox.docker.container import DEFAULT_STOP_TIMEOUT_S, NETWORKS, STDERR, STDOUT, Container
+from sparkwright.sandbox.docker.containers import Containers, container_row, filter_containers, is_true, parse_filters
 from sparkwright.sandbox.docker.images import Images, image_id
-from sparkwright.sandbox.web import Handler, Refused
+from sparkwright.sandbox.web import Handler, HttpError
 
 #: the end of a refusal: what works instead
-ANSWERS = "it answers ps, images, pull, create, run, start, stop, restart, kill, rename, update, wait, top, logs, inspect and rm"
-UPGRADED = (
+SUPPORTED_COMMANDS = (
+    "it answers ps, images, pull, create, run, start, stop, restart, kill, rename, update, wait, top, logs, inspect "
+    "and rm"
+)
+UPGRADE_RESPONSE = (
     b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.multiplexed-stream\r\n"
     b"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 )
@@ -46,7 +49,7 @@ class DockerApi(Handler):
         parts = self.parts[1:] if self.parts and self.parts[0].startswith("v1.") else self.parts
         try:
             self._route(parts)
-        except Refused as refused:
+        except HttpError as refused:
             self.reply(refused.status, {"message": str(refused)})
 
     def _route(self, parts: list[str]) -> None:
@@ -72,7 +75,7 @@ class DockerApi(Handler):
             case "GET", ["images", *name, "json"]:
                 self.reply(200, self.docker.images.inspect(self._local("/".join(name))))
             case "GET", ["images", *name, "get"]:
-                self.stream(self.docker.images.saved(self._local("/".join(name))), "application/x-tar")
+                self.stream(self.docker.images.save_archive(self._local("/".join(name))), "application/x-tar")
             case "POST", ["images", "load"]:
                 lines = self.docker.images.load(self.raw)
                 self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
@@ -94,7 +97,7 @@ class DockerApi(Handler):
             case _, ["containers", key, *verb]:
                 self._container(self.docker.containers.find(key), verb[0] if verb else "")
             case _:
-                raise Refused(404, f"page not found: {self.command} {self.path} of the sandbox; {ANSWERS}")
+                raise HttpError(404, f"page not found: {self.command} {self.path} of the sandbox; {SUPPORTED_COMMANDS}")
 
     # -- images --------------------------------------------------------------------------------------------------
 
@@ -109,14 +112,14 @@ class DockerApi(Handler):
     @staticmethod
     def _known(found: Any, reference: str) -> Any:
         if found is None:
-            raise Refused(404, f"manifest for {reference} not found: manifest unknown: manifest unknown")
+            raise HttpError(404, f"manifest for {reference} not found: manifest unknown: manifest unknown")
         return found
 
     def _local(self, reference: str) -> str:
         """Return the digest of an image on the host."""
         digest = self.docker.images.find(reference)
         if digest is None:
-            raise Refused(404, f"No such image: {reference}")
+            raise HttpError(404, f"No such image: {reference}")
         return digest
 
     def _tag(self, reference: str) -> None:
@@ -126,23 +129,25 @@ class DockerApi(Handler):
         self.reply(201)
 
     def _list_images(self) -> None:
-        filters = parsed_filters(self.query.get("filters", ""))
-        wanted = [self.docker.images.find(item) for item in filters.get("reference", ())]
-        rows = [digest for digest in self.docker.images.local if not filters.get("reference") or digest in wanted]
-        found = [self.docker.images.inspect(digest) for digest in rows]
-        self.reply(200, [{**row, "Created": int(datetime.fromisoformat(row["Created"]).timestamp())} for row in found])
+        filters = parse_filters(self.query.get("filters", ""))
+        selected = [self.docker.images.find(item) for item in filters.get("reference", ())]
+        rows = [digest for digest in self.docker.images.local if not filters.get("reference") or digest in selected]
+        inspected = [self.docker.images.inspect(digest) for digest in rows]
+        self.reply(
+            200, [{**row, "Created": int(datetime.fromisoformat(row["Created"]).timestamp())} for row in inspected]
+        )
 
     def _delete_image(self, reference: str) -> None:
         images, force, digest = self.docker.images, is_true(self.query.get("force")), self._local(reference)
-        named = [name for name, target in images.tags.items() if target == digest]
-        if reference in named and len(named) > 1:
+        names = [name for name, target in images.tags.items() if target == digest]
+        if reference in names and len(names) > 1:
             self.reply(200, images.untag(reference))
             return
         for container in self.docker.containers.all.values():
             if container.image == digest and (container.running or not force):
                 how, what = ("cannot", "running") if container.running else ("must", "stopped")
-                message = f"conflict: unable to delete {docker_id(digest)} ({how} be forced)"
-                raise Refused(409, f"{message} - image is being used by {what} container {container.id[:12]}")
+                message = f"conflict: unable to delete {short_image_id(digest)} ({how} be forced)"
+                raise HttpError(409, f"{message} - image is being used by {what} container {container.id[:12]}")
         self.reply(200, images.delete(digest))
         self.docker.containers.save()
 
@@ -151,27 +156,27 @@ class DockerApi(Handler):
 
         Without it only images without any name are removed, and every image here has its digest.
         """
-        filters = parsed_filters(self.query.get("filters", ""))
-        everything = filters.get("dangling", ["true"])[0] in ("false", "0")
+        filters = parse_filters(self.query.get("filters", ""))
+        include_named = filters.get("dangling", ["true"])[0] in ("false", "0")
         used = {container.image for container in self.docker.containers.all.values()}
-        unused = [digest for digest in self.docker.images.local if digest not in used] if everything else []
+        unused = [digest for digest in self.docker.images.local if digest not in used] if include_named else []
         freed = sum(self.docker.images.inspect(digest)["Size"] for digest in unused)
-        gone = [row for digest in unused for row in self.docker.images.delete(digest)]
+        removed = [row for digest in unused for row in self.docker.images.delete(digest)]
         self.docker.containers.save()
-        self.reply(200, {"ImagesDeleted": gone or None, "SpaceReclaimed": freed})
+        self.reply(200, {"ImagesDeleted": removed or None, "SpaceReclaimed": freed})
 
     # -- containers ----------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        rows = filtered(list(self.docker.containers.all.values()), self.docker.images, self.query)
-        self.reply(200, [row(container, image_id(container.image)) for container in rows])
+        rows = filter_containers(list(self.docker.containers.all.values()), self.docker.images, self.query)
+        self.reply(200, [container_row(container, image_id(container.image)) for container in rows])
 
     def _container(self, container: Container, verb: str) -> None:
         match self.command, verb:
             case "GET", "json":
                 self.reply(200, container.inspect())
             case "GET", "logs":
-                self.stream(stream(container, self.query), "application/vnd.docker.multiplexed-stream")
+                self.stream(log_frames(container, self.query), "application/vnd.docker.multiplexed-stream")
             case "GET", "top":
                 self._top(container)
             case "POST", "start":
@@ -204,13 +209,15 @@ class DockerApi(Handler):
                 self.docker.containers.remove(container, force=is_true(self.query.get("force")))
                 self.reply(204)
             case _, ("exec" | "archive" | "export" | "stats" | "pause" | "resize") as missing:
-                raise Refused(501, f"the sandbox runs no real container, so it has no `{missing}`; {ANSWERS}")
+                raise HttpError(
+                    501, f"the sandbox runs no real container, so it has no `{missing}`; {SUPPORTED_COMMANDS}"
+                )
             case _:
-                raise Refused(404, "page not found")
+                raise HttpError(404, "page not found")
 
     def _stop_s(self) -> float:
         """Seconds between SIGTERM and SIGKILL."""
-        return float(self.query.get("t") or STOP_S)
+        return float(self.query.get("t") or DEFAULT_STOP_TIMEOUT_S)
 
     def _start(self, container: Container) -> None:
         if container.running:
@@ -222,13 +229,13 @@ class DockerApi(Handler):
 
     def _top(self, container: Container) -> None:
         if not container.running:
-            raise Refused(409, f"container {container.id} is not running")
+            raise HttpError(409, f"container {container.id} is not running")
         rows = [[str(pid), name[:COMM_CHARS]] for pid, name in container.processes]
         self.reply(200, {"Titles": ["PID", "COMMAND"], "Processes": rows})
 
     def _kill(self, container: Container) -> None:
         if not container.running:
-            raise Refused(409, f"cannot kill container: {container.name}: container {container.id} is not running")
+            raise HttpError(409, f"cannot kill container: {container.name}: container {container.id} is not running")
         container.kill(self.query.get("signal") or "SIGKILL")
         self.reply(204)
 
@@ -242,11 +249,11 @@ class DockerApi(Handler):
     def _attach(self, container: Container) -> None:
         """Take over the connection, as `docker run` wants it, and send the output of the container's next or present start."""
         self.close_connection = True
-        self.wfile.write(UPGRADED)
+        self.wfile.write(UPGRADE_RESPONSE)
         before, query = container.finished_at, {**self.query, "follow": "1", "since": str(time.time())}
         while not container.running and container.finished_at == before and container.id in self.docker.containers.all:
             time.sleep(0.02)
-        for frame in stream(container, query):
+        for frame in log_frames(container, query):
             self.wfile.write(frame)
 
     def _exit_code(self, container: Container, condition: str) -> Iterator[bytes]:
@@ -260,7 +267,7 @@ class DockerApi(Handler):
         yield json.dumps({"StatusCode": container.exit_code}).encode()
 
 
-def docker_id(digest: str) -> str:
+def short_image_id(digest: str) -> str:
     """Return the short form of an image's id."""
     return image_id(digest).removeprefix("sha256:")[:12]
 
@@ -268,35 +275,35 @@ def docker_id(digest: str) -> str:
 POLL_S = 0.05
 
 
-def stream(container: Container, query: dict[str, str]) -> Iterator[bytes]:
+def log_frames(container: Container, query: dict[str, str]) -> Iterator[bytes]:
     """Yield frames of the requested lines; with follow=1 until the container ends. Raises Refused if no stream is requested."""
-    wanted = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
-    if not wanted:
-        raise Refused(400, "Bad parameters: you must choose at least one stream")
-    return _frames(_lines(container, query, wanted), with_time=is_true(query.get("timestamps")))
+    streams = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
+    if not streams:
+        raise HttpError(400, "Bad parameters: you must choose at least one stream")
+    return _encode_frames(_log_lines(container, query, streams), timestamps=is_true(query.get("timestamps")))
 
 
-def _lines(container: Container, query: dict[str, str], wanted: set[int]) -> Iterator[tuple[float, str, int]]:
+def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -> Iterator[tuple[float, str, int]]:
     since_s, until_s = float(query.get("since") or 0), float(query.get("until") or 0)
 
-    def asked(first: int) -> list[tuple[float, str, int]]:
-        rows = container.logs[first:]
-        return [row for row in rows if row[0] >= since_s and (not until_s or row[0] <= until_s) and row[2] in wanted]
+    def select_from(start: int) -> list[tuple[float, str, int]]:
+        rows = container.logs[start:]
+        return [row for row in rows if row[0] >= since_s and (not until_s or row[0] <= until_s) and row[2] in streams]
 
-    seen, tail = len(container.logs), query.get("tail", "all")
-    rows = asked(0)
+    line_count, tail = len(container.logs), query.get("tail", "all")
+    rows = select_from(0)
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
         ended = not container.running  # read before the lines, so that the last ones are not missed
-        more, seen = asked(seen), len(container.logs)
-        yield from more
+        new_rows, line_count = select_from(line_count), len(container.logs)
+        yield from new_rows
         time.sleep(0 if ended else POLL_S)
 
 
-def _frames(rows: Iterator[tuple[float, str, int]], *, with_time: bool) -> Iterator[bytes]:
+def _encode_frames(rows: Iterator[tuple[float, str, int]], *, timestamps: bool) -> Iterator[bytes]:
     """Yield lines in Docker's framing: stream number, length, bytes."""
     for at_s, line, number in rows:
-        stamp = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ") if with_time else ""
+        stamp = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ") if timestamps else ""
         data = (stamp + line).encode() + b"\n"
         yield struct.pack(">BxxxL", number, len(data)) + data

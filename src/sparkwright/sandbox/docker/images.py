@@ -21,17 +21,17 @@ from sparkwright.sandbox.sglang.api import SglangApi
 from sparkwright.sandbox.sglang.server import SglangServer
 from sparkwright.sandbox.vllm import command_line
 from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.command_line import Printed, Serve
+from sparkwright.sandbox.vllm.command_line import PrintedOutput, ServeCommand
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.web import Handler
 
-LLAMA = "/app/llama-server"
+LLAMA_SERVER = "/app/llama-server"
 #: entry point of NVIDIA's CUDA images: it runs its arguments, or a shell
-NVIDIA = "/opt/nvidia/nvidia_entrypoint.sh"
+NVIDIA_ENTRYPOINT = "/opt/nvidia/nvidia_entrypoint.sh"
 
 
 @dataclass(frozen=True)
-class Served:
+class ServingProgram:
     """A program that serves: its process, its HTTP handler and its arguments."""
 
     process: type[Process]
@@ -40,7 +40,7 @@ class Served:
 
 
 #: returns the outcome of a whole command line in a version, or None if the image has no such program
-Program = Callable[[Sequence[str], str], Printed | Served | None]
+Program = Callable[[Sequence[str], str], PrintedOutput | ServingProgram | None]
 
 
 @dataclass(frozen=True)
@@ -71,46 +71,46 @@ class Repository:
         }
 
 
-def _vllm(argv: Sequence[str], version: str) -> Printed | Served | None:
-    program = command_line.program(argv, version)
-    if isinstance(program, Serve):
-        return Served(Engine, VllmApi, program.argv)
+def _vllm_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+    program = command_line.resolve_program(argv, version)
+    if isinstance(program, ServeCommand):
+        return ServingProgram(Engine, VllmApi, program.argv)
     return program
 
 
-def _llama(argv: Sequence[str], version: str) -> Printed | Served | None:
-    if not argv or argv[0] not in (LLAMA, "llama-server"):
+def _llama_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+    if not argv or argv[0] not in (LLAMA_SERVER, "llama-server"):
         return None
     if "--version" in argv:
-        return Printed(f"version: {version.removeprefix('b')} (sandbox)", 0)
-    return Served(LlamaServer, LlamaApi, tuple(argv[1:]))
+        return PrintedOutput(f"version: {version.removeprefix('b')} (sandbox)", 0)
+    return ServingProgram(LlamaServer, LlamaApi, tuple(argv[1:]))
 
 
-def _sglang(argv: Sequence[str], version: str) -> Printed | Served | None:
-    words = list(argv[1:] if argv[:1] == [NVIDIA] else argv)
+def _sglang_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+    words = list(argv[1:] if argv[:1] == [NVIDIA_ENTRYPOINT] else argv)
     if not words:
-        return Printed("", 0)
+        return PrintedOutput("", 0)
     match words:
         case ["sglang", "version"]:
-            return Printed(f"sglang version: {version}\ngit revision: sandbox", 0)
+            return PrintedOutput(f"sglang version: {version}\ngit revision: sandbox", 0)
         case ["sglang", "serve", *rest] | ["python" | "python3", "-m", "sglang.launch_server", *rest]:
             if not {"-h", "--help"}.isdisjoint(rest):
-                return Printed(config.help_text(), 0)
-            return Served(SglangServer, SglangApi, tuple(rest))
+                return PrintedOutput(config.help_text(), 0)
+            return ServingProgram(SglangServer, SglangApi, tuple(rest))
     return None
 
 
-def _haproxy(argv: Sequence[str], version: str) -> Printed | Served | None:
-    if argv[:1] != ["haproxy"] or not haproxy.program():
+def _haproxy_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+    if argv[:1] != ["haproxy"] or not haproxy.find_executable():
         return None
-    return Served(haproxy.Haproxy, haproxy.NoApi, tuple(argv[1:]))
+    return ServingProgram(haproxy.Haproxy, haproxy.NoApi, tuple(argv[1:]))
 
 
 REPOSITORIES = {
     # the nightly stopped moving in April 2026
     "vllm/vllm-openai": Repository(
         {"cu130-nightly": "0.19.2rc1.dev134+gsandbox", "v0.32.0": "0.32.0", "latest": "0.32.0", "nightly": "0.32.0"},
-        _vllm,
+        _vllm_program,
         ("vllm", "serve"),
         "/vllm-workspace",
         ("vllm", "VLLM::EngineCore"),
@@ -118,28 +118,30 @@ REPOSITORIES = {
     ),
     "ghcr.io/ggml-org/llama.cpp": Repository(
         {"server-cuda13": "b11549", "server-cuda13-b11549": "b11549", "server-cuda13-b10434": "b10434"},
-        _llama,
-        (LLAMA,),
+        _llama_program,
+        (LLAMA_SERVER,),
         "/app",
         ("llama-server",),
         env=("LLAMA_ARG_HOST=0.0.0.0",),
     ),
     "lmsysorg/sglang": Repository(
         {"v0.5.23": "0.5.23"},
-        _sglang,
-        (NVIDIA,),
+        _sglang_program,
+        (NVIDIA_ENTRYPOINT,),
         "/sgl-workspace",
         ("sglang::detokenizer", "sglang::scheduler"),
     ),
-    "haproxy": Repository({"2.6": "2.6.12"}, _haproxy, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")),
+    "haproxy": Repository(
+        {"2.6": "2.6.12"}, _haproxy_program, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")
+    ),
 }
 #: repository of each tag; no tag is in two
-OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for tag in repository.tags}
+REPOSITORY_OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for tag in repository.tags}
 
 
-LAYERS = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
-PULL_S = 2.0
-_NAMED = "image.json"
+LAYER_SIZES = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
+PULL_DURATION_S = 2.0
+_ARCHIVE_MEMBER = "image.json"
 
 
 def digest_of(tag: str, *, moved: bool = False) -> str:
@@ -171,55 +173,55 @@ class Images:
             return None
         tags = REPOSITORIES[repository].tags
         if digest:
-            known = {digest_of(tag, moved=moved): tag for tag in tags for moved in (False, True)}
-            return (known[digest], digest) if digest in known else None
+            tag_of_digest = {digest_of(tag, moved=moved): tag for tag in tags for moved in (False, True)}
+            return (tag_of_digest[digest], digest) if digest in tag_of_digest else None
         if (tag or "latest") not in tags:
             return None
         return tag or "latest", digest_of(tag or "latest", moved=self._fault() == "moved-tag")
 
     def distribution(self, reference: str) -> dict[str, Any] | None:
         """Return the registry's distribution information of a reference, or None if it is unknown."""
-        found = self.resolve(reference)
-        if found is None:
+        resolved = self.resolve(reference)
+        if resolved is None:
             return None
         architectures = ["amd64"] if self._fault() == "wrong-arch" else ["amd64", "arm64"]
         kind = "application/vnd.oci.image.index.v1+json"
         return {
-            "Descriptor": {"mediaType": kind, "digest": found[1], "size": 1609},
+            "Descriptor": {"mediaType": kind, "digest": resolved[1], "size": 1609},
             "Platforms": [{"architecture": architecture, "os": "linux"} for architecture in architectures],
         }
 
     def pull(self, reference: str) -> Iterator[dict[str, Any]]:
         """Yield the progress of a pull. The image is on the host after the last line."""
-        found = self.resolve(reference)
-        assert found is not None
-        tag, digest = found
-        yield {"status": f"Pulling from {OF_TAG[tag]}", "id": digest}
+        resolved = self.resolve(reference)
+        assert resolved is not None
+        tag, digest = resolved
+        yield {"status": f"Pulling from {REPOSITORY_OF_TAG[tag]}", "id": digest}
         if digest not in self.local:
-            ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYERS))]
+            ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYER_SIZES))]
             steps = 1 if self._instant else 20
             for step in range(1, steps + 1):
-                for name, size in zip(ids, LAYERS, strict=True):
+                for name, size in zip(ids, LAYER_SIZES, strict=True):
                     detail = {"current": size * step // steps, "total": size}
                     yield {"status": "Downloading", "progressDetail": detail, "id": name}
                 if self._fault() == "no-space":
-                    yield _error(f"failed to register layer: write /usr/lib/{ids[0]}: no space left on device")
+                    yield _error_line(f"failed to register layer: write /usr/lib/{ids[0]}: no space left on device")
                     return
-                time.sleep(0 if self._instant else PULL_S / steps)
+                time.sleep(0 if self._instant else PULL_DURATION_S / steps)
             for name in ids:
                 yield {"status": "Pull complete", "progressDetail": {}, "id": name}
         with self._mutex:
             self.local[digest] = tag
             if "@" not in reference:
-                self.tags[_tagged(reference)] = digest
+                self.tags[_with_tag(reference)] = digest
         yield {"status": f"Digest: {digest}"}
         yield {"status": f"Status: Downloaded newer image for {reference}"}
 
-    def saved(self, digest: str) -> Iterator[bytes]:
+    def save_archive(self, digest: str) -> Iterator[bytes]:
         """Yield the archive of a local image: a tar that names the image but holds no layers."""
         data, info, out = (
             json.dumps({"digest": digest, "tag": self.local[digest]}).encode(),
-            tarfile.TarInfo(_NAMED),
+            tarfile.TarInfo(_ARCHIVE_MEMBER),
             io.BytesIO(),
         )
         info.size = len(data)
@@ -230,15 +232,15 @@ class Images:
     def load(self, archive: bytes) -> Iterator[dict[str, Any]]:
         """Yield the progress of a load. The image is on the host after the last line."""
         try:
-            with tarfile.open(fileobj=io.BytesIO(archive)) as read:
-                found = json.load(read.extractfile(_NAMED) or io.BytesIO())
-            tag, digest = str(found["tag"]), str(found["digest"])
-            OF_TAG[tag]
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                metadata = json.load(tar.extractfile(_ARCHIVE_MEMBER) or io.BytesIO())
+            tag, digest = str(metadata["tag"]), str(metadata["digest"])
+            REPOSITORY_OF_TAG[tag]
         except (ValueError, LookupError, TypeError, tarfile.TarError):
-            yield _error("invalid tar header")
+            yield _error_line("invalid tar header")
             return
         if self._fault() == "no-space":
-            yield _error("write /var/lib/docker/tmp: no space left on device")
+            yield _error_line("write /var/lib/docker/tmp: no space left on device")
             return
         with self._mutex:
             self.local[digest] = tag
@@ -250,7 +252,7 @@ class Images:
             for digest in self.local:
                 if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):
                     return digest
-            return self.tags.get(_tagged(reference)) if "@" not in reference else None
+            return self.tags.get(_with_tag(reference)) if "@" not in reference else None
 
     def untag(self, name: str) -> list[dict[str, str]]:
         """Remove one name of an image."""
@@ -264,25 +266,25 @@ class Images:
         rows = [row for name in names for row in self.untag(name)]
         with self._mutex:
             tag = self.local.pop(digest)
-        return [*rows, {"Untagged": f"{OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
+        return [*rows, {"Untagged": f"{REPOSITORY_OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
 
     def repository(self, digest: str) -> Repository:
         """Return the repository of a local image."""
-        return REPOSITORIES[OF_TAG[self.local[digest]]]
+        return REPOSITORIES[REPOSITORY_OF_TAG[self.local[digest]]]
 
     def inspect(self, digest: str) -> dict[str, Any]:
         """Return a local image as `docker image inspect` shows it."""
         tag = self.local[digest]
-        named = [name for name, target in self.tags.items() if target == digest]
+        names = [name for name, target in self.tags.items() if target == digest]
         return {
             "Id": image_id(digest),
-            "RepoTags": named,
-            "RepoDigests": [f"{OF_TAG[tag]}@{digest}"],
+            "RepoTags": names,
+            "RepoDigests": [f"{REPOSITORY_OF_TAG[tag]}@{digest}"],
             "Created": "2026-04-22T03:11:09Z",
             "Architecture": "arm64",
             "Os": "linux",
-            "Size": sum(LAYERS) * 2,
-            "Config": REPOSITORIES[OF_TAG[tag]].config(tag),
+            "Size": sum(LAYER_SIZES) * 2,
+            "Config": REPOSITORIES[REPOSITORY_OF_TAG[tag]].config(tag),
         }
 
 
@@ -291,11 +293,11 @@ def image_id(digest: str) -> str:
     return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
 
 
-def _tagged(reference: str) -> str:
+def _with_tag(reference: str) -> str:
     """Return a name with its tag, as an engine stores it."""
     name = reference.removeprefix("docker.io/")
     return name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
 
 
-def _error(message: str) -> dict[str, Any]:
+def _error_line(message: str) -> dict[str, Any]:
     return {"errorDetail": {"message": message}, "error": message}

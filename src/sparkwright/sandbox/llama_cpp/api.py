@@ -13,11 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkwright.sandbox.llama_cpp.server import LlamaServer
-from sparkwright.sandbox.serving.api import THOUGHT_TOKENS, ChatAnswer, ModelApi, text_of
+from sparkwright.sandbox.serving.api import THINKING_TOKENS, ChatAnswer, ModelApi, join_tokens
 from sparkwright.sandbox.serving.generation import Token
-from sparkwright.sandbox.serving.request_content import Requested, called, picture_of, requested, tool_call
+from sparkwright.sandbox.serving.request_content import (
+    AnswerSpec,
+    picture_url,
+    requested_answer,
+    requested_call,
+    tool_call_answer,
+)
 
-PUBLIC = ("health",)
+PUBLIC_PATHS = ("health",)
 PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4"}
 NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"
 NO_PICTURES = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
@@ -40,12 +46,12 @@ class LlamaApi(ModelApi):
     def route(self) -> None:
         if not self.engine.loaded:
             self._error(503, "Loading model", "unavailable_error")
-        elif self.parts[:1] and self.parts[0] not in PUBLIC and not self.allowed(self.engine.config.keys):
+        elif self.parts[:1] and self.parts[0] not in PUBLIC_PATHS and not self.is_authorized(self.engine.config.keys):
             self._error(401, "Invalid API Key", "authentication_error")
         else:
-            self._routed()
+            self._dispatch()
 
-    def _routed(self) -> None:
+    def _dispatch(self) -> None:
         match self.command, self.parts:
             case "GET", ["health"]:
                 self.reply(200, {"status": "ok"})
@@ -100,41 +106,44 @@ class LlamaApi(ModelApi):
         if not isinstance(body, dict) or not body.get("messages"):
             self._error(400, "'messages' is required", "invalid_request_error")
             return
-        prompt, room = engine.tokenizer.chat(body["messages"]), engine.config.context
-        if len(prompt) >= room:
+        prompt, token_limit = engine.tokenizer.chat(body["messages"]), engine.config.context
+        if len(prompt) >= token_limit:
             message = (
-                f"request ({len(prompt)} tokens) exceeds the available context size ({room} tokens), try increasing it"
+                f"request ({len(prompt)} tokens) exceeds the available context size ({token_limit} tokens), try "
+                "increasing it"
             )
-            self._error(400, message, "exceed_context_size_error", n_prompt_tokens=len(prompt), n_ctx=room)
+            self._error(400, message, "exceed_context_size_error", n_prompt_tokens=len(prompt), n_ctx=token_limit)
             return
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
             raise ConnectionResetError
-        if refused := self._refusal(body):
-            self._error(500, refused, "server_error")
+        if reason := self._refusal(body):
+            self._error(500, reason, "server_error")
             return
-        room -= len(prompt)
-        most = min(room, body["max_tokens"]) if (body.get("max_tokens") or -1) > 0 else None
-        wanted = self._requested(body)
-        thinks = engine.config.thinks and wanted.quick and not wanted.words
-        request = self.text_request(body, prompt, room, wanted, most=most, thought=THOUGHT_TOKENS * thinks)
+        token_limit -= len(prompt)
+        max_tokens = min(token_limit, body["max_tokens"]) if (body.get("max_tokens") or -1) > 0 else None
+        spec = self._requested(body)
+        thinks = engine.config.thinks and spec.quick and not spec.words
+        request = self.text_request(
+            body, prompt, token_limit, spec, max_tokens=max_tokens, thinking_tokens=THINKING_TOKENS * thinks
+        )
         answer = LlamaAnswer(engine.config.alias, len(prompt), body, version=engine.version)
-        self.write(answer, request, wanted, streamed=bool(body.get("stream")))
+        self.write(answer, request, spec, streamed=bool(body.get("stream")))
 
     def _refusal(self, body: Mapping[str, Any]) -> str:
         """Return the error message of a request that the server can't answer, or an empty string."""
         config = self.engine.config
-        if picture_of(body) and not config.sees:
+        if picture_url(body) and not config.sees:
             return NO_PICTURES
         return NO_TOOLS if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja else ""
 
-    def _requested(self, body: Mapping[str, Any]) -> Requested:
+    def _requested(self, body: Mapping[str, Any]) -> AnswerSpec:
         """Return the answer that a chat request calls for. Every request gets the server's adapters."""
         config = self.engine.config
-        if (call := called(body)) is not None:
-            return tool_call(*call, id=secrets.token_hex(16))
+        if (call := requested_call(body)) is not None:
+            return tool_call_answer(*call, id=secrets.token_hex(16))
         adapter = config.adapters[0] if config.adapters else ""
-        return replace(requested(body, sees=config.sees, thinks=config.thinks), adapter=adapter)
+        return replace(requested_answer(body, sees=config.sees, thinks=config.thinks), adapter=adapter)
 
 
 @dataclass
@@ -148,18 +157,18 @@ class LlamaAnswer(ChatAnswer):
         return {**super().about(kind), "system_fingerprint": self.version}
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        thought = text_of(tokens, "reasoning")
-        message: dict[str, Any] = {"role": "assistant", "content": "" if calls else text_of(tokens, "content")}
+        thought = join_tokens(tokens, "reasoning")
+        message: dict[str, Any] = {"role": "assistant", "content": "" if calls else join_tokens(tokens, "content")}
         message |= {self.reasoning: thought} if thought else {}
         return message | ({"tool_calls": calls} if calls else {})
 
     def usage(self, tokens: int) -> dict[str, Any]:
         return {**super().usage(tokens), "prompt_tokens_details": {"cached_tokens": 0}}
 
-    def beside(self, tokens: int) -> dict[str, Any]:
-        return self.ending(tokens) if self.body.get("timings_per_token") else {}
+    def extra_fields(self, tokens: int) -> dict[str, Any]:
+        return self.final_fields(tokens) if self.body.get("timings_per_token") else {}
 
-    def ending(self, tokens: int) -> dict[str, Any]:
+    def final_fields(self, tokens: int) -> dict[str, Any]:
         seconds = time.monotonic() - self.began_s
         rate = tokens / seconds if seconds else 0.0
         predicted = {"predicted_n": tokens, "predicted_ms": seconds * 1000, "predicted_per_second": rate}

@@ -14,10 +14,10 @@ from sparkwright.sandbox.serving.process import Counters, Process
 from sparkwright.units import MIB
 
 #: of the simulated models
-TRAINED = 131072
-BATCH = 2048
+TRAINED_CONTEXT = 131072
+BATCH_TOKENS = 2048
 #: bytes of a token's keys and values, by what an f16 one takes: 20 layers of 8 heads of 128
-KV_BYTES = 2 * 20 * 8 * 128 * 2
+KV_BYTES_PER_TOKEN = 2 * 20 * 8 * 128 * 2
 KV_SHARE = {
     "f32": 2.0,
     "f16": 1.0,
@@ -31,7 +31,7 @@ KV_SHARE = {
 }
 
 
-class Refused(Exception):
+class StartError(Exception):
     """The server exits with code 1 after these log lines."""
 
     def __init__(self, *lines: str) -> None:
@@ -56,7 +56,7 @@ class Config:
     keys: tuple[str, ...]
     metrics: bool
     verbosity: int
-    budget: int = BATCH
+    budget: int = BATCH_TOKENS
     #: chat templates are rendered with tools
     jinja: bool = True
     #: accepts pictures
@@ -71,66 +71,66 @@ class Config:
     def kv_bytes(self) -> int:
         """Size of the KV cache, bytes."""
         share = sum(KV_SHARE.get(kind, 1.0) for kind in self.kv_types) / 2
-        return int(self.context * self.max_num_seqs * KV_BYTES * share)
+        return int(self.context * self.max_num_seqs * KV_BYTES_PER_TOKEN * share)
 
 
-def config(words: Sequence[str]) -> Config:
+def build_config(words: Sequence[str]) -> Config:
     """Return the settings of a command line. Raises Refused."""
-    _refuse(words)
+    _check_words(words)
     command = flags.parsed(words)
-    given = command.flags
+    options = command.flags
     if not command.model:
-        raise Refused("error: no model is given", "exiting due to model loading error")
-    kinds = str(given.get("cache-type-k") or "f16"), str(given.get("cache-type-v") or "f16")
-    if kinds[1].startswith(("q", "iq")) and flags.is_on(given.get("flash-attn", "auto")) is False:
-        raise Refused(
+        raise StartError("error: no model is given", "exiting due to model loading error")
+    kv_types = str(options.get("cache-type-k") or "f16"), str(options.get("cache-type-v") or "f16")
+    if kv_types[1].startswith(("q", "iq")) and flags.is_on(options.get("flash-attn", "auto")) is False:
+        raise StartError(
             "llama_init_from_model: quantized V cache requires flash_attn to be enabled",
             f"srv    load_model: failed to create context with model, '{command.model}'",
         )
-    context = flags.context(given) or TRAINED
-    keys = tuple(key for key in str(given.get("api-key") or "").split(",") if key)
+    context = flags.context(options) or TRAINED_CONTEXT
+    keys = tuple(key for key in str(options.get("api-key") or "").split(",") if key)
     return Config(
         model=command.model,
-        host=str(given.get(flags.HOST) or "0.0.0.0"),  # LLAMA_ARG_HOST of the image
-        port=flags.port(given),
-        alias=flags.served_name(given, command.model),
+        host=str(options.get(flags.HOST) or "0.0.0.0"),  # LLAMA_ARG_HOST of the image
+        port=flags.port(options),
+        alias=flags.served_name(options, command.model),
         asked=context,
-        context=min(context, TRAINED),
-        max_num_seqs=flags.slots(given),
-        kv_types=kinds,
+        context=min(context, TRAINED_CONTEXT),
+        max_num_seqs=flags.slots(options),
+        kv_types=kv_types,
         keys=keys,
-        metrics=bool(given.get(flags.METRICS)),
-        verbosity=_number(given.get(flags.VERBOSITY), 3),
-        jinja=flags.is_on(given.get("jinja", True)) is not False,
-        sees=bool(given.get("mmproj")),
-        thinks=given.get("reasoning-format", "auto") != "none",
-        adapters=tuple(path for path in str(given.get("lora") or "").split(",") if path),
+        metrics=bool(options.get(flags.METRICS)),
+        verbosity=_parse_number(options.get(flags.VERBOSITY), 3),
+        jinja=flags.is_on(options.get("jinja", True)) is not False,
+        sees=bool(options.get("mmproj")),
+        thinks=options.get("reasoning-format", "auto") != "none",
+        adapters=tuple(path for path in str(options.get("lora") or "").split(",") if path),
     )
 
 
-def _refuse(words: Sequence[str]) -> None:
+def _check_words(words: Sequence[str]) -> None:
     """Raise Refused for words that the parser does not accept."""
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         option, _ = flags.TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
         if option is None or not word.startswith("-"):
-            raise Refused(f"error: invalid argument: {word}")
+            raise StartError(f"error: invalid argument: {word}")
         if option.kind in ("switch", "bare"):
             continue
-        if not rest:
-            raise Refused(f'error while handling argument "{word}": expected value for argument')
-        value = rest.pop(0)
-        if option.kind == "two" and rest:
-            rest.pop(0)
-        elif flags.value_misfit(option.name, value):
-            why = f"Unsupported cache type: {value}" if option.name.startswith("cache-type") else "stoi"
-            raise Refused(f'error while handling argument "{word}": {why}', "", "usage:", f"{word} ...")
+        if not remaining:
+            raise StartError(f'error while handling argument "{word}": expected value for argument')
+        value = remaining.pop(0)
+        if option.kind == "two" and remaining:
+            remaining.pop(0)
+        elif flags.check_value(option.name, value):
+            reason = f"Unsupported cache type: {value}" if option.name.startswith("cache-type") else "stoi"
+            raise StartError(f'error while handling argument "{word}": {reason}', "", "usage:", f"{word} ...")
 
 
-def _number(given: Any, usual: int) -> int:
-    found = flags.number(given)
-    return usual if found is None else found
+def _parse_number(value: Any, default: int) -> int:
+    number = flags.parse_integer(value)
+    return default if number is None else number
 
 
 class LlamaCounters(Counters):
@@ -154,11 +154,11 @@ class LlamaCounters(Counters):
 
 
 #: the simulated hub's files have a thousandth of their real size
-SCALE = 1000
+SIZE_SCALE = 1000
 LOAD_S = 1.2
-GGUF = b"GGUF"
-CLEANING = "srv    operator(): operator(): cleaning up before exit..."
-NOT_LOADED = "exiting due to model loading error"
+GGUF_MAGIC = b"GGUF"
+CLEANUP_LINE = "srv    operator(): operator(): cleaning up before exit..."
+NOT_LOADED_LINE = "exiting due to model loading error"
 
 
 class LlamaServer(Process):
@@ -176,67 +176,69 @@ class LlamaServer(Process):
     def serve(self) -> int:
         self._began_s = time.monotonic()
         try:
-            return self._started()
-        except Refused as refused:
-            return self.last_words(refused.lines, 1)
+            return self._start_and_serve()
+        except StartError as refused:
+            return self.write_last_lines(refused.lines, 1)
         except OSError:
-            at = f"hostname: {self.config.host}, port: {self.config.port}"
-            return self.last_words(
-                [f"start: couldn't bind HTTP server socket, {at}", "exiting due to HTTP server error"], 1
+            address = f"hostname: {self.config.host}, port: {self.config.port}"
+            return self.write_last_lines(
+                [f"start: couldn't bind HTTP server socket, {address}", "exiting due to HTTP server error"], 1
             )
 
-    def stopping(self) -> Sequence[str]:
-        return [self._stamped("I", CLEANING)]
+    def stop_log(self) -> Sequence[str]:
+        return [self._stamp_line("I", CLEANUP_LINE)]
 
-    def dying(self) -> Sequence[str]:
-        return [self._stamped("I", CLEANING)]
+    def exit_log(self) -> Sequence[str]:
+        return [self._stamp_line("I", CLEANUP_LINE)]
 
-    def crashing(self) -> Sequence[str]:
+    def crash_log(self) -> Sequence[str]:
         return [
             "/app/ggml/src/ggml-cuda/ggml-cuda.cu:98: CUDA error",
             "CUDA error: an illegal memory access was encountered",
         ]
 
-    def _started(self) -> int:
-        self.config = self.limits = config(self._argv)
+    def _start_and_serve(self) -> int:
+        self.config = self.limits = build_config(self._argv)
         self.loaded, self.cache, self.counters = False, PromptCache(1), LlamaCounters()
-        self._tell(f"srv          init: build_info: {self.version}")
+        self._log_line(f"srv          init: build_info: {self.version}")
         if not self.config.keys:
-            self._tell("srv          init: security: no API key is set and CORS allows all origins", level="W")
+            self._log_line("srv          init: security: no API key is set and CORS allows all origins", level="W")
         self.bind(self.config.host, self.config.port).start()
-        self._tell("srv          init: loading model")
-        self._tell(f"srv    load_model: loading model '{self.config.model}'")
+        self._log_line("srv          init: loading model")
+        self._log_line(f"srv    load_model: loading model '{self.config.model}'")
         size_bytes = self._weights()
         if self.fault() == "crash-loop":
             self.stopped.wait(0.3)
-            return self.last_words(self.crashing(), 1)
+            return self.write_last_lines(self.crash_log(), 1)
         if not self.take_memory(size_bytes + self.config.kv_bytes):
             failed = "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers"
             model = f"srv    load_model: failed to create context with model, '{self.config.model}'"
-            return self.last_words([failed, model, NOT_LOADED], 1)
-        self.say((wait_s, self._stamped("I", line)) for wait_s, line in self._loading(size_bytes))
-        self.hold_gpu(size_bytes + self.config.kv_bytes)
-        if self.held_back():
+            return self.write_last_lines([failed, model, NOT_LOADED_LINE], 1)
+        self.write_log((wait_s, self._stamp_line("I", line)) for wait_s, line in self._loading(size_bytes))
+        self.set_gpu_memory(size_bytes + self.config.kv_bytes)
+        if self.wait_while_held():
             return self._code
         self.loaded = True
-        self._tell("srv          init: model loaded")
-        self._tell(f"srv          init: listening on http://{self.config.host}:{self.config.port}")
-        return self.until_stopped()
+        self._log_line("srv          init: model loaded")
+        self._log_line(f"srv          init: listening on http://{self.config.host}:{self.config.port}")
+        return self.serve_until_stopped()
 
     def _weights(self) -> int:
         """Return the size of its model. Raises Refused if the file is not a model."""
         path, name = self._folder_of(self.config.model), self.config.model
-        ended = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED)
+        last_lines = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED_LINE)
         if not path.is_file():
-            raise Refused(f"gguf_init_from_file: failed to open GGUF file '{name}' (No such file or directory)", *ended)
+            raise StartError(
+                f"gguf_init_from_file: failed to open GGUF file '{name}' (No such file or directory)", *last_lines
+            )
         with path.open("rb") as file:
-            if file.read(len(GGUF)) != GGUF:
-                raise Refused("gguf_init_from_reader: invalid magic characters: expected 'GGUF'", *ended)
+            if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+                raise StartError("gguf_init_from_reader: invalid magic characters: expected 'GGUF'", *last_lines)
         for adapter in self.config.adapters:
             if not self._folder_of(adapter).is_file():
-                failed = f"common_init_: failed to load lora adapter '{adapter}'"
-                raise Refused(failed, *ended)
-        return path.stat().st_size * SCALE
+                message = f"common_init_: failed to load lora adapter '{adapter}'"
+                raise StartError(message, *last_lines)
+        return path.stat().st_size * SIZE_SCALE
 
     def _loading(self, size_bytes: int) -> Iterator[tuple[float, str]]:
         made, cpu = self.config, self.device == "cpu"
@@ -256,14 +258,14 @@ class LlamaServer(Process):
             f"llama_kv_cache: size = {half * 2:.2f} MiB ({cells}), K ({k}): {half:.2f} MiB, V ({v}): {half:.2f} MiB",
         )
         yield 0.0, f"srv    load_model: initializing, {slots}, kv_unified = 'false'"
-        if made.asked > TRAINED:
-            capped = f"exceeds the training context of the model ({TRAINED}) - capping"
+        if made.asked > TRAINED_CONTEXT:
+            capped = f"exceeds the training context of the model ({TRAINED_CONTEXT}) - capping"
             yield 0.0, f"srv    load_model: the slot context ({made.asked}) {capped}"
 
-    def _tell(self, line: str, *, level: str = "I") -> None:
-        self.log(self._stamped(level, line))
+    def _log_line(self, line: str, *, level: str = "I") -> None:
+        self.log(self._stamp_line(level, line))
 
-    def _stamped(self, level: str, line: str) -> str:
+    def _stamp_line(self, level: str, line: str) -> str:
         """Return a log line with its timestamp: minutes, seconds, milliseconds, microseconds since the start."""
         micro_s = int((time.monotonic() - self._began_s) * 1e6)
         seconds, rest = divmod(micro_s, 1_000_000)

@@ -12,16 +12,19 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from sparkwright.ready import readable
-from sparkwright.sandbox.serving.generation import Request, Token, adapted, generate, length_of
-from sparkwright.sandbox.serving.request_content import Requested, call_deltas
+from sparkwright.ready import wait_for_readable
+from sparkwright.sandbox.serving.generation import Request, Token, adapter_words, generate, natural_length
+from sparkwright.sandbox.serving.request_content import AnswerSpec, call_deltas
 from sparkwright.sandbox.web import Handler
 
-DONE = b"data: [DONE]\n\n"
+DONE_EVENT = b"data: [DONE]\n\n"
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
-CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the second candidate
-THOUGHT_TOKENS = 200
-QUICK_THOUGHT, QUICK_ANSWER = 12, 12  # tokens of an answer that is sent without the delay of a real engine
+CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of a token and of the second candidate
+THINKING_TOKENS = 200
+QUICK_THINKING_TOKENS, QUICK_ANSWER_TOKENS = (
+    12,
+    12,
+)  # tokens of an answer that is sent without the delay of a real engine
 
 
 class ModelApi(Handler):
@@ -45,15 +48,15 @@ class ModelApi(Handler):
         line = f'127.0.0.1:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1"'
         self.engine.log_access(f"INFO:     {line} {status} {HTTPStatus(status).phrase}")
 
-    def allowed(self, keys: Collection[str]) -> bool:
+    def is_authorized(self, keys: Collection[str]) -> bool:
         """Return True if the request has one of the server's keys, or if it has none."""
-        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
-        return not keys or (scheme.lower() == "bearer" and given in keys)
+        scheme, _, key = (self.headers.get("Authorization") or "").partition(" ")
+        return not keys or (scheme.lower() == "bearer" and key in keys)
 
     def gone(self) -> bool:
         """Return True if the client has disconnected."""
         try:
-            return bool(readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
+            return bool(wait_for_readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
 
@@ -61,58 +64,61 @@ class ModelApi(Handler):
         self,
         body: Mapping[str, Any],
         prompt: list[int],
-        room: int,
-        wanted: Requested,
+        token_limit: int,
+        spec: AnswerSpec,
         *,
-        most: int | None,
-        thought: int,
+        max_tokens: int | None,
+        thinking_tokens: int,
     ) -> Request:
         """Return a request for a text.
 
         Args:
             body: the request.
             prompt: its ids.
-            room: maximum number of tokens that the server allows.
-            wanted: the answer that it calls for.
-            most: maximum number of tokens that it asks for.
-            thought: number of thinking tokens of its model.
+            token_limit: maximum number of tokens that the server allows.
+            spec: the answer that it calls for.
+            max_tokens: maximum number of tokens that it asks for.
+            thinking_tokens: number of thinking tokens of its model.
         """
-        own, compared = length_of(body, most, thought), body.get("logprobs") is True and not body.get("stream")
-        if wanted.quick:
-            thought = 0 if wanted.words else QUICK_THOUGHT * bool(thought)
-            own, compared = len(wanted.words) or thought + QUICK_ANSWER, True
-        words = wanted.words or (adapted(wanted.adapter) if wanted.adapter and not self.engine.damaged else ())
-        return Request(prompt, most or room, own, thought, self.gone, compared, words)
+        natural_tokens, compared = (
+            natural_length(body, max_tokens, thinking_tokens),
+            body.get("logprobs") is True and not body.get("stream"),
+        )
+        if spec.quick:
+            thinking_tokens = 0 if spec.words else QUICK_THINKING_TOKENS * bool(thinking_tokens)
+            natural_tokens, compared = len(spec.words) or thinking_tokens + QUICK_ANSWER_TOKENS, True
+        words = spec.words or (adapter_words(spec.adapter) if spec.adapter and not self.engine.damaged else ())
+        return Request(prompt, max_tokens or token_limit, natural_tokens, thinking_tokens, self.gone, compared, words)
 
-    def write(self, answer: Any, request: Request, wanted: Requested, *, streamed: bool) -> None:
+    def write(self, answer: Any, request: Request, spec: AnswerSpec, *, streamed: bool) -> None:
         """Generate a text and send it in the shape of an answer, in events if `streamed`."""
         tokens = generate(self.engine, request)
-        if wanted.null:
+        if spec.null:
             tokens = (replace(token, kind="reasoning") for token in tokens)
         if streamed:
             self.log_access(200)
-            self.stream(self.events_of(answer, tokens, wanted), self.events)
+            self.stream(self.answer_events(answer, tokens, spec), self.events)
         else:
-            self.send(200, answer.complete(list(tokens), wanted.calls))
+            self.send(200, answer.complete(list(tokens), spec.calls))
 
-    def events_of(self, answer: Any, tokens: Iterable[Token], wanted: Requested) -> Iterator[bytes]:
+    def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
-        yield from answer.stream(tokens, wanted.calls)
+        yield from answer.stream(tokens, spec.calls)
 
 
-def text_of(tokens: Iterable[Token], kind: str) -> str:
+def join_tokens(tokens: Iterable[Token], kind: str) -> str:
     """Return the text of an answer's tokens of one kind."""
     return "".join(token.text for token in tokens if token.kind == kind)
 
 
-def candidates(text: str, top: int) -> dict[str, Any]:
+def token_logprobs(text: str, top: int) -> dict[str, Any]:
     """Return a token with its log probability, and with this many of the candidates for its place."""
-    rows = [(text, CHOSEN), ("the ", OTHER)]
-    found = [{"token": word, "logprob": value, "bytes": list(word.encode())} for word, value in rows]
-    return {**found[0], "top_logprobs": found[:top]}
+    rows = [(text, CHOSEN_LOGPROB), ("the ", OTHER_LOGPROB)]
+    entries = [{"token": word, "logprob": value, "bytes": list(word.encode())} for word, value in rows]
+    return {**entries[0], "top_logprobs": entries[:top]}
 
 
-def event(data: Mapping[str, Any]) -> bytes:
+def encode_event(data: Mapping[str, Any]) -> bytes:
     """Return an event of a stream."""
     return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
@@ -157,14 +163,14 @@ class ChatAnswer(ABC):
         counts = {"completion_tokens": tokens, "prompt_tokens": self.prompt}
         return {**counts, "total_tokens": self.prompt + tokens}
 
-    def beside(self, tokens: int) -> dict[str, Any]:
+    def extra_fields(self, tokens: int) -> dict[str, Any]:
         """Return further fields of the event of so many tokens."""
         del tokens
         return {}
 
-    def ending(self, tokens: int) -> dict[str, Any]:
+    def final_fields(self, tokens: int) -> dict[str, Any]:
         """Return further fields of the event that has the usage."""
-        return self.beside(tokens)
+        return self.extra_fields(tokens)
 
     def about(self, kind: str) -> dict[str, Any]:
         """Return the fields that begin an answer, or an event of it."""
@@ -189,11 +195,11 @@ class ChatAnswer(ABC):
             yield self._event({"tool_calls": delta}, None, count)
         yield self._event({}, "tool_calls" if calls else reason, count)
         if (self.body.get("stream_options") or {}).get("include_usage"):
-            last = {"choices": [], "usage": self.usage(count), **self.ending(count)}
-            yield event({**self.about("chat.completion.chunk"), **last})
-        yield DONE
+            last = {"choices": [], "usage": self.usage(count), **self.final_fields(count)}
+            yield encode_event({**self.about("chat.completion.chunk"), **last})
+        yield DONE_EVENT
 
     def _event(self, delta: Mapping[str, Any], reason: str | None, count: int) -> bytes:
         choice = {"index": 0, "delta": {**self.of_delta, **delta}, "finish_reason": reason, **self.of_choice}
-        counts = self.beside(count) if count else {}
-        return event({**self.about("chat.completion.chunk"), "choices": [choice], **counts})
+        counts = self.extra_fields(count) if count else {}
+        return encode_event({**self.about("chat.completion.chunk"), "choices": [choice], **counts})

@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from sparkwright.sandbox.serving.process import Process
 
 _SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
-WORDS = tuple(f"{word} " for word in _SENTENCE.split())
-DAMAGED = tuple(reversed(WORDS))  # answer of a model with damaged weights
+ANSWER_WORDS = tuple(f"{word} " for word in _SENTENCE.split())
+DAMAGED_WORDS = tuple(reversed(ANSWER_WORDS))  # answer of a model with damaged weights
 #: answer of a broken kernel on a GB10 to every prompt (NVIDIA/dgx-spark-playbooks 76)
-GARBLED = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
+GARBLED_WORDS = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
-SHARED = 0.75  # rate of each stream, as a share, when one more stream runs
+SHARED_RATE = 0.75  # rate of each stream, as a share, when one more stream runs
 #: length of a deep prompt, tokens, and its share of the rate with the fault
-DEEP, AT_DEPTH = 4096, 0.2
+DEEP_PROMPT_TOKENS, DEEP_RATE = 4096, 0.2
 POLL_S = 0.05  # interval of the checks for a disconnected client
-OWN_TOKENS = 64  # length of an answer behind its thinking, tokens
+ANSWER_TOKENS = 64  # length of an answer behind its thinking, tokens
 
 
 class Aborted(ConnectionResetError):
     """The client disconnected, or the engine stops."""
 
 
-class Broken(Exception):
+class GroupBroken(Exception):
     """A member of the engine's group is gone."""
 
 
@@ -79,98 +79,98 @@ class Token:
     reason: str | None
 
 
-def length_of(body: Mapping[str, Any], most: int | None, thought: int = 0) -> int:
+def natural_length(body: Mapping[str, Any], max_tokens: int | None, thinking_tokens: int = 0) -> int:
     """Return the number of tokens after which an answer ends by itself: a measurement has the end ignored, other clients do not.
 
     Args:
         body: the request.
-        most: maximum number of tokens.
-        thought: number of thinking tokens.
+        max_tokens: maximum number of tokens.
+        thinking_tokens: number of thinking tokens.
     """
-    return most if most and body.get("ignore_eos") else OWN_TOKENS + thought
+    return max_tokens if max_tokens and body.get("ignore_eos") else ANSWER_TOKENS + thinking_tokens
 
 
-def adapted(name: str) -> tuple[str, ...]:
+def adapter_words(name: str) -> tuple[str, ...]:
     """Return the words of an adapter's answers: the model's own, from another one on."""
-    start = 1 + sum(name.encode()) % (len(WORDS) - 1)
-    return WORDS[start:] + WORDS[:start]
+    start = 1 + sum(name.encode()) % (len(ANSWER_WORDS) - 1)
+    return ANSWER_WORDS[start:] + ANSWER_WORDS[:start]
 
 
 def generate(engine: Process, request: Request) -> Iterator[Token]:
     """Yield the tokens on a fixed schedule: a late token does not delay the next. Raises Aborted, Broken."""
-    arrived_s, reason, made = time.monotonic(), "abort", 0
-    words = GARBLED if engine.garbled else request.words or (DAMAGED if engine.damaged else WORDS)
+    arrived_s, reason, generated = time.monotonic(), "abort", 0
+    words = GARBLED_WORDS if engine.garbled else request.words or (DAMAGED_WORDS if engine.damaged else ANSWER_WORDS)
     try:
-        with _turn(engine, request):
+        with _hold_slot(engine, request):
             cached = engine.cache.take(request.prompt)
-            engine.counters.computed(len(request.prompt), cached)
-            last_s, due_s = arrived_s, _prefill(engine, request, len(request.prompt) - cached)
-            held, left = "", 0
+            engine.counters.add_prompt(len(request.prompt), cached)
+            last_s, due_s = arrived_s, _compute_prompt(engine, request, len(request.prompt) - cached)
+            pending, step_tokens = "", 0
             for n, word in zip(range(1, request.tokens + 1), itertools.cycle(words), strict=False):
-                if not left:
-                    due_s = _step_due(engine, request, due_s, first=n == 1)
-                    left = engine.counters.step() if n > 1 else 1
-                last_s, streams = _counted(engine, n, arrived_s, last_s)
-                made, left, held = n, left - 1, held + word
-                if left and not request.compared and n not in (request.tokens, request.thought):
+                if not step_tokens:
+                    due_s = _wait_for_step(engine, request, due_s, first=n == 1)
+                    step_tokens = engine.counters.step() if n > 1 else 1
+                last_s, streams = _count_token(engine, n, arrived_s, last_s)
+                generated, step_tokens, pending = n, step_tokens - 1, pending + word
+                if step_tokens and not request.compared and n not in (request.tokens, request.thought):
                     continue  # a step's tokens come in one piece
-                yield Token("reasoning" if n <= request.thought else "content", held, n, _ended(request, n))
-                held = ""
-                if not left and not (request.compared and engine.instant):
-                    rate = _rate(engine, len(request.prompt))
-                    due_s = max(due_s + 1 / rate / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
+                yield Token("reasoning" if n <= request.thought else "content", pending, n, _finish_reason(request, n))
+                pending = ""
+                if not step_tokens and not (request.compared and engine.instant):
+                    rate = _step_rate(engine, len(request.prompt))
+                    due_s = max(due_s + 1 / rate / SHARED_RATE ** min(streams - 1, 6), time.monotonic() - 0.5)
             reason = request.reason
     finally:
-        engine.counters.ended(reason, made, time.monotonic() - arrived_s)
+        engine.counters.ended(reason, generated, time.monotonic() - arrived_s)
 
 
-def _rate(engine: Process, depth: int) -> float:
+def _step_rate(engine: Process, prompt_tokens: int) -> float:
     """Return the steps per second of one stream behind a prompt of this many tokens."""
-    shallow = engine.fault() == "slow-at-depth" and depth >= DEEP
-    return engine.tok_per_s * engine.counters.gain * (AT_DEPTH if shallow else 1)
+    is_slowed = engine.fault() == "slow-at-depth" and prompt_tokens >= DEEP_PROMPT_TOKENS
+    return engine.tok_per_s * engine.counters.gain * (DEEP_RATE if is_slowed else 1)
 
 
-def _step_due(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
+def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
     """Wait for a step. Return its time: a prompt that is computed meanwhile delays it."""
-    _until(engine, request, due_s)
+    _wait_until(engine, request, due_s)
     if not first and (late_s := engine.steps.after(due_s)) > due_s:
-        _until(engine, request, late_s)
+        _wait_until(engine, request, late_s)
         return late_s
     return due_s
 
 
-def _ended(request: Request, tokens: int) -> str | None:
+def _finish_reason(request: Request, tokens: int) -> str | None:
     """Return the finish reason of a request with this many tokens, or None while it continues."""
     return request.reason if tokens == request.tokens else None
 
 
-def _prefill(engine: Process, request: Request, tokens: int) -> float:
+def _compute_prompt(engine: Process, request: Request, tokens: int) -> float:
     """Compute a prompt, in chunks if chunked prefill is on. Return the time at which its first token is due."""
     while not engine.steps.turn.acquire(timeout=POLL_S):
         _check_stop(engine, request)
     try:
         now_s, limits = time.monotonic(), engine.limits
         while tokens > 0:
-            piece = min(limits.budget, tokens) if limits.chunked_prefill else tokens
-            engine.steps.now = (now_s, now_s + piece / PREFILL_TOK_PER_S)
-            now_s, tokens = engine.steps.now[1], tokens - piece
-            _until(engine, request, now_s)
+            chunk = min(limits.budget, tokens) if limits.chunked_prefill else tokens
+            engine.steps.now = (now_s, now_s + chunk / PREFILL_TOK_PER_S)
+            now_s, tokens = engine.steps.now[1], tokens - chunk
+            _wait_until(engine, request, now_s)
         return now_s + PREFILL_S
     finally:
         engine.steps.turn.release()
 
 
 @contextmanager
-def _turn(engine: Process, request: Request) -> Iterator[None]:
+def _hold_slot(engine: Process, request: Request) -> Iterator[None]:
     """Wait for a free slot."""
-    metrics, held = engine.counters, len(request.prompt) + request.tokens
+    metrics, tokens = engine.counters, len(request.prompt) + request.tokens
     while engine.fault() == "wedge":  # a stopped engine core takes no request, so that its front end counts none
         _check_stop(engine, request)
         time.sleep(POLL_S)
     with metrics.mutex:
         metrics.waiting += 1
     try:
-        while not _enters(engine, held):
+        while not _take_slot(engine, tokens):
             _check_stop(engine, request)
             time.sleep(POLL_S)
     finally:
@@ -181,19 +181,19 @@ def _turn(engine: Process, request: Request) -> Iterator[None]:
     finally:
         with metrics.mutex:
             metrics.running -= 1
-            metrics.held_tokens -= held
+            metrics.held_tokens -= tokens
 
 
-def _enters(engine: Process, held: int) -> bool:
+def _take_slot(engine: Process, tokens: int) -> bool:
     with engine.counters.mutex:
         if engine.counters.running >= engine.limits.max_num_seqs:
             return False
         engine.counters.running += 1
-        engine.counters.held_tokens += held
+        engine.counters.held_tokens += tokens
         return True
 
 
-def _until(engine: Process, request: Request, due_s: float) -> None:
+def _wait_until(engine: Process, request: Request, due_s: float) -> None:
     """Wait for a token's time, which never comes in a wedged engine."""
     _check_stop(engine, request)
     while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
@@ -204,13 +204,13 @@ def _until(engine: Process, request: Request, due_s: float) -> None:
 
 
 def _check_stop(engine: Process, request: Request) -> None:
-    if engine.alone:
-        raise Broken
+    if engine.peer_lost:
+        raise GroupBroken
     if engine.stopped.is_set() or request.gone():
         raise Aborted
 
 
-def _counted(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
+def _count_token(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
     """Count a token. Return its time and the number of streams."""
     now_s = time.monotonic()
     engine.counters.token(n, now_s - (arrived_s if n == 1 else last_s))
@@ -231,11 +231,11 @@ class PromptCache:
     def take(self, prompt: Sequence[int]) -> int:
         """Return the number of leading tokens that are cached. At least one token is always computed again."""
         with self._mutex:
-            found = max((_shared(prompt, other) for other in self._seen), default=0)
+            cached = max((_shared_prefix(prompt, other) for other in self._seen), default=0)
             self._seen.append(prompt)
-        return max(0, min(found, len(prompt) - 1))
+        return max(0, min(cached, len(prompt) - 1))
 
 
-def _shared(prompt: Sequence[int], other: Sequence[int]) -> int:
-    differ = (n for n, (mine, yours) in enumerate(zip(prompt, other, strict=False)) if mine != yours)
-    return next(differ, min(len(prompt), len(other)))
+def _shared_prefix(prompt: Sequence[int], other: Sequence[int]) -> int:
+    differing = (n for n, (mine, yours) in enumerate(zip(prompt, other, strict=False)) if mine != yours)
+    return next(differing, min(len(prompt), len(other)))

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparkwright.sandbox.memory import LEAK, LINGER_S, OVERSHOOT, TOTAL, Pool
+from sparkwright.sandbox.memory import LEAK_BYTES_PER_S, LINGER_S, OVERSHOOT_BYTES_PER_S, TOTAL_BYTES, MemoryPool
 from sparkwright.sandbox.web import Handler, Server
 from sparkwright.units import GIB
 
-REASONS = ("stop", "length", "abort", "error", "repetition")
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class Counters:
@@ -41,9 +41,9 @@ class Counters:
         self.prompt = self.computed_tokens = self.cached_tokens = 0
         self.steps = self.decoded = self.generated = 0
         self.seconds = 0.0
-        self.finished = dict.fromkeys(REASONS, 0)
+        self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
-    def computed(self, tokens: int, cached: int) -> None:
+    def add_prompt(self, tokens: int, cached: int) -> None:
         """Count the prompt of a request.
 
         Args:
@@ -92,10 +92,10 @@ class Counters:
             self.seconds += seconds
 
 
-CHARS = 4
-MOST_CHARS = 17  # maximum characters of a token, for the real engine's bound on a prompt's characters
-VOCABULARY = 151_643
-START, END = VOCABULARY + 1, VOCABULARY + 2  # around a message
+CHARS_PER_TOKEN = 4
+MAX_CHARS_PER_TOKEN = 17  # maximum characters of a token, for the real engine's bound on a prompt's characters
+VOCABULARY_SIZE = 151_643
+MESSAGE_START, MESSAGE_END = VOCABULARY_SIZE + 1, VOCABULARY_SIZE + 2  # around a message
 
 
 class Tokenizer:
@@ -108,7 +108,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text."""
         with self._mutex:
-            return [self._id(text[start : start + CHARS]) for start in range(0, len(text), CHARS)]
+            return [self._id(text[start : start + CHARS_PER_TOKEN]) for start in range(0, len(text), CHARS_PER_TOKEN)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
@@ -117,43 +117,43 @@ class Tokenizer:
 
     def chat(self, messages: Sequence[Any]) -> list[int]:
         """Return the ids of a conversation in the chat template's form, up to the assistant's turn."""
-        found: list[int] = []
+        ids: list[int] = []
         for message in messages:
             role, content = (
                 (message.get("role", ""), message.get("content", "")) if isinstance(message, dict) else ("", message)
             )
             calls = json.dumps(message["tool_calls"]) if isinstance(message, dict) and message.get("tool_calls") else ""
-            found += [START, *self.encode(str(role)), *self.encode(_plain(content) + calls), END]
-        return [*found, START, *self.encode("assistant")]
+            ids += [MESSAGE_START, *self.encode(str(role)), *self.encode(_content_text(content) + calls), MESSAGE_END]
+        return [*ids, MESSAGE_START, *self.encode("assistant")]
 
     def _id(self, piece: str) -> int:
-        wanted = zlib.crc32(piece.encode()) % VOCABULARY
-        while self._texts.setdefault(wanted, piece) != piece:
-            wanted = (wanted + 1) % VOCABULARY
-            if len(self._texts) >= VOCABULARY:
+        token_id = zlib.crc32(piece.encode()) % VOCABULARY_SIZE
+        while self._texts.setdefault(token_id, piece) != piece:
+            token_id = (token_id + 1) % VOCABULARY_SIZE
+            if len(self._texts) >= VOCABULARY_SIZE:
                 break
-        return wanted
+        return token_id
 
 
-def _plain(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "<picture>")) for part in content if isinstance(part, dict))
     return str(content or "")
 
 
-FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
-SLOW = 5.7
-ON_CPU = 2.9  # rate on a Spark's twenty cores
+GPU_TOK_PER_S = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
+SLOW_TOK_PER_S = 5.7
+CPU_TOK_PER_S = 2.9  # rate on a Spark's twenty cores
 #: memory that an engine takes on the host's side, on top of its share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
-HOST_SIDE = int(5.5 * GIB)
+HOST_SIDE_BYTES = int(5.5 * GIB)
 #: memory that a cold start takes temporarily beyond that
-COMPILE_PEAK = 2 * GIB
-KILLED, TERMINATED = 137, 143
+COMPILE_PEAK_BYTES = 2 * GIB
+SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
 #: faults in which a start, or another program during it, takes all of the memory
-OTHERS = "other-program"
-GROWS_AT_START = ("overshoot", OTHERS, "unkillable")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+OTHER_PROGRAM = "other-program"
+GROWING_FAULTS = ("overshoot", OTHER_PROGRAM, "unkillable")
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 class Limits(Protocol):
@@ -209,7 +209,7 @@ class Process(ABC):
         folder_of: Callable[[str], Path],
         listen: tuple[str, int] | None,
         on_host: bool = False,
-        pool: Pool | None = None,
+        pool: MemoryPool | None = None,
         holder: str = "",
         fault: Callable[[], str] = lambda: "",
         on_gpu: Callable[[int], None] = lambda size_bytes: None,
@@ -252,7 +252,7 @@ class Process(ABC):
         return self._instant and not self.fault()
 
     @property
-    def alone(self) -> bool:
+    def peer_lost(self) -> bool:
         """True if a member of its group is gone, so that it can't compute anything."""
         return False
 
@@ -260,8 +260,8 @@ class Process(ABC):
     def tok_per_s(self) -> float:
         """The decode rate of one stream, tok/s."""
         if self.device == "cpu":
-            return ON_CPU
-        return SLOW if self.stale or self.fault() in ("slow", "power") else FAST
+            return CPU_TOK_PER_S
+        return SLOW_TOK_PER_S if self.stale or self.fault() in ("slow", "power") else GPU_TOK_PER_S
 
     @property
     def stale(self) -> bool:
@@ -288,28 +288,28 @@ class Process(ABC):
         """Start and serve as the engine does. Return the exit code."""
 
     @abstractmethod
-    def stopping(self) -> Sequence[str]:
+    def stop_log(self) -> Sequence[str]:
         """Return the last log lines after a request to stop."""
 
     @abstractmethod
-    def dying(self) -> Sequence[str]:
+    def exit_log(self) -> Sequence[str]:
         """Return the last log lines of an end by itself with exit code 0."""
 
     @abstractmethod
-    def crashing(self) -> Sequence[str]:
+    def crash_log(self) -> Sequence[str]:
         """Return the last log lines of an end by itself with `crash_code`."""
 
     def stop(self) -> None:
         """Stop gracefully, as on SIGTERM."""
         if not self.stopped.is_set() and self.fault() != "stubborn" and not self._stuck:
-            self.last_words(self.stopping(), 0)
+            self.write_last_lines(self.stop_log(), 0)
             self.stopped.set()
 
     def kill(self, *, power_off: bool = False) -> None:
         """End as on SIGKILL, without last log lines. A process that is stuck in the driver ends only with its host."""
         if self._stuck and not power_off:
             return
-        self._code = KILLED
+        self._code = SIGKILL_EXIT_CODE
         self.stopped.set()
 
     def die(self) -> None:
@@ -317,22 +317,22 @@ class Process(ABC):
         if self.dead:
             return
         self.dead = True
-        self.last_words(self.dying(), 0)
+        self.write_last_lines(self.exit_log(), 0)
         threading.Timer(0.1, self.stopped.set).start()
 
     def crash(self) -> None:
         """Exit as on an error of its own."""
-        self._code = self.last_words(self.crashing(), self.crash_code)
+        self._code = self.write_last_lines(self.crash_log(), self.crash_code)
         self.stopped.set()
 
     def bind(self, host: str, port: int) -> Server:
         """Bind its port, which refuses connections until the server is started. Raises OSError."""
-        at = self._listen or (host, port)
+        address = self._listen or (host, port)
         if self._listen and self._on_host:
-            at = (self._listen[0], port)
-        elif self._listen and host in LOOPBACK:
-            at = (self._listen[0], 0)  # its container's own loopback: the published port leads elsewhere
-        self._server = Server(at[1], self._api, self, host=at[0])
+            address = (self._listen[0], port)
+        elif self._listen and host in LOOPBACK_HOSTS:
+            address = (self._listen[0], 0)  # its container's own loopback: the published port leads elsewhere
+        self._server = Server(address[1], self._api, self, host=address[0])
         return self._server
 
     def take_memory(self, size_bytes: int) -> bool:
@@ -342,13 +342,13 @@ class Process(ABC):
         while not self._pool.claim(self._holder, size_bytes):
             if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for the memory of its previous run
                 return False
-        if self.fault() in GROWS_AT_START:
+        if self.fault() in GROWING_FAULTS:
             self._stuck = self.fault() == "unkillable"
-            holder = f"beside {self._holder}" if self.fault() == OTHERS else self._holder
+            holder = f"beside {self._holder}" if self.fault() == OTHER_PROGRAM else self._holder
             threading.Thread(target=self._grow, args=(holder,), daemon=True).start()
         return True
 
-    def take_more(self, size_bytes: int) -> None:
+    def adjust_memory(self, size_bytes: int) -> None:
         """Take this much more memory without a check; a negative size releases some."""
         if self._pool is not None:
             self._pool.add(self._holder, size_bytes)
@@ -356,22 +356,22 @@ class Process(ABC):
     def _grow(self, holder: str) -> None:
         """Take the rest of the memory during the start, as this or another program, until the process ends."""
         assert self._pool is not None
-        self._pool.grow(holder, OVERSHOOT, self.stopped)
+        self._pool.grow(holder, OVERSHOOT_BYTES_PER_S, self.stopped)
         self._pool.release(holder, after_s=LINGER_S)
 
     @property
     def free_bytes(self) -> int:
         """Return the bytes of memory that it can still claim."""
-        return self._pool.available if self._pool else TOTAL
+        return self._pool.available if self._pool else TOTAL_BYTES
 
-    def hold_gpu(self, size_bytes: int) -> None:
+    def set_gpu_memory(self, size_bytes: int) -> None:
         """Set the GPU memory that it holds."""
         if self.device == "cuda":
             self._on_gpu(size_bytes)
 
-    def held_back(self) -> bool:
+    def wait_while_held(self) -> bool:
         """Wait while the start is slow. Return True if it was stopped meanwhile."""
-        while self.fault() in ("slow-start", *GROWS_AT_START) and not self.stopped.wait(POLL_S):
+        while self.fault() in ("slow-start", *GROWING_FAULTS) and not self.stopped.wait(POLL_S):
             pass
         return self.stopped.is_set()
 
@@ -379,21 +379,21 @@ class Process(ABC):
         """Write a line of the access log."""
         self.log(line)
 
-    def until_stopped(self) -> int:
+    def serve_until_stopped(self) -> int:
         """Serve until it is stopped. Return the exit code."""
         while not self.stopped.wait(LEAK_POLL_S):
             if self.fault() == "leak" and self._pool is not None:
-                self._pool.add(self._holder, int(LEAK * LEAK_POLL_S))
+                self._pool.add(self._holder, int(LEAK_BYTES_PER_S * LEAK_POLL_S))
         return self._code
 
-    def say(self, lines: Iterable[tuple[float, str]]) -> None:
+    def write_log(self, lines: Iterable[tuple[float, str]]) -> None:
         """Write log lines, each after its delay in seconds."""
         for wait_s, line in lines:
             if wait_s and not self._instant and self.stopped.wait(wait_s):
                 return
             self.log(line)
 
-    def last_words(self, lines: Iterable[str], code: int) -> int:
+    def write_last_lines(self, lines: Iterable[str], code: int) -> int:
         """Write log lines at once. Return the code."""
         for line in lines:
             self.log(line)

@@ -13,14 +13,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from sparkwright.sandbox.serving.api import PROMETHEUS, THOUGHT_TOKENS, ChatAnswer, ModelApi, candidates, text_of
+from sparkwright.sandbox.serving.api import (
+    PROMETHEUS,
+    THINKING_TOKENS,
+    ChatAnswer,
+    ModelApi,
+    join_tokens,
+    token_logprobs,
+)
 from sparkwright.sandbox.serving.generation import Token
 from sparkwright.sandbox.serving.process import POLL_S
-from sparkwright.sandbox.serving.request_content import Requested, called, requested, spoken, tool_call
+from sparkwright.sandbox.serving.request_content import (
+    AnswerSpec,
+    requested_answer,
+    requested_call,
+    text_answer,
+    tool_call_answer,
+)
 from sparkwright.sandbox.sglang.server import SglangServer
 
 #: paths that begin with these are answered without the key
-OPEN = ("/health", "/ready", "/metrics")
+PUBLIC_PATHS = ("/health", "/ready", "/metrics")
 MULTIMODAL = "ForConditionalGeneration"
 
 
@@ -35,7 +48,7 @@ class SglangApi(ModelApi):
 
     def route(self) -> None:
         path = "/" + "/".join(self.parts)
-        if not path.startswith(OPEN) and not self.allowed(self.engine.config.keys):
+        if not path.startswith(PUBLIC_PATHS) and not self.is_authorized(self.engine.config.keys):
             self.send(401, {"error": "Unauthorized"})
             return
         match self.command, path:
@@ -66,7 +79,7 @@ class SglangApi(ModelApi):
                 engine.status = "unhealthy"
                 return 503
         engine.stopped.wait(engine.probe_s)
-        engine.counters.computed(1, 0)
+        engine.counters.add_prompt(1, 0)
         engine.status = "up"
         return 200
 
@@ -94,75 +107,79 @@ class SglangApi(ModelApi):
 
     def _model_info(self) -> dict[str, Any]:
         config = self.engine.config
-        about = {"model_path": config.model, "served_model_name": config.name, "is_generation": True}
-        return {**about, "weight_version": "default", "architectures": [config.architecture]}
+        info = {"model_path": config.model, "served_model_name": config.name, "is_generation": True}
+        return {**info, "weight_version": "default", "architectures": [config.architecture]}
 
     def _chat(self) -> None:
         engine, body = self.engine, self.body()
-        wrong = self._wrong(body)
-        if wrong:
-            self.send(400, error(wrong))
+        reason = self._refusal_reason(body)
+        if reason:
+            self.send(400, error_body(reason))
             return
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
             raise ConnectionResetError
-        prompt, most, wanted = engine.tokenizer.chat(body["messages"]), _most(body), self._requested(body)
-        thought = THOUGHT_TOKENS * self._thinks(body)
-        room = engine.config.context - len(prompt)
-        request = self.text_request(body, prompt, room, wanted, most=most, thought=thought)
+        prompt, max_tokens, spec = engine.tokenizer.chat(body["messages"]), _max_tokens(body), self._requested(body)
+        thinking_tokens = THINKING_TOKENS * self._thinks(body)
+        token_limit = engine.config.context - len(prompt)
+        request = self.text_request(
+            body, prompt, token_limit, spec, max_tokens=max_tokens, thinking_tokens=thinking_tokens
+        )
         answer = SglangAnswer(str(body.get("model") or "default"), len(prompt), body)
-        self.write(answer, request, wanted, streamed=bool(body.get("stream")))
+        self.write(answer, request, spec, streamed=bool(body.get("stream")))
 
-    def _requested(self, body: Mapping[str, Any]) -> Requested:
+    def _requested(self, body: Mapping[str, Any]) -> AnswerSpec:
         """Return the answer that a chat request calls for."""
         config = self.engine.config
-        if (call := called(body)) is not None:
+        if (call := requested_call(body)) is not None:
             if config.asked["tool_call_parser"]:
-                return tool_call(*call, id=f"call_{secrets.token_hex(12)}", index=0)
+                return tool_call_answer(*call, id=f"call_{secrets.token_hex(12)}", index=0)
             text = json.dumps(dict(zip(("name", "arguments"), call, strict=True)))
-            return spoken(f"<tool_call>\n{text}\n</tool_call>")
+            return text_answer(f"<tool_call>\n{text}\n</tool_call>")
         thinks = bool(config.asked["reasoning_parser"])
-        found = requested(body, sees=config.architecture.endswith(MULTIMODAL), thinks=thinks)
-        return replace(found, adapter=self._adapter(body))
+        spec = requested_answer(body, sees=config.architecture.endswith(MULTIMODAL), thinks=thinks)
+        return replace(spec, adapter=self._adapter(body))
 
     @staticmethod
     def _adapter(body: Mapping[str, Any]) -> str:
         """Return the adapter that a request names after a colon; empty for none, and for an adapter's name alone."""
         return str(body.get("model") or "").partition(":")[2]
 
-    def _wrong(self, body: Any) -> str:
+    def _refusal_reason(self, body: Any) -> str:
         """Return the reason to refuse a request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:
             return "Messages cannot be empty."
-        if (named := self._adapter(body)) and named not in self.engine.config.adapters:
+        if (adapter := self._adapter(body)) and adapter not in self.engine.config.adapters:
             loaded = list(self.engine.config.adapters)
-            return f"Got LoRA adapter that has never been loaded: {named}\nAll loaded adapters: dict_keys({loaded})."
-        prompt_tokens, room = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
-        if prompt_tokens >= room:
-            return f"The input ({prompt_tokens} tokens) is longer than the model's context length ({room} tokens)."
-        most = _most(body) or 0
-        if most + prompt_tokens <= room:
+            return f"Got LoRA adapter that has never been loaded: {adapter}\nAll loaded adapters: dict_keys({loaded})."
+        prompt_tokens, token_limit = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
+        if prompt_tokens >= token_limit:
+            return (
+                f"The input ({prompt_tokens} tokens) is longer than the model's context length ({token_limit} tokens)."
+            )
+        max_tokens = _max_tokens(body) or 0
+        if max_tokens + prompt_tokens <= token_limit:
             return ""
-        total = f"Requested token count exceeds the model's maximum context length of {room} tokens."
-        parts = f"{prompt_tokens} tokens from the input messages and {most} tokens for the completion"
-        return f"{total} You requested a total of {most + prompt_tokens} tokens: {parts}."
+        total = f"Requested token count exceeds the model's maximum context length of {token_limit} tokens."
+        parts = f"{prompt_tokens} tokens from the input messages and {max_tokens} tokens for the completion"
+        return f"{total} You requested a total of {max_tokens + prompt_tokens} tokens: {parts}."
 
     def _thinks(self, body: dict[str, Any]) -> bool:
         """Return True if the answer begins with reasoning in a field of its own."""
         arguments = self.engine.config.asked
-        usual = (arguments["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
-        wanted = (body.get("chat_template_kwargs") or {}).get("enable_thinking", usual)
-        return bool(arguments["reasoning_parser"]) and bool(wanted)
+        default = (arguments["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
+        is_enabled = (body.get("chat_template_kwargs") or {}).get("enable_thinking", default)
+        return bool(arguments["reasoning_parser"]) and bool(is_enabled)
 
 
-def _most(body: dict[str, Any]) -> int | None:
-    found = body.get("max_completion_tokens") or body.get("max_tokens")
-    return found if isinstance(found, int) and found > 0 else None
+def _max_tokens(body: dict[str, Any]) -> int | None:
+    max_tokens = body.get("max_completion_tokens") or body.get("max_tokens")
+    return max_tokens if isinstance(max_tokens, int) and max_tokens > 0 else None
 
 
-def error(message: str, kind: str = "BadRequestError", status: int = 400) -> dict[str, Any]:
+def error_body(message: str, kind: str = "BadRequestError", status: int = 400) -> dict[str, Any]:
     """Return the body of an error."""
     return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
@@ -177,20 +194,20 @@ class SglangAnswer(ChatAnswer):
     of_choice: ClassVar[Mapping[str, Any]] = {"logprobs": None, "matched_stop": None}
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        found = {**super().complete(tokens, calls), "metadata": {"weight_version": "default"}}
+        answer = {**super().complete(tokens, calls), "metadata": {"weight_version": "default"}}
         if self.body.get("logprobs") is True:
             top = int(self.body.get("top_logprobs") or 0)
-            found["choices"][0]["logprobs"] = {"content": [candidates(token.text, top) for token in tokens]}
-        return found
+            answer["choices"][0]["logprobs"] = {"content": [token_logprobs(token.text, top) for token in tokens]}
+        return answer
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        content, thought = (text_of(tokens, kind) or None for kind in ("content", "reasoning"))
+        content, thought = (join_tokens(tokens, kind) or None for kind in ("content", "reasoning"))
         texts = {"content": None if calls else content, self.reasoning: thought}
         return {"role": "assistant", **texts, "tool_calls": calls or None}
 
     def usage(self, tokens: int) -> dict[str, Any]:
         return {**super().usage(tokens), "prompt_tokens_details": None, "reasoning_tokens": 0}
 
-    def beside(self, tokens: int) -> dict[str, Any]:
+    def extra_fields(self, tokens: int) -> dict[str, Any]:
         each = (self.body.get("stream_options") or {}).get("continuous_usage_stats")
         return {"usage": self.usage(tokens)} if each else {}

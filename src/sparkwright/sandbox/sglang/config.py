@@ -15,22 +15,22 @@ from typing import Any, NoReturn
 
 from sparkwright.engines.option_table import Option
 from sparkwright.engines.sglang import flags
-from sparkwright.engines.sglang.http import PAGE, PORT
-from sparkwright.sandbox.memory import TOTAL
+from sparkwright.engines.sglang.http import PAGE_TOKENS, PORT
+from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.trust import bounds
 
 #: on 90 to 160 GB
-USUAL_CHUNK = 8192
+DEFAULT_CHUNK_TOKENS = 8192
 PREFILL_TOKENS = 16384
 #: memory that is kept free in addition to weights and KV cache if no share is given, MiB
-RESERVED = 8192 * 1.5 + 512 + 128
+RESERVED_MIB = 8192 * 1.5 + 512 + 128
 #: the simulated hub's files have a thousandth of their real size
-SCALE = 1000
+SIZE_SCALE = 1000
 #: bytes of a token's keys and values: 16 layers with attention, 4 heads of 256
-KV_BYTES = 2 * 16 * 4 * 256 * 2
+KV_BYTES_PER_TOKEN = 2 * 16 * 4 * 256 * 2
 #: default number of requests at a time
-MOST_REQUESTS = 2048
-USUAL_BACKEND = "flashinfer"
+DEFAULT_MAX_REQUESTS = 2048
+DEFAULT_BACKEND = "flashinfer"
 TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -79,7 +79,7 @@ class Config:
     @property
     def static_bytes(self) -> int:
         """Size of weights and KV cache together, bytes."""
-        return int(self.share * TOTAL)
+        return int(self.share * TOTAL_BYTES)
 
     @property
     def kv_type(self) -> str:
@@ -90,7 +90,7 @@ class Config:
     @property
     def kv_bytes(self) -> int:
         """Size of one token in the KV cache, bytes."""
-        return KV_BYTES // (2 if "float8" in self.kv_type else 1)
+        return KV_BYTES_PER_TOKEN // (2 if "float8" in self.kv_type else 1)
 
     @property
     def kv_tokens(self) -> int:
@@ -100,17 +100,17 @@ class Config:
     @property
     def max_num_seqs(self) -> int:
         """The maximum number of running requests, limited by the size of the KV cache."""
-        most = self.asked["max_running_requests"] or MOST_REQUESTS
-        return max(1, min(most, self.kv_tokens // 1024))
+        max_requests = self.asked["max_running_requests"] or DEFAULT_MAX_REQUESTS
+        return max(1, min(max_requests, self.kv_tokens // 1024))
 
 
-def config(arguments: Mapping[str, Any], folder: Path) -> Config:
+def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
     """Return the settings. Raises Refused."""
-    held = _read(str(arguments["model_path"]), folder)
-    text = held["text_config"] if isinstance(held.get("text_config"), dict) else held
-    trained = bounds.count_of(text.get("max_position_embeddings")) or 4096
-    chunk = arguments["chunked_prefill_size"] if arguments["chunked_prefill_size"] is not None else USUAL_CHUNK
-    share = arguments["mem_fraction_static"] or round(1 - RESERVED * 2**20 / TOTAL, 3)
+    model_config = _read_model_config(str(arguments["model_path"]), folder)
+    text = model_config["text_config"] if isinstance(model_config.get("text_config"), dict) else model_config
+    trained_context = bounds.count_or_none(text.get("max_position_embeddings")) or 4096
+    chunk = arguments["chunked_prefill_size"] if arguments["chunked_prefill_size"] is not None else DEFAULT_CHUNK_TOKENS
+    share = arguments["mem_fraction_static"] or round(1 - RESERVED_MIB * 2**20 / TOTAL_BYTES, 3)
     resolved = {
         "host": arguments["host"] or "127.0.0.1",
         "port": arguments["port"] or PORT,
@@ -119,80 +119,82 @@ def config(arguments: Mapping[str, Any], folder: Path) -> Config:
         "chunked_prefill_size": chunk,
         "max_prefill_tokens": arguments["max_prefill_tokens"] or PREFILL_TOKENS,
         "kv_cache_dtype": arguments["kv_cache_dtype"] or "auto",
-        "attention_backend": arguments["attention_backend"] or USUAL_BACKEND,
-        "page_size": arguments["page_size"] or PAGE,
+        "attention_backend": arguments["attention_backend"] or DEFAULT_BACKEND,
+        "page_size": arguments["page_size"] or PAGE_TOKENS,
     }
-    quantization = held.get("quantization_config")
+    quantization = model_config.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return Config(
         asked={**arguments, **resolved},
-        architecture=str((held.get("architectures") or ["unknown"])[0]),
+        architecture=str((model_config.get("architectures") or ["unknown"])[0]),
         quantization=str(method or ""),
-        context=_context(arguments["context_length"], trained),
+        context=_context_length(arguments["context_length"], trained_context),
         share=share,
-        weights=_weights(folder),
+        weights=_weight_bytes(folder),
         budget=chunk if chunk > 0 else PREFILL_TOKENS,
         chunked_prefill=chunk > 0,
         backend_asked=arguments["attention_backend"] is not None,
     )
 
 
-def _read(name: str, folder: Path) -> dict[str, Any]:
+def _read_model_config(name: str, folder: Path) -> dict[str, Any]:
     """Return a model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         form = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
-        raise Refused(TRACEBACK, f"huggingface_hub.errors.HFValidationError: {form}: '{name}'.")
+        raise StartError(TRACEBACK, f"huggingface_hub.errors.HFValidationError: {form}: '{name}'.")
     try:
-        return bounds.config_of(path)
+        return bounds.read_config(path)
     except ValueError:
         message = f"OSError: It looks like the config file at '{name}/config.json' is not a valid JSON file."
-        raise Refused(TRACEBACK, message) from None
+        raise StartError(TRACEBACK, message) from None
 
 
-def _context(length: int | None, trained: int) -> int:
-    if length is None or length <= trained:
-        return length or trained
-    longer = f"User-specified context_length ({length}) is greater than the derived context_length ({trained})."
+def _context_length(length: int | None, trained_context: int) -> int:
+    if length is None or length <= trained_context:
+        return length or trained_context
+    longer = f"User-specified context_length ({length}) is greater than the derived context_length ({trained_context})."
     allow = "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
-    raise Refused(TRACEBACK, f"ValueError: Warning: {longer} This may lead to incorrect model outputs. {allow}")
+    raise StartError(TRACEBACK, f"ValueError: Warning: {longer} This may lead to incorrect model outputs. {allow}")
 
 
-def _weights(folder: Path) -> int:
+def _weight_bytes(folder: Path) -> int:
     """Return the size of the shards. Raises Refused if a shard of the index is missing or incomplete."""
     index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     if index.is_file():
-        named = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]
-        files = [folder / item for item in sorted(set(named.values()))]
+        weight_map = bounds.parse_json(
+            bounds.read_bytes(index, bounds.MAX_INDEX_BYTES), max_bytes=bounds.MAX_INDEX_BYTES
+        )["weight_map"]
+        files = [folder / item for item in sorted(set(weight_map.values()))]
     for file in files:
         if not file.is_file():
-            raise Refused(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{file}'")
+            raise StartError(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{file}'")
     if len(sizes := {file.stat().st_size for file in files}) > 1:
         header = "Error while deserializing header: incomplete metadata, file not fully covered"
-        raise Refused(TRACEBACK, f"safetensors_rust.SafetensorError: {header} ({min(sizes)} bytes)")
-    return sum(file.stat().st_size for file in files) * SCALE
+        raise StartError(TRACEBACK, f"safetensors_rust.SafetensorError: {header} ({min(sizes)} bytes)")
+    return sum(file.stat().st_size for file in files) * SIZE_SCALE
 
 
-def refuse_adapters(made: Config, folder_of: Callable[[str], Path]) -> None:
+def check_adapters(config: Config, folder_of: Callable[[str], Path]) -> None:
     """Raise Refused for an adapter that the real server does not load. Source: lora/lora_manager.py of 0.5.23."""
-    most = made.asked["max_lora_rank"]
-    for name, path in made.adapters.items():
+    max_rank = config.asked["max_lora_rank"]
+    for name, path in config.adapters.items():
         try:
-            rank = bounds.count_of(bounds.config_of(folder_of(path) / "adapter_config.json").get("r")) or 0
+            rank = bounds.count_or_none(bounds.read_config(folder_of(path) / "adapter_config.json").get("r")) or 0
         except (OSError, ValueError):
-            raise Refused(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'") from None
-        if most and rank > most:
+            raise StartError(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'") from None
+        if max_rank and rank > max_rank:
             pool = "is incompatible with the current LoRA memory pool configuration."
-            raise Refused(TRACEBACK, f"ValueError: LoRA adapter {name} with rank {rank} {pool}")
+            raise StartError(TRACEBACK, f"ValueError: LoRA adapter {name} with rank {rank} {pool}")
 
 
 PROGRAM = "sglang serve"
 #: width of the help, about that of a container's log
-COLUMNS = 100
+HELP_WIDTH = 100
 NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
 
 
-class Refused(Exception):
+class StartError(Exception):
     """The server exits with these log lines and this exit code."""
 
     def __init__(self, *lines: str, code: int = 1) -> None:
@@ -203,42 +205,42 @@ class Refused(Exception):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Refused(*self.format_usage().splitlines(), f"{self.prog}: error: {message}", code=2)
+        raise StartError(*self.format_usage().splitlines(), f"{self.prog}: error: {message}", code=2)
 
 
 def human_readable_int(value: str) -> int:
     """Parse 128, 128k or 128Ki. The parser names this function in its error, as the real one does."""
-    found = flags.number(value)
-    if found is None:
+    number = flags.parse_integer(value)
+    if number is None:
         raise ValueError(value)
-    return found
+    return number
 
 
-def arguments_parsed(words: Sequence[str]) -> dict[str, Any]:
+def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
     """Return all arguments by name with underscores; None for those not given. Raises Refused."""
     words = list(words)
     if words and not words[0].startswith("-"):
         words[:1] = ["--model-path", words[0]]
     if not any(word.partition("=")[0] in ("--model-path", "--model") for word in words):
-        raise Refused("Traceback (most recent call last):", NO_MODEL)
-    return vars(_parser().parse_args(words))
+        raise StartError("Traceback (most recent call last):", NO_MODEL)
+    return vars(_build_parser().parse_args(words))
 
 
 def help_text() -> str:
     """Return the output of `sglang serve --help`: a general part, then options for language models and for diffusion models."""
     general = "Usage: sglang serve <model-name-or-path> [additional-arguments]\n\n--- Help for Standard Language Model Server ---"
-    return f"{general}\n{_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
+    return f"{general}\n{_build_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
 
 
 @functools.lru_cache(maxsize=1)
-def _parser() -> _Parser:
-    made = _Parser(prog=PROGRAM, formatter_class=functools.partial(argparse.HelpFormatter, width=COLUMNS))
+def _build_parser() -> _Parser:
+    parser = _Parser(prog=PROGRAM, formatter_class=functools.partial(argparse.HelpFormatter, width=HELP_WIDTH))
     for name, option in flags.TABLE.newest.items():
-        made.add_argument(*option.words, dest=name.replace("-", "_"), **_takes(option))
-    return made
+        parser.add_argument(*option.words, dest=name.replace("-", "_"), **_argument_options(option))
+    return parser
 
 
-def _takes(option: Option) -> dict[str, Any]:
+def _argument_options(option: Option) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for an option."""
     kind = option.kind
     if kind == "switch":
@@ -246,6 +248,6 @@ def _takes(option: Option) -> dict[str, Any]:
     if kind == "both":
         return {"action": argparse.BooleanOptionalAction}
     types = {"int": int, "float": float, "size": human_readable_int, "json": json.loads}
-    more: dict[str, Any] = {"nargs": "+"} if kind == "list" else {}
-    more |= {"choices": option.choices} if option.choices else {}
-    return {"type": types.get(kind, str), **more}
+    extra: dict[str, Any] = {"nargs": "+"} if kind == "list" else {}
+    extra |= {"choices": option.choices} if option.choices else {}
+    return {"type": types.get(kind, str), **extra}

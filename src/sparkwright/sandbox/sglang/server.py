@@ -10,9 +10,9 @@ from typing import Literal
 
 from sparkwright.sandbox.serving.api import metrics_page
 from sparkwright.sandbox.serving.generation import PromptCache
-from sparkwright.sandbox.serving.process import HOST_SIDE, Counters, Process
+from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES, Counters, Process
 from sparkwright.sandbox.sglang import start_log
-from sparkwright.sandbox.sglang.config import Config, Refused, arguments_parsed, config, refuse_adapters
+from sparkwright.sandbox.sglang.config import Config, StartError, build_config, check_adapters, parse_arguments
 
 
 class SglangCounters(Counters):
@@ -25,10 +25,10 @@ class SglangCounters(Counters):
 
     at_end = True
 
-    def __init__(self, model: str, room: int) -> None:
+    def __init__(self, model: str, cache_tokens: int) -> None:
         super().__init__()
         self._model = model
-        self._room = max(1, room)
+        self._room = max(1, cache_tokens)
 
     @property
     def usage(self) -> float:
@@ -58,13 +58,13 @@ class SglangCounters(Counters):
 
 
 #: seconds that /health waits for a token; and in an instant sandbox
-HEALTH_S, SOON_S = 20.0, 0.3
+HEALTH_S, INSTANT_HEALTH_S = 20.0, 0.3
 #: interval at which /health checks for its token, seconds
 PROBE_S = 1.0
 
 
 #: number of the last prompts in the radix cache
-PROMPTS = 256
+MAX_CACHED_PROMPTS = 256
 
 
 class SglangServer(Process):
@@ -84,7 +84,7 @@ class SglangServer(Process):
     @property
     def health_s(self) -> float:
         """Seconds that /health waits for a token."""
-        return SOON_S if self._instant else HEALTH_S
+        return INSTANT_HEALTH_S if self._instant else HEALTH_S
 
     @property
     def probe_s(self) -> float:
@@ -93,50 +93,52 @@ class SglangServer(Process):
 
     def serve(self) -> int:
         try:
-            return self._started()
-        except Refused as refused:
-            return self.last_words(refused.lines, refused.code)
+            return self._start_and_serve()
+        except StartError as refused:
+            return self.write_last_lines(refused.lines, refused.code)
         except OSError as error:
-            at = f"('{self.config.asked['host']}', {self.config.asked['port']})"
-            taken = f"error while attempting to bind on address {at}: [errno {error.errno}] address already in use"
-            return self.last_words([f"ERROR:    [Errno {error.errno}] {taken}"], 1)
+            address = f"('{self.config.asked['host']}', {self.config.asked['port']})"
+            reason = (
+                f"error while attempting to bind on address {address}: [errno {error.errno}] address already in use"
+            )
+            return self.write_last_lines([f"ERROR:    [Errno {error.errno}] {reason}"], 1)
 
-    def stopping(self) -> Sequence[str]:
-        left = start_log.GRACEFUL.format(self.counters.running if self.status != "starting" else 0)
-        return [start_log.stamped(start_log.SIGTERM), start_log.stamped(left)]
+    def stop_log(self) -> Sequence[str]:
+        requests_left = start_log.GRACEFUL.format(self.counters.running if self.status != "starting" else 0)
+        return [start_log.stamp_line(start_log.SIGTERM), start_log.stamp_line(requests_left)]
 
-    def dying(self) -> Sequence[str]:
-        return start_log.scheduler_died(start_log.NO_KERNEL, start_log.SIGQUIT)
+    def exit_log(self) -> Sequence[str]:
+        return start_log.scheduler_death_lines(start_log.NO_KERNEL, start_log.SIGQUIT)
 
-    def crashing(self) -> Sequence[str]:
-        return start_log.scheduler_died(start_log.NO_KERNEL, start_log.LAUNCH_SIGQUIT)
+    def crash_log(self) -> Sequence[str]:
+        return start_log.scheduler_death_lines(start_log.NO_KERNEL, start_log.LAUNCH_SIGQUIT)
 
     def log_access(self, line: str) -> None:
-        self.log(start_log.stamped(line))
+        self.log(start_log.stamp_line(line))
 
-    def _started(self) -> int:
+    def _start_and_serve(self) -> int:
         self.status = "starting"
-        arguments = arguments_parsed(self._argv)
-        made = self.config = self.limits = config(arguments, self._folder_of(str(arguments["model_path"])))
-        self.say(start_log.arguments(made))
-        server = self.bind(made.asked["host"], made.asked["port"])
+        arguments = parse_arguments(self._argv)
+        settings = self.config = self.limits = build_config(arguments, self._folder_of(str(arguments["model_path"])))
+        self.write_log(start_log.argument_lines(settings))
+        server = self.bind(settings.asked["host"], settings.asked["port"])
         free = self.free_bytes
-        self.say(start_log.loading(made, free))
-        refuse_adapters(made, self._folder_of)
+        self.write_log(start_log.loading_lines(settings, free))
+        check_adapters(settings, self._folder_of)
         if self.fault() == "crash-loop":
             self.stopped.wait(0.3)
-            return self.last_words(self.crashing(), self.crash_code)
-        if not made.kv_tokens or not self.take_memory(made.static_bytes):
-            return self.last_words(start_log.no_memory(made), self.crash_code)
-        self.take_more(HOST_SIDE + start_log.GRAPHS_BYTES)
-        self.hold_gpu(made.static_bytes)
-        self.say(start_log.caching(made, free - made.static_bytes, self.device))
-        if self.held_back():
+            return self.write_last_lines(self.crash_log(), self.crash_code)
+        if not settings.kv_tokens or not self.take_memory(settings.static_bytes):
+            return self.write_last_lines(start_log.no_memory_lines(settings), self.crash_code)
+        self.adjust_memory(HOST_SIDE_BYTES + start_log.GRAPH_BYTES)
+        self.set_gpu_memory(settings.static_bytes)
+        self.write_log(start_log.cache_lines(settings, free - settings.static_bytes, self.device))
+        if self.wait_while_held():
             return self._code
-        self.cache = PromptCache(0 if made.asked["disable_radix_cache"] else PROMPTS)
-        self.counters = SglangCounters(made.name, made.kv_tokens)
+        self.cache = PromptCache(0 if settings.asked["disable_radix_cache"] else MAX_CACHED_PROMPTS)
+        self.counters = SglangCounters(settings.name, settings.kv_tokens)
         server.start()
-        self.say(start_log.serving(made))
+        self.write_log(start_log.serving_lines(settings))
         self.status = "up"
-        self.log(start_log.stamped(start_log.READY))
-        return self.until_stopped()
+        self.log(start_log.stamp_line(start_log.READY))
+        return self.serve_until_stopped()

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.sandbox.memory import TOTAL
+from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.sandbox.sglang.config import Config
 from sparkwright.units import GIB
 
 LOAD_S = 2.4
-GRAPHS_S = 0.8
-GRAPHS_BYTES = GIB
+GRAPH_CAPTURE_S = 0.8
+GRAPH_BYTES = GIB
 READY = "The server is fired up and ready to roll!"
 SIGTERM = "SIGTERM received. signum=15 frame=None. Draining requests and shutting down..."
 GRACEFUL = "Gracefully exiting... Remaining number of requests {}. Remaining requests remaining_rids=[]."
@@ -24,20 +24,20 @@ NO_KERNEL = "torch.AcceleratorError: CUDA error: an illegal memory access was en
 Lines = Iterator[tuple[float, str]]
 
 
-def stamped(line: str) -> str:
+def stamp_line(line: str) -> str:
     """Return a log line with its timestamp."""
     return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {line}"
 
 
-def arguments(config: Config) -> Lines:
+def argument_lines(config: Config) -> Lines:
     """Yield the log lines of the server's arguments, after a line on an attention backend that was chosen by default."""
     if not config.backend_asked:
         backend = config.asked["attention_backend"]
-        yield 0.3, stamped(f"Attention backend not specified. Use {backend} backend by default.")
-    yield 0, stamped(f"server_args={dict(config.asked)}")
+        yield 0.3, stamp_line(f"Attention backend not specified. Use {backend} backend by default.")
+    yield 0, stamp_line(f"server_args={dict(config.asked)}")
 
 
-def loading(config: Config, free_bytes: int) -> Lines:
+def loading_lines(config: Config, free_bytes: int) -> Lines:
     """Yield the log lines of loading the weights.
 
     Args:
@@ -46,12 +46,12 @@ def loading(config: Config, free_bytes: int) -> Lines:
     """
     left = free_bytes - config.weights
     quant = f"quant={config.quantization}, " if config.quantization else ""
-    yield 0.3, stamped(f"Load weight begin. avail mem={_gb(free_bytes)} GB")
-    about = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant}avail mem={_gb(left)} GB"
-    yield LOAD_S, stamped(f"Load weight end. {about}, mem usage={_gb(config.weights)} GB.")
+    yield 0.3, stamp_line(f"Load weight begin. avail mem={_format_gb(free_bytes)} GB")
+    details = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant}avail mem={_format_gb(left)} GB"
+    yield LOAD_S, stamp_line(f"Load weight end. {details}, mem usage={_format_gb(config.weights)} GB.")
 
 
-def caching(config: Config, free_bytes: int, device: str) -> Lines:
+def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
     """Yield the log lines of the KV cache, the graphs and the scheduler.
 
     Args:
@@ -59,43 +59,49 @@ def caching(config: Config, free_bytes: int, device: str) -> Lines:
         free_bytes: after the weights and the cache.
         device: cuda or cpu.
     """
-    half = _gb(config.kv_tokens * config.kv_bytes // 2)
+    half = _format_gb(config.kv_tokens * config.kv_bytes // 2)
     sizes = f"#tokens: {config.kv_tokens}, K size: {half} GB, V size: {half} GB"
-    yield 0.2, stamped(f"KV Cache is allocated. dtype: {config.kv_type}, {sizes}")
-    yield 0, stamped(f"Memory pool end. avail mem={_gb(free_bytes)} GB")
+    yield 0.2, stamp_line(f"KV Cache is allocated. dtype: {config.kv_type}, {sizes}")
+    yield 0, stamp_line(f"Memory pool end. avail mem={_format_gb(free_bytes)} GB")
     memory = "available_cpu_mem" if device == "cpu" else "available_gpu_mem"
     if device != "cpu":
         capture = "Capture target decode CUDA graph"
-        yield 0, stamped(f"{capture} begin. backend=full, num_tokens_per_req=1, avail mem={_gb(free_bytes)} GB")
-        took = f"elapsed={GRAPHS_S:.2f} s, mem usage={_gb(GRAPHS_BYTES)} GB"
-        free_bytes -= GRAPHS_BYTES
-        yield GRAPHS_S, stamped(f"{capture} end. bs=[1, 2, 4, 8], {took}, avail mem={_gb(free_bytes)} GB.")
+        yield (
+            0,
+            stamp_line(f"{capture} begin. backend=full, num_tokens_per_req=1, avail mem={_format_gb(free_bytes)} GB"),
+        )
+        took = f"elapsed={GRAPH_CAPTURE_S:.2f} s, mem usage={_format_gb(GRAPH_BYTES)} GB"
+        free_bytes -= GRAPH_BYTES
+        yield (
+            GRAPH_CAPTURE_S,
+            stamp_line(f"{capture} end. bs=[1, 2, 4, 8], {took}, avail mem={_format_gb(free_bytes)} GB."),
+        )
     rows: dict[str, Any] = {
         "max_total_num_tokens": config.kv_tokens,
         "chunked_prefill_size": config.asked["chunked_prefill_size"],
         "max_prefill_tokens": config.asked["max_prefill_tokens"],
         "max_running_requests": config.max_num_seqs,
         "context_len": config.context,
-        memory: f"{_gb(free_bytes)} GB",
+        memory: f"{_format_gb(free_bytes)} GB",
     }
-    yield 0, stamped(", ".join(f"{name}={value}" for name, value in rows.items()))
+    yield 0, stamp_line(", ".join(f"{name}={value}" for name, value in rows.items()))
 
 
-def serving(config: Config) -> Lines:
+def serving_lines(config: Config) -> Lines:
     """Yield the log lines of opening the port; the server is not ready yet."""
-    yield 0, stamped("INFO:     Started server process [1]")
-    yield 0, stamped("INFO:     Waiting for application startup.")
-    yield 0, stamped("INFO:     Application startup complete.")
-    at = f"http://{config.asked['host']}:{config.asked['port']}"
-    yield 0, stamped(f"INFO:     Uvicorn running on {at} (Press CTRL+C to quit)")
+    yield 0, stamp_line("INFO:     Started server process [1]")
+    yield 0, stamp_line("INFO:     Waiting for application startup.")
+    yield 0, stamp_line("INFO:     Application startup complete.")
+    address = f"http://{config.asked['host']}:{config.asked['port']}"
+    yield 0, stamp_line(f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit)")
 
 
-def no_memory(config: Config) -> list[str]:
+def no_memory_lines(config: Config) -> list[str]:
     """Return the scheduler's last log lines if its share leaves no memory for the KV cache, so that it must be raised."""
-    return scheduler_died(f"{TOO_LITTLE} Current value: mem_fraction_static={config.share}", LAUNCH_SIGQUIT)
+    return scheduler_death_lines(f"{TOO_LITTLE} Current value: mem_fraction_static={config.share}", LAUNCH_SIGQUIT)
 
 
-def scheduler_died(error: str, sigquit: str) -> list[str]:
+def scheduler_death_lines(error: str, sigquit: str) -> list[str]:
     """Return the last log lines of a scheduler that raises; the server ends with it.
 
     Args:
@@ -103,19 +109,19 @@ def scheduler_died(error: str, sigquit: str) -> list[str]:
         sigquit: line about the signal, which depends on the phase.
     """
     return [
-        stamped("Scheduler hit an exception: Traceback (most recent call last):"),
+        stamp_line("Scheduler hit an exception: Traceback (most recent call last):"),
         '  File "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py", line 6311, in run_scheduler_process',
         error,
         "",
-        stamped(sigquit),
-        stamped("kill_process_tree called: parent_pid=1, include_parent=True, pid=1"),
+        stamp_line(sigquit),
+        stamp_line("kill_process_tree called: parent_pid=1, include_parent=True, pid=1"),
     ]
 
 
 def free_bytes(held: int) -> int:
     """Return the bytes that are left of all memory."""
-    return max(0, TOTAL - held)
+    return max(0, TOTAL_BYTES - held)
 
 
-def _gb(size_bytes: int) -> str:
+def _format_gb(size_bytes: int) -> str:
     return f"{max(0, size_bytes) / GIB:.2f}"

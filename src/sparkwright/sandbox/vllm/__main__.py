@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.command_line import Printed, command
+from sparkwright.sandbox.vllm.command_line import PrintedOutput, resolve_command
 from sparkwright.sandbox.vllm.engine import Engine
 
 FAULT_FILE = Path("/run/sandbox-fault")
@@ -20,18 +20,18 @@ DEFAULT_VERSION = "0.32.0"
 def main() -> int:
     """Print at once, or run one engine in the foreground."""
     version = os.environ.get("VLLM_VERSION", DEFAULT_VERSION)
-    found = command(sys.argv[1:], version)
-    if isinstance(found, Printed):
-        print(found.text, file=sys.stderr if found.code else sys.stdout)
-        return found.code
+    outcome = resolve_command(sys.argv[1:], version)
+    if isinstance(outcome, PrintedOutput):
+        print(outcome.text, file=sys.stderr if outcome.code else sys.stdout)
+        return outcome.code
     log = partial(print, flush=True)
-    about: dict[str, Any] = {"version": version, "log": log, "folder_of": Path, "listen": None, "env": os.environ}
-    engine = Engine(found.argv, api=VllmApi, fault=_fault, **about)
+    options: dict[str, Any] = {"version": version, "log": log, "folder_of": Path, "listen": None, "env": os.environ}
+    engine = Engine(outcome.argv, api=VllmApi, fault=_read_fault, **options)
     signal.signal(signal.SIGTERM, lambda *_: engine.stop())
     return engine.run()
 
 
-def _fault() -> str:
+def _read_fault() -> str:
     return os.environ.get("SANDBOX_FAULT", "") or (FAULT_FILE.read_text().strip() if FAULT_FILE.exists() else "")
 
 

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.serving.api import DONE, candidates, event, text_of
+from sparkwright.sandbox.serving.api import DONE_EVENT, encode_event, join_tokens, token_logprobs
 from sparkwright.sandbox.serving.generation import Token
 from sparkwright.sandbox.serving.request_content import (
-    Requested,
+    AnswerSpec,
     call_deltas,
-    called,
-    picture_of,
-    requested,
-    spoken,
-    tool_call,
+    picture_url,
+    requested_answer,
+    requested_call,
+    text_answer,
+    tool_call_answer,
 )
 
 if TYPE_CHECKING:
@@ -35,51 +35,53 @@ NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-c
 NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
 
 
-class Refused(Exception):
+class InvalidRequest(Exception):
     """The error message of a response with status 400."""
 
 
-def of(engine: Engine, body: Mapping[str, Any], *, refuses: bool = True) -> Requested:
+def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser: bool = True) -> AnswerSpec:
     """Return the answer that a chat request calls for. Raises Refused.
 
     Args:
         engine: the engine that answers.
         body: the request.
-        refuses: refuse tools if no parser is configured; otherwise their calls stay in the text.
+        require_parser: refuse tools if no parser is configured; otherwise their calls stay in the text.
     """
-    if picture_of(body) and not engine.config.sees:
-        raise Refused(f"{engine.config.served_names[0]} is not a multimodal model")
+    if picture_url(body) and not engine.config.sees:
+        raise InvalidRequest(f"{engine.config.served_names[0]} is not a multimodal model")
     if body.get("tools") and body.get("tool_choice") != "none":
-        _refuse_tools(engine, body.get("tool_choice") or "auto", refuses=refuses)
-    if (call := called(body)) is not None:
-        found = _called(engine, body, *call)
+        _check_tools(engine, body.get("tool_choice") or "auto", require_parser=require_parser)
+    if (call := requested_call(body)) is not None:
+        spec = _tool_answer(engine, body, *call)
     else:
-        found = requested(body, sees=True, thinks=engine.config.thinks and engine.fault() != "think-text")
-    return replace(found, null=True, calls=[]) if engine.fault() == "content-null" else found
+        spec = requested_answer(body, sees=True, thinks=engine.config.thinks and engine.fault() != "think-text")
+    return replace(spec, null=True, calls=[]) if engine.fault() == "content-null" else spec
 
 
-def _refuse_tools(engine: Engine, choice: Any, *, refuses: bool) -> None:
+def _check_tools(engine: Engine, choice: Any, *, require_parser: bool) -> None:
     """Raise Refused for tools that no configured parser finds."""
     config = engine.config
-    if choice == "auto" and refuses and not (config.auto_tools and config.tool_parser):
-        raise Refused(NEEDS_BOTH)
+    if choice == "auto" and require_parser and not (config.auto_tools and config.tool_parser):
+        raise InvalidRequest(NEEDS_BOTH)
     if choice == "required" and not config.tool_parser:
-        raise Refused(NEEDS_PARSER.format(choice))
+        raise InvalidRequest(NEEDS_PARSER.format(choice))
 
 
-def _called(engine: Engine, body: Mapping[str, Any], name: str, given: Any) -> Requested:
+def _tool_answer(engine: Engine, body: Mapping[str, Any], name: str, arguments: Any) -> AnswerSpec:
     config, choice = engine.config, body.get("tool_choice") or "auto"
-    parses = bool(config.auto_tools and config.tool_parser)
-    fits = next(
+    has_parser = bool(config.auto_tools and config.tool_parser)
+    fitting_parsers = next(
         (ones for family, ones in TOOL_PARSERS.items() if config.architecture.startswith(family)), (config.tool_parser,)
     )
-    if choice == "auto" and (not parses or config.tool_parser not in fits or _unparsed(engine.fault(), body)):
-        values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
-        return spoken(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>")
-    return tool_call(name, given, id=f"chatcmpl-tool-{secrets.token_hex(8)}")
+    if choice == "auto" and (
+        not has_parser or config.tool_parser not in fitting_parsers or _is_left_as_text(engine.fault(), body)
+    ):
+        values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+        return text_answer(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>")
+    return tool_call_answer(name, arguments, id=f"chatcmpl-tool-{secrets.token_hex(8)}")
 
 
-def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
+def _is_left_as_text(fault: str, body: Mapping[str, Any]) -> bool:
     """Return True if a fault leaves the tool call as text in the content."""
     return (
         fault == "tool-text"
@@ -88,37 +90,42 @@ def _unparsed(fault: str, body: Mapping[str, Any]) -> bool:
     )
 
 
-NUMBERS = 128  # length of the vectors behind a score; embeddings have as many as their model has features
+VECTOR_LENGTH = 128  # length of the vectors behind a score; embeddings have as many as their model has features
 #: words that are too common to matter
-COMMON = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
+STOP_WORDS = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
 
 
-def vector(text: str, numbers: int = NUMBERS) -> list[float]:
+def embed_text(text: str, dimensions: int = VECTOR_LENGTH) -> list[float]:
     """Return the embedding of a text, a vector of length one."""
-    found = [0.0] * numbers
-    for word in [word for word in re.findall(r"\w+", text.lower()) if word not in COMMON] or ["-"]:
+    values = [0.0] * dimensions
+    for word in [word for word in re.findall(r"\w+", text.lower()) if word not in STOP_WORDS] or ["-"]:
         digest = hashlib.sha256(word.encode()).digest()
-        found[digest[0] % numbers] += 1.0 if digest[1] % 2 else -1.0
-    length = math.sqrt(sum(item * item for item in found)) or 1.0
-    return [item / length for item in found]
+        values[digest[0] % dimensions] += 1.0 if digest[1] % 2 else -1.0
+    length = math.sqrt(sum(item * item for item in values)) or 1.0
+    return [item / length for item in values]
 
 
-def score(query: str, text: str) -> float:
+def similarity(query: str, text: str) -> float:
     """Return the cosine similarity of two texts."""
-    return sum(number * other for number, other in zip(vector(query), vector(text), strict=True))
+    return sum(number * other for number, other in zip(embed_text(query), embed_text(text), strict=True))
 
 
-def embeddings(model: str, texts: Sequence[str], tokens: int, numbers: int = NUMBERS) -> dict[str, Any]:
+def embeddings_response(
+    model: str, texts: Sequence[str], tokens: int, dimensions: int = VECTOR_LENGTH
+) -> dict[str, Any]:
     """Return the answer of /v1/embeddings."""
-    rows = [{"index": n, "object": "embedding", "embedding": vector(text, numbers)} for n, text in enumerate(texts)]
-    about = {"id": f"embd-{secrets.token_hex(8)}", "object": "list", "created": int(time.time()), "model": model}
-    return {**about, "data": rows, "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}}
+    rows = [
+        {"index": n, "object": "embedding", "embedding": embed_text(text, dimensions)} for n, text in enumerate(texts)
+    ]
+    header = {"id": f"embd-{secrets.token_hex(8)}", "object": "list", "created": int(time.time()), "model": model}
+    return {**header, "data": rows, "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}}
 
 
-def ranking(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
+def rerank_response(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
     """Return the answer of /v1/rerank, the best text first."""
     rows = [
-        {"index": n, "document": {"text": text}, "relevance_score": score(query, text)} for n, text in enumerate(texts)
+        {"index": n, "document": {"text": text}, "relevance_score": similarity(query, text)}
+        for n, text in enumerate(texts)
     ]
     rows.sort(key=lambda row: -float(str(row["relevance_score"])))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -126,16 +133,20 @@ def ranking(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[s
 
 
 #: kind, param and message of the error when the engine's core is gone
-DEAD = ("InternalServerError", None, "EngineCore encountered an issue. See stack trace (above) for the root cause.")
+ENGINE_DEAD_ERROR = (
+    "InternalServerError",
+    None,
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+)
 
 
-def error(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
+def error_body(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
     """Return the body of an error."""
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatShape:
     """The shape of /v1/chat/completions."""
 
     prefix = "chatcmpl"
@@ -147,11 +158,11 @@ class Chat:
         delta = {"role": "assistant", "content": ""}
         return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]
 
-    def piece(self, token: Token) -> list[dict[str, Any]]:
+    def token_choices(self, token: Token) -> list[dict[str, Any]]:
         """Return the choices of a token's chunk."""
-        found: dict[str, Any] = {"index": 0, "delta": {token.kind: token.text}, "logprobs": None}
+        choice: dict[str, Any] = {"index": 0, "delta": {token.kind: token.text}, "logprobs": None}
         ended = {"stop_reason": None} if token.reason else {}
-        return [{**found, "finish_reason": token.reason, **ended, "token_ids": None}]
+        return [{**choice, "finish_reason": token.reason, **ended, "token_ids": None}]
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
         """Return the whole answer in one choice.
@@ -161,7 +172,7 @@ class Chat:
             calls: tool calls.
             top: number of candidates returned with each token; None for no logprobs.
         """
-        thought, content = text_of(tokens, "reasoning"), None if calls else text_of(tokens, "content") or None
+        thought, content = join_tokens(tokens, "reasoning"), None if calls else join_tokens(tokens, "content") or None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": None}
         message |= {"audio": None, "function_call": None, "reasoning": thought or None}
         if calls:
@@ -169,12 +180,12 @@ class Chat:
         reason = "tool_calls" if calls else tokens[-1].reason
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
         if top is not None:
-            choice["logprobs"] = {"content": [candidates(token.text, top) for token in tokens]}
+            choice["logprobs"] = {"content": [token_logprobs(token.text, top) for token in tokens]}
         return {**choice, "token_ids": None, "routed_experts": None}
 
 
 @dataclass(frozen=True)
-class Plain:
+class CompletionShape:
     """The shape of /v1/completions."""
 
     prefix = "cmpl"
@@ -184,10 +195,10 @@ class Plain:
         """Return no choices: nothing comes before the text."""
         return []
 
-    def piece(self, token: Token) -> list[dict[str, Any]]:
+    def token_choices(self, token: Token) -> list[dict[str, Any]]:
         """Return the choices of a token's chunk."""
-        found = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": token.reason, "stop_reason": None}
-        return [{**found, "prompt_token_ids": None, "token_ids": None}]
+        choice = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": token.reason, "stop_reason": None}
+        return [{**choice, "prompt_token_ids": None, "token_ids": None}]
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
         """Return the whole answer in one choice."""
@@ -201,7 +212,7 @@ class Plain:
 class Answer:
     """The answer to one request."""
 
-    shape: Chat | Plain
+    shape: ChatShape | CompletionShape
     model: str
     fingerprint: str
     #: number of prompt tokens
@@ -233,33 +244,37 @@ class Answer:
             tokens: of the answer.
             calls: tool calls, which replace the tokens' text.
         """
-        about, count = self._about(self.shape.chunk_kind), 0
+        header, count = self._about(self.shape.chunk_kind), 0
         opening = self.shape.opening()
         if opening:
             usage = self._usage(0) if self.usage_each else None
-            yield _event(about, opening, usage, {"prompt_token_ids": None, "prompt_text": None})
+            yield _encode_chunk(header, opening, usage, {"prompt_token_ids": None, "prompt_text": None})
         for token in tokens:
             count = token.count
             if calls:
                 continue
             last = {"system_fingerprint": self.fingerprint} if token.reason and not self.usage else {}
-            yield _event(about, self.shape.piece(token), self._usage(count) if self.usage_each else None, last)
+            yield _encode_chunk(
+                header, self.shape.token_choices(token), self._usage(count) if self.usage_each else None, last
+            )
         for delta in call_deltas(calls):
             choice = {"index": 0, "delta": {"tool_calls": delta}, "logprobs": None, "finish_reason": None}
-            yield _event(about, [{**choice, "token_ids": None}], self._usage(count) if self.usage_each else None, {})
+            yield _encode_chunk(
+                header, [{**choice, "token_ids": None}], self._usage(count) if self.usage_each else None, {}
+            )
         if calls:
             choice = {"index": 0, "delta": {"content": ""}, "logprobs": None, "finish_reason": "tool_calls"}
-            yield _event(about, [{**choice, "stop_reason": None, "token_ids": None}], None, {})
+            yield _encode_chunk(header, [{**choice, "stop_reason": None, "token_ids": None}], None, {})
         if self.usage:
-            yield _event(about, [], self._usage(count), {"system_fingerprint": self.fingerprint})
-        yield DONE
+            yield _encode_chunk(header, [], self._usage(count), {"system_fingerprint": self.fingerprint})
+        yield DONE_EVENT
 
     @staticmethod
     def broken() -> Iterator[bytes]:
         """Yield the last events of a stream whose engine is gone."""
-        kind, param, message = DEAD
-        yield event(error(message, kind, param, 500))
-        yield DONE
+        kind, param, message = ENGINE_DEAD_ERROR
+        yield encode_event(error_body(message, kind, param, 500))
+        yield DONE_EVENT
 
     def _about(self, kind: str) -> dict[str, Any]:
         name = f"{self.shape.prefix}-{secrets.token_hex(8)}"
@@ -269,6 +284,8 @@ class Answer:
         return {"prompt_tokens": self.prompt, "total_tokens": self.prompt + tokens, "completion_tokens": tokens}
 
 
-def _event(about: dict[str, Any], choices: list[Any], usage: dict[str, int] | None, more: dict[str, Any]) -> bytes:
-    data = {**about, "choices": choices, **({"usage": usage} if usage else {}), **more}
-    return event(data)
+def _encode_chunk(
+    header: dict[str, Any], choices: list[Any], usage: dict[str, int] | None, extra: dict[str, Any]
+) -> bytes:
+    data = {**header, "choices": choices, **({"usage": usage} if usage else {}), **extra}
+    return encode_event(data)

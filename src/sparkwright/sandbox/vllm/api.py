@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.serving.api import PROMETHEUS, THOUGHT_TOKENS, ModelApi
-from sparkwright.sandbox.serving.generation import Aborted, Broken, Request, Token
-from sparkwright.sandbox.serving.process import MOST_CHARS
-from sparkwright.sandbox.serving.request_content import Requested
+from sparkwright.sandbox.serving.api import PROMETHEUS, THINKING_TOKENS, ModelApi
+from sparkwright.sandbox.serving.generation import Aborted, GroupBroken, Request, Token
+from sparkwright.sandbox.serving.process import MAX_CHARS_PER_TOKEN
+from sparkwright.sandbox.serving.request_content import AnswerSpec
 from sparkwright.sandbox.vllm import answers, messages, responses
-from sparkwright.sandbox.vllm.answers import DEAD, Answer, Chat, Plain, error
-from sparkwright.sandbox.vllm.messages import Message
+from sparkwright.sandbox.vllm.answers import ENGINE_DEAD_ERROR, Answer, ChatShape, CompletionShape, error_body
+from sparkwright.sandbox.vllm.messages import MessageAnswer
 from sparkwright.sandbox.vllm.model import Adapter
-from sparkwright.sandbox.vllm.responses import Response
+from sparkwright.sandbox.vllm.responses import ResponseAnswer
 
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
 POLL_S = 0.05
 #: error type of an invalid request body
-INVALID = "Bad Request"
-LOCKED = ("v1", "v2", "inference")
+INVALID_TYPE = "Bad Request"
+PROTECTED_ROOTS = ("v1", "v2", "inference")
 
 
 class BadRequest(Exception):
@@ -36,14 +36,14 @@ class BadRequest(Exception):
         super().__init__(message)
         self.status = status
         self.kind = kind
-        self.payload: dict[str, Any] = error(message, kind, param, status)
+        self.payload: dict[str, Any] = error_body(message, kind, param, status)
 
     def as_message(self) -> BadRequest:
         """Return the error in the shape of the Messages API.
 
         An invalid request is refused before that API's handler, in the other shape.
         """
-        if self.kind != INVALID:
+        if self.kind != INVALID_TYPE:
             self.payload = {"type": "error", "error": {"type": self.kind, "message": str(self)}}
         return self
 
@@ -61,16 +61,16 @@ class VllmApi(ModelApi):
 
     def route(self) -> None:
         routes = self._routes()
-        found = routes.get("/" + "/".join(self.parts)) or self._of_one_response()
-        if self.parts[:1] and self.parts[0] in LOCKED and not self.allowed(self.engine.config.api_keys):
+        handlers = routes.get("/" + "/".join(self.parts)) or self._response_routes()
+        if self.parts[:1] and self.parts[0] in PROTECTED_ROOTS and not self.is_authorized(self.engine.config.api_keys):
             self.send(401, {"error": "Unauthorized"})
-        elif found is None:
+        elif handlers is None:
             self.send(404, {"detail": "Not Found"})
-        elif self.command not in found:
+        elif self.command not in handlers:
             self.send(405, {"detail": "Method Not Allowed"})
         else:
             try:
-                found[self.command]()
+                handlers[self.command]()
             except BadRequest as bad:
                 self.send(bad.status, bad.payload)
 
@@ -84,19 +84,19 @@ class VllmApi(ModelApi):
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/v1/models": {"GET": self._models},
-            **(self._pooled() if self.engine.config.pooling else self._generating()),
+            **(self._pooling_routes() if self.engine.config.pooling else self._generation_routes()),
         }
 
-    def _generating(self) -> dict[str, dict[str, Callable[[], None]]]:
+    def _generation_routes(self) -> dict[str, dict[str, Callable[[], None]]]:
         return {
             "/v1/chat/completions": {"POST": self._chat},
-            "/v1/completions": {"POST": self._plain},
+            "/v1/completions": {"POST": self._text_completion},
             "/v1/messages": {"POST": self._message},
             "/v1/messages/count_tokens": {"POST": self._count},
             "/v1/responses": {"POST": self._response},
         }
 
-    def _of_one_response(self) -> dict[str, Callable[[], None]] | None:
+    def _response_routes(self) -> dict[str, Callable[[], None]] | None:
         """Return the routes of a stored response, or None if this path is none."""
         match self.parts:
             case ["v1", "responses", name] if not self.engine.config.pooling:
@@ -105,7 +105,7 @@ class VllmApi(ModelApi):
                 return {"POST": lambda: self._cancel(name)}
         return None
 
-    def _pooled(self) -> dict[str, dict[str, Callable[[], None]]]:
+    def _pooling_routes(self) -> dict[str, dict[str, Callable[[], None]]]:
         return {"/v1/embeddings": {"POST": self._embed}, "/v1/rerank": {"POST": self._rerank}}
 
     def _health(self) -> None:
@@ -116,13 +116,13 @@ class VllmApi(ModelApi):
         rights = {"allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_view": True}
         rights |= {"allow_search_indices": False, "allow_fine_tuning": False, "is_blocking": False}
         permission = {"id": f"modelperm-{secrets.token_hex(8)}", "object": "model_permission", "created": now, **rights}
-        about = {"object": "model", "created": now, "owned_by": "vllm", "root": config.model, "parent": None}
+        model = {"object": "model", "created": now, "owned_by": "vllm", "root": config.model, "parent": None}
         permissions = [{**permission, "organization": "*", "group": None}]
-        more = {"max_model_len": config.max_model_len, "permission": permissions}
-        rows = [{"id": name, **about, **more} for name in config.served_names]
+        limits = {"max_model_len": config.max_model_len, "permission": permissions}
+        rows = [{"id": name, **model, **limits} for name in config.served_names]
         parent = {"parent": config.served_names[0], "max_model_len": None}
         rows += [
-            {"id": adapter.name, **about, **more, "root": adapter.path, **parent}
+            {"id": adapter.name, **model, **limits, "root": adapter.path, **parent}
             for adapter in config.adapters.values()
         ]
         self.send(200, {"object": "list", "data": rows})
@@ -139,33 +139,35 @@ class VllmApi(ModelApi):
     def _chat(self) -> None:
         body = self._body()
         self._named(body)
-        self._required(body, "messages")
-        most = body.get("max_completion_tokens") or body.get("max_tokens")
-        self._complete(self._shaped(Chat(), body), body, most, self._thought(body))
+        self._require_field(body, "messages")
+        max_tokens = body.get("max_completion_tokens") or body.get("max_tokens")
+        self._complete(self._answer_factory(ChatShape(), body), body, max_tokens, self._thinking_tokens(body))
 
-    def _thought(self, body: dict[str, Any]) -> int:
+    def _thinking_tokens(self, body: dict[str, Any]) -> int:
         """Return the number of thinking tokens of a chat's answer."""
         thinking = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
-        return THOUGHT_TOKENS if self.engine.config.thinks and thinking else 0
+        return THINKING_TOKENS if self.engine.config.thinks and thinking else 0
 
     def _message(self) -> None:
         body = self._body()
         for field in ("messages", "max_tokens"):
-            self._required(body, field)
+            self._require_field(body, field)
         try:
             self._named(body)
-            chat = messages.chat_of(body)
-            most = self._most(body["max_tokens"], "max_completion_tokens")
-            self._complete(lambda prompt: Message(self._name, prompt), chat, most, self._thought(chat))
+            chat = messages.to_chat(body)
+            max_tokens = self._check_max_tokens(body["max_tokens"], "max_completion_tokens")
+            self._complete(
+                lambda prompt: MessageAnswer(self._name, prompt), chat, max_tokens, self._thinking_tokens(chat)
+            )
         except BadRequest as bad:
             raise bad.as_message() from None
 
     def _count(self) -> None:
         body = self._body()
-        self._required(body, "messages")
+        self._require_field(body, "messages")
         try:
             self._named(body)
-            self.send(200, messages.counted(len(self._prompt(messages.chat_of(body)))))
+            self.send(200, messages.token_count_response(len(self._prompt(messages.to_chat(body)))))
         except BadRequest as bad:
             raise bad.as_message() from None
 
@@ -173,135 +175,138 @@ class VllmApi(ModelApi):
         body = self._body()
         if not body.get("tools"):
             body["tool_choice"] = "none"
-        self._required(body, "input")
+        self._require_field(body, "input")
         self._named(body)
         if body.get("background") and not self.engine.keeps:
             raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE)
-        chat = responses.chat_of(body)
-        most = self._most(body.get("max_output_tokens"), "max_output_tokens")
+        chat = responses.to_chat(body)
+        max_tokens = self._check_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
         self._complete(
-            lambda prompt: Response(self._name, prompt, body, self.engine.keep), chat, most, self._thought(chat)
+            lambda prompt: ResponseAnswer(self._name, prompt, body, self.engine.keep),
+            chat,
+            max_tokens,
+            self._thinking_tokens(chat),
         )
 
     def _kept(self, name: str) -> None:
-        found = self.engine.kept.get(name)
-        if found is None:
+        response = self.engine.kept.get(name)
+        if response is None:
             raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
-        self.send(200, found)
+        self.send(200, response)
 
     def _cancel(self, name: str) -> None:
-        found = self.engine.kept.get(name)
-        if found is None:
+        response = self.engine.kept.get(name)
+        if response is None:
             raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
-        if found["status"] not in ("queued", "in_progress"):
+        if response["status"] not in ("queued", "in_progress"):
             message = "Cannot cancel a synchronous response."
             raise BadRequest(400, "invalid_request_error", "response_id", message)
-        found["status"] = "cancelled"
-        self.send(200, found)
+        response["status"] = "cancelled"
+        self.send(200, response)
 
     @property
     def _name(self) -> str:
         """The name in an answer: the adapter's if the request named one, else the first served name."""
         return self._adapter.name if self._adapter else self.engine.config.served_names[0]
 
-    def _shaped(self, shape: Chat | Plain, body: dict[str, Any]) -> Callable[[int], Answer]:
+    def _answer_factory(self, shape: ChatShape | CompletionShape, body: dict[str, Any]) -> Callable[[int], Answer]:
         """Return a function that makes an answer of OpenAI's completions from the number of its prompt's tokens."""
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
-        print_of = _fingerprint(self.engine)
-        return lambda prompt: Answer(shape, self._name, print_of, prompt, usage, usage and each, top)
+        fingerprint = _fingerprint(self.engine)
+        return lambda prompt: Answer(shape, self._name, fingerprint, prompt, usage, usage and each, top)
 
-    def _plain(self) -> None:
+    def _text_completion(self) -> None:
         body = self._body()
         self._named(body)
-        self._required(body, "prompt")
-        self._complete(self._shaped(Plain(), body), body, body.get("max_tokens", 16), 0, plain=True)
+        self._require_field(body, "prompt")
+        self._complete(self._answer_factory(CompletionShape(), body), body, body.get("max_tokens", 16), 0, plain=True)
 
     def _embed(self) -> None:
         body = self._body()
         self._named(body)
-        given = body.get("input") or ""
-        texts = [str(item) for item in given] if isinstance(given, list) else [str(given)]
+        content = body.get("input") or ""
+        texts = [str(item) for item in content] if isinstance(content, list) else [str(content)]
         tokens = self._read("".join(texts))
         self.send(
             200,
-            answers.embeddings(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
+            answers.embeddings_response(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
         )
 
     def _rerank(self) -> None:
         body = self._body()
         self._named(body)
-        self._required(body, "documents")
+        self._require_field(body, "documents")
         texts, query = [str(document) for document in body["documents"]], str(body.get("query") or "")
         tokens = self._read("".join([query, *texts]))
-        self.send(200, answers.ranking(self.engine.config.served_names[0], query, texts, tokens))
+        self.send(200, answers.rerank_response(self.engine.config.served_names[0], query, texts, tokens))
 
     def _read(self, text: str) -> int:
         """Return the number of tokens of a text. A fault of the server shows here too."""
-        self._not_endless(text)
+        self._check_text_length(text)
         engine = self.engine
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
-            raise BadRequest(500, *DEAD)
+            raise BadRequest(500, *ENGINE_DEAD_ERROR)
         while engine.fault() == "wedge":
             if self.gone() or engine.stopped.wait(POLL_S):
                 raise Aborted
         tokens = len(engine.tokenizer.encode(text))
-        engine.counters.computed(tokens, 0)
+        engine.counters.add_prompt(tokens, 0)
         return tokens
 
     @staticmethod
-    def _required(body: dict[str, Any], field: str) -> None:
+    def _require_field(body: dict[str, Any], field: str) -> None:
         if not body.get(field):
-            about = f"'type': 'missing', 'loc': 'body.{field}', 'msg': 'Field required', 'input': '<dict of {len(body)} items>'"
-            raise BadRequest(400, INVALID, f"body.{field}", f"1 validation error:\n  {{{about}}}")
+            details = f"'type': 'missing', 'loc': 'body.{field}', 'msg': 'Field required', 'input': '<dict of {len(body)} items>'"
+            raise BadRequest(400, INVALID_TYPE, f"body.{field}", f"1 validation error:\n  {{{details}}}")
 
     def _complete(
         self,
-        written: Callable[[int], Answer | Message | Response],
+        build_answer: Callable[[int], Answer | MessageAnswer | ResponseAnswer],
         body: dict[str, Any],
-        most: Any,
-        thought: int,
+        max_tokens: Any,
+        thinking_tokens: int,
         *,
         plain: bool = False,
     ) -> None:
         """Generate, and send the answer in the format of its API.
 
         Args:
-            written: see `_shaped`.
+            build_answer: see `_shaped`.
             body: of a chat, or of a text if `plain`.
-            most: maximum number of tokens.
-            thought: number of thinking tokens.
+            max_tokens: maximum number of tokens.
+            thinking_tokens: number of thinking tokens.
             plain: the request is for a text completion.
         """
         engine, config = self.engine, self.engine.config
-        tokens = self._most(most)
+        tokens = self._check_max_tokens(max_tokens)
         prompt = self._prompt(body)
-        answer = written(len(prompt))
-        self._fits(prompt, tokens or 1)
-        if engine.fault() == "engine-exits" or engine.dead or engine.alone:
+        answer = build_answer(len(prompt))
+        self._check_context_length(prompt, tokens or 1)
+        if engine.fault() == "engine-exits" or engine.dead or engine.peer_lost:
             engine.die()
-            raise BadRequest(500, *DEAD)
-        wanted = Requested() if plain else self._requested(body, refuses=not isinstance(answer, Response))
-        wanted = replace(wanted, adapter=self._adapter.name if self._adapter else "")
-        room = config.max_model_len - len(prompt)
-        request = self.text_request(body, prompt, room, wanted, most=tokens, thought=thought)
-        self._write(answer, request, wanted, streamed=bool(body.get("stream")))
+            raise BadRequest(500, *ENGINE_DEAD_ERROR)
+        spec = AnswerSpec() if plain else self._requested(body, refuses=not isinstance(answer, ResponseAnswer))
+        spec = replace(spec, adapter=self._adapter.name if self._adapter else "")
+        token_limit = config.max_model_len - len(prompt)
+        request = self.text_request(body, prompt, token_limit, spec, max_tokens=tokens, thinking_tokens=thinking_tokens)
+        self._write(answer, request, spec, streamed=bool(body.get("stream")))
 
     def _write(
-        self, answer: Answer | Message | Response, request: Request, wanted: Requested, *, streamed: bool
+        self, answer: Answer | MessageAnswer | ResponseAnswer, request: Request, spec: AnswerSpec, *, streamed: bool
     ) -> None:
-        if isinstance(answer, Response) and answer.asked.get("background"):
-            self.send(200, self.engine.keep(answer.begun("queued")))
+        if isinstance(answer, ResponseAnswer) and answer.asked.get("background"):
+            self.send(200, self.engine.keep(answer.pending_response("queued")))
             return
         try:
-            self.write(answer, request, wanted, streamed=streamed)
-        except Broken:
+            self.write(answer, request, spec, streamed=streamed)
+        except GroupBroken:
             self.engine.die()
-            raise BadRequest(500, *DEAD) from None
+            raise BadRequest(500, *ENGINE_DEAD_ERROR) from None
 
-    def _requested(self, body: dict[str, Any], *, refuses: bool) -> Requested:
+    def _requested(self, body: dict[str, Any], *, refuses: bool) -> AnswerSpec:
         """Return the answer that a chat request calls for.
 
         Args:
@@ -309,24 +314,24 @@ class VllmApi(ModelApi):
             refuses: refuse tools without a parser; the Responses API leaves the call in the text.
         """
         try:
-            return answers.of(self.engine, body, refuses=refuses)
-        except answers.Refused as refused:
+            return answers.chat_answer_spec(self.engine, body, require_parser=refuses)
+        except answers.InvalidRequest as refused:
             raise BadRequest(400, "BadRequestError", None, str(refused)) from None
 
-    def events_of(self, answer: Any, tokens: Iterable[Token], wanted: Requested) -> Iterator[bytes]:
+    def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
         """Yield the events of a streamed answer. If a member is lost meanwhile, they end like the real one."""
         try:
-            yield from super().events_of(answer, tokens, wanted)
-        except Broken:
+            yield from super().answer_events(answer, tokens, spec)
+        except GroupBroken:
             self.engine.die()
             yield from answer.broken()
 
     def _body(self) -> dict[str, Any]:
-        found = self.body()
-        if not isinstance(found, dict):
+        body = self.body()
+        if not isinstance(body, dict):
             message = "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.0', 'msg': 'JSON decode error'}"
-            raise BadRequest(400, INVALID, "body.0", message)
-        return found
+            raise BadRequest(400, INVALID_TYPE, "body.0", message)
+        return body
 
     def _named(self, body: dict[str, Any]) -> None:
         names = self.engine.config.served_names
@@ -342,40 +347,40 @@ class VllmApi(ModelApi):
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
         """Return the ids of a body's messages or prompt."""
-        tokenizer, given = self.engine.tokenizer, body.get("prompt")
+        tokenizer, prompt = self.engine.tokenizer, body.get("prompt")
         if body.get("messages"):
             tools = [{"role": "system", "content": json.dumps(body["tools"])}] if body.get("tools") else []
-            self._not_endless("".join(str(message) for message in body["messages"]))
+            self._check_text_length("".join(str(message) for message in body["messages"]))
             return tokenizer.chat([*tools, *body["messages"]])
-        if isinstance(given, list) and all(isinstance(item, int) for item in given):
-            return given
-        text = "".join(map(str, given)) if isinstance(given, list) else str(given or "")
-        self._not_endless(text)
+        if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
+            return prompt
+        text = "".join(map(str, prompt)) if isinstance(prompt, list) else str(prompt or "")
+        self._check_text_length(text)
         return tokenizer.encode(text)
 
-    def _not_endless(self, text: str) -> None:
+    def _check_text_length(self, text: str) -> None:
         length = self.engine.config.max_model_len
-        if len(text) > length * MOST_CHARS:
+        if len(text) > length * MAX_CHARS_PER_TOKEN:
             message = (
                 f"This model's maximum context length is {length} tokens. However, your prompt contains {len(text)} characters (more"
-                f" than {length * MOST_CHARS} characters, which is the upper bound for {length} input tokens). Please reduce the"
+                f" than {length * MAX_CHARS_PER_TOKEN} characters, which is the upper bound for {length} input tokens). Please reduce the"
                 f" length of the input prompt. (parameter=input_text, value={len(text)})"
             )
             raise BadRequest(400, "BadRequestError", "input_text", message)
 
-    def _most(self, given: Any, name: str = "max_tokens") -> int | None:
+    def _check_max_tokens(self, max_tokens: Any, name: str = "max_tokens") -> int | None:
         length = self.engine.config.max_model_len
-        if given is None:
+        if max_tokens is None:
             return None
-        if isinstance(given, int) and 1 <= given <= length:
-            return given
-        message = f"{name}={given} cannot be greater than max_model_len={length}."
+        if isinstance(max_tokens, int) and 1 <= max_tokens <= length:
+            return max_tokens
+        message = f"{name}={max_tokens} cannot be greater than max_model_len={length}."
         message = f"{message} Please request fewer output tokens."
-        if not isinstance(given, int) or given < 1:
-            message = f"{name} must be at least 1, got {given}."
-        raise BadRequest(400, "BadRequestError", name, f"{message} (parameter={name}, value={given})")
+        if not isinstance(max_tokens, int) or max_tokens < 1:
+            message = f"{name} must be at least 1, got {max_tokens}."
+        raise BadRequest(400, "BadRequestError", name, f"{message} (parameter={name}, value={max_tokens})")
 
-    def _fits(self, prompt: list[int], tokens: int) -> None:
+    def _check_context_length(self, prompt: list[int], tokens: int) -> None:
         length, total = self.engine.config.max_model_len, len(prompt) + tokens
         if total > length:
             message = (

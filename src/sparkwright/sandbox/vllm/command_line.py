@@ -15,11 +15,11 @@ from sparkwright.engines.vllm import option_values
 Release = tuple[int, int, int]
 
 USAGE = "usage: vllm serve [model_tag] [options]"
-TABLE = Path(__file__).parent / "options-0.32.0.txt"
+OPTIONS_PATH = Path(__file__).parent / "options-0.32.0.txt"
 SWITCH, VALUE, OPTIONAL, LIST, CHOICES, JSON = "switch", "value", "optional", "list", "choices", "json"
 
 #: options of older versions, and the first version without each
-REMOVED: tuple[tuple[tuple[str, ...], str, Release], ...] = (
+REMOVED_OPTIONS: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--calculate-kv-scales", "--no-calculate-kv-scales"), SWITCH, (0, 28, 0)),
     (("--swap-space",), VALUE, (0, 18, 0)),
     (("--max-num-partial-prefills",), VALUE, (0, 27, 0)),
@@ -27,7 +27,7 @@ REMOVED: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--override-attention-dtype",), VALUE, (0, 32, 0)),
 )
 #: first version with each option
-ADDED: dict[str, Release] = {
+ADDED_OPTIONS: dict[str, Release] = {
     "--default-chat-template-kwargs": (0, 14, 0),
     "--mamba-cache-mode": (0, 15, 0),
     "--prefix-match-unit": (0, 26, 0),
@@ -64,7 +64,7 @@ class Option:
         return ", ".join(name + shape.get(self.kind, f" {self.following}") for name in self.names)
 
 
-def release(version: str) -> Release:
+def parse_release(version: str) -> Release:
     """Return the numbers of a version: (0, 19, 2) for "0.19.2rc1.dev134+g0"."""
     numbers = [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
     major, minor, patch = (*numbers, 0, 0, 0)[:3]
@@ -72,46 +72,46 @@ def release(version: str) -> Release:
 
 
 @functools.lru_cache(maxsize=8)
-def options(version: str) -> tuple[Option, ...]:
+def list_options(version: str) -> tuple[Option, ...]:
     """Return all options of a version, in the help's order."""
-    now = release(version)
-    found = [option for option in _table() if now >= ADDED.get(option.names[0], (0, 0, 0))]
-    for names, kind, gone in REMOVED:
-        if now < gone:
-            found.append(Option(names, kind, "" if kind == SWITCH else names[0][2:].replace("-", "_").upper()))
-    return tuple(_of_its_time(option, now) for option in found)
+    current = parse_release(version)
+    available = [option for option in _load_options() if current >= ADDED_OPTIONS.get(option.names[0], (0, 0, 0))]
+    for names, kind, removed_in in REMOVED_OPTIONS:
+        if current < removed_in:
+            available.append(Option(names, kind, "" if kind == SWITCH else names[0][2:].replace("-", "_").upper()))
+    return tuple(_adapt_to_release(option, current) for option in available)
 
 
 def help_text(version: str) -> str:
     """Return the output of `vllm serve --help=all`, without the descriptions."""
     lines = [USAGE, "", "positional arguments:", "  model_tag", "", "options:"]
-    return "\n".join([*lines, *(f"  {option.header()}" for option in options(version))])
+    return "\n".join([*lines, *(f"  {option.header()}" for option in list_options(version))])
 
 
-def _of_its_time(option: Option, now: Release) -> Option:
-    if option.names[0] == "--mamba-cache-mode" and now < (0, 32, 0):
+def _adapt_to_release(option: Option, current: Release) -> Option:
+    if option.names[0] == "--mamba-cache-mode" and current < (0, 32, 0):
         return replace(option, following="{align,all,none}")
-    if now >= ENABLE_DISABLE and option.names[0].startswith("--enable-") and len(option.names) > 1:
-        enable, no, *rest = option.names
-        return replace(option, names=(enable, enable.replace("--enable-", "--disable-", 1), *rest), hidden=(no,))
+    if current >= ENABLE_DISABLE and option.names[0].startswith("--enable-") and len(option.names) > 1:
+        enable, negation, *rest = option.names
+        return replace(option, names=(enable, enable.replace("--enable-", "--disable-", 1), *rest), hidden=(negation,))
     return option
 
 
 @functools.lru_cache(maxsize=1)
-def _table() -> tuple[Option, ...]:
-    rows = (line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#"))
+def _load_options() -> tuple[Option, ...]:
+    rows = (line.split("\t") for line in OPTIONS_PATH.read_text().splitlines() if line and not line.startswith("#"))
     return tuple(Option(tuple(names.split()), kind, "".join(rest)) for names, kind, *rest in rows)
 
 
-OUTER_USAGE = """usage: vllm [-h] [-v]
+VLLM_USAGE = """usage: vllm [-h] [-v]
             {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
             ..."""
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
-COMPLETE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "port")
-FRACTIONS = ("gpu_memory_utilization",)
+INTEGER_OPTIONS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "port")
+FLOAT_OPTIONS = ("gpu_memory_utilization",)
 
 
-class Refused(Exception):
+class StartError(Exception):
     """The process exits before it serves: its last log lines and its exit code."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -119,9 +119,9 @@ class Refused(Exception):
         self.code = code
 
 
-def crashed(message: str) -> Refused:
+def crash_error(message: str) -> StartError:
     """Return an uncaught exception: the end of its traceback, and exit code 1."""
-    return Refused(f"Traceback (most recent call last):\n{message}", 1)
+    return StartError(f"Traceback (most recent call last):\n{message}", 1)
 
 
 @dataclass
@@ -148,131 +148,131 @@ class Arguments:
         """Return the value of a switch."""
         return bool(self.values.get(key, default))
 
-    def not_default(self, version: str) -> dict[str, Any]:
+    def non_default(self, version: str) -> dict[str, Any]:
         """Return the arguments that the start-up log lists as non-default args."""
-        shown = dict(self.values)
-        if "api_key" in shown and release(version) >= (0, 32, 0):
-            shown["api_key"] = "***"
+        values = dict(self.values)
+        if "api_key" in values and parse_release(version) >= (0, 32, 0):
+            values["api_key"] = "***"
         model = {"model_tag": self.model} if self.tag else {}
-        return {**model, "model": self.model, **shown}
+        return {**model, "model": self.model, **values}
 
 
-def parse(argv: Sequence[str], version: str) -> Arguments:
+def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
     """Return the arguments. Raises Refused with argparse's message."""
-    found, words, unknown = Arguments(), [_plain(word) for word in argv], list[str]()
+    arguments, words, unknown = Arguments(), [_normalize_word(word) for word in argv], list[str]()
     while words:
         word = words.pop(0)
         if not word.startswith("-"):
-            _model(found, unknown, word)
+            _set_model(arguments, unknown, word)
             continue
-        name, given, value = word.partition("=")
+        name, equals, value = word.partition("=")
         has_parts = name.startswith(("--", "-cc", "-ac", "-sc", "-dc"))
         name, dot, inner = name.partition(".") if has_parts else (name, "", "")
-        name = _completed(name, version)
-        option = _by_name(version).get(name)
+        name = _expand_abbreviation(name, version)
+        option = _options_by_name(version).get(name)
         if option is None or (dot and option.kind != JSON):
-            unknown += [word, *_following(words)]
+            unknown += [word, *_take_values(words)]
         elif option.kind == SWITCH:
-            _switch(found, option, name, value if given else None)
+            _set_switch(arguments, option, name, value if equals else None)
         else:
-            rest = [value] if given else _taken(option, words)
-            _keep(found, option, rest, inner.split(".") if dot else [])
+            rest = [value] if equals else _option_values(option, words)
+            _set_values(arguments, option, rest, inner.split(".") if dot else [])
     if unknown:
-        raise Refused(f"{OUTER_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", 2)
-    if found.switch("enable_auto_tool_choice", False) and "tool_call_parser" not in found.values:
-        raise Refused("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser", 1)
-    found.model = str(found.values.pop("model", found.model))
-    return found
+        raise StartError(f"{VLLM_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", 2)
+    if arguments.switch("enable_auto_tool_choice", False) and "tool_call_parser" not in arguments.values:
+        raise StartError("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser", 1)
+    arguments.model = str(arguments.values.pop("model", arguments.model))
+    return arguments
 
 
-def _plain(word: str) -> str:
+def _normalize_word(word: str) -> str:
     """Return a word with underscores and -O3 spelled as vLLM's parser does before it parses."""
     if re.fullmatch(r"-O=?\d", word):
         return f"--optimization-level={word[-1]}"
-    name, given, value = word.partition("=")
-    return name.replace("_", "-") + given + value if name.startswith("--") else word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else word
 
 
-def _model(found: Arguments, unknown: list[str], word: str) -> None:
-    if found.tag or "model" in found.values:
+def _set_model(arguments: Arguments, unknown: list[str], word: str) -> None:
+    if arguments.tag or "model" in arguments.values:
         unknown.append(word)
     else:
-        found.model, found.tag = word, True
+        arguments.model, arguments.tag = word, True
 
 
-def _completed(name: str, version: str) -> str:
+def _expand_abbreviation(name: str, version: str) -> str:
     """Return the option that this abbreviates. Raises Refused if it abbreviates several."""
-    known = _by_name(version)
-    if name in known or not name.startswith("--"):
+    by_name = _options_by_name(version)
+    if name in by_name or not name.startswith("--"):
         return name
-    meant = [option for option in known if option.startswith(name)]
-    if len(meant) > 1:
-        message = f"ambiguous option: {name} could match {', '.join(meant)}"
-        raise Refused(f"{USAGE}\nvllm serve: error: {message}", 2)
-    return meant[0] if meant else name
+    matches = [option for option in by_name if option.startswith(name)]
+    if len(matches) > 1:
+        message = f"ambiguous option: {name} could match {', '.join(matches)}"
+        raise StartError(f"{USAGE}\nvllm serve: error: {message}", 2)
+    return matches[0] if matches else name
 
 
-def _following(words: list[str]) -> list[str]:
+def _take_values(words: list[str]) -> list[str]:
     """Return the words up to the next option."""
-    taken = []
-    while words and not _looks_like_an_option(words[0]):
-        taken.append(words.pop(0))
-    return taken
+    values = []
+    while words and not _is_option(words[0]):
+        values.append(words.pop(0))
+    return values
 
 
-def _looks_like_an_option(word: str) -> bool:
+def _is_option(word: str) -> bool:
     return word.startswith("-") and not re.fullmatch(r"-\d+(\.\d*)?|-", word)
 
 
-def _taken(option: Option, words: list[str]) -> list[str]:
+def _option_values(option: Option, words: list[str]) -> list[str]:
     if option.kind == LIST:
-        rest = _following(words)
+        rest = _take_values(words)
         if not rest:
-            raise _refuse(option, "expected at least one argument")
+            raise _option_error(option, "expected at least one argument")
         return rest
-    if words and not _looks_like_an_option(words[0]):
+    if words and not _is_option(words[0]):
         return [words.pop(0)]
     if option.kind == OPTIONAL:
         return []
-    raise _refuse(option, "expected one argument")
+    raise _option_error(option, "expected one argument")
 
 
-def _switch(found: Arguments, option: Option, name: str, given: str | None) -> None:
-    if given is not None:
-        raise _refuse(option, f"ignored explicit argument {given!r}")
-    against = name in option.hidden or (len(option.names) > 1 and name == option.names[1] and name.startswith("--"))
-    found.values[option.key] = not against
+def _set_switch(arguments: Arguments, option: Option, name: str, value: str | None) -> None:
+    if value is not None:
+        raise _option_error(option, f"ignored explicit argument {value!r}")
+    is_negated = name in option.hidden or (len(option.names) > 1 and name == option.names[1] and name.startswith("--"))
+    arguments.values[option.key] = not is_negated
 
 
-def _keep(found: Arguments, option: Option, words: list[str], inner: list[str]) -> None:
+def _set_values(arguments: Arguments, option: Option, words: list[str], inner: list[str]) -> None:
     for word in words:
         if option.choices and word not in option.choices:
-            raise _refuse(option, f"invalid choice: {word!r} (choose from {', '.join(option.choices)})")
+            raise _option_error(option, f"invalid choice: {word!r} (choose from {', '.join(option.choices)})")
     if option.kind == LIST:
-        found.values[option.key] = words
+        arguments.values[option.key] = words
     elif option.kind == JSON:
-        _merge(found, option, words[0], inner)
+        _merge_json(arguments, option, words[0], inner)
     else:
-        found.values[option.key] = _typed(option, words[0]) if words else True
+        arguments.values[option.key] = _convert_value(option, words[0]) if words else True
 
 
-def _merge(found: Arguments, option: Option, word: str, inner: list[str]) -> None:
+def _merge_json(arguments: Arguments, option: Option, word: str, inner: list[str]) -> None:
     """Merge a dotted option: --compilation-config '{"mode": 3}' and --compilation-config.mode 3 are equal."""
     try:
         value = json.loads(word)
     except ValueError:
         if not inner:
-            raise _refuse(option, f"Value {word} cannot be converted to <function loads>.") from None
+            raise _option_error(option, f"Value {word} cannot be converted to <function loads>.") from None
         value = word
     for key in reversed(inner):
         value = {key.replace("-", "_"): value}
-    before = found.values.get(option.key)
-    found.values[option.key] = {**before, **value} if isinstance(before, dict) and inner else value
+    before = arguments.values.get(option.key)
+    arguments.values[option.key] = {**before, **value} if isinstance(before, dict) and inner else value
 
 
-def _typed(option: Option, word: str) -> Any:
-    known = option_values.known().get(option.key.replace("_", "-"))
-    kinds: dict[str, type[Any]] = {**dict.fromkeys(COMPLETE, int), **dict.fromkeys(FRACTIONS, float)}
+def _convert_value(option: Option, word: str) -> Any:
+    known = option_values.known_options().get(option.key.replace("_", "-"))
+    kinds: dict[str, type[Any]] = {**dict.fromkeys(INTEGER_OPTIONS, int), **dict.fromkeys(FLOAT_OPTIONS, float)}
     kind = kinds.get(option.key) or {"int": int, "float": float}.get(known.kind if known else "")
     if kind is None:
         return int(word) if re.fullmatch(r"-?\d+", word) else word
@@ -282,17 +282,17 @@ def _typed(option: Option, word: str) -> Any:
     try:
         return kind(word)
     except ValueError:
-        raise _refuse(option, f"invalid {kind.__name__} value: {word!r}") from None
+        raise _option_error(option, f"invalid {kind.__name__} value: {word!r}") from None
 
 
-def _refuse(option: Option, message: str) -> Refused:
-    return Refused(f"{USAGE}\nvllm serve: error: argument {'/'.join(option.names)}: {message}", 2)
+def _option_error(option: Option, message: str) -> StartError:
+    return StartError(f"{USAGE}\nvllm serve: error: argument {'/'.join(option.names)}: {message}", 2)
 
 
 @functools.lru_cache(maxsize=8)
-def _by_name(version: str) -> dict[str, Option]:
-    found = options(version)
-    return {name: option for option in found for name in (*option.names, *option.hidden)}
+def _options_by_name(version: str) -> dict[str, Option]:
+    available = list_options(version)
+    return {name: option for option in available for name in (*option.names, *option.hidden)}
 
 
 # `vllm serve --config FILE`: the file's options are put before the others, so that the command line takes precedence.
@@ -301,57 +301,57 @@ def _by_name(version: str) -> dict[str, Option]:
 # there is only Python.
 
 
-OPTION = "--config"
+CONFIG_OPTION = "--config"
 
 
-def with_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
+def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
     """Return the arguments with --config replaced by the file's, as in 0.32.0. Raises Refused with the real engine's message."""
     words = _model_first(list(argv))
-    if OPTION not in words:
+    if CONFIG_OPTION not in words:
         return words
-    if words.count(OPTION) > 1:
-        raise crashed("AssertionError: More than one config file specified!")
-    at = words.index(OPTION)
-    if at == len(words) - 1:
-        raise crashed("ValueError: No config file specified! Please check your command-line arguments.")
-    given = _words_of(words[at + 1], folder_of)
-    rest = words[:at] + words[at + 2 :]
+    if words.count(CONFIG_OPTION) > 1:
+        raise crash_error("AssertionError: More than one config file specified!")
+    position = words.index(CONFIG_OPTION)
+    if position == len(words) - 1:
+        raise crash_error("ValueError: No config file specified! Please check your command-line arguments.")
+    file_words = _read_config_words(words[position + 1], folder_of)
+    rest = words[:position] + words[position + 2 :]
     if rest and not rest[0].startswith("-"):
-        return [rest[0], *given, *rest[1:]]
-    if "--model" in given:
-        return [*given, *rest]
+        return [rest[0], *file_words, *rest[1:]]
+    if "--model" in file_words:
+        return [*file_words, *rest]
     message = "No model specified! Please specify model either as a positional argument or in a config file."
-    raise crashed(f"ValueError: {message}")
+    raise crash_error(f"ValueError: {message}")
 
 
 def _model_first(words: list[str]) -> list[str]:
     """Return the arguments with the value of --model as the first one."""
-    if "--model" not in words[:-1] or OPTION not in words:
+    if "--model" not in words[:-1] or CONFIG_OPTION not in words:
         return words
-    at = words.index("--model")
-    return [words[at + 1], *words[:at], *words[at + 2 :]]
+    position = words.index("--model")
+    return [words[position + 1], *words[:position], *words[position + 2 :]]
 
 
-def _words_of(name: str, folder_of: Callable[[str], Path]) -> list[str]:
+def _read_config_words(name: str, folder_of: Callable[[str], Path]) -> list[str]:
     if name.rpartition(".")[2] not in ("yaml", "yml"):
-        raise crashed(f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied")
+        raise crash_error(f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied")
     try:
         lines = folder_of(name).read_text().splitlines()
     except OSError as error:
-        what = f"[Errno {error.errno}] {error.strerror}: '{name}'"
-        raise crashed(f"{type(error).__name__}: {what}") from None
+        reason = f"[Errno {error.errno}] {error.strerror}: '{name}'"
+        raise crash_error(f"{type(error).__name__}: {reason}") from None
     pairs = (line.partition(":")[::2] for line in lines if ":" in line and not line.startswith("#"))
-    return [word for key, value in pairs for word in _flag(key.strip(), _value(value.strip()))]
+    return [word for key, value in pairs for word in _format_flag(key.strip(), _parse_value(value.strip()))]
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _flag(key: str, value: Any) -> list[str]:
+def _format_flag(key: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{key}" if value else f"--no-{key}"]
     if isinstance(value, list):
@@ -359,12 +359,12 @@ def _flag(key: str, value: Any) -> list[str]:
     return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
-MODULE = "vllm.entrypoints.openai.api_server"
-ASK_HELP = ("-h", "--help")
+API_SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+HELP_OPTIONS = ("-h", "--help")
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedOutput:
     """Output without an engine: text and exit code."""
 
     text: str
@@ -372,37 +372,37 @@ class Printed:
 
 
 @dataclass(frozen=True)
-class Serve:
+class ServeCommand:
     """A server to start with these arguments."""
 
     argv: tuple[str, ...]
 
 
-def command(words: Sequence[str], version: str) -> Printed | Serve:
+def resolve_command(words: Sequence[str], version: str) -> PrintedOutput | ServeCommand:
     """Return the outcome of `vllm WORDS`: printed text, or a server to start."""
     match list(words):
         case [("-v" | "--version"), *_]:
-            return Printed(version, 0)
+            return PrintedOutput(version, 0)
         case [("-h" | "--help"), *_]:
-            return Printed(OUTER_USAGE, 0)
+            return PrintedOutput(VLLM_USAGE, 0)
         case ["serve", *rest]:
-            asks = any(word in ASK_HELP or word.startswith("--help=") for word in rest)
-            return Printed(help_text(version), 0) if asks else Serve(tuple(rest))
+            asks = any(word in HELP_OPTIONS or word.startswith("--help=") for word in rest)
+            return PrintedOutput(help_text(version), 0) if asks else ServeCommand(tuple(rest))
         case [other, *_]:
             message = f"argument {{chat,complete,serve,launch,bench,collect-env}}: invalid choice: {other!r}"
-            return Printed(f"{OUTER_USAGE}\nvllm: error: {message}", 2)
+            return PrintedOutput(f"{VLLM_USAGE}\nvllm: error: {message}", 2)
         case _:
-            return Printed(OUTER_USAGE, 0)
+            return PrintedOutput(VLLM_USAGE, 0)
 
 
-def program(argv: Sequence[str], version: str) -> Printed | Serve | None:
+def resolve_program(argv: Sequence[str], version: str) -> PrintedOutput | ServeCommand | None:
     """Return the outcome of a container's whole command line, or None if the image has no such program."""
     match list(argv):
         case ["vllm", *words]:
-            return command(words, version)
-        case [("python" | "python3"), "-m", name, *words] if name == MODULE:
-            return command(["serve", *words], version)
+            return resolve_command(words, version)
+        case [("python" | "python3"), "-m", name, *words] if name == API_SERVER_MODULE:
+            return resolve_command(["serve", *words], version)
         case [("python" | "python3"), "-c", code] if "vllm" in code and "__version__" in code:
-            return Printed(version, 0)
+            return PrintedOutput(version, 0)
         case _:
             return None

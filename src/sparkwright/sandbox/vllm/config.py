@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm import option_values
-from sparkwright.sandbox.vllm.command_line import Arguments, Refused, Release, crashed, release
+from sparkwright.sandbox.vllm.command_line import Arguments, Release, StartError, crash_error, parse_release
 from sparkwright.sandbox.vllm.model import (
     Adapter,
     Drafts,
@@ -17,30 +17,30 @@ from sparkwright.sandbox.vllm.model import (
     is_attention_free,
     is_hybrid,
     padding_percent,
-    takes_all_mode,
-    text_part,
+    supports_all_mode,
+    text_config,
 )
 from sparkwright.trust import bounds
 
-DEFAULT_BUDGET = 2048  # on a GB10, in every version
-DEFAULT_SEQS = 256
-SMALLEST_SHARD = 1_000_000  # bytes; the simulated hub's shards have two and a half times as many
-SCALE = 1000  # factor from the size of the model's files to the simulated size
+DEFAULT_BATCHED_TOKENS = 2048  # on a GB10, in every version
+DEFAULT_MAX_SEQS = 256
+MIN_SHARD_BYTES = 1_000_000  # bytes; the simulated hub's shards have two and a half times as many
+SIZE_SCALE = 1000  # factor from the size of the model's files to the simulated size
 CACHE_TOKENS = 1_450_000  # of Qwen3.5-35B-A3B in all of a GB10's memory
 
 OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
 PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # of a hybrid
 ALIGN_SINCE: Release = (0, 15, 0)  # before, a gated delta net has no prefix caching
 PREFIX_ON_SINCE: Release = (0, 28, 0)  # default for hybrid models
-MODE_GONE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
+MODE_IGNORED_SINCE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
 LARGER_SHARE_SINCE: Release = (0, 20, 0)
 #: settings that the log repeats as given; the attention backend in a line of its own
-ECHOED = (
+ECHOED_OPTIONS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
     *("trust_remote_code", "tokenizer_mode", "disable_custom_all_reduce", "attention_backend"),
 )
 #: Pydantic's error types of violated limits, and their messages
-LIMITS = {
+LIMIT_ERRORS = {
     ">": ("greater_than", "greater than"),
     ">=": ("greater_than_equal", "greater than or equal to"),
     "<": ("less_than", "less than"),
@@ -100,7 +100,7 @@ class Config:
         return self.cache_blocks * self.block_tokens
 
 
-def read_model(name: str, folder: Path) -> dict[str, Any]:
+def read_model_config(name: str, folder: Path) -> dict[str, Any]:
     """Return a model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
@@ -108,25 +108,25 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
             "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
             f"'{name}'. Use `repo_type` argument if needed."
         )
-        raise crashed(message)
+        raise crash_error(message)
     try:
-        found = bounds.config_of(path)
+        config = bounds.read_config(path)
     except ValueError:
-        raise crashed(f"OSError: It looks like the config file at '{path}' is not a valid JSON file.") from None
-    named = found.get("architectures")
-    if not isinstance(named, list) or not named or not isinstance(named[0], str):
-        raise invalid("ModelConfig", "Value error, No model architectures are specified", "value_error")
-    return found
+        raise crash_error(f"OSError: It looks like the config file at '{path}' is not a valid JSON file.") from None
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+        raise validation_error("ModelConfig", "Value error, No model architectures are specified", "value_error")
+    return config
 
 
-def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
+def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
     """Return the settings. Raises Refused with the last lines of a real traceback."""
-    now, recurrent, architecture = release(version), is_hybrid(model), str(model["architectures"][0])
-    _refuse_out_of_range(arguments, now)
-    text = text_part(model)
-    length = _length(arguments, bounds.count_of(text.get("max_position_embeddings")) or 4096)
-    chunked = now <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
-    prefix = _prefix_caching(arguments, recurrent, architecture, now)
+    version_numbers, hybrid, architecture = parse_release(version), is_hybrid(model), str(model["architectures"][0])
+    _check_ranges(arguments, version_numbers)
+    text = text_config(model)
+    length = _model_length(arguments, bounds.count_or_none(text.get("max_position_embeddings")) or 4096)
+    chunked = version_numbers <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
+    prefix = _prefix_caching(arguments, hybrid, architecture, version_numbers)
     dtype = arguments.text("kv_cache_dtype", "auto")
     names = arguments.values.get("served_model_name") or [arguments.model]
     kwargs = arguments.values.get("default_chat_template_kwargs") or {}
@@ -134,16 +134,20 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         model=arguments.model,
         served_names=tuple(str(name) for name in names),
         architecture=architecture,
-        hybrid=recurrent,
+        hybrid=hybrid,
         max_model_len=length,
-        budget=arguments.number("max_num_batched_tokens", DEFAULT_BUDGET if chunked else max(length, DEFAULT_BUDGET)),
-        max_num_seqs=arguments.number("max_num_seqs", DEFAULT_SEQS),
+        budget=arguments.number(
+            "max_num_batched_tokens", DEFAULT_BATCHED_TOKENS if chunked else max(length, DEFAULT_BATCHED_TOKENS)
+        ),
+        max_num_seqs=arguments.number("max_num_seqs", DEFAULT_MAX_SEQS),
         chunked_prefill=chunked,
         prefix_caching=prefix,
-        mamba_cache_mode=_mode(arguments, recurrent and prefix, architecture, now),
+        mamba_cache_mode=_mamba_mode(arguments, hybrid and prefix, architecture, version_numbers),
         kv_cache_dtype=dtype,
         quantization=arguments.values.get("quantization") or _quantization(model),
-        utilization=float(arguments.text("gpu_memory_utilization", "0.92" if now >= LARGER_SHARE_SINCE else "0.9")),
+        utilization=float(
+            arguments.text("gpu_memory_utilization", "0.92" if version_numbers >= LARGER_SHARE_SINCE else "0.9")
+        ),
         block_tokens=block_tokens(model, dtype),
         padding_percent=padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
@@ -151,31 +155,35 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         thinks="reasoning_parser" in arguments.values or architecture.startswith("GptOss"),
         thinks_by_default=bool(kwargs.get("enable_thinking", True)),
         eager=arguments.switch("enforce_eager", False),
-        shards=_shards(folder),
-        weights=sum(file.stat().st_size for file in folder.glob("*.safetensors")) * SCALE,
+        shards=_count_shards(folder),
+        weights=sum(file.stat().st_size for file in folder.glob("*.safetensors")) * SIZE_SCALE,
         pooling=arguments.text("runner", "auto") == "pooling",
         auto_tools=arguments.switch("enable_auto_tool_choice", False),
         tool_parser=arguments.text("tool_call_parser", ""),
         sees=architecture.endswith("ForConditionalGeneration") and not arguments.switch("language_model_only", False),
-        hidden=bounds.count_of(text.get("hidden_size")) or 128,
-        echoed={name: arguments.values[name] for name in ECHOED if name in arguments.values},
+        hidden=bounds.count_or_none(text.get("hidden_size")) or 128,
+        echoed={name: arguments.values[name] for name in ECHOED_OPTIONS if name in arguments.values},
     )
 
 
-def _refuse_out_of_range(arguments: Arguments, now: Release) -> None:
+def _check_ranges(arguments: Arguments, now: Release) -> None:
     """Raise Refused, with Pydantic's message, for numbers that the real config classes refuse."""
     for key, value in arguments.values.items():
-        broken = (
-            option_values.out_of_range(key.replace("_", "-"), value, now) if isinstance(value, int | float) else None
+        violation = (
+            option_values.find_broken_limit(key.replace("_", "-"), value, now)
+            if isinstance(value, int | float)
+            else None
         )
-        if broken is None:
+        if violation is None:
             continue
-        checks, limit = broken
-        if checks == "socket.bind":
-            raise crashed("OverflowError: bind(): port must be 0-65535.")
-        if checks.endswith("Config"):
-            kind, words = LIMITS[limit.rstrip("-.0123456789")]
-            raise invalid(checks, f"Input should be {words} {limit.lstrip('<>=')}", kind, field=key, got=value)
+        config_class, limit = violation
+        if config_class == "socket.bind":
+            raise crash_error("OverflowError: bind(): port must be 0-65535.")
+        if config_class.endswith("Config"):
+            kind, words = LIMIT_ERRORS[limit.rstrip("-.0123456789")]
+            raise validation_error(
+                config_class, f"Input should be {words} {limit.lstrip('<>=')}", kind, field=key, value=value
+            )
 
 
 def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, now: Release) -> bool:
@@ -183,122 +191,128 @@ def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, no
         return arguments.switch("enable_prefix_caching", False)
     if not recurrent:
         return arguments.switch("enable_prefix_caching", True)
-    if now <= PREFIX_FORCED_OFF_UNTIL or (now < ALIGN_SINCE and not takes_all_mode(architecture)):
+    if now <= PREFIX_FORCED_OFF_UNTIL or (now < ALIGN_SINCE and not supports_all_mode(architecture)):
         return False
     return arguments.switch("enable_prefix_caching", now >= PREFIX_ON_SINCE)
 
 
-def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -> str:
+def _mamba_mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -> str:
     """Return the Mamba cache mode: `all` states, those at the end of a block (`align`), or `none`."""
     if not caches:
         return "none"
-    takes_all = takes_all_mode(architecture) and now < PREFIX_ON_SINCE
+    takes_all = supports_all_mode(architecture) and now < PREFIX_ON_SINCE
     if now < ALIGN_SINCE:
         return "all"
     mode = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
-    return "all" if mode == "all" and takes_all_mode(architecture) and now < MODE_GONE else "align"
+    return "all" if mode == "all" and supports_all_mode(architecture) and now < MODE_IGNORED_SINCE else "align"
 
 
 def _quantization(model: Mapping[str, Any]) -> str | None:
-    found = model.get("quantization_config") or text_part(model).get("quantization_config")
-    method = found.get("quant_method") if isinstance(found, Mapping) else None
+    quantization = model.get("quantization_config") or text_config(model).get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
     return method if isinstance(method, str) else None
 
 
-def _length(arguments: Arguments, most: int) -> int:
-    length = arguments.number("max_model_len", most)
-    length = most if length == -1 else length  # the model's maximum
-    if length > most:
+def _model_length(arguments: Arguments, max_length: int) -> int:
+    length = arguments.number("max_model_len", max_length)
+    length = max_length if length == -1 else length  # the model's maximum
+    if length > max_length:
         message = (
-            f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={most}.0"
+            f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={max_length}.0"
             " or model_max_length=None in model's config.json). To allow overriding this maximum, set the env var"
             " VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used with extreme caution. If the model uses"
             " relative position encoding (RoPE), positions exceeding derived_max_model_len lead to nan. If the model uses absolute"
             " position encoding, positions exceeding derived_max_model_len will cause a CUDA array out-of-bounds error."
         )
-        raise invalid("ModelConfig", f"Value error, {message}", "value_error")
+        raise validation_error("ModelConfig", f"Value error, {message}", "value_error")
     return length
 
 
-def _shards(folder: Path) -> int:
+def _count_shards(folder: Path) -> int:
     """Return the number of weight files. Raises Refused if a file of the index is missing."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return len(list(folder.glob("*.safetensors")))
-    names = sorted(set(_weights(index).values()))
+    names = sorted(set(_weight_map(index).values()))
     for name in names:
         if not (folder / name).is_file():
-            raise crashed(f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'")
-        if (folder / name).stat().st_size < SMALLEST_SHARD:
+            raise crash_error(f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'")
+        if (folder / name).stat().st_size < MIN_SHARD_BYTES:
             kind = "safetensors_rust.SafetensorError"
-            raise crashed(f"{kind}: Error while deserializing header: MetadataIncompleteBuffer")
+            raise crash_error(f"{kind}: Error while deserializing header: MetadataIncompleteBuffer")
     return len(names)
 
 
-def _weights(index: Path) -> dict[str, str]:
+def _weight_map(index: Path) -> dict[str, str]:
     try:
-        found = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]
-        return {str(tensor): str(file) for tensor, file in found.items()}
+        weight_map = bounds.parse_json(
+            bounds.read_bytes(index, bounds.MAX_INDEX_BYTES), max_bytes=bounds.MAX_INDEX_BYTES
+        )["weight_map"]
+        return {str(tensor): str(file) for tensor, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise crashed(f"{type(error).__name__}: {error}") from None
+        raise crash_error(f"{type(error).__name__}: {error}") from None
 
 
-def invalid(what: str, message: str, kind: str, *, field: str = "", got: object = None) -> Refused:
+def validation_error(
+    config_class: str, message: str, kind: str, *, field: str = "", value: object = None
+) -> StartError:
     """Return Pydantic's refusal of a config, below the end of the traceback.
 
     Args:
-        what: the config class.
+        config_class: the config class.
         message: the error.
         kind: Pydantic's error type.
         field: the refused field, if it is a single one.
-        got: its value.
+        value: its value.
     """
-    given = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
-    given = f"{got!r}, input_type={type(got).__name__}" if field else given
+    shown_input = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
+    shown_input = f"{value!r}, input_type={type(value).__name__}" if field else shown_input
     lines = (
         "Traceback (most recent call last):",
         '  File "/usr/local/bin/vllm", line 8, in <module>',
         "    sys.exit(main())",
-        f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {what}",
+        f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {config_class}",
         *([field] if field else []),
-        f"  {message} [type={kind}, input_value={given}]",
+        f"  {message} [type={kind}, input_value={shown_input}]",
         f"    For further information visit https://errors.pydantic.dev/2.14/v/{kind}",
     )
-    return Refused("\n".join(lines), 1)
+    return StartError("\n".join(lines), 1)
 
 
 BLOCK_CHECK_SINCE: Release = (0, 17, 0)
 BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block size is known only after the attention backend
-BLOCK_CHECK_GONE: Release = (0, 27, 0)
+BLOCK_CHECK_UNTIL: Release = (0, 27, 0)
 
 
-def refuse_before_weights(config: Config, version: str) -> None:
+def check_before_weights(config: Config, version: str) -> None:
     """Raise Refused for settings that the API server refuses."""
-    now = release(version)
+    now = parse_release(version)
     if config.budget < config.max_num_seqs:
         message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
-        raise invalid("SchedulerConfig", f"Value error, {message}", "value_error")
+        raise validation_error("SchedulerConfig", f"Value error, {message}", "value_error")
     if not config.chunked_prefill and config.budget < config.max_model_len:
         message = (
             f"max_num_batched_tokens ({config.budget}) is smaller than max_model_len ({config.max_model_len}). This effectively"
             " limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
             " Please increase max_num_batched_tokens or decrease max_model_len."
         )
-        raise invalid("SchedulerConfig", f"Value error, {message}", "value_error")
+        raise validation_error("SchedulerConfig", f"Value error, {message}", "value_error")
     if config.mamba_cache_mode == "align" and not config.chunked_prefill and now >= ALIGN_SINCE:
-        what = "Mamba prefix caching" if now >= MODE_GONE else "mamba cache mode 'align'"
-        raise invalid("VllmConfig", f"Assertion failed, Chunked prefill is required for {what}.", "assertion_error")
+        feature = "Mamba prefix caching" if now >= MODE_IGNORED_SINCE else "mamba cache mode 'align'"
+        raise validation_error(
+            "VllmConfig", f"Assertion failed, Chunked prefill is required for {feature}.", "assertion_error"
+        )
     if BLOCK_CHECK_SINCE <= now < BLOCK_CHECK_LATE_SINCE and _block_too_large(config):
-        raise invalid("VllmConfig", f"Assertion failed, {_block_too_large(config)}", "assertion_error")
+        raise validation_error("VllmConfig", f"Assertion failed, {_block_too_large(config)}", "assertion_error")
 
 
-def refuse_after_weights(config: Config, version: str) -> None:
+def check_after_weights(config: Config, version: str) -> None:
     """Raise Refused for settings that the engine's own process refuses."""
-    if BLOCK_CHECK_LATE_SINCE <= release(version) < BLOCK_CHECK_GONE and _block_too_large(config):
-        raise _core_failed(f"AssertionError: {_block_too_large(config)}")
+    if BLOCK_CHECK_LATE_SINCE <= parse_release(version) < BLOCK_CHECK_UNTIL and _block_too_large(config):
+        raise _core_error(f"AssertionError: {_block_too_large(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
         message = f"max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({config.cache_blocks})."
-        raise _core_failed(f"ValueError: {message}")
+        raise _core_error(f"ValueError: {message}")
 
 
 def _block_too_large(config: Config) -> str:
@@ -308,7 +322,7 @@ def _block_too_large(config: Config) -> str:
     return f"In Mamba cache align mode, block_size ({config.block_tokens}) must be <= max_num_batched_tokens ({config.budget})."
 
 
-def _core_failed(message: str) -> Refused:
+def _core_error(message: str) -> StartError:
     core = f"(EngineCore pid=77) ERROR {time.strftime('%m-%d %H:%M:%S')} [core.py:1510]"
     lines = (
         f"{core} EngineCore failed to start.",
@@ -320,4 +334,4 @@ def _core_failed(message: str) -> Refused:
         "Traceback (most recent call last):",
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     )
-    return Refused("\n".join(lines), 1)
+    return StartError("\n".join(lines), 1)

@@ -11,20 +11,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright.ready import readable
-from sparkwright.sandbox.memory import TOTAL
-from sparkwright.sandbox.serving.process import COMPILE_PEAK, HOST_SIDE, TERMINATED, Process
+from sparkwright.ready import wait_for_readable
+from sparkwright.sandbox.memory import TOTAL_BYTES
+from sparkwright.sandbox.serving.process import COMPILE_PEAK_BYTES, HOST_SIDE_BYTES, SIGTERM_EXIT_CODE, Process
 from sparkwright.sandbox.vllm import command_line, responses, startup
-from sparkwright.sandbox.vllm.command_line import Arguments, Refused, crashed, parse
-from sparkwright.sandbox.vllm.config import Config, build, read_model, refuse_after_weights, refuse_before_weights
+from sparkwright.sandbox.vllm.command_line import Arguments, StartError, crash_error, parse_arguments
+from sparkwright.sandbox.vllm.config import (
+    Config,
+    build_config,
+    check_after_weights,
+    check_before_weights,
+    read_model_config,
+)
 from sparkwright.sandbox.vllm.metrics import Metrics, PrefixCache
-from sparkwright.sandbox.vllm.model import drafts_of, loaded_adapters
+from sparkwright.sandbox.vllm.model import load_adapters, parse_drafts
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
 
 POLL_S = 0.05
 DEFAULT_PORT, DEFAULT_TIMEOUT_S = 29501, 600
-WORD_BYTES = 64
+MAX_MESSAGE_BYTES = 64
 
 
 @dataclass
@@ -53,9 +59,9 @@ class Group:
     @property
     def broken(self) -> bool:
         """True if another member is gone, as the next collective operation would find."""
-        return any(link.recv(1, socket.MSG_PEEK) == b"" for link in readable(self.links))
+        return any(link.recv(1, socket.MSG_PEEK) == b"" for link in wait_for_readable(self.links))
 
-    def intent(self, version: str) -> Iterator[str]:
+    def join_lines(self, version: str) -> Iterator[str]:
         """Yield the log lines of a rank that is about to join. They do not prove that it did."""
         if self.rank:
             yield (
@@ -65,7 +71,7 @@ class Group:
         at = f"tcp://{self.address}:{self.port}"
         yield f"[parallel_state.py:1906] world_size={self.world} rank={self.rank} local_rank=0 distributed_init_method={at} backend=nccl"
 
-    def assigned(self) -> str:
+    def assignment_line(self) -> str:
         """Return the log line that proves the group."""
         tensor, pipeline = self.rank % self.tensor, self.rank // self.tensor
         return (
@@ -73,12 +79,12 @@ class Group:
             f"PCP rank 0, TP rank {tensor}, ETP rank {tensor}, EP rank N/A, EPLB rank N/A"
         )
 
-    def meet(self, stopped: threading.Event) -> None:
+    def wait_for_members(self, stopped: threading.Event) -> None:
         """Wait until all members have joined, or until stopped. Raises Refused with the log lines of real ones."""
         until_s = time.monotonic() + self.timeout_s
         if self.world == 1:
             return
-        self._gather(stopped, until_s) if self.rank == 0 else self._come(stopped, until_s)
+        self._accept_members(stopped, until_s) if self.rank == 0 else self._connect_to_head(stopped, until_s)
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
@@ -86,12 +92,14 @@ class Group:
         for link in links:
             link.close()
 
-    def _gather(self, stopped: threading.Event, until_s: float) -> None:
+    def _accept_members(self, stopped: threading.Event, until_s: float) -> None:
         try:
-            here = self.address if self.address.startswith("127.") else ""  # otherwise on all interfaces, as in vLLM
-            listener = socket.create_server((here, self.port), backlog=self.world)
+            listen_address = (
+                self.address if self.address.startswith("127.") else ""
+            )  # otherwise on all interfaces, as in vLLM
+            listener = socket.create_server((listen_address, self.port), backlog=self.world)
         except OSError as error:
-            raise crashed(
+            raise crash_error(
                 "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
                 f"port: {self.port}, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
             ) from error
@@ -99,37 +107,39 @@ class Group:
             listener.settimeout(POLL_S)
             while len(self.links) < self.world - 1 and not stopped.is_set():
                 if time.monotonic() > until_s:
-                    raise self._late(f"waiting for clients. {len(self.links) + 1}/{self.world} clients joined.")
+                    raise self._timeout_error(
+                        f"waiting for clients. {len(self.links) + 1}/{self.world} clients joined."
+                    )
                 with contextlib.suppress(TimeoutError):
                     self.links.append(listener.accept()[0])
         for link in self.links:
             link.sendall(b"all joined\n")
 
-    def _come(self, stopped: threading.Event, until_s: float) -> None:
-        link = self._connected(stopped, until_s)
+    def _connect_to_head(self, stopped: threading.Event, until_s: float) -> None:
+        link = self._dial_head(stopped, until_s)
         if link is None:
             return
         self.links.append(link)
         link.settimeout(POLL_S)
         while not stopped.is_set():  # forever if another program has the port, as observed with the real one
             with contextlib.suppress(TimeoutError):
-                if link.recv(WORD_BYTES):
+                if link.recv(MAX_MESSAGE_BYTES):
                     return
-                raise crashed("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")
+                raise crash_error("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")
 
-    def _connected(self, stopped: threading.Event, until_s: float) -> socket.socket | None:
+    def _dial_head(self, stopped: threading.Event, until_s: float) -> socket.socket | None:
         while not stopped.wait(POLL_S):
             try:
                 return socket.create_connection((self.address, self.port), timeout=1)
             except OSError:
                 if time.monotonic() > until_s:
-                    at = f"({self.address}, {self.port})"
-                    message = f"has timed out after {self.timeout_s * 1000:.0f}ms while trying to connect to {at}."
-                    raise crashed(f"torch.distributed.DistNetworkError: The client socket {message}") from None
+                    address = f"({self.address}, {self.port})"
+                    message = f"has timed out after {self.timeout_s * 1000:.0f}ms while trying to connect to {address}."
+                    raise crash_error(f"torch.distributed.DistNetworkError: The client socket {message}") from None
         return None
 
-    def _late(self, message: str) -> Refused:
-        return crashed(
+    def _timeout_error(self, message: str) -> StartError:
+        return crash_error(
             f"torch.distributed.DistStoreError: Timed out after {self.timeout_s + 1:.0f} seconds {message}\n"
             "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
         )
@@ -150,84 +160,84 @@ class Engine(Process):
     group: Group | None = None
     warm = False
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         #: stored responses by id
         self.kept: dict[str, dict[str, Any]] = {}
 
     def serve(self) -> int:
         try:
-            return self._started()
-        except Refused as refused:
-            return self.last_words(str(refused).splitlines(), refused.code)
+            return self._start_and_serve()
+        except StartError as refused:
+            return self.write_last_lines(str(refused).splitlines(), refused.code)
         except OSError as error:
-            answer = ["Traceback (most recent call last):", f"OSError: [Errno {error.errno}] {error.strerror}"]
-            return self.last_words(answer, 1)
+            last_lines = ["Traceback (most recent call last):", f"OSError: [Errno {error.errno}] {error.strerror}"]
+            return self.write_last_lines(last_lines, 1)
 
-    def stopping(self) -> Sequence[str]:
-        return list(startup.stopping())
+    def stop_log(self) -> Sequence[str]:
+        return list(startup.stop_lines())
 
-    def dying(self) -> Sequence[str]:
-        return [*(startup.lost_peer() if self.alone else ()), *startup.dying()]
+    def exit_log(self) -> Sequence[str]:
+        return [*(startup.lost_peer_lines() if self.peer_lost else ()), *startup.exit_lines()]
 
-    def crashing(self) -> Sequence[str]:
-        return list(startup.crashing())
+    def crash_log(self) -> Sequence[str]:
+        return list(startup.crash_lines())
 
     @property
     def keeps(self) -> bool:
         """True if it stores responses, so that they can be retrieved later."""
-        return self.env.get(responses.STORE) == "1"
+        return self.env.get(responses.STORE_VARIABLE) == "1"
 
     def keep(self, response: dict[str, Any]) -> dict[str, Any]:
         """Return a response, and store it if that is enabled."""
-        if self.keeps and len(self.kept) < responses.MOST_KEPT:
+        if self.keeps and len(self.kept) < responses.MAX_STORED:
             self.kept[response["id"]] = response
         return response
 
-    def lose_rank(self) -> None:
+    def kill_rank(self) -> None:
         """Kill the process of its own rank: a worker exits with code 0, a head like an engine that has failed."""
         if self.group is None or self.group.world == 1:
             return
-        self.last_words(startup.of_lost_rank(self.group.rank), 0)
+        self.write_last_lines(startup.lost_rank_lines(self.group.rank), 0)
         if self.headless:
             self.stopped.set()
         else:
             self.die()
 
-    def _started(self) -> int:
-        arguments = parse(command_line.with_config_file(self._argv, self._folder_of), self.version)
+    def _start_and_serve(self) -> int:
+        arguments = parse_arguments(command_line.expand_config_file(self._argv, self._folder_of), self.version)
         self.group = Group.of(arguments)
-        self.say(() if self.headless else startup.banner(arguments, self.version))
+        self.write_log(() if self.headless else startup.banner_lines(arguments, self.version))
         server = None if self.headless else self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
         folder = self._folder_of(arguments.model)
-        model = read_model(arguments.model, folder)
+        model = read_model_config(arguments.model, folder)
         self.arguments, self.model = arguments, model
-        self.say(startup.resolved(str(model["architectures"][0])))
-        drafts = drafts_of(
+        self.write_log(startup.architecture_lines(str(model["architectures"][0])))
+        drafts = parse_drafts(
             arguments.values.get("speculative_config"),
             arguments.model,
             self._folder_of,
             good=self.fault() != "bad-drafts",
         )
-        self.config = self.limits = replace(build(arguments, model, folder, self.version), drafts=drafts)
-        self.say(startup.decided(self.config, arguments, self.version))
-        refuse_before_weights(self.config, self.version)
+        self.config = self.limits = replace(build_config(arguments, model, folder, self.version), drafts=drafts)
+        self.write_log(startup.settings_lines(self.config, arguments, self.version))
+        check_before_weights(self.config, self.version)
         if self.fault() == "crash-loop":
             self.stopped.wait(0.3)
-            return self.last_words(startup.crashing(), 1)
-        if not self.take_memory(int(self.config.utilization * TOTAL)):
+            return self.write_last_lines(startup.crash_lines(), 1)
+        if not self.take_memory(int(self.config.utilization * TOTAL_BYTES)):
             free = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
-            return self.last_words(startup.no_memory(self.config, free, TOTAL / GIB), 1)
-        self.take_more(HOST_SIDE)
-        self._join(self.group)
-        return self._loaded(server)
+            return self.write_last_lines(startup.no_memory_lines(self.config, free, TOTAL_BYTES / GIB), 1)
+        self.adjust_memory(HOST_SIDE_BYTES)
+        self._join_group(self.group)
+        return self._load_and_serve(server)
 
     def _compile_and_cache(self) -> None:
         """Compile, which takes memory for a while, then allocate the cache."""
-        peak = 0 if self.warm or self.config.eager else COMPILE_PEAK
-        self.take_more(peak)
-        self.say(startup.caching(self.config, self.version, self.device, warm=self.warm))
-        self.take_more(-peak)
+        peak = 0 if self.warm or self.config.eager else COMPILE_PEAK_BYTES
+        self.adjust_memory(peak)
+        self.write_log(startup.cache_lines(self.config, self.version, self.device, warm=self.warm))
+        self.adjust_memory(-peak)
 
     @property
     def experts(self) -> str:
@@ -245,75 +255,77 @@ class Engine(Process):
         return self.group is not None and self.group.rank > 0
 
     @property
-    def alone(self) -> bool:
+    def peer_lost(self) -> bool:
         """True if a member of its group is gone."""
         return self.group is not None and self.group.broken
 
-    def _join(self, group: Group) -> None:
+    def _join_group(self, group: Group) -> None:
         """Log the group to join, join the other ranks, and log that they met."""
-        self.say(startup.of_member(group.intent(self.version)))
+        self.write_log(startup.member_lines(group.join_lines(self.version)))
         if group.rank and self.fault() == "worker-never-joins":
             self.stopped.wait()
-        group.meet(self.stopped)
+        group.wait_for_members(self.stopped)
         if self.stopped.is_set():
             return
         sockets = self.fault() == "sockets"
-        self.say((0, line) for line in nccl_lines(group.rank, group.world, self.env, sockets=sockets))
-        self.say(startup.of_member([group.assigned()]))
+        self.write_log((0, line) for line in nccl_lines(group.rank, group.world, self.env, sockets=sockets))
+        self.write_log(startup.member_lines([group.assignment_line()]))
 
-    def _say_drafts(self, statistics: str) -> None:
-        self.log(startup.speculated(statistics))
+    def _log_drafts(self, statistics: str) -> None:
+        self.log(startup.speculation_line(statistics))
 
-    def _loaded(self, server: Server | None) -> int:
+    def _load_and_serve(self, server: Server | None) -> int:
         """Load the model, open the port and serve until stopped."""
-        self.say(() if self.headless else startup.loading(self.config, self.version, self.device, self.experts))
-        refuse_after_weights(self.config, self.version)
-        self.hold_gpu(int(self.config.utilization * TOTAL))
-        kept = None if self.config.eager else kept_in(self.env, self._folder_of)
-        self.warm = kept is not None and kept.exists()
+        self.write_log(
+            () if self.headless else startup.loading_lines(self.config, self.version, self.device, self.experts)
+        )
+        check_after_weights(self.config, self.version)
+        self.set_gpu_memory(int(self.config.utilization * TOTAL_BYTES))
+        compiled = None if self.config.eager else compile_cache_file(self.env, self._folder_of)
+        self.warm = compiled is not None and compiled.exists()
         self._compile_and_cache()
-        keep_compile_cache(kept)
-        if self.held_back():
-            return self._code or TERMINATED
+        save_compile_cache(compiled)
+        if self.wait_while_held():
+            return self._code or SIGTERM_EXIT_CODE
         cache = PrefixCache(self.config)
         self.cache, self.metrics = (
             cache,
-            Metrics(self.config, self.version, cache, self.config.drafts, self._say_drafts),
+            Metrics(self.config, self.version, cache, self.config.drafts, self._log_drafts),
         )
         self.counters = self.metrics
-        found = loaded_adapters(self.arguments, self.model, self._folder_of)
-        self.config = replace(self.config, adapters={adapter.name: adapter for adapter in found})
-        self.say(startup.adapted(found))
+        adapters = load_adapters(self.arguments, self.model, self._folder_of)
+        self.config = replace(self.config, adapters={adapter.name: adapter for adapter in adapters})
+        self.write_log(startup.adapter_lines(adapters))
         if server is not None:
             server.start()
-            self.say(startup.serving(self.config, self.version))
+            self.write_log(startup.serving_lines(self.config, self.version))
         try:
-            return self.until_stopped()
+            return self.serve_until_stopped()
         finally:
             if self.group is not None:
                 self.group.leave()
 
 
-VARIABLE = "VLLM_CACHE_ROOT"
+CACHE_VARIABLE = "VLLM_CACHE_ROOT"
 #: file below it, as named by vLLM 0.32.0
-FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
+COMPILED_FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
 
 
-def kept_in(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | None:
+def compile_cache_file(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | None:
     """Return the file that a start leaves behind, or None if nothing outlives the container."""
-    root = env.get(VARIABLE)
-    found = folder_of(root) if root else None
-    return found / FILE if found is not None and found.parent.is_dir() else None
+    root = env.get(CACHE_VARIABLE)
+    folder = folder_of(root) if root else None
+    return folder / COMPILED_FILE if folder is not None and folder.parent.is_dir() else None
 
 
-def keep_compile_cache(file: Path | None) -> None:
+def save_compile_cache(file: Path | None) -> None:
     """Store what was compiled for the next start."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"compiled\n" * 1000)
 
 
-LABEL = "spark:141:141 [0] NCCL INFO"
+NCCL_LABEL = "spark:141:141 [0] NCCL INFO"
 
 
 def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) -> Iterator[str]:
@@ -331,16 +343,16 @@ def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) 
     if env.get("NCCL_DEBUG") != "INFO" or not adapters:
         return
     interface, address = env.get("NCCL_SOCKET_IFNAME", ""), env.get("VLLM_HOST_IP", "")
-    yield f"{LABEL} Bootstrap: Using {interface}:{address}<0>"
+    yield f"{NCCL_LABEL} Bootstrap: Using {interface}:{address}<0>"
     used = " ".join(f"[{n}]{name}:1/RoCE" for n, name in enumerate(adapters))
     yield (
-        f"{LABEL} NET/IB : No device found."
+        f"{NCCL_LABEL} NET/IB : No device found."
         if sockets
-        else f"{LABEL} NET/IB : Using {used} [RO]; OOB {interface}:{address}<0>"
+        else f"{NCCL_LABEL} NET/IB : Using {used} [RO]; OOB {interface}:{address}<0>"
     )
     network = "Socket" if sockets else "IB"
-    yield f"{LABEL} Using network {network}"
+    yield f"{NCCL_LABEL} Using network {network}"
     other = (rank + 1) % world
     for n in range(1 if sockets else len(adapters)):
-        yield f"{LABEL} Channel {n:02d}/0 : {rank}[0] -> {other}[0] [send] via NET/{network}/{n}"
-    yield f"{LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"
+        yield f"{NCCL_LABEL} Channel {n:02d}/0 : {rank}[0] -> {other}[0] [send] via NET/{network}/{n}"
+    yield f"{NCCL_LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"

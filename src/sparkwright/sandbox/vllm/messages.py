@@ -11,55 +11,59 @@ from typing import Any
 
 from sparkwright.sandbox.serving.generation import Token
 
-CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-STOPPED = {"stop": "end_turn", "length": "max_tokens"}
+TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 #: block and delta types by kind of token
-PIECES = {"reasoning": ("thinking", "thinking_delta"), "content": ("text", "text_delta")}
-UNREAD = "Error in message stream converter."
+BLOCK_TYPES = {"reasoning": ("thinking", "thinking_delta"), "content": ("text", "text_delta")}
+STREAM_ERROR = "Error in message stream converter."
 
 
-def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
+def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request in the format of a chat."""
     chat = {name: value for name, value in body.items() if name not in ("system", "tools", "tool_choice", "thinking")}
-    system = _text(body.get("system"))
+    system = _join_text(body.get("system"))
     messages = [{"role": "system", "content": system}] if system else []
     rows = body.get("messages")
     for message in rows if isinstance(rows, list) else ():
-        messages += _messages(message) if isinstance(message, dict) else ()
+        messages += _to_chat_messages(message) if isinstance(message, dict) else ()
     chat["messages"] = messages
     if isinstance(body.get("tools"), list):
-        chat["tools"] = [_tool(tool) for tool in body["tools"]]
-        chat["tool_choice"] = _choice(body.get("tool_choice"))
+        chat["tools"] = [_to_tool(tool) for tool in body["tools"]]
+        chat["tool_choice"] = _to_tool_choice(body.get("tool_choice"))
     thinking = body.get("thinking")
     if isinstance(thinking, dict) and thinking.get("type") == "disabled":
         chat["chat_template_kwargs"] = {"enable_thinking": False}
     return chat
 
 
-def _text(content: Any) -> str:
+def _join_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else ()
     return "".join(str(block.get("text") or "") for block in blocks if isinstance(block, dict))
 
 
-def _messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _to_chat_messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a message as messages of a chat: tool results become messages of their own."""
     content = message.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     if not blocks:
-        yield {"role": message.get("role"), "content": _text(content)}
+        yield {"role": message.get("role"), "content": _join_text(content)}
         return
     for block in blocks:
         if block.get("type") == "tool_result":
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _text(block.get("content"))}
-    parts = [part for block in blocks for part in _parts(block)]
-    calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
+            yield {
+                "role": "tool",
+                "tool_call_id": block.get("tool_use_id"),
+                "content": _join_text(block.get("content")),
+            }
+    parts = [part for block in blocks for part in _to_parts(block)]
+    calls = [_to_tool_call(block) for block in blocks if block.get("type") == "tool_use"]
     if parts or calls:
         yield {"role": message.get("role"), "content": parts, **({"tool_calls": calls} if calls else {})}
 
 
-def _parts(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _to_parts(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     source = block.get("source")
     if block.get("type") == "text":
         yield {"type": "text", "text": block.get("text")}
@@ -68,30 +72,30 @@ def _parts(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"type": "image_url", "image_url": {"url": url}}
 
 
-def _call(block: Mapping[str, Any]) -> dict[str, Any]:
+def _to_tool_call(block: Mapping[str, Any]) -> dict[str, Any]:
     function = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {})}
     return {"id": block.get("id"), "type": "function", "function": function}
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"name": tool.get("name"), "description": tool.get("description")}
-    return {"type": "function", "function": {**about, "parameters": tool.get("input_schema")}}
+def _to_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    identity = {"name": tool.get("name"), "description": tool.get("description")}
+    return {"type": "function", "function": {**identity, "parameters": tool.get("input_schema")}}
 
 
-def _choice(choice: Any) -> Any:
-    given = choice if isinstance(choice, dict) else {}
-    if given.get("type") == "tool":
-        return {"type": "function", "function": {"name": given.get("name")}}
-    return CHOICES.get(str(given.get("type")), "auto")
+def _to_tool_choice(choice: Any) -> Any:
+    fields = choice if isinstance(choice, dict) else {}
+    if fields.get("type") == "tool":
+        return {"type": "function", "function": {"name": fields.get("name")}}
+    return TOOL_CHOICES.get(str(fields.get("type")), "auto")
 
 
-def counted(tokens: int) -> dict[str, Any]:
+def token_count_response(tokens: int) -> dict[str, Any]:
     """Return the answer to a request that counts tokens."""
     return {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageAnswer:
     """The answer to one request."""
 
     model: str
@@ -108,16 +112,16 @@ class Message:
         blocks: list[dict[str, Any]] = []
         for kind in ("reasoning", "content"):
             text = "".join(token.text for token in tokens if token.kind == kind)
-            name = PIECES[kind][0]
+            name = BLOCK_TYPES[kind][0]
             if text and not calls:
                 signature = {"signature": secrets.token_hex(16)} if name == "thinking" else {}
                 blocks.append({"type": name, name: text, **signature})
-        blocks += [_used(call, json.loads(call["function"]["arguments"])) for call in calls]
+        blocks += [_tool_use_block(call, json.loads(call["function"]["arguments"])) for call in calls]
         message = {
             **self._opening(),
             "content": blocks or [{"type": "text", "text": ""}],
             "model": self.model,
-            "stop_reason": _stopped(tokens, calls),
+            "stop_reason": _stop_reason(tokens, calls),
         }
         return {**message, "usage": self._usage(len(tokens))}
 
@@ -125,29 +129,29 @@ class Message:
         """Yield the events of a streamed answer."""
         end = {"stop_reason": None, "stop_sequence": None}
         message = {**self._opening(), "content": [], "model": self.model, **end, "usage": self._usage(0)}
-        yield _event("message_start", message=message)
-        made: list[Token] = []
+        yield _encode_event("message_start", message=message)
+        generated: list[Token] = []
         index = 0
         for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
             if calls:
-                made += pieces
+                generated += pieces
                 continue
-            yield from _block(index, kind, pieces, made)
+            yield from _block_events(index, kind, pieces, generated)
             index += 1
         for call in calls:
-            yield _event("content_block_start", content_block=_used(call, {}), index=index)
+            yield _encode_event("content_block_start", content_block=_tool_use_block(call, {}), index=index)
             delta = {"type": "input_json_delta", "partial_json": call["function"]["arguments"]}
-            yield _event("content_block_delta", delta=delta, index=index)
-            yield _event("content_block_stop", index=index)
+            yield _encode_event("content_block_delta", delta=delta, index=index)
+            yield _encode_event("content_block_stop", index=index)
             index += 1
-        delta = {"stop_reason": _stopped(made, calls), "stop_sequence": None}
-        yield _event("message_delta", delta=delta, usage=self._usage(len(made)))
-        yield _event("message_stop")
+        delta = {"stop_reason": _stop_reason(generated, calls), "stop_sequence": None}
+        yield _encode_event("message_delta", delta=delta, usage=self._usage(len(generated)))
+        yield _encode_event("message_stop")
 
     @staticmethod
     def broken() -> Iterator[bytes]:
         """Yield the last events of a stream whose engine is gone."""
-        yield _event("error", error={"type": "internal_error", "message": UNREAD})
+        yield _encode_event("error", error={"type": "internal_error", "message": STREAM_ERROR})
 
     def _opening(self) -> dict[str, Any]:
         return {"id": f"chatcmpl-{secrets.token_hex(8)}", "type": "message", "role": "assistant"}
@@ -156,27 +160,27 @@ class Message:
         return {"input_tokens": self.prompt, "output_tokens": tokens}
 
 
-def _block(index: int, kind: str, pieces: Iterable[Token], made: list[Token]) -> Iterator[bytes]:
+def _block_events(index: int, kind: str, pieces: Iterable[Token], generated: list[Token]) -> Iterator[bytes]:
     """Yield the events of a block of text or thinking, and append its tokens to `made`."""
-    name, delta_type = PIECES[kind]
-    yield _event("content_block_start", content_block={"type": name, name: ""}, index=index)
+    name, delta_type = BLOCK_TYPES[kind]
+    yield _encode_event("content_block_start", content_block={"type": name, name: ""}, index=index)
     for token in pieces:
-        made.append(token)
-        yield _event("content_block_delta", delta={"type": delta_type, name: token.text}, index=index)
+        generated.append(token)
+        yield _encode_event("content_block_delta", delta={"type": delta_type, name: token.text}, index=index)
     if name == "thinking":
         signature = {"type": "signature_delta", "signature": secrets.token_hex(16)}
-        yield _event("content_block_delta", delta=signature, index=index)
-    yield _event("content_block_stop", index=index)
+        yield _encode_event("content_block_delta", delta=signature, index=index)
+    yield _encode_event("content_block_stop", index=index)
 
 
-def _used(call: Mapping[str, Any], given: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": given}
+def _tool_use_block(call: Mapping[str, Any], arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": arguments}
 
 
-def _stopped(tokens: Sequence[Token], calls: Sequence[Any]) -> str:
-    return "tool_use" if calls else STOPPED.get(str(tokens[-1].reason if tokens else "stop"), "end_turn")
+def _stop_reason(tokens: Sequence[Token], calls: Sequence[Any]) -> str:
+    return "tool_use" if calls else STOP_REASONS.get(str(tokens[-1].reason if tokens else "stop"), "end_turn")
 
 
-def _event(kind: str, **fields: Any) -> bytes:
+def _encode_event(kind: str, **fields: Any) -> bytes:
     data = json.dumps({"type": kind, **fields}, separators=(",", ":"))
     return f"event: {kind}\ndata: {data}\n\n".encode()

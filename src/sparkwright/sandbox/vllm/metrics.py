@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sparkwright.sandbox.serving.process import Counters
-from sparkwright.sandbox.vllm.command_line import Release, release
+from sparkwright.sandbox.vllm.command_line import Release, parse_release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
 from sparkwright.sandbox.vllm.model import Drafts
 
@@ -34,9 +34,11 @@ class PrefixCache:
         if not self._on:
             return 0
         with self._mutex:
-            hit = max((end for end, key in self._ends(prompt) if key in self._kept and end < len(prompt)), default=0)
-            for end, key in self._ends(prompt):
-                if self._keeps(end, len(prompt)):
+            hit = max(
+                (end for end, key in self._block_ends(prompt) if key in self._kept and end < len(prompt)), default=0
+            )
+            for end, key in self._block_ends(prompt):
+                if self._is_kept(end, len(prompt)):
                     self._kept[key] = None
                     self._kept.move_to_end(key)
             while len(self._kept) > self._room:
@@ -45,10 +47,10 @@ class PrefixCache:
             self.hits += hit
         return hit
 
-    def _keeps(self, end: int, length: int) -> bool:
+    def _is_kept(self, end: int, length: int) -> bool:
         return end % self._step == 0 or end + self._block > length
 
-    def _ends(self, prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _block_ends(self, prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield the end of each full block, with a key of everything before it."""
         key = 0
         for start in range(0, len(prompt) - self._block + 1, self._block):
@@ -56,16 +58,19 @@ class PrefixCache:
             yield start + self._block, key
 
 
-POSITIONS = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown with its initial value
-SECONDS = (
+POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+STALE_BLOCK_RELEASES: tuple[Release, Release] = (
+    (0, 18, 0),
+    (0, 23, 0),
+)  # a hybrid's block_size is shown with its initial value
+FIRST_TOKEN_BOUNDS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
     2560.0,
 )  # fmt: skip
-BETWEEN_S = (
+INTER_TOKEN_BOUNDS_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
-LONG_S = (
+REQUEST_BOUNDS_S = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 
@@ -90,12 +95,12 @@ class Histogram:
     def rows(self, labels: dict[str, str]) -> Iterator[str]:
         """Yield its lines of the page."""
         counts, below = self.counts or [0] * (len(self.bounds) + 1), 0
-        yield from _head(self.name, "histogram", self.about)
+        yield from _header_lines(self.name, "histogram", self.about)
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
             below += count
-            yield f"{self.name}_bucket{_labels({**labels, 'le': bound})} {float(below)}"
-        yield f"{self.name}_count{_labels(labels)} {float(below)}"
-        yield f"{self.name}_sum{_labels(labels)} {self.sum}"
+            yield f"{self.name}_bucket{_format_labels({**labels, 'le': bound})} {float(below)}"
+        yield f"{self.name}_count{_format_labels(labels)} {float(below)}"
+        yield f"{self.name}_sum{_format_labels(labels)} {self.sum}"
 
 
 class Metrics(Counters):
@@ -111,12 +116,16 @@ class Metrics(Counters):
     ) -> None:
         super().__init__()
         self._drafts, self._log = drafts, log
-        self.first_token = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
-        self.between = Histogram("vllm:inter_token_latency_seconds", "From token to token.", BETWEEN_S)
-        self.end_to_end = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.", LONG_S)
+        self.first_token = Histogram(
+            "vllm:time_to_first_token_seconds", "From arrival to the first token.", FIRST_TOKEN_BOUNDS_S
+        )
+        self.between = Histogram("vllm:inter_token_latency_seconds", "From token to token.", INTER_TOKEN_BOUNDS_S)
+        self.end_to_end = Histogram(
+            "vllm:e2e_request_latency_seconds", "From arrival to the last token.", REQUEST_BOUNDS_S
+        )
         self._config = config
         self._cache = cache
-        self._info = _cache_config(config, version)
+        self._info = _cache_info(config, version)
 
     @property
     def gain(self) -> float:
@@ -160,35 +169,35 @@ class Metrics(Counters):
             ("vllm:prompt_tokens_cached_total", "counter", "Tokens of prompts that were cached.", cache.hits),
             ("vllm:generation_tokens_total", "counter", "Tokens generated.", self.generated),
         ):
-            yield from _head(name, kind, about)
-            yield f"{name}{_labels(labels)} {float(value)}"
-        yield from _head("vllm:request_success_total", "counter", "Requests that ended, by why.")
+            yield from _header_lines(name, kind, about)
+            yield f"{name}{_format_labels(labels)} {float(value)}"
+        yield from _header_lines("vllm:request_success_total", "counter", "Requests that ended, by why.")
         for reason, count in self.finished.items():
-            yield f"vllm:request_success_total{_labels({**labels, 'finished_reason': reason})} {float(count)}"
-        yield from self._speculated(labels)
+            yield f"vllm:request_success_total{_format_labels({**labels, 'finished_reason': reason})} {float(count)}"
+        yield from self._speculation_rows(labels)
         for histogram in (self.first_token, self.between, self.end_to_end):
             yield from histogram.rows(labels)
-        yield from _head("vllm:cache_config_info", "gauge", "The cache's settings.")
-        yield f"vllm:cache_config_info{_labels(self._info)} 1.0"
+        yield from _header_lines("vllm:cache_config_info", "gauge", "The cache's settings.")
+        yield f"vllm:cache_config_info{_format_labels(self._info)} 1.0"
 
-    def _speculated(self, labels: dict[str, str]) -> Iterator[str]:
+    def _speculation_rows(self, labels: dict[str, str]) -> Iterator[str]:
         """Yield the counters of speculative decoding; none without it."""
         if self._drafts is None:
             return
         for name, (about, value) in self._drafts.counters().items():
-            yield from _head(name, "counter", about)
-            yield f"{name}{_labels(labels)} {float(value)}"
-        yield from _head(POSITIONS, "counter", "Accepted tokens per draft position.")
+            yield from _header_lines(name, "counter", about)
+            yield f"{name}{_format_labels(labels)} {float(value)}"
+        yield from _header_lines(POSITION_METRIC, "counter", "Accepted tokens per draft position.")
         for position, value in enumerate(self._drafts.positions):
-            yield f"{POSITIONS}{_labels({**labels, 'position': str(position)})} {float(value)}"
+            yield f"{POSITION_METRIC}{_format_labels({**labels, 'position': str(position)})} {float(value)}"
 
 
-def _cache_config(config: Config, version: str) -> dict[str, str]:
-    now = release(version)
-    stale = config.hybrid and STALE_BLOCK[0] <= now < STALE_BLOCK[1]
-    found = {
+def _cache_info(config: Config, version: str) -> dict[str, str]:
+    version_numbers = parse_release(version)
+    is_stale = config.hybrid and STALE_BLOCK_RELEASES[0] <= version_numbers < STALE_BLOCK_RELEASES[1]
+    info = {
         "engine": "0",
-        "block_size": 16 if stale else config.block_tokens,
+        "block_size": 16 if is_stale else config.block_tokens,
         "cache_dtype": config.kv_cache_dtype,
         "effective_attention_block_size": config.block_tokens,
         "enable_prefix_caching": config.prefix_caching,
@@ -202,15 +211,15 @@ def _cache_config(config: Config, version: str) -> dict[str, str]:
         "mamba_ssm_cache_dtype": "auto",
         "num_gpu_blocks": config.cache_blocks,
         "prefix_caching_hash_algo": "sha256",
-        **({"mamba_cache_mode": config.mamba_cache_mode} if now >= ALIGN_SINCE else {}),
+        **({"mamba_cache_mode": config.mamba_cache_mode} if version_numbers >= ALIGN_SINCE else {}),
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in info.items()}
 
 
-def _head(name: str, kind: str, about: str) -> Iterator[str]:
-    yield f"# HELP {name} {about}"
+def _header_lines(name: str, kind: str, description: str) -> Iterator[str]:
+    yield f"# HELP {name} {description}"
     yield f"# TYPE {name} {kind}"
 
 
-def _labels(labels: dict[str, str]) -> str:
+def _format_labels(labels: dict[str, str]) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in sorted(labels.items())) + "}"

@@ -11,32 +11,50 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm.speculation import METHODS
-from sparkwright.sandbox.vllm.command_line import Arguments, Refused, crashed
+from sparkwright.sandbox.vllm.command_line import Arguments, StartError, crash_error
 from sparkwright.trust import bounds
-from sparkwright.trust.bounds import count_of
+from sparkwright.trust.bounds import count_or_none
 
-_LAYERS = ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurrent", "hybrid", "hybrid_sliding")
-RECURRENT_LAYERS = frozenset((*_LAYERS, "kda"))
+_RECURRENT_LAYERS = (
+    "linear_attention",
+    "mamba",
+    "mamba2",
+    "conv",
+    "short_conv",
+    "recurrent",
+    "hybrid",
+    "hybrid_sliding",
+)
+RECURRENT_LAYERS = frozenset((*_RECURRENT_LAYERS, "kda"))
 RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "conv_L_cache", "linear_attn_config")
 
 #: classes of which every state can be cached (mamba cache mode "all", 0.15 to 0.27)
-ALL_MODE = ("Bamba", "FalconH1", "FalconMamba", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2")
-ATTENTION_FREE = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
-DENSE_BLOCK = 16
-MOST = 2**24  # upper bound of heads and their widths
-KERNEL_ALIGNMENT = 16  # tokens
-GENERIC_BLOCK = 528  # for a hybrid whose config does not give the size of its state
+ALL_MODE_ARCHITECTURES = (
+    "Bamba",
+    "FalconH1",
+    "FalconMamba",
+    "GraniteMoeHybrid",
+    "Jamba",
+    "Mamba",
+    "NemotronH",
+    "Zamba2",
+)
+ATTENTION_FREE_ARCHITECTURES = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
+DENSE_BLOCK_TOKENS = 16
+MAX_SIZE = 2**24  # upper bound of heads and their widths
+KERNEL_ALIGNMENT_TOKENS = 16  # tokens
+GENERIC_BLOCK_TOKENS = 528  # for a hybrid whose config does not give the size of its state
 
 
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's part of a config."""
-    found = config.get("text_config")
-    return found if isinstance(found, Mapping) else config
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
 
 
 def is_hybrid(config: Mapping[str, Any]) -> bool:
     """Return True if some of the model's layers are recurrent."""
-    text = text_part(config)
+    text = text_config(config)
     layers = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(layers, list) and layers:
         return not RECURRENT_LAYERS.isdisjoint(layer for layer in layers if isinstance(layer, str))
@@ -45,12 +63,12 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
 
 def is_attention_free(architecture: str) -> bool:
     """Return True if the model has no attention layers. Its prefix caching is off by default."""
-    return architecture in ATTENTION_FREE
+    return architecture in ATTENTION_FREE_ARCHITECTURES
 
 
-def takes_all_mode(architecture: str) -> bool:
+def supports_all_mode(architecture: str) -> bool:
     """Return True if prefix caching stores every state of this architecture."""
-    return architecture.startswith(ALL_MODE)
+    return architecture.startswith(ALL_MODE_ARCHITECTURES)
 
 
 def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
@@ -59,20 +77,20 @@ def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
     For a hybrid model they make an attention page at least as large as the state of a recurrent layer.
     """
     if not is_hybrid(config):
-        return DENSE_BLOCK
-    state, token = state_bytes(text_part(config)), token_bytes(text_part(config), kv_cache_dtype)
+        return DENSE_BLOCK_TOKENS
+    state, token = state_bytes(text_config(config)), token_bytes(text_config(config), kv_cache_dtype)
     if not state or not token:
-        return GENERIC_BLOCK
-    return KERNEL_ALIGNMENT * -(-state // (KERNEL_ALIGNMENT * token))
+        return GENERIC_BLOCK_TOKENS
+    return KERNEL_ALIGNMENT_TOKENS * -(-state // (KERNEL_ALIGNMENT_TOKENS * token))
 
 
 def state_bytes(text: Mapping[str, Any]) -> int:
     """Return the size of one gated delta net layer's convolution and state, or 0 if the config does not say."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
-    key_heads, key_dim, value_heads, value_dim = (_size(text, name) for name in names)
+    key_heads, key_dim, value_heads, value_dim = (_read_size(text, name) for name in names)
     if not (key_heads and key_dim and value_heads and value_dim):
         return 0
-    kernel = _size(text, "linear_conv_kernel_dim") or 4
+    kernel = _read_size(text, "linear_conv_kernel_dim") or 4
     convolution = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim) * 2
     return convolution + value_heads * value_dim * key_dim * (4 if text.get("mamba_ssm_dtype") == "float32" else 2)
 
@@ -80,19 +98,19 @@ def state_bytes(text: Mapping[str, Any]) -> int:
 def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
     """Return the size of one token's key and value in one attention layer, bytes."""
     width = 1 if kv_cache_dtype.startswith("fp8") else 2
-    return 2 * _size(text, "num_key_value_heads") * _size(text, "head_dim") * width
+    return 2 * _read_size(text, "num_key_value_heads") * _read_size(text, "head_dim") * width
 
 
 def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
     """Return by how many percent the page of a state is larger than the state."""
-    text = text_part(config)
+    text = text_config(config)
     state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
     return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0
 
 
-def _size(text: Mapping[str, Any], name: str) -> int:
+def _read_size(text: Mapping[str, Any], name: str) -> int:
     """Return a size of the config, or 0 if it is not a valid one."""
-    return count_of(text.get(name), MOST) or 0
+    return count_or_none(text.get(name), MAX_SIZE) or 0
 
 
 # LoRA adapters of the simulated engine: loaded after the model, and refused as vLLM 0.32.0 refuses them.
@@ -100,8 +118,8 @@ def _size(text: Mapping[str, Any], name: str) -> int:
 # Source: vllm/lora/peft_helper.py, lora_model.py and entrypoints/openai/models/serving.py, and real starts.
 
 
-USUAL_RANK = 16
-HEADER_BYTES = 1 << 20
+DEFAULT_MAX_RANK = 16
+MAX_HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,7 @@ class Adapter:
     path: str
 
 
-def loaded_adapters(
+def load_adapters(
     arguments: Arguments, model: Mapping[str, Any], folder_of: Callable[[str], Path]
 ) -> tuple[Adapter, ...]:
     """Return the adapters of --lora-modules. Raises Refused for one that the real engine does not load.
@@ -122,19 +140,19 @@ def loaded_adapters(
         model: the model's config.json.
         folder_of: returns the host path of a path in the container.
     """
-    found = tuple(_named(arguments.values.get("lora_modules") or ()))
-    most = arguments.number("max_lora_rank", USUAL_RANK)
-    for adapter in found:
-        why = _why_not(adapter, folder_of(adapter.path), text_part(model), most)
+    adapters = tuple(_parse_adapters(arguments.values.get("lora_modules") or ()))
+    max_rank = arguments.number("max_lora_rank", DEFAULT_MAX_RANK)
+    for adapter in adapters:
+        problem = _adapter_problem(adapter, folder_of(adapter.path), text_config(model), max_rank)
         if not arguments.switch("enable_lora", False):
-            why = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
-        if why:
-            raise Refused(f"Traceback (most recent call last):\nValueError: {why}", 1)
-    return found
+            problem = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
+        if problem:
+            raise StartError(f"Traceback (most recent call last):\nValueError: {problem}", 1)
+    return adapters
 
 
-def _named(given: Any) -> Iterator[Adapter]:
-    for entry in given:
+def _parse_adapters(entries: Any) -> Iterator[Adapter]:
+    for entry in entries:
         if isinstance(entry, Mapping):
             yield Adapter(str(entry["name"]), str(entry["path"]))
         else:
@@ -142,23 +160,23 @@ def _named(given: Any) -> Iterator[Adapter]:
             yield Adapter(name, path)
 
 
-def _why_not(adapter: Adapter, folder: Path, text: Mapping[str, Any], most: int) -> str:
+def _adapter_problem(adapter: Adapter, folder: Path, text: Mapping[str, Any], max_rank: int) -> str:
     """Return the reason for which an adapter is not loaded, or an empty string."""
     try:
-        config = bounds.config_of(folder / "adapter_config.json")
+        config = bounds.read_config(folder / "adapter_config.json")
         with (folder / "adapter_model.safetensors").open("rb") as file:
-            header = json.loads(file.read(min(struct.unpack("<Q", file.read(8))[0], HEADER_BYTES)))
+            header = json.loads(file.read(min(struct.unpack("<Q", file.read(8))[0], MAX_HEADER_BYTES)))
     except (OSError, ValueError, struct.error):
         return (
             f"Call to add_lora method failed: Loading lora {adapter.name} failed: No adapter found for {adapter.path}"
         )
-    rank = bounds.count_of(config.get("r")) or 0
+    rank = bounds.count_or_none(config.get("r")) or 0
     if config.get("use_dora"):
         return "Call to add_lora method failed: vLLM does not yet support DoRA."
-    if rank > most:
-        return f"Call to add_lora method failed: LoRA rank {rank} is greater than max_lora_rank {most}."
+    if rank > max_rank:
+        return f"Call to add_lora method failed: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
     # one of a smaller model is loaded, as 0.32.0 does
-    hidden = bounds.count_of(text.get("hidden_size"))
+    hidden = bounds.count_or_none(text.get("hidden_size"))
     for name, about in header.items():
         if hidden and name.endswith("q_proj.lora_A.weight") and about["shape"][1] > hidden:
             shape = about["shape"]
@@ -174,13 +192,13 @@ def _why_not(adapter: Adapter, folder: Path, text: Mapping[str, Any], most: int)
 # Names and words are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
 
 #: share of drafts whose first token is accepted, and share of these at each further position
-GOOD, BAD, FURTHER = 0.85, 0.15, 0.8
+GOOD_ACCEPTANCE, BAD_ACCEPTANCE, FURTHER_ACCEPTANCE = 0.85, 0.15, 0.8
 #: time of a step with drafts, relative to one without
 STEP_COST = 1.25
 #: interval of the log's statistics, seconds
-LOG_S = 10.0
+LOG_INTERVAL_S = 10.0
 #: step size that covers [0, 1) evenly
-GOLDEN = 0.618034
+GOLDEN_RATIO = 0.618034
 
 
 @dataclass
@@ -200,8 +218,8 @@ class Drafts:
         self._logged = (time.monotonic(), 0, list(self.positions))
 
     def __repr__(self) -> str:
-        shown = None if METHODS[self.method].drafter == "text" else self.model
-        return f"SpeculativeConfig(method={self.method!r}, model={shown!r}, num_spec_tokens={self.depth})"
+        model = None if METHODS[self.method].drafter == "text" else self.model
+        return f"SpeculativeConfig(method={self.method!r}, model={model!r}, num_spec_tokens={self.depth})"
 
     @property
     def gain(self) -> float:
@@ -210,10 +228,10 @@ class Drafts:
 
     def step(self) -> int:
         """Count a draft. Return the tokens of its step: the accepted ones and the model's own."""
-        spread, share = self.drafts * GOLDEN % 1.0, GOOD if self.good else BAD
+        spread, share = self.drafts * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.good else BAD_ACCEPTANCE
         self.drafts += 1
         accepted = 0
-        while accepted < self.depth and spread < share * FURTHER**accepted:
+        while accepted < self.depth and spread < share * FURTHER_ACCEPTANCE**accepted:
             self.positions[accepted] += 1
             accepted += 1
         return accepted + 1
@@ -231,12 +249,12 @@ class Drafts:
         """Return the log line for the time since the last one; empty if that is too short or nothing was drafted."""
         since_s, drafts, positions = self._logged
         drafted, seconds = self.drafts - drafts, now_s - since_s
-        if seconds < LOG_S or not drafted:
+        if seconds < LOG_INTERVAL_S or not drafted:
             return ""
-        at = [now - before for now, before in zip(self.positions, positions, strict=True)]
+        by_position = [now - before for now, before in zip(self.positions, positions, strict=True)]
         self._logged = (now_s, self.drafts, list(self.positions))
-        tokens, accepted = drafted * self.depth, sum(at)
-        rates = ", ".join(f"{count / drafted:.3f}" for count in at)
+        tokens, accepted = drafted * self.depth, sum(by_position)
+        rates = ", ".join(f"{count / drafted:.3f}" for count in by_position)
         return (
             f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / drafted:.2f}, "
             f"Accepted throughput: {accepted / seconds:.2f} tokens/s, Drafted throughput: {tokens / seconds:.2f} tokens/s, "
@@ -245,27 +263,27 @@ class Drafts:
         )
 
 
-def drafts_of(given: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
+def parse_drafts(speculative_config: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
     """Return the drafts of a --speculative-config, or None if there is none. Raises Refused if the drafter is missing.
 
     Args:
-        given: value of the flag.
+        speculative_config: value of the flag.
         model: the served model.
         folder_of: returns the host path of a path in the container.
         good: most first tokens are accepted; else few are.
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(speculative_config, Mapping):
         return None
-    method, drafter = str(given.get("method") or "draft_model"), given.get("model")
-    depth = bounds.count_of(given.get("num_speculative_tokens")) or 1
+    method, drafter = str(speculative_config.get("method") or "draft_model"), speculative_config.get("model")
+    depth = bounds.count_or_none(speculative_config.get("num_speculative_tokens")) or 1
     if method not in METHODS:
-        raise crashed(f"ValueError: Unsupported speculative method: {method!r}")
+        raise crash_error(f"ValueError: Unsupported speculative method: {method!r}")
     if (
         isinstance(drafter, str)
         and METHODS[method].drafter != "text"
         and not (folder_of(drafter) / "config.json").is_file()
     ):
-        raise crashed(
+        raise crash_error(
             f"OSError: Can't load the configuration of '{drafter}'. If you were trying to load it from 'https://huggingface.co/models',"
             " make sure you don't have a local directory with the same name."
         )

@@ -13,23 +13,23 @@ from typing import Any
 from sparkwright.sandbox.serving.generation import Token
 
 #: environment variable that enables stored responses, and how many of them this server stores
-STORE, MOST_KEPT = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
+STORE_VARIABLE, MAX_STORED = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
 NO_STORE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
-    f"features, set the environment variable `{STORE}=1` when launching the vLLM server."
+    f"features, set the environment variable `{STORE_VARIABLE}=1` when launching the vLLM server."
 )
 #: fields that are null by default, in their order in a response
-BEFORE = ("incomplete_details", "instructions", "metadata")
-AFTER = ("kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")
+LEADING_NULLS = ("incomplete_details", "instructions", "metadata")
+TRAILING_NULLS = ("kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")
 
 
-def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
+def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request in the format of a chat."""
     chat = {name: body[name] for name in ("model", "stream", "temperature", "chat_template_kwargs") if name in body}
-    given = body.get("input")
-    items = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    content = body.get("input")
+    items = content if isinstance(content, list) else [{"role": "user", "content": content}]
     messages = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
-    chat["messages"] = messages + [_message(item) for item in items if isinstance(item, dict)]
+    chat["messages"] = messages + [_to_message(item) for item in items if isinstance(item, dict)]
     tools = body.get("tools")
     # Codex sends tools of OpenAI's own, such as web_search, beside functions
     functions = [tool for tool in tools if _is_function(tool)] if isinstance(tools, list) else []
@@ -40,9 +40,9 @@ def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
     effort = (body.get("reasoning") or {}).get("effort")
     if effort and "chat_template_kwargs" not in chat:
         chat["chat_template_kwargs"] = {"enable_thinking": effort != "none"}
-    form = (body.get("text") or {}).get("format") or {}
-    if form.get("type") == "json_schema":
-        chat["response_format"] = {"type": "json_schema", "json_schema": form}
+    text_format = (body.get("text") or {}).get("format") or {}
+    if text_format.get("type") == "json_schema":
+        chat["response_format"] = {"type": "json_schema", "json_schema": text_format}
     return chat
 
 
@@ -50,7 +50,7 @@ def _is_function(tool: Any) -> bool:
     return isinstance(tool, dict) and tool.get("type") == "function"
 
 
-def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+def _to_message(item: Mapping[str, Any]) -> dict[str, Any]:
     match item.get("type"):
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
@@ -60,18 +60,18 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
     content = item.get("content")
     if isinstance(content, list):
-        content = [_part(part) for part in content if isinstance(part, dict)]
+        content = [_to_part(part) for part in content if isinstance(part, dict)]
     return {"role": item.get("role"), "content": content}
 
 
-def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+def _to_part(part: Mapping[str, Any]) -> dict[str, Any]:
     if part.get("type") == "input_image":
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
     return {"type": "text", "text": part.get("text")}
 
 
 @dataclass
-class Response:
+class ResponseAnswer:
     """The answer to one request of the Responses API."""
 
     model: str
@@ -82,7 +82,7 @@ class Response:
     #: called with a complete answer; stores it where that is enabled
     keep: Callable[[dict[str, Any]], dict[str, Any]]
     #: the id of the response
-    name: str = field(default_factory=lambda: _id("resp"))
+    name: str = field(default_factory=lambda: _new_id("resp"))
     #: seconds since the epoch
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -93,58 +93,62 @@ class Response:
             tokens: of the answer.
             calls: tool calls, which replace the tokens' text.
         """
-        items = [] if calls else [_item(kind, text) for kind, text in _texts(tokens)]
-        return self.keep(self._ended([*items, *(_called(call, "completed") for call in calls)], tokens))
+        items = [] if calls else [_build_item(kind, text) for kind, text in _texts_by_kind(tokens)]
+        return self.keep(self._ended([*items, *(_build_call(call, "completed") for call in calls)], tokens))
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
-        numbers, made, items = itertools.count(), list[Token](), list[dict[str, Any]]()
-        pending = self.begun("in_progress")
-        yield _event(numbers, "response.created", response=pending)
-        yield _event(numbers, "response.in_progress", response=pending)
+        numbers, generated, items = itertools.count(), list[Token](), list[dict[str, Any]]()
+        pending = self.pending_response("in_progress")
+        yield _encode_event(numbers, "response.created", response=pending)
+        yield _encode_event(numbers, "response.in_progress", response=pending)
         for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
             if calls:
-                made += pieces
+                generated += pieces
                 continue
-            yield from _text_events(numbers, kind, pieces, made, items)
+            yield from _text_item_events(numbers, kind, pieces, generated, items)
         for call in calls:
-            yield from _call_events(numbers, call, items)
-        yield _event(numbers, "response.completed", response=self._ended(items, made))
+            yield from _call_item_events(numbers, call, items)
+        yield _encode_event(numbers, "response.completed", response=self._ended(items, generated))
 
     @staticmethod
     def broken() -> Iterator[bytes]:
         """Close the connection without further events: the end of a stream whose engine is gone."""
         raise ConnectionResetError
 
-    def begun(self, status: str) -> dict[str, Any]:
+    def pending_response(self, status: str) -> dict[str, Any]:
         """Return the response before its first token."""
         return self._about([], status, None, cut=False)
 
     def _ended(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
-        cut = bool(tokens) and tokens[-1].reason == "length"
+        is_cut = bool(tokens) and tokens[-1].reason == "length"
         thought = sum(token.kind == "reasoning" for token in tokens)
         per_turn: list[int] = []
-        read = {"cached_tokens": 0, "cache_write_tokens": 0}
-        written = {"reasoning_tokens": thought, "tool_output_tokens": 0}
+        input_details = {"cached_tokens": 0, "cache_write_tokens": 0}
+        output_details = {"reasoning_tokens": thought, "tool_output_tokens": 0}
         usage = {
             "input_tokens": self.prompt,
-            "input_tokens_details": {**read, "input_tokens_per_turn": per_turn, "cached_tokens_per_turn": per_turn},
+            "input_tokens_details": {
+                **input_details,
+                "input_tokens_per_turn": per_turn,
+                "cached_tokens_per_turn": per_turn,
+            },
             "output_tokens": len(tokens),
             "output_tokens_details": {
-                **written,
+                **output_details,
                 "output_tokens_per_turn": per_turn,
                 "tool_output_tokens_per_turn": per_turn,
             },
             "total_tokens": self.prompt + len(tokens),
         }
-        return self._about(items, "incomplete" if cut else "completed", usage, cut=cut)
+        return self._about(items, "incomplete" if is_cut else "completed", usage, cut=is_cut)
 
     def _about(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
         body, tools = self.asked, self.asked.get("tools") or []
         return {
             "id": self.name,
             "created_at": self.created,
-            **dict.fromkeys(BEFORE),
+            **dict.fromkeys(LEADING_NULLS),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "instructions": body.get("instructions"),
             "model": self.model,
@@ -153,12 +157,12 @@ class Response:
             "parallel_tool_calls": True,
             "temperature": float(body.get("temperature", 1.0)),
             "tool_choice": body.get("tool_choice") or ("auto" if tools else "none"),
-            "tools": [_echoed(tool) for tool in tools],
+            "tools": [_echo_tool(tool) for tool in tools],
             "top_p": float(body.get("top_p", 1.0)),
             "background": bool(body.get("background")),
             "max_output_tokens": body.get("max_output_tokens"),
             **dict.fromkeys(("max_tool_calls", "previous_response_id", "prompt")),
-            "reasoning": _reasoning(body.get("reasoning")),
+            "reasoning": _echo_reasoning(body.get("reasoning")),
             "service_tier": "auto",
             "status": status,
             "text": body.get("text"),
@@ -168,94 +172,94 @@ class Response:
             "user": None,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
-            **dict.fromkeys(AFTER),
+            **dict.fromkeys(TRAILING_NULLS),
         }
 
 
-def _echoed(tool: Mapping[str, Any]) -> dict[str, Any]:
-    named = {"name": tool.get("name"), "parameters": tool.get("parameters"), "strict": None, "type": "function"}
+def _echo_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    identity = {"name": tool.get("name"), "parameters": tool.get("parameters"), "strict": None, "type": "function"}
     unset = dict.fromkeys(("allowed_callers", "async", "defer_loading"))
-    return {**named, **unset, "description": tool.get("description"), "output_schema": None}
+    return {**identity, **unset, "description": tool.get("description"), "output_schema": None}
 
 
-def _reasoning(given: Any) -> dict[str, Any] | None:
-    if not isinstance(given, dict):
+def _echo_reasoning(reasoning: Any) -> dict[str, Any] | None:
+    if not isinstance(reasoning, dict):
         return None
-    return {**dict.fromkeys(("context", "effort", "generate_summary", "mode", "summary")), **given}
+    return {**dict.fromkeys(("context", "effort", "generate_summary", "mode", "summary")), **reasoning}
 
 
-def _texts(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
+def _texts_by_kind(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
     for kind in ("reasoning", "content"):
         if text := "".join(token.text for token in tokens if token.kind == kind):
             yield kind, text
 
 
-def _item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
+def _build_item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
     """Return a finished item. A status of None stands for the default one."""
     if kind == "reasoning":
-        about: dict[str, Any] = {"id": name or _id("rs"), "summary": [], "type": "reasoning"}
+        fields: dict[str, Any] = {"id": name or _new_id("rs"), "summary": [], "type": "reasoning"}
         content = [{"text": text, "type": "reasoning_text"}]
-        return {**about, "content": content, "encrypted_content": None, "status": status}
+        return {**fields, "content": content, "encrypted_content": None, "status": status}
     part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-    about = {"id": name or _id("msg"), "content": [part], "role": "assistant"}
-    return {**about, "status": "completed", "type": "message", "phase": None}
+    fields = {"id": name or _new_id("msg"), "content": [part], "role": "assistant"}
+    return {**fields, "status": "completed", "type": "message", "phase": None}
 
 
-def _called(call: Mapping[str, Any], status: str, *, name: str = "") -> dict[str, Any]:
+def _build_call(call: Mapping[str, Any], status: str, *, name: str = "") -> dict[str, Any]:
     function = call["function"]
-    given = "" if status == "in_progress" else function["arguments"]
-    about = {"arguments": given, "call_id": call["id"], "name": function["name"], "type": "function_call"}
+    arguments = "" if status == "in_progress" else function["arguments"]
+    fields = {"arguments": arguments, "call_id": call["id"], "name": function["name"], "type": "function_call"}
     unset = dict.fromkeys(("async", "caller", "namespace"))
-    return {**about, "id": name or _id("fc"), **unset, "status": status}
+    return {**fields, "id": name or _new_id("fc"), **unset, "status": status}
 
 
-def _text_events(
-    numbers: Iterator[int], kind: str, pieces: Iterable[Token], made: list[Token], items: list[dict[str, Any]]
+def _text_item_events(
+    numbers: Iterator[int], kind: str, pieces: Iterable[Token], generated: list[Token], items: list[dict[str, Any]]
 ) -> Iterator[bytes]:
     """Yield the events of an item of text or thinking, and append its tokens to `made` and itself to `items`."""
     thinking, index = kind == "reasoning", len(items)
-    name = _id("rs" if thinking else "msg")
-    at: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}
+    name = _new_id("rs" if thinking else "msg")
+    position: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}
     extra: dict[str, Any] = {} if thinking else {"logprobs": []}
     stem = "response.reasoning_text" if thinking else "response.output_text"
     empty = {"text": "", "type": "reasoning_text"}
     part = empty if thinking else {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
-    yield _event(numbers, "response.output_item.added", item=_opened(kind, name), output_index=index)
-    yield _event(numbers, "response.content_part.added", **at, part=part)
+    yield _encode_event(numbers, "response.output_item.added", item=_open_item(kind, name), output_index=index)
+    yield _encode_event(numbers, "response.content_part.added", **position, part=part)
     texts = []
     for token in pieces:
-        made.append(token)
+        generated.append(token)
         texts.append(token.text)
-        yield _event(numbers, f"{stem}.delta", **at, delta=token.text, **extra)
-    item = _item(kind, "".join(texts), name=name, status="completed")
-    yield _event(numbers, f"{stem}.done", **at, **extra, text="".join(texts))
-    yield _event(numbers, "response.content_part.done", **at, part=item["content"][0])
-    yield _event(numbers, "response.output_item.done", item=item, output_index=index)
+        yield _encode_event(numbers, f"{stem}.delta", **position, delta=token.text, **extra)
+    item = _build_item(kind, "".join(texts), name=name, status="completed")
+    yield _encode_event(numbers, f"{stem}.done", **position, **extra, text="".join(texts))
+    yield _encode_event(numbers, "response.content_part.done", **position, part=item["content"][0])
+    yield _encode_event(numbers, "response.output_item.done", item=item, output_index=index)
     items.append(item)
 
 
-def _opened(kind: str, name: str) -> dict[str, Any]:
+def _open_item(kind: str, name: str) -> dict[str, Any]:
     if kind == "reasoning":
-        return {**_item(kind, "", name=name, status="in_progress"), "content": None}
-    return {**_item(kind, "", name=name), "content": [], "status": "in_progress"}
+        return {**_build_item(kind, "", name=name, status="in_progress"), "content": None}
+    return {**_build_item(kind, "", name=name), "content": [], "status": "in_progress"}
 
 
-def _call_events(numbers: Iterator[int], call: Mapping[str, Any], items: list[dict[str, Any]]) -> Iterator[bytes]:
-    index, name, given = len(items), _id("fc"), call["function"]["arguments"]
-    at = {"item_id": name, "output_index": index}
+def _call_item_events(numbers: Iterator[int], call: Mapping[str, Any], items: list[dict[str, Any]]) -> Iterator[bytes]:
+    index, name, arguments = len(items), _new_id("fc"), call["function"]["arguments"]
+    position = {"item_id": name, "output_index": index}
     stem = "response.function_call_arguments"
-    opened, item = (_called(call, status, name=name) for status in ("in_progress", "completed"))
-    yield _event(numbers, "response.output_item.added", item=opened, output_index=index)
-    yield _event(numbers, f"{stem}.delta", delta=given, **at)
-    yield _event(numbers, f"{stem}.done", arguments=given, **at, name=item["name"])
-    yield _event(numbers, "response.output_item.done", item=item, output_index=index)
+    started, item = (_build_call(call, status, name=name) for status in ("in_progress", "completed"))
+    yield _encode_event(numbers, "response.output_item.added", item=started, output_index=index)
+    yield _encode_event(numbers, f"{stem}.delta", delta=arguments, **position)
+    yield _encode_event(numbers, f"{stem}.done", arguments=arguments, **position, name=item["name"])
+    yield _encode_event(numbers, "response.output_item.done", item=item, output_index=index)
     items.append(item)
 
 
-def _event(numbers: Iterator[int], kind: str, **fields: Any) -> bytes:
+def _encode_event(numbers: Iterator[int], kind: str, **fields: Any) -> bytes:
     data = json.dumps({**fields, "sequence_number": next(numbers), "type": kind}, separators=(",", ":"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
 
 
-def _id(prefix: str) -> str:
+def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(8)}"

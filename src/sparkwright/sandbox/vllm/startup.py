@@ -6,16 +6,22 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sparkwright.sandbox.memory import TOTAL
-from sparkwright.sandbox.vllm.command_line import Arguments, Release, release
-from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCED_OFF_UNTIL, PREFIX_ON_SINCE, Config
+from sparkwright.sandbox.memory import TOTAL_BYTES
+from sparkwright.sandbox.vllm.command_line import Arguments, Release, parse_release
+from sparkwright.sandbox.vllm.config import (
+    ALIGN_SINCE,
+    MODE_IGNORED_SINCE,
+    PREFIX_FORCED_OFF_UNTIL,
+    PREFIX_ON_SINCE,
+    Config,
+)
 from sparkwright.sandbox.vllm.model import Adapter
 from sparkwright.units import GIB
 
 LOGO = ("", "       █     █     █▄   ▄█", " ▄▄ ▄█ █     █     █ ▀▄▀ █  version {version}",
         "  █▄█▀ █     █     █     █  model   {model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", "")  # fmt: skip
 LOAD_S = 2.4
-COMPILE_S, WARM_S = 0.8, 0.1
+COMPILE_S, WARM_COMPILE_S = 0.8, 0.1
 API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141)"
 
 LOGO_SINCE: Release = (0, 15, 0)
@@ -35,84 +41,87 @@ ROUTES = (
 Lines = Iterator[tuple[float, str]]
 
 
-def banner(arguments: Arguments, version: str) -> Lines:
+def banner_lines(arguments: Arguments, version: str) -> Lines:
     """Yield the banner with the version and the non-default arguments."""
-    if release(version) >= LOGO_SINCE:
+    if parse_release(version) >= LOGO_SINCE:
         for line in LOGO:
-            yield 0, _info(API, "api_utils.py:347", line.format(version=version, model=arguments.model))
+            yield 0, _info_line(API, "api_utils.py:347", line.format(version=version, model=arguments.model))
     else:
-        yield 0, _info(API, "api_server.py:1351", f"vLLM API server version {version}")
-    yield 0, _info(API, "api_utils.py:286", f"non-default args: {arguments.not_default(version)}")
+        yield 0, _info_line(API, "api_server.py:1351", f"vLLM API server version {version}")
+    yield 0, _info_line(API, "api_utils.py:286", f"non-default args: {arguments.non_default(version)}")
 
 
-def resolved(architecture: str) -> Lines:
+def architecture_lines(architecture: str) -> Lines:
     """Yield the log line of the model's class, which is known before its length."""
-    yield 0.3, _info(API, "model.py:733", f"Resolved architecture: {architecture}")
+    yield 0.3, _info_line(API, "model.py:733", f"Resolved architecture: {architecture}")
 
 
-def decided(config: Config, arguments: Arguments, version: str) -> Lines:
+def settings_lines(config: Config, arguments: Arguments, version: str) -> Lines:
     """Yield the log lines of settings that are resolved before the engine's own process starts."""
-    now = release(version)
-    yield 0, _info(API, "model.py:2152", f"Using max model len {config.max_model_len}")
+    now = parse_release(version)
+    yield 0, _info_line(API, "model.py:2152", f"Using max model len {config.max_model_len}")
     if not config.chunked_prefill and now >= OFF_WARNED_SINCE:
         message = "This model does not officially support disabling chunked prefill. Disabling this manually may cause the engine"
-        yield 0, _warning(API, "arg_utils.py:3005", f"{message} to crash or produce incorrect outputs.")
+        yield 0, _warning_line(API, "arg_utils.py:3005", f"{message} to crash or produce incorrect outputs.")
     if config.hybrid:
-        yield from _recurrent(config, arguments, now)
+        yield from _recurrent_lines(config, arguments, now)
     if config.eager:
         message = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
         message = f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False"
-        yield 0, _warning(API, "vllm.py:1703", message)
+        yield 0, _warning_line(API, "vllm.py:1703", message)
 
 
-def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
+def _recurrent_lines(config: Config, arguments: Arguments, now: Release) -> Lines:
     """Yield the log lines for a model with recurrent layers."""
     requested = arguments.switch("enable_prefix_caching", False)
     if now <= PREFIX_FORCED_OFF_UNTIL:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
-        yield 0, _info(API, "config.py:339", message)
+        yield 0, _info_line(API, "config.py:339", message)
     elif now < ALIGN_SINCE and requested and not config.prefix_caching:
         message = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
-        yield 0, _info(API, "config.py:339", message)
+        yield 0, _info_line(API, "config.py:339", message)
     elif now >= ALIGN_SINCE:
-        yield from _mode(config, arguments.text("mamba_cache_mode"), now)
+        yield from _mode_lines(config, arguments.text("mamba_cache_mode"), now)
     if arguments.switch("calculate_kv_scales", False) and now >= KV_SCALES_OFF_SINCE:
         message = (
             f"Disabling calculate_kv_scales for hybrid model '{config.model}'. Hybrid models with recurrent layers (GDN, Mamba,"
             " SSM) produce unreliable KV cache scales. Using default scale of 1.0 instead."
         )
-        yield 0, _warning(API, "config.py:702", message)
+        yield 0, _warning_line(API, "config.py:702", message)
     if now < LATE_BLOCK_SINCE:
-        yield from _block(config, API, "config.py")
+        yield from _block_size_lines(config, API, "config.py")
 
 
-def _mode(config: Config, given: str, now: Release) -> Lines:
+def _mode_lines(config: Config, requested: str, now: Release) -> Lines:
     mode = config.mamba_cache_mode
-    if now >= MODE_GONE and given:
+    if now >= MODE_IGNORED_SINCE and requested:
         message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
-        yield 0, _warning(API, "config.py:688", f"{message} --enable-prefix-caching.")
-    elif mode == "none" and given not in ("", "none"):
-        yield 0, _warning(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled")
-    elif mode != "none" and not given:
+        yield 0, _warning_line(API, "config.py:688", f"{message} --enable-prefix-caching.")
+    elif mode == "none" and requested not in ("", "none"):
+        yield (
+            0,
+            _warning_line(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled"),
+        )
+    elif mode != "none" and not requested:
         message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
         message = f"{message} enabled"
-        yield 0, _line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
-    elif given == "all" and mode == "align":
+        yield 0, _format_line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
+    elif requested == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
-        yield 0, _warning(API, "config.py:691", f"{message} 'align' mode.")
+        yield 0, _warning_line(API, "config.py:691", f"{message} 'align' mode.")
     if mode != "none" and now < PREFIX_ON_SINCE:
         message = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
-        yield 0, _info(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
+        yield 0, _info_line(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
 
 
-def of_member(lines: Iterable[str]) -> Lines:
+def member_lines(lines: Iterable[str]) -> Lines:
     """Yield the log lines of a group member, one after the other."""
     for line in lines:
         where, _, message = line.removeprefix("[").partition("] ")
-        yield 0, _info(WORKER, where, message)
+        yield 0, _info_line(WORKER, where, message)
 
 
-def loading(config: Config, version: str, device: str, experts: str) -> Lines:
+def loading_lines(config: Config, version: str, device: str, experts: str) -> Lines:
     """Yield the config dump and the log lines of loading the weights.
 
     Args:
@@ -121,37 +130,37 @@ def loading(config: Config, version: str, device: str, experts: str) -> Lines:
         device: cuda or cpu.
         experts: backend of a mixture of experts.
     """
-    message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version, device)}"
-    yield 0.3, _info(CORE, "core.py:133", message)
-    yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
+    message = f"Initializing a V1 LLM engine (v{version}) with config: {_config_dump(config, version, device)}"
+    yield 0.3, _info_line(CORE, "core.py:133", message)
+    yield 0, _info_line(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
     backend = str(config.echoed.get("attention_backend") or "FLASHINFER").upper()
     message = f"Using {backend} attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
-    yield 0.2, _info(WORKER, "cuda.py:412", message)
-    if "Moe" in config.architecture and release(version) >= MOE_NAMED_SINCE:
+    yield 0.2, _info_line(WORKER, "cuda.py:412", message)
+    if "Moe" in config.architecture and parse_release(version) >= MOE_NAMED_SINCE:
         message = f"Using {experts} Fp8 MoE backend out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN']."
-        yield 0, _info(WORKER, "fp8.py:270", message)
+        yield 0, _info_line(WORKER, "fp8.py:270", message)
     for n in range(config.shards + 1):
         share = 100 * n // max(1, config.shards)
         policy = "?, ?it/s" if n == 0 else "00:00,  5.83it/s"
         message = f"Loading safetensors checkpoint shards: {share:3d}% Completed | {n}/{config.shards} [00:0{n % 10}<{policy}]"
         yield LOAD_S / max(1, config.shards), message
     yield 0, ""
-    yield 0, _info(WORKER, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
+    yield 0, _info_line(WORKER, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
     if device != "cpu":
         message = f"Model loading took {config.weights / GIB:.2f} GiB memory and {LOAD_S:.6f} seconds"
-        yield 0, _info(WORKER, "gpu_model_runner.py:5150", message)
-    if config.hybrid and release(version) >= LATE_BLOCK_SINCE:
-        yield from _block(config, WORKER, "interface.py")
+        yield 0, _info_line(WORKER, "gpu_model_runner.py:5150", message)
+    if config.hybrid and parse_release(version) >= LATE_BLOCK_SINCE:
+        yield from _block_size_lines(config, WORKER, "interface.py")
 
 
-def _block(config: Config, who: str, file: str) -> Lines:
+def _block_size_lines(config: Config, who: str, file: str) -> Lines:
     message = f"Setting attention block size to {config.block_tokens} tokens to ensure that attention page size is >= mamba page size."
-    yield 0, _info(who, f"{file}:1096", message)
+    yield 0, _info_line(who, f"{file}:1096", message)
     message = f"Padding mamba page size by {config.padding_percent:.2f}% to ensure that mamba page size and attention page size are"
-    yield 0, _info(who, f"{file}:1120", f"{message} exactly equal.")
+    yield 0, _info_line(who, f"{file}:1120", f"{message} exactly equal.")
 
 
-def caching(config: Config, version: str, device: str, *, warm: bool = False) -> Lines:
+def cache_lines(config: Config, version: str, device: str, *, warm: bool = False) -> Lines:
     """Yield the log lines of the cache and the warm-up.
 
     Args:
@@ -160,52 +169,57 @@ def caching(config: Config, version: str, device: str, *, warm: bool = False) ->
         device: cuda or cpu.
         warm: a compile cache was found.
     """
-    compile_s = WARM_S if warm else COMPILE_S
+    compile_s = WARM_COMPILE_S if warm else COMPILE_S
     if warm:
-        message = f"Directly load the compiled graph(s) for compile range (1, 4096) from the cache, took {WARM_S:.3f} s"
-        yield 0, _info(WORKER, "backends.py:296", message)
+        message = f"Directly load the compiled graph(s) for compile range (1, 4096) from the cache, took {WARM_COMPILE_S:.3f} s"
+        yield 0, _info_line(WORKER, "backends.py:296", message)
     if not config.eager:
-        yield compile_s, _info(WORKER, "monitor.py:34", f"torch.compile takes {compile_s:.2f} s in total")
+        yield compile_s, _info_line(WORKER, "monitor.py:34", f"torch.compile takes {compile_s:.2f} s in total")
     if device != "cpu":
-        cache = f"{max(0, config.utilization * TOTAL - config.weights) / GIB:.2f}"
-        yield 0, _info(WORKER, "gpu_worker.py:760", f"Available KV cache memory: {cache} GiB")
+        cache = f"{max(0, config.utilization * TOTAL_BYTES - config.weights) / GIB:.2f}"
+        yield 0, _info_line(WORKER, "gpu_worker.py:760", f"Available KV cache memory: {cache} GiB")
     times = config.cache_tokens / config.max_model_len
-    where = "CPU" if device == "cpu" and release(version) >= DEVICE_NAMED_SINCE else "GPU"
+    where = "CPU" if device == "cpu" and parse_release(version) >= DEVICE_NAMED_SINCE else "GPU"
     message = f"{where} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
-    yield 0.2, _info(CORE, "kv_cache_utils.py:2327", f"{message} {times:.2f}x")
+    yield 0.2, _info_line(CORE, "kv_cache_utils.py:2327", f"{message} {times:.2f}x")
     compiled = "" if config.eager else f" (compilation: {compile_s:.2f} s)"
-    took = f"1.40 s{compiled}" if release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
+    took = f"1.40 s{compiled}" if parse_release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
     message = f"init engine (profile, create kv cache, warmup model) took {took}"
-    yield 0.2, _info(CORE, "core.py:402", message)
+    yield 0.2, _info_line(CORE, "core.py:402", message)
 
 
-def speculated(line: str) -> str:
+def speculation_line(line: str) -> str:
     """Return a log line of the statistics of speculative decoding."""
-    return _info(API, "metrics.py:120", line)
+    return _info_line(API, "metrics.py:120", line)
 
 
-def adapted(adapters: Sequence[Adapter]) -> Lines:
+def adapter_lines(adapters: Sequence[Adapter]) -> Lines:
     """Yield the log lines of adapters that were loaded."""
     for adapter in adapters:
-        yield 0, _info(API, "serving.py:227", f"Loaded new LoRA adapter: name '{adapter.name}', path '{adapter.path}'")
+        yield (
+            0,
+            _info_line(API, "serving.py:227", f"Loaded new LoRA adapter: name '{adapter.name}', path '{adapter.path}'"),
+        )
 
 
-def serving(config: Config, version: str) -> Lines:
+def serving_lines(config: Config, version: str) -> Lines:
     """Yield the log lines of a server that begins to serve."""
     where = f"http://0.0.0.0:{config.port}"
-    message = f"vLLM server on {where}" if release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
-    yield 0, _info(API, "entry.py:136", "Supported tasks: ['generate']")
-    yield 0, _info(API, "entry.py:140", f"Starting {message}")
-    yield 0, _info(API, "launcher.py:186", "Available routes are:")
+    message = (
+        f"vLLM server on {where}" if parse_release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
+    )
+    yield 0, _info_line(API, "entry.py:136", "Supported tasks: ['generate']")
+    yield 0, _info_line(API, "entry.py:140", f"Starting {message}")
+    yield 0, _info_line(API, "launcher.py:186", "Available routes are:")
     for route, methods in ROUTES:
-        yield 0, _info(API, "launcher.py:195", f"Route: {route}, Methods: {methods}")
+        yield 0, _info_line(API, "launcher.py:195", f"Route: {route}, Methods: {methods}")
     yield 0, "INFO:     Started server process [1]"
     yield 0, "INFO:     Waiting for application startup."
     yield 0, "INFO:     Application startup complete."
 
 
-def _dump(config: Config, version: str, device: str) -> str:
-    label = "enable_chunked_prefill" if release(version) >= NEW_LABEL_SINCE else "chunked_prefill_enabled"
+def _config_dump(config: Config, version: str, device: str) -> str:
+    label = "enable_chunked_prefill" if parse_release(version) >= NEW_LABEL_SINCE else "chunked_prefill_enabled"
     parser = "qwen3" if config.thinks else ""
     rows: dict[str, Any] = {
         "model": repr(config.model), "speculative_config": config.drafts, "tokenizer": repr(config.model),
@@ -223,65 +237,65 @@ def _dump(config: Config, version: str, device: str) -> str:
     return ", ".join(f"{name}={value}" for name, value in rows.items())
 
 
-def no_memory(config: Config, free_gib: float, total_gib: float) -> Iterator[str]:
+def no_memory_lines(config: Config, free_gib: float, total_gib: float) -> Iterator[str]:
     """Yield the log lines of an engine that fails for lack of memory."""
-    want = config.utilization * total_gib
+    wanted_gib = config.utilization * total_gib
     yield (
-        f"{CORE} ERROR {_now()} [core.py:1510] ValueError: Free memory on device cuda:0 ({free_gib:.2f}/{total_gib:.2f} GiB) on "
-        f"startup is less than desired GPU memory utilization ({config.utilization:g}, {want:.2f} GiB). Decrease GPU memory"
+        f"{CORE} ERROR {_timestamp()} [core.py:1510] ValueError: Free memory on device cuda:0 ({free_gib:.2f}/{total_gib:.2f} GiB) on "
+        f"startup is less than desired GPU memory utilization ({config.utilization:g}, {wanted_gib:.2f} GiB). Decrease GPU memory"
         " utilization or reduce GPU memory used by other processes."
     )
     yield "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 
 
-def stopping() -> Iterator[str]:
+def stop_lines() -> Iterator[str]:
     """Yield the log lines of a graceful stop."""
-    yield _info(API, "launcher.py:254", "[shutdown] API server: shutdown triggered")
-    yield _info(API, "launcher.py:270", "[shutdown] API server: stopping engine client mode=abort timeout=0s")
+    yield _info_line(API, "launcher.py:254", "[shutdown] API server: shutdown triggered")
+    yield _info_line(API, "launcher.py:270", "[shutdown] API server: stopping engine client mode=abort timeout=0s")
     yield "INFO:     Shutting down"
     yield "INFO:     Waiting for application shutdown."
     yield "INFO:     Application shutdown complete."
 
 
-def dying() -> Iterator[str]:
+def exit_lines() -> Iterator[str]:
     """Yield the last log lines of an engine that fails on a request and exits with code 0."""
     message = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
-    yield f"{API} ERROR {_now()} [async_llm.py:718] {message}"
+    yield f"{API} ERROR {_timestamp()} [async_llm.py:718] {message}"
     yield "INFO:     Shutting down"
     yield "INFO:     Finished server process [1]"
 
 
-def lost_peer() -> Iterator[str]:
+def lost_peer_lines() -> Iterator[str]:
     """Yield the head's log line for a closed connection to another member."""
     why = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:30090."
-    yield f"{CORE} ERROR {_now()} [core.py:1512] RuntimeError: Worker failed with error '{why}'"
+    yield f"{CORE} ERROR {_timestamp()} [core.py:1512] RuntimeError: Worker failed with error '{why}'"
 
 
-def of_lost_rank(rank: int) -> Iterator[str]:
+def lost_rank_lines(rank: int) -> Iterator[str]:
     """Yield the log line of a rank's parent process after the rank was killed."""
     message = (
         f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: None), shutting down executor."  # words: data
     )
-    yield f"(MainProcess pid=1) ERROR {_now()} [multiproc_executor.py:315] {message}"
+    yield f"(MainProcess pid=1) ERROR {_timestamp()} [multiproc_executor.py:315] {message}"
 
 
-def crashing() -> Iterator[str]:
+def crash_lines() -> Iterator[str]:
     """Yield the log lines of each exit in a crash loop."""
-    yield f"{CORE} ERROR {_now()} [core.py:1510] RuntimeError: CUDA error: an illegal memory access was encountered"
+    yield f"{CORE} ERROR {_timestamp()} [core.py:1510] RuntimeError: CUDA error: an illegal memory access was encountered"
     yield "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return time.strftime("%m-%d %H:%M:%S")
 
 
-def _line(level: str, who: str, where: str, message: str) -> str:
-    return f"{who} {level} {_now()} [{where}] {message}"
+def _format_line(level: str, who: str, where: str, message: str) -> str:
+    return f"{who} {level} {_timestamp()} [{where}] {message}"
 
 
-def _info(who: str, where: str, message: str) -> str:
-    return _line("INFO", who, where, message)
+def _info_line(who: str, where: str, message: str) -> str:
+    return _format_line("INFO", who, where, message)
 
 
-def _warning(who: str, where: str, message: str) -> str:
-    return _line("WARNING", who, where, message)
+def _warning_line(who: str, where: str, message: str) -> str:
+    return _format_line("WARNING", who, where, message)

@@ -8,10 +8,10 @@ from typing import Any
 
 from sparkwright.engines import shared_rules
 from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.shared_rules import DOCKER, LOOPBACK, key_in_arguments, published_elsewhere
+from sparkwright.engines.shared_rules import DOCKER_SOURCE, LOOPBACK_PREFIXES, key_in_arguments, wrong_published_port
 from sparkwright.engines.vllm import flags, http
 from sparkwright.engines.vllm.flags import MEMBERS, PIPELINE, TENSOR
-from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
+from sparkwright.engines.vllm.rules.rule import Case, Example, rule, severity_of
 from sparkwright.trust import process_words
 from sparkwright.visible import one_line
 
@@ -23,7 +23,7 @@ LOG_HIDES_KEY_SINCE = "0.32.0"
     "api-key-in-arguments",
     sources=(
         "`docker inspect` and `ps` show a container's arguments to every user of the host's Docker socket",
-        f"sparkwright passes no secret {http.VARIABLE} to a container: without the flag the server would ask for no key",
+        f"sparkwright passes no secret {http.KEY_VARIABLE} to a container: without the flag the server would ask for no key",
     ),
     example=Example({"api-key": "sk-1"}),
 )
@@ -32,9 +32,9 @@ def api_key(case: Case) -> Iterator[Finding]:
     Arguments appear in `ps`, `docker inspect`, the recipe and the logs of older releases. `server_key` in the recipe is passed in the
     engine's configuration file, which only its container can read, and sparkwright's checks use it too.
     """
-    if case.flag(http.KEY):
-        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {http.KEY: None})
-        yield from key_in_arguments(http.KEY, way, "docker inspect")
+    if case.flag(http.KEY_FLAG):
+        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {http.KEY_FLAG: None})
+        yield from key_in_arguments(http.KEY_FLAG, way, "docker inspect")
 
 
 @rule(
@@ -53,11 +53,11 @@ def open_to_network(case: Case) -> Iterator[Finding]:
 
 
 def _is_loopback(host: Any) -> bool:
-    return str(host).strip("[]").startswith(LOOPBACK)
+    return str(host).strip("[]").startswith(LOOPBACK_PREFIXES)
 
 
 #: options that make the server unreachable through a published port: for which values, and the outcome
-OUT_OF_REACH: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+UNREACHABLE_OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("host", _is_loopback, "the server listens on its container's loopback only"),
     ("uds", bool, "the server listens on a Unix socket in its container, and on no port"),
     ("headless", lambda value: value is True, "a headless engine serves no HTTP requests"),
@@ -80,15 +80,17 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     Otherwise it starts, loads its model for minutes, and is never reachable: the deploy fails after the previous server was stopped. The
     first of `container.ports` is the server's; a container's loopback is not reachable from outside, unless it is on the host's network. For HTTPS put a proxy in front.
     """
-    meant = (
-        {"host"} if process_words.parts(case.asked.container.get("network") or "")[0] == process_words.HOST else set()
+    intended = (
+        {"host"}
+        if process_words.parse_network(case.asked.container.get("network") or "")[0] == process_words.HOST
+        else set()
     )
-    meant |= {"headless"} if case.flag("node-rank") else set()  # a cluster's worker has no API; its head has
-    for name, applies, outcome in OUT_OF_REACH:
-        if case.flag(name) is not None and applies(case.flag(name)) and name not in meant:
+    intended |= {"headless"} if case.flag("node-rank") else set()  # a cluster's worker has no API; its head has
+    for name, applies, outcome in UNREACHABLE_OPTIONS:
+        if case.flag(name) is not None and applies(case.flag(name)) and name not in intended:
             way = Way("remove it", {name: None})
-            yield Finding("error", f"{name}: {outcome}.", (way,), DOCKER, name)
-    yield from published_elsewhere(case.asked, flags.port(case.asked.flags), flags.PORT)
+            yield Finding("error", f"{name}: {outcome}.", (way,), DOCKER_SOURCE, name)
+    yield from wrong_published_port(case.asked, flags.port(case.asked.flags), flags.PORT)
 
 
 @rule(
@@ -102,7 +104,7 @@ def key_in_log(case: Case) -> Iterator[Finding]:
     """Before 0.32, the engine may print its API key in its log when it starts.
     Docker keeps that log on the host, readable by root and the docker group. sparkwright masks the key wherever it shows or stores the log.
     """
-    if case.asked.server_key and graded(case.within("", LOG_HIDES_KEY_SINCE)) is not None:
+    if case.asked.server_key and severity_of(case.within("", LOG_HIDES_KEY_SINCE)) is not None:
         sentence = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
         way = Way("use an image with vLLM 0.32 or newer")
         yield Finding("warning", sentence, (way,), "a real start of 0.32.0", "server_key")
@@ -138,15 +140,15 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
     """
     if case.asked.platform != "gb10" or case.flag(MEMBERS) not in (None, 1):
         return
-    sizes = {name: flags.integer(case.flag(name) or "") or 1 for name in (TENSOR, PIPELINE)}
+    sizes = {name: flags.parse_positive_integer(case.flag(name) or "") or 1 for name in (TENSOR, PIPELINE)}
     split = {name: size for name, size in sizes.items() if size > 1}
     if not split:
         return
     hosts = sizes[TENSOR] * sizes[PIPELINE]
     keys = ", ".join(f"{name.partition('-')[0]}: {size}" for name, size in split.items())
-    named = " and ".join(f"{name}: {size}" for name, size in split.items())
+    flags_text = " and ".join(f"{name}: {size}" for name, size in split.items())
     verb = "needs" if len(split) == 1 else "need"
-    sentence = f"{named} {verb} {hosts} GPUs, and a GB10 has one: use a cluster."
+    sentence = f"{flags_text} {verb} {hosts} GPUs, and a GB10 has one: use a cluster."
     ways = (
         Way(
             f"write `parallel: {{{keys}}}` instead, and serve it from a group of {hosts} hosts with `cluster`",
@@ -177,7 +179,7 @@ def gid_index(case: Case) -> Iterator[Finding]:
 
 THINKING_SWITCH = "default-chat-template-kwargs"
 #: texts that are true in a Jinja template, though they mean no
-NEGATIVE = ("false", "no", "off", "0")
+NEGATIVE_WORDS = ("false", "no", "off", "0")
 #: a parser among a model's files, as nano_v3_reasoning_parser.py
 PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
 
@@ -198,8 +200,8 @@ def tool_calls(case: Case) -> Iterator[Finding]:
     parser, auto = case.flag("tool-call-parser"), case.flag("enable-auto-tool-choice")
     if parser and not auto:
         way = Way("add enable-auto-tool-choice", {"enable-auto-tool-choice": True})
-        why = "the parser is never used, tool calls come back as text."
-        sentence = f"tool-call-parser without enable-auto-tool-choice: {why}"
+        consequence = "the parser is never used, tool calls come back as text."
+        sentence = f"tool-call-parser without enable-auto-tool-choice: {consequence}"
         yield Finding("warning", sentence, (way,), "vLLM's documentation", "tool-call-parser")
     if auto and not parser:
         way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
@@ -247,15 +249,15 @@ def parser_of_the_model(case: Case) -> Iterator[Finding]:
     """
     for mount, files in case.asked.pinned.items():
         for name in files:
-            found = PARSER_FILE.fullmatch(name.rpartition("/")[2])
-            flag = f"{found[1].lower()}-parser-plugin" if found else ""
-            if found and case.flag(flag) is None:
+            match = PARSER_FILE.fullmatch(name.rpartition("/")[2])
+            flag = f"{match[1].lower()}-parser-plugin" if match else ""
+            if match and case.flag(flag) is None:
                 path = f"{mount}/{name}"
-                sentence = f"the model ships {one_line(name, at_most=80)}, and {flag} does not load it."
+                sentence = f"the model ships {one_line(name, max_chars=80)}, and {flag} does not load it."
                 yield Finding(
                     "warning",
                     sentence,
-                    (Way(f"set {flag} to {one_line(path, at_most=120)}", {flag: path}),),
+                    (Way(f"set {flag} to {one_line(path, max_chars=120)}", {flag: path}),),
                     "spark.lock",
                     flag,
                 )
@@ -270,11 +272,11 @@ def template_value_as_text(case: Case) -> Iterator[Finding]:
     """A chat template takes the text "false" for true.
     Its conditions are Jinja's, for which every text that is not empty is true. In a recipe, write false without quotes.
     """
-    given = case.flag(THINKING_SWITCH)
-    for name, value in given.items() if isinstance(given, Mapping) else ():
-        if isinstance(value, str) and value.strip().lower() in NEGATIVE:
+    kwargs = case.flag(THINKING_SWITCH)
+    for name, value in kwargs.items() if isinstance(kwargs, Mapping) else ():
+        if isinstance(value, str) and value.strip().lower() in NEGATIVE_WORDS:
             sentence = f'{THINKING_SWITCH}.{name} is the text "{value}", which the template takes for true.'
-            way = Way(f"write {name}: false, without quotes", {THINKING_SWITCH: {**given, name: False}})
+            way = Way(f"write {name}: false, without quotes", {THINKING_SWITCH: {**kwargs, name: False}})
             yield Finding("error", sentence, (way,), "Jinja's documentation", THINKING_SWITCH)
 
 

@@ -12,21 +12,21 @@ from packaging.version import Version
 
 from sparkwright.engines import shared_rules
 from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.flags import Role, adapters_in, pin_adapter, pin_it
+from sparkwright.engines.flags import ModelRole, parse_adapters, pin_adapter_fix, pin_model_fix
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm import options, prediction
-from sparkwright.engines.vllm.architecture_support import SUPPORT, in_words, loads
+from sparkwright.engines.vllm.architecture_support import SUPPORT, describe_support, is_supported
 from sparkwright.engines.vllm.rules import speculation
-from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, rule
+from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, rule
 from sparkwright.engines.vllm.versions import at_least
-from sparkwright.trust.image_name import tagged
+from sparkwright.trust.image_name import without_digest
 from sparkwright.visible import one_line
 
-OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
+OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
 RELEASE_TAG = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
 CUDA13_SINCE = (0, 20)
-FROZEN = re.compile(r"^cu130-nightly(-aarch64)?$")
-MOVING = ("latest", "nightly")
+FROZEN_TAG = re.compile(r"^cu130-nightly(-aarch64)?$")
+MOVING_TAGS = ("latest", "nightly")
 
 
 @rule(
@@ -42,18 +42,18 @@ def cuda13(case: Case) -> Iterator[Finding]:
     Its compute capability is 12.1. Images built with CUDA 12.9 contain no code for it: they fail with a missing kernel or, worse,
     run slow fallbacks. The tag identifies the build here, not the engine's version.
     """
-    tag = _tag(case)
-    found = RELEASE_TAG.match(tag)
+    tag = _official_tag(case)
+    match = RELEASE_TAG.match(tag)
     if case.asked.platform != "gb10" or not tag:
         return
-    rest = found["rest"] if found else tag
-    old = found is not None and (int(found["major"]), int(found["minor"])) < CUDA13_SINCE and "cu130" not in rest
-    if not old and "cu129" not in rest:
+    variant = match["rest"] if match else tag
+    is_old = match is not None and (int(match["major"]), int(match["minor"])) < CUDA13_SINCE and "cu130" not in variant
+    if not is_old and "cu129" not in variant:
         return
     base = tag.replace("-cu129", "").replace("cu129-", "")
-    other = f"{base}-cu130" if old and "cu129" not in rest else base
-    sentence = f"{_ref(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
-    way = Way(f"use vllm/vllm-openai:{other}, or release 0.20 or newer")
+    replacement = f"{base}-cu130" if is_old and "cu129" not in variant else base
+    sentence = f"{_image_reference(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
+    way = Way(f"use vllm/vllm-openai:{replacement}, or release 0.20 or newer")
     yield Finding("error", sentence, (way,), "vLLM #39878")
 
 
@@ -67,8 +67,8 @@ def frozen_nightly(case: Case) -> Iterator[Finding]:
     It was pushed from January to 23 April 2026; `nightly` is the CUDA 13 build now. Pulling it today gives a build between 0.19
     and 0.20, whatever a guide says.
     """
-    if FROZEN.match(_tag(case)):
-        sentence = f"{_ref(case)} has not moved since April 2026: it is an old build, not a nightly."
+    if FROZEN_TAG.match(_official_tag(case)):
+        sentence = f"{_image_reference(case)} has not moved since April 2026: it is an old build, not a nightly."
         way = Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
         yield Finding("warning", sentence, (way,), "vLLM's image pipeline")
 
@@ -84,8 +84,8 @@ def newer_release(case: Case) -> Iterator[Finding]:
     since is not known. What a deploy proves is proved by the running server all the same.
     """
     if case.version is not None and case.version.release[:2] > Version(options.NEWEST).release[:2]:
-        then = ", its defaults as those of that release"
-        yield from shared_rules.newer_release(case.engine, options.NEWEST, then=then)
+        note = ", its defaults as those of that release"
+        yield from shared_rules.newer_release(case.engine, options.NEWEST, then=note)
 
 
 @rule(
@@ -98,27 +98,31 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     spark.lock pins its digest, so that all hosts run the same image; but a nightly is deleted from the registry after two weeks, and
     then only hosts that already have it can serve it.
     """
-    if _tag(case) in MOVING:
+    if _official_tag(case) in MOVING_TAGS:
         yield from shared_rules.moving_tag(case.asked.image, "the tag of a release", "vLLM's image pipeline")
 
 
-def _ref(case: Case) -> str:
-    return tagged(case.asked.image)
+def _image_reference(case: Case) -> str:
+    return without_digest(case.asked.image)
 
 
-def _tag(case: Case) -> str:
-    found = OFFICIAL.match(case.asked.image)
-    return found["tag"] if found else ""
+def _official_tag(case: Case) -> str:
+    match = OFFICIAL_IMAGE.match(case.asked.image)
+    return match["tag"] if match else ""
 
 
 SOURCE = "Ascend-vLLM's guide to its features and scheduler"
-CHUNKED = {prediction.CONFIG: {prediction.SCHEDULER: {prediction.ENABLED: True, prediction.CHUNKED: True}}}
+CHUNKED_SCHEDULER = {
+    prediction.ASCEND_CONFIG: {
+        prediction.ASCEND_SCHEDULER: {prediction.SCHEDULER_ENABLED: True, prediction.SCHEDULER_CHUNKED: True}
+    }
+}
 
 
 @rule(
     "ascend-exclusive",
     sources=(SOURCE,),
-    example=Example({"enable-prefix-caching": True, **CHUNKED}, platform="ascend"),
+    example=Example({"enable-prefix-caching": True, **CHUNKED_SCHEDULER}, platform="ascend"),
 )
 def exclusive(case: Case) -> Iterator[Finding]:
     """On Ascend chunked prefill excludes prefix caching and a quantised KV cache.
@@ -126,7 +130,9 @@ def exclusive(case: Case) -> Iterator[Finding]:
     """
     if case.asked.platform != "ascend" or case.effective.chunked_prefill is not True:
         return
-    off = Way("turn chunked prefill off", prediction.with_scheduler(case.asked.flags, enabled=True, chunked=False))
+    off = Way(
+        "turn chunked prefill off", prediction.set_ascend_scheduler(case.asked.flags, enabled=True, chunked=False)
+    )
     if case.flag("enable-prefix-caching") is True:
         ways = (off, Way("turn prefix caching off", {"enable-prefix-caching": False}))
         sentence = "chunked prefill and prefix caching exclude each other on Ascend."
@@ -146,14 +152,14 @@ def budget(case: Case) -> Iterator[Finding]:
     """On Ascend max-num-batched-tokens must be a multiple of 256, and at least max-model-len.
     Its kernels process blocks of 256 tokens, and its scheduler does not split prompts.
     """
-    now = case.effective
-    if case.asked.platform != "ascend" or now.budget is None:
+    effective = case.effective
+    if case.asked.platform != "ascend" or effective.budget is None:
         return
-    least = max(prediction.BUDGET_STEP, now.max_model_len or 0)
-    wanted = -(-max(least, now.budget) // prediction.BUDGET_STEP) * prediction.BUDGET_STEP
-    if wanted != now.budget:
-        sentence = f"max-num-batched-tokens {now.budget} must be a multiple of {prediction.BUDGET_STEP} and at least {least} on Ascend."
-        way = Way(f"set it to {wanted}", {"max-num-batched-tokens": wanted})
+    minimum = max(prediction.ASCEND_BUDGET_STEP, effective.max_model_len or 0)
+    rounded = -(-max(minimum, effective.budget) // prediction.ASCEND_BUDGET_STEP) * prediction.ASCEND_BUDGET_STEP
+    if rounded != effective.budget:
+        sentence = f"max-num-batched-tokens {effective.budget} must be a multiple of {prediction.ASCEND_BUDGET_STEP} and at least {minimum} on Ascend."
+        way = Way(f"set it to {rounded}", {"max-num-batched-tokens": rounded})
         yield Finding("error", sentence, (way,), SOURCE, "max-num-batched-tokens")
 
 
@@ -161,7 +167,10 @@ def budget(case: Case) -> Iterator[Finding]:
     "ascend-scheduler",
     sources=(SOURCE,),
     example=Example(
-        {"enable-chunked-prefill": True, prediction.CONFIG: {prediction.SCHEDULER: {prediction.ENABLED: True}}},
+        {
+            "enable-chunked-prefill": True,
+            prediction.ASCEND_CONFIG: {prediction.ASCEND_SCHEDULER: {prediction.SCHEDULER_ENABLED: True}},
+        },
         platform="ascend",
     ),
 )
@@ -169,30 +178,32 @@ def scheduler(case: Case) -> Iterator[Finding]:
     """Ascend's own scheduler turns chunked prefill off.
     ascend_scheduler_config.enabled does so unless chunked_prefill_enabled is set with it; --enable-chunked-prefill is then ignored.
     """
-    if case.asked.platform != "ascend" or not prediction.scheduler(case.asked.flags).get(prediction.ENABLED):
+    if case.asked.platform != "ascend" or not prediction.ascend_scheduler(case.asked.flags).get(
+        prediction.SCHEDULER_ENABLED
+    ):
         return
     if case.flag("enable-chunked-prefill") is True and case.effective.chunked_prefill is False:
-        change = prediction.with_scheduler(case.asked.flags, enabled=True, chunked=True)
+        change = prediction.set_ascend_scheduler(case.asked.flags, enabled=True, chunked=True)
         sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
-        way = Way("also set chunked_prefill_enabled", {prediction.CONFIG: change[prediction.CONFIG]})
-        yield Finding("error", sentence, (way,), SOURCE, prediction.CONFIG)
+        way = Way("also set chunked_prefill_enabled", {prediction.ASCEND_CONFIG: change[prediction.ASCEND_CONFIG]})
+        yield Finding("error", sentence, (way,), SOURCE, prediction.ASCEND_CONFIG)
 
 
 #: allows a length above the model's own, at the user's risk. source: the engine's own error message names it.
-LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
-SPECULATION = speculation.FLAG
+SPECULATION_FLAG = speculation.FLAG
 ADAPTERS = "lora-modules"
 OVERRIDES, EXPERTS = "hf-overrides", "num_experts_per_tok"
 PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
 #: variables with a local copy of the vocabulary of gpt-oss; openai_harmony, as vLLM 0.32.0 installs it, reads the first
-VOCABULARY = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
+VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 #: values of `speculative-config.model` that name a method
-NO_MODEL = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
+METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
 #: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
-ROLES: Mapping[str, Role] = {"tokenizer": "tokenizer", f"{SPECULATION}.model": "draft"}
-FETCHED = ("tokenizer", "hf-config-path", f"{SPECULATION}.model", f"{SPECULATION}.tokenizer")
+MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
+FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
 
 
 @rule(
@@ -201,33 +212,33 @@ FETCHED = ("tokenizer", "hf-config-path", f"{SPECULATION}.model", f"{SPECULATION
         "vLLM 0.32.0, config/speculative.py: `model` is a path or a name on the hub",
         "sgl-project/sglang 35860: a draft's repository counts for the supply chain",
     ),
-    example=Example({SPECULATION: {"method": "dflash", "model": "org/draft", "num_speculative_tokens": 8}}),
+    example=Example({SPECULATION_FLAG: {"method": "dflash", "model": "org/draft", "num_speculative_tokens": 8}}),
 )
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that vLLM downloads by itself is not pinned.
     A name of the hub is fetched at every start as it stands there that day, past spark.lock's hashes, and a host without internet
     (or with HF_HUB_OFFLINE=1) does not start. A path in the container is pinned by its mount.
     """
-    for name in FETCHED:
-        given = _inner(case, name)
-        if isinstance(given, str) and given and not given.startswith("/") and given not in NO_MODEL:
+    for name in FETCHED_FLAGS:
+        model = _flag_or_key(case, name)
+        if isinstance(model, str) and model and not model.startswith("/") and model not in METHOD_NAMES:
             flag, _, key = name.partition(".")
-            path = f"/models/{given.rpartition('/')[2]}"
-            mounted = {**(speculation.given(case) or {}), key: path} if key else path
+            path = f"/models/{model.rpartition('/')[2]}"
+            mounted = {**(speculation.speculative_config(case) or {}), key: path} if key else path
             way = Way(f"mount its folder (`container.volumes`) and write its path there, as {path}", {flag: mounted})
-            role = ROLES.get(name)
-            ways = (*((Way(pin_it(role, one_line(given, at_most=80))),) if role else ()), way)
-            sentence = f"{name.replace('.', ' ')} {given} is downloaded when it starts, and spark.lock does not pin it."
+            role = MODEL_ROLES.get(name)
+            ways = (*((Way(pin_model_fix(role, one_line(model, max_chars=80))),) if role else ()), way)
+            sentence = f"{name.replace('.', ' ')} {model} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
-    for name, adapter in adapters_in(case.flag(ADAPTERS)):
+    for name, adapter in parse_adapters(case.flag(ADAPTERS)):
         if not adapter.startswith("/"):
             sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
-            ways = (Way(pin_adapter(name, one_line(adapter, at_most=80))),)
+            ways = (Way(pin_adapter_fix(name, one_line(adapter, max_chars=80))),)
             yield Finding("error", sentence, ways, "vLLM 0.32.0", ADAPTERS)
     offline = case.asked.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
-    if case.architecture.model_type == "gpt_oss" and offline and not any(map(case.asked.env.get, VOCABULARY)):
-        sentence = f"the vocabulary of gpt-oss is downloaded when it starts, with HF_HUB_OFFLINE too: {VOCABULARY[0]} is not set."
-        way = Way(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY[0]} to its path")
+    if case.architecture.model_type == "gpt_oss" and offline and not any(map(case.asked.env.get, VOCABULARY_VARIABLES)):
+        sentence = f"the vocabulary of gpt-oss is downloaded when it starts, with HF_HUB_OFFLINE too: {VOCABULARY_VARIABLES[0]} is not set."
+        way = Way(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY_VARIABLES[0]} to its path")
         yield Finding("warning", sentence, (way,), "openai_harmony", "env")
 
 
@@ -246,18 +257,18 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
     """
     volumes = [str(volume).split(":")[1] for volume in case.asked.container.get("volumes") or () if ":" in str(volume)]
     for flag in PLUGINS:
-        given = case.flag(flag)
-        if not isinstance(given, str) or not given:
+        plugin = case.flag(flag)
+        if not isinstance(plugin, str) or not plugin:
             continue
-        path = posixpath.normpath(given)
+        path = posixpath.normpath(plugin)
         mount = next((mount for mount in case.asked.pinned if path.startswith(f"{mount}/")), "")
-        files, shown = case.asked.pinned.get(mount, ()), one_line(given, at_most=120)
+        files, plugin_text = case.asked.pinned.get(mount, ()), one_line(plugin, max_chars=120)
         ways = (Way("write it into the project and mount it with `files:`"), Way("build it into the image"))
         if mount and files and path.removeprefix(f"{mount}/") not in files:
-            sentence = f"{flag} {shown} is not a file of the pinned commit: the server does not start."
+            sentence = f"{flag} {plugin_text} is not a file of the pinned commit: the server does not start."
             yield Finding("error", sentence, ways, "spark.lock", flag)
         elif not mount and any(path.startswith(f"{posixpath.normpath(volume)}/") for volume in volumes):
-            sentence = f"{flag} {shown} is code that runs in the server, and spark.lock does not pin it."
+            sentence = f"{flag} {plugin_text} is code that runs in the server, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
 
 
@@ -267,7 +278,7 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
     example=Example(
         {"max-model-len": 1048576},
         model={
-            **DENSE,
+            **DENSE_MODEL,
             "max_position_embeddings": 1048576,
             "rope_scaling": {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536},
         },
@@ -278,9 +289,11 @@ def stretched_context(case: Case) -> Iterator[Finding]:
     With rope scaling (yarn and its like) a model accepts prompts that are longer than any it was trained on. Whether it finds what
     stands in them is a matter of the model; `expect.probes` with a long prompt tells.
     """
-    trained, now = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
-    if trained and now and now > trained:
-        sentence = f"max-model-len {now} is beyond the {trained} tokens that the model was trained on (rope scaling)."
+    trained, context = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
+    if trained and context and context > trained:
+        sentence = (
+            f"max-model-len {context} is beyond the {trained} tokens that the model was trained on (rope scaling)."
+        )
         way = Way(f"for the trained length, set max-model-len to {trained}", {"max-model-len": trained})
         yield Finding("info", sentence, (way,), "the model's config.json", "max-model-len")
 
@@ -291,7 +304,7 @@ def stretched_context(case: Case) -> Iterator[Finding]:
         "model-serving-minefield 33: 32 experts instead of 8 cost points of a benchmark; their weights are scaled to a sum of 1",
         "vLLM 0.32.0, config/model.py: --hf-overrides changes the model's config.json",
     ),
-    example=Example({OVERRIDES: {EXPERTS: 16}}, model={**DENSE, "num_experts": 128, EXPERTS: 8}),
+    example=Example({OVERRIDES: {EXPERTS: 16}}, model={**DENSE_MODEL, "num_experts": 128, EXPERTS: 8}),
 )
 def experts_per_token(case: Case) -> Iterator[Finding]:
     """The number of experts for each token is part of how a model was trained.
@@ -300,26 +313,30 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
     """
     overrides = case.flag(OVERRIDES)
     try:
-        given = json.loads(overrides) if isinstance(overrides, str) else overrides
+        override_config = json.loads(overrides) if isinstance(overrides, str) else overrides
     except ValueError:
         return
-    if not isinstance(given, Mapping):
+    if not isinstance(override_config, Mapping):
         return
-    inner = given.get("text_config")
-    places = (given, inner if isinstance(inner, Mapping) else {})
-    wanted = next((place[EXPERTS] for place in places if EXPERTS in place), None)
+    inner = override_config.get("text_config")
+    places = (override_config, inner if isinstance(inner, Mapping) else {})
+    requested = next((place[EXPERTS] for place in places if EXPERTS in place), None)
     config = case.architecture.config
-    own = config.get(EXPERTS) or (config.get("text_config") or {}).get(EXPERTS)
-    if wanted is not None and own and wanted != own:
-        rest = {key: value for key, value in given.items() if key not in (EXPERTS, "text_config")} or None
-        sentence = f"{OVERRIDES}: {one_line(str(wanted), at_most=20)} experts for each token, and the model was trained with {own}."
-        yield Finding("warning", sentence, (Way("remove it", {OVERRIDES: rest}),), "the model's config.json", OVERRIDES)
+    trained = config.get(EXPERTS) or (config.get("text_config") or {}).get(EXPERTS)
+    if requested is not None and trained and requested != trained:
+        remaining = {
+            key: value for key, value in override_config.items() if key not in (EXPERTS, "text_config")
+        } or None
+        sentence = f"{OVERRIDES}: {one_line(str(requested), max_chars=20)} experts for each token, and the model was trained with {trained}."
+        yield Finding(
+            "warning", sentence, (Way("remove it", {OVERRIDES: remaining}),), "the model's config.json", OVERRIDES
+        )
 
 
-def _inner(case: Case, name: str) -> Any:
+def _flag_or_key(case: Case, name: str) -> Any:
     """Return the value of a flag, or of a key of `speculative-config`, as "speculative-config.model"."""
     flag, _, key = name.partition(".")
-    return (speculation.given(case) or {}).get(key) if key else case.flag(flag)
+    return (speculation.speculative_config(case) or {}).get(key) if key else case.flag(flag)
 
 
 @rule(
@@ -329,7 +346,7 @@ def _inner(case: Case, name: str) -> Any:
         "#34110: Qwen3.5 is in 0.17.0 and later, 0.16.0 lacks it",
         "vLLM's registry: what it has no model for, it tries with Transformers' own, which no recurrent model has there",
     ),
-    example=Example({}, model=HYBRID, version="0.16.0"),
+    example=Example({}, model=HYBRID_MODEL, version="0.16.0"),
 )
 def architecture_support(case: Case) -> Iterator[Finding]:
     """The engine must support the model's architecture.
@@ -338,34 +355,39 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     Transformers is new enough.
     """
     name = case.architecture.name
-    if case.version is None or loads(name, str(case.version)) is not False:
+    if case.version is None or is_supported(name, str(case.version)) is not False:
         return
-    known = SUPPORT[name]
-    dropped = known.until is not None and at_least(case.version, known.until)
-    release = known.until if dropped else known.since
-    dense = case.architecture.kind == "dense" and not dropped
-    verb = "no longer loads" if dropped else "has no model of its own for" if dense else "cannot load"
-    sentence = f"vLLM {case.version} {verb} {name} ({in_words(name)})."
-    ways = (Way(f"use an image with vLLM {release}{'' if dropped else ' or newer'}"),) if release else ()
-    yield Finding("warning" if dense else "error", sentence, ways, "vLLM's model registries")
+    support = SUPPORT[name]
+    is_dropped = support.until is not None and at_least(case.version, support.until)
+    release = support.until if is_dropped else support.since
+    is_dense = case.architecture.kind == "dense" and not is_dropped
+    verb = "no longer loads" if is_dropped else "has no model of its own for" if is_dense else "cannot load"
+    sentence = f"vLLM {case.version} {verb} {name} ({describe_support(name)})."
+    ways = (Way(f"use an image with vLLM {release}{'' if is_dropped else ' or newer'}"),) if release else ()
+    yield Finding("warning" if is_dense else "error", sentence, ways, "vLLM's model registries")
 
 
 @rule(
     "model-length",
     sources=("vLLM's ModelConfig: derived max_model_len", "0.32.0, a real start: exit 1"),
-    example=Example({"max-model-len": 200000}, model=DENSE),
+    example=Example({"max-model-len": 200000}, model=DENSE_MODEL),
 )
 def model_length(case: Case) -> Iterator[Finding]:
     """max-model-len may not exceed the model's longest context.
     The engine derives the longest context from the model's config and refuses more, unless the environment variable
     VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden; output beyond it is garbage.
     """
-    now, most = case.effective, case.architecture.max_position_embeddings
-    if most is None or now.max_model_len is None or now.max_model_len <= most or case.flag("hf-overrides") is not None:
+    effective, longest = case.effective, case.architecture.max_position_embeddings
+    if (
+        longest is None
+        or effective.max_model_len is None
+        or effective.max_model_len <= longest
+        or case.flag("hf-overrides") is not None
+    ):
         return
-    allowed = LONGER_ANYWAY in case.asked.env
-    outcome = "output beyond it is garbage" if allowed else f"{case.engine} refuses to start"
-    way = Way(f"lower max-model-len to {most}", {"max-model-len": most})
-    sentence = f"max-model-len {now.max_model_len} exceeds the model's {most}: {outcome}."
+    is_allowed = LONG_CONTEXT_VARIABLE in case.asked.env
+    outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
+    way = Way(f"lower max-model-len to {longest}", {"max-model-len": longest})
+    sentence = f"max-model-len {effective.max_model_len} exceeds the model's {longest}: {outcome}."
     source = "vLLM's ModelConfig; a real start of 0.32.0"
-    yield Finding("warning" if allowed else "error", sentence, (way,), source, "max-model-len")
+    yield Finding("warning" if is_allowed else "error", sentence, (way,), source, "max-model-len")

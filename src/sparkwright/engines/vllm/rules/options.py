@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.findings import Finding, Severity, Way
-from sparkwright.engines.options import counterpart, elsewhere, opposite
+from sparkwright.engines.options import describe_owner, find_opposite, format_counterparts
 from sparkwright.engines.vllm import environment, option_values, options
-from sparkwright.engines.vllm.option_history import Existence, existence
-from sparkwright.engines.vllm.option_values import Misfit
+from sparkwright.engines.vllm.option_history import Existence, find_existence
+from sparkwright.engines.vllm.option_values import InvalidValue
 from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
-from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, graded, rule
+from sparkwright.engines.vllm.rules.rule import HYBRID_MODEL, Case, Example, rule, severity_of
 from sparkwright.engines.vllm.versions import at_least, within
 
 
@@ -29,33 +29,33 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     Options are added, removed and renamed in nearly every release; argparse exits with "unrecognized arguments" and code 2, which a
     restart policy turns into a crash loop. The engine's own list decides; without it, the table of releases does.
     """
-    for written, value in case.asked.flags.items():
+    for flag, value in case.asked.flags.items():
         if value is None:
             continue
-        known = existence(written.removeprefix("no-"), case.release, case.listed)
-        if known.exists or (known.exists is None and not known.why):
+        status = find_existence(flag.removeprefix("no-"), case.release, case.listed)
+        if status.exists or (status.exists is None and not status.why):
             continue
-        severity = graded(known.exists is False or None) or "warning"
+        severity = severity_of(status.exists is False or None) or "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
-        whose = elsewhere("vllm", written)
-        sentence = f"{whose or f'{written}: {known.why}'}; {case.engine} {outcome} to start."
-        source = known.source or "vLLM's options by release"
-        yield Finding(severity, sentence, (_instead(written, value, known, case.listed),), source, written)
+        other_engine = describe_owner("vllm", flag)
+        sentence = f"{other_engine or f'{flag}: {status.why}'}; {case.engine} {outcome} to start."
+        source = status.source or "vLLM's options by release"
+        yield Finding(severity, sentence, (_replace_flag(flag, value, status, case.listed),), source, flag)
 
 
-def _instead(written: str, value: Any, known: Existence, listed: Collection[str]) -> Way:
-    if other := counterpart("vllm", written) if elsewhere("vllm", written) else "":
-        return Way(f"use {other} instead", {written: None})
-    if known.near:
-        return Way(f"write {known.near}", {written: None, known.near: value})
-    other = "" if known.instead else opposite(written, listed or options.of_anchor(options.NEWER))
-    if other and isinstance(value, bool):
-        return Way(f"write {other}: {str(not value).lower()}", {written: None, other: not value})
-    change: dict[str, Any] = {written: None}
-    if known.instead.startswith("enable-") and value is not False:
-        change[known.instead.partition(":")[0]] = False
-    replaced = known.instead and not known.instead.startswith("nothing")
-    return Way(f"write {known.instead} instead" if replaced else "remove it", change)
+def _replace_flag(flag: str, value: Any, status: Existence, listed: Collection[str]) -> Way:
+    if alternative := format_counterparts("vllm", flag) if describe_owner("vllm", flag) else "":
+        return Way(f"use {alternative} instead", {flag: None})
+    if status.near:
+        return Way(f"write {status.near}", {flag: None, status.near: value})
+    alternative = "" if status.instead else find_opposite(flag, listed or options.anchor_options(options.MIDDLE_ANCHOR))
+    if alternative and isinstance(value, bool):
+        return Way(f"write {alternative}: {str(not value).lower()}", {flag: None, alternative: not value})
+    change: dict[str, Any] = {flag: None}
+    if status.instead.startswith("enable-") and value is not False:
+        change[status.instead.partition(":")[0]] = False
+    replaced = status.instead and not status.instead.startswith("nothing")
+    return Way(f"write {status.instead} instead" if replaced else "remove it", change)
 
 
 @rule(
@@ -68,14 +68,14 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
     `enable-chunked-prefill: "False"` becomes `--enable-chunked-prefill False`, and the engine exits with unrecognized
     arguments. In a recipe, write a switch as true or false, without quotes.
     """
-    for written, value in case.asked.flags.items():
-        option = option_values.option(written, case.listed)
+    for flag, value in case.asked.flags.items():
+        option = option_values.find_option(flag, case.listed)
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
-        means = str(value).strip().lower() not in ("false", "0", "no", "off", "")
-        sentence = f"{written} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
-        way = Way(f"write {written}: {str(means).lower()}", {written: means})
-        yield Finding("error", sentence, (way,), "the help of 0.32.0", written)
+        intended = str(value).strip().lower() not in ("false", "0", "no", "off", "")
+        sentence = f"{flag} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
+        way = Way(f"write {flag}: {str(intended).lower()}", {flag: intended})
+        yield Finding("error", sentence, (way,), "the help of 0.32.0", flag)
 
 
 @rule(
@@ -89,18 +89,18 @@ def unread_variable(case: Case) -> Iterator[Finding]:
     missed.
     """
     for name, value in case.asked.env.items():
-        unread = environment.unread(name, case.version)
+        unread = environment.find_unread(name, case.version)
         if unread is None:
             continue
         severity: Severity = "warning" if unread.certain else "info"
-        instead = f"write {unread.instead} under vllm: instead" if "-" in unread.instead else f"write {unread.instead}"
-        way = Way(instead if unread.instead else "remove it")
+        advice = f"write {unread.instead} under vllm: instead" if "-" in unread.instead else f"write {unread.instead}"
+        way = Way(advice if unread.instead else "remove it")
         sentence = f"{name}: {unread.why}, so {value!r} has no effect."
         yield Finding(severity, sentence, (way,), "vllm/envs.py by release", "env")
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredFlag:
     """A flag that is accepted and has no effect, or not the expected one."""
 
     flag: str
@@ -112,8 +112,8 @@ class Ignored:
     source: str
 
 
-IGNORED: tuple[Ignored, ...] = (
-    Ignored(
+IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
+    IgnoredFlag(
         "enable-chunked-prefill",
         lambda value, case: value is False,
         "",
@@ -121,7 +121,7 @@ IGNORED: tuple[Ignored, ...] = (
         "is ignored: chunked prefill stays on",
         "source of 0.11.0; issues 18547, 20914",
     ),
-    Ignored(
+    IgnoredFlag(
         "enable-prefix-caching",
         lambda value, case: value is True and case.hybrid,
         "0.10.2",
@@ -129,7 +129,7 @@ IGNORED: tuple[Ignored, ...] = (
         "is ignored on a recurrent model: prefix caching stays off",
         "source of 0.11.0",
     ),
-    Ignored(
+    IgnoredFlag(
         "mamba-cache-mode",
         lambda value, case: value != "all",
         "0.33.0",
@@ -137,7 +137,7 @@ IGNORED: tuple[Ignored, ...] = (
         "has no effect: the mode follows prefix caching",
         "source of 0.33.0",
     ),
-    Ignored(
+    IgnoredFlag(
         "disable-cascade-attn",
         lambda value, case: True,
         "0.32.0",
@@ -145,20 +145,20 @@ IGNORED: tuple[Ignored, ...] = (
         "has no effect and will be removed in the next release",
         "the help of 0.32.0",
     ),
-    Ignored("swap-space", lambda value, case: True, "0.11.0", "0.18.0", "has no effect", "#36216"),
+    IgnoredFlag("swap-space", lambda value, case: True, "0.11.0", "0.18.0", "has no effect", "#36216"),
 )
 
 
 @rule(
     "ignored-flag",
-    sources=tuple(dict.fromkeys(f"{row.flag}: {row.source}" for row in IGNORED)),
+    sources=tuple(dict.fromkeys(f"{row.flag}: {row.source}" for row in IGNORED_FLAGS)),
     example=Example({"enable-chunked-prefill": False}, version="0.11.0"),
 )
 def ignored_flag(case: Case) -> Iterator[Finding]:
     """Some flags are accepted and have no effect.
     The running settings then differ from the recipe, and only the engine's config dump shows it.
     """
-    for row in IGNORED:
+    for row in IGNORED_FLAGS:
         value = case.flag(row.flag)
         if value is None or not row.applies(value, case) or not case.within(row.since, row.until):
             continue
@@ -170,7 +170,7 @@ def ignored_flag(case: Case) -> Iterator[Finding]:
 @rule(
     "kv-scales-on-hybrid",
     sources=("#37565, issue 37554: disabled for hybrids from 0.19 on, wrong before", "#49389: removed in 0.28"),
-    example=Example({"calculate-kv-scales": True}, model=HYBRID, version="0.20.1"),
+    example=Example({"calculate-kv-scales": True}, model=HYBRID_MODEL, version="0.20.1"),
 )
 def kv_scales(case: Case) -> Iterator[Finding]:
     """--calculate-kv-scales does not work on a recurrent hybrid.
@@ -179,20 +179,20 @@ def kv_scales(case: Case) -> Iterator[Finding]:
     """
     if not case.hybrid or case.flag("calculate-kv-scales") is not True or case.within("0.28.0"):
         return
-    wrong = case.within("", "0.19.0")
+    is_wrong = case.within("", "0.19.0")
     outcome = "has no effect on a recurrent model (wrong scales before 0.19)"
-    outcome = "degrades the output of a recurrent model" if wrong else outcome
+    outcome = "degrades the output of a recurrent model" if is_wrong else outcome
     sentence = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
     way = Way("remove it", {"calculate-kv-scales": None})
-    yield Finding("error" if wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")
+    yield Finding("error" if is_wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")
 
 
 #: values covered by a separate rule
-ELSEWHERE = {("mamba-cache-mode", "all")}
+COVERED_ELSEWHERE = {("mamba-cache-mode", "all")}
 #: a parser's name is checked only if this is on
-ASKS_PARSER = {"tool-call-parser": "enable-auto-tool-choice"}
+PARSER_SWITCHES = {"tool-call-parser": "enable-auto-tool-choice"}
 #: the release after the last one whose choices are all known
-AFTER_KNOWN = "0.33.0.dev0"
+FIRST_UNKNOWN_RELEASE = "0.33.0.dev0"
 
 
 @rule(
@@ -211,42 +211,52 @@ def flag_value(case: Case) -> Iterator[Finding]:
     0.32.0 do, and what may differ in this release is a warning.
     """
     for name, value in case.asked.flags.items():
-        option = option_values.option(name, case.listed)
-        if option is None or (isinstance(value, str) and (name, value) in ELSEWHERE):
+        option = option_values.find_option(name, case.listed)
+        if option is None or (isinstance(value, str) and (name, value) in COVERED_ELSEWHERE):
             continue
-        wrong = option_values.misfit(name, value, option)
-        severity = graded(_certain(case, name, wrong)) if wrong and _is_checked(case, name, wrong) else None
-        if wrong and severity:
-            yield _finding(case, name, wrong, severity == "error")
+        invalid = option_values.find_misfit(name, value, option)
+        severity = (
+            severity_of(_is_refused(case, name, invalid)) if invalid and _is_checked(case, name, invalid) else None
+        )
+        if invalid and severity:
+            yield _build_finding(case, name, invalid, severity == "error")
 
 
-def _finding(case: Case, name: str, wrong: Misfit, certain: bool) -> Finding:
+def _build_finding(case: Case, name: str, invalid: InvalidValue, certain: bool) -> Finding:
     outcome = "refuses to start" if certain else "may refuse to start"
-    way = Way(f"write {name}: {wrong.near}", {name: wrong.near}) if wrong.near else Way("correct or remove it")
-    source = "vLLM's config classes" if wrong.sort == "range" else "the engine's help and parser"
-    sentence = f"{name} {wrong.why}: {case.engine} {outcome}."
+    way = Way(f"write {name}: {invalid.near}", {name: invalid.near}) if invalid.near else Way("correct or remove it")
+    source = "vLLM's config classes" if invalid.sort == "range" else "the engine's help and parser"
+    sentence = f"{name} {invalid.why}: {case.engine} {outcome}."
     return Finding("error" if certain else "warning", sentence, (way,), source, name)
 
 
-def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
+def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
     """Return True if the engine validates this value: names that plugins can add are validated late, and not always."""
-    if wrong.sort != "name":
+    if invalid.sort != "name":
         return True
-    switch = ASKS_PARSER.get(name)
-    return case.flag(option_values.known()[name].plugin) is None and (switch is None or case.flag(switch) is True)
+    switch = PARSER_SWITCHES.get(name)
+    return case.flag(option_values.known_options()[name].plugin) is None and (
+        switch is None or case.flag(switch) is True
+    )
 
 
-def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
+def _is_refused(case: Case, name: str, invalid: InvalidValue) -> bool | None:
     """Return True if this engine refuses the value, None if another release may accept it, False if nothing is known of this
     release."""
-    own = bool(case.listed) and isinstance(case.listed, Mapping)
-    same = within(case.version, options.VERSION, AFTER_KNOWN) is True
-    if wrong.sort == "choice":
-        return own or same or None
-    if wrong.sort == "name":
-        return same or (own and option_values.known()[name].listed) or (None if wrong.near else False)
-    if wrong.sort == "kind":
-        everywhere = name in options.of_anchor(options.OLDER) and name in options.of_anchor(options.NEWER)
-        return own or everywhere or at_least(case.version, options.VERSION) or None
-    since = option_values.known()[name].since
+    has_own_shapes = bool(case.listed) and isinstance(case.listed, Mapping)
+    is_table_release = within(case.version, options.TABLE_RELEASE, FIRST_UNKNOWN_RELEASE) is True
+    if invalid.sort == "choice":
+        return has_own_shapes or is_table_release or None
+    if invalid.sort == "name":
+        return (
+            is_table_release
+            or (has_own_shapes and option_values.known_options()[name].listed)
+            or (None if invalid.near else False)
+        )
+    if invalid.sort == "kind":
+        everywhere = name in options.anchor_options(options.OLDEST_ANCHOR) and name in options.anchor_options(
+            options.MIDDLE_ANCHOR
+        )
+        return has_own_shapes or everywhere or at_least(case.version, options.TABLE_RELEASE) or None
+    since = option_values.known_options()[name].since
     return (case.version is None and since == options.OLDEST) or at_least(case.version, since) or None

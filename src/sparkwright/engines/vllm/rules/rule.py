@@ -8,11 +8,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.advice import EXPECTED, Effective
+from sparkwright.engines.advice import EXPECTED_RULE, Effective
 from sparkwright.engines.findings import Rules, Severity
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.prediction import VllmRequest, effective
+from sparkwright.engines.vllm.prediction import VllmRequest, predict_effective
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Case:
 
     @property
     def effective(self) -> Effective:
-        return effective(self.asked, self.architecture, self.version)
+        return predict_effective(self.asked, self.architecture, self.version)
 
     @property
     def release(self) -> Version | None:
         """The engine's version, else the version in its official image's tag. For the options that a release has, not for its
         behaviour."""
-        return self.version or versions.of_image(self.asked.image)
+        return self.version or versions.parse_image_tag(self.asked.image)
 
     @property
     def hybrid(self) -> bool:
@@ -67,7 +67,7 @@ class Example(VllmRequest):
         return Case(self, classify(self.model), versions.parse(self.version))
 
 
-def _shown(example: Example) -> dict[str, Any]:
+def _describe_example(example: Example) -> dict[str, Any]:
     return {
         "engine": "vllm",
         "flags": example.flags,
@@ -78,22 +78,24 @@ def _shown(example: Example) -> dict[str, Any]:
 
 
 #: a finding about the expected chunked prefill is explained by the rule that most often is its reason
-RULES: Rules[Case, Example] = Rules(Example.case, _shown, {EXPECTED: "prefix-caching-needs-chunked-prefill"})
+RULES: Rules[Case, Example] = Rules(
+    Example.case, _describe_example, {EXPECTED_RULE: "prefix-caching-needs-chunked-prefill"}
+)
 rule = RULES.rule
 
 
-def graded(certain: bool | None) -> Severity | None:
+def severity_of(certain: bool | None) -> Severity | None:
     """Return error if certain, warning if it depends on an unknown engine version, None if it does not apply."""
     return "error" if certain else "warning" if certain is None else None
 
 
-def both(*facts: bool | None) -> bool | None:
+def conjunction(*facts: bool | None) -> bool | None:
     """Return the three-valued conjunction of the facts."""
     return False if False in facts else None if None in facts else True
 
 
 #: models for the examples: only the keys that decide their kind
-HYBRID: dict[str, Any] = {
+HYBRID_MODEL: dict[str, Any] = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
     "text_config": {
@@ -114,7 +116,7 @@ HYBRID: dict[str, Any] = {
         "max_position_embeddings": 262144,
     },
 }
-DENSE: dict[str, Any] = {
+DENSE_MODEL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "num_hidden_layers": 32,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.vllm import flags, prediction
 from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE
-from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, both, graded, rule
+from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, conjunction, rule, severity_of
 
-SAFE = 0.85
+SAFE_MEMORY_SHARE = 0.85
 
 
 @rule(
@@ -29,24 +29,24 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
     if case.asked.platform != "gb10" or case.flag(flags.KV_BYTES) is not None:
         return
     if case.flag(flags.MEMORY_UTILIZATION) is None:
-        usual = case.effective.memory_utilization
-        known = usual if usual is not None else "0.9, 0.92 from 0.20 on"
-        default = f"the engine's default ({known})"
+        default_share = case.effective.memory_utilization
+        share_text = default_share if default_share is not None else "0.9, 0.92 from 0.20 on"
+        default = f"the engine's default ({share_text})"
         sentence = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
-        way = Way(f"set it to {SAFE}", {flags.MEMORY_UTILIZATION: SAFE})
+        way = Way(f"set it to {SAFE_MEMORY_SHARE}", {flags.MEMORY_UTILIZATION: SAFE_MEMORY_SHARE})
         yield Finding("warning", sentence, (way,), "vLLM #38284; DGX Spark reports", flags.MEMORY_UTILIZATION)
 
 
-FORMAT, STRATEGY = "load-format", "safetensors-load-strategy"
+LOAD_FORMAT, LOAD_STRATEGY = "load-format", "safetensors-load-strategy"
 #: load formats, each with the package that it needs
-PACKAGES = {
+LOADER_PACKAGES = {
     "fastsafetensors": "fastsafetensors",
     "instanttensor": "instanttensor",
     "runai_streamer": "runai-model-streamer",
     "runai_streamer_sharded": "runai-model-streamer",
 }
 #: effect of a strategy on memory that the GPU also needs
-TWICE = {
+MEMORY_EFFECTS = {
     "eager": "reads each file into memory whole before its weights are made, so it is there twice for a while",
     "prefetch": "fills the page cache with all files while they load, and CUDA counts the page cache as taken",
 }
@@ -59,32 +59,32 @@ TWICE = {
         "vLLM 0.32.0, model_loader/weight_utils.py: three loaders are packages of their own",
         "NVIDIA's playbooks for DGX Spark: the page cache counts against CUDA's free memory",
     ),
-    example=Example({STRATEGY: "prefetch"}),
+    example=Example({LOAD_STRATEGY: "prefetch"}),
 )
 def weights_loading(case: Case) -> Iterator[Finding]:
     """On a disk of the host leave load-format and safetensors-load-strategy out: the files are mapped, and nothing is held twice.
     On a network file system (NFS) that is slow; there the engine prefetches by itself where the model fits into 90 % of the memory.
     Other loaders are faster in some reports, need a package in the image, and fail at the load without it.
     """
-    strategy, loader = case.flag(STRATEGY), case.flag(FORMAT)
-    if case.asked.platform == "gb10" and strategy in TWICE:
-        sentence = f"{STRATEGY} {strategy} {TWICE[strategy]}."
-        yield _finding("warning", sentence, STRATEGY)
-    if loader in PACKAGES:
-        sentence = f"{FORMAT} {loader} needs {PACKAGES[loader]} in the image; without it the load fails."
-        yield _finding("info", sentence, FORMAT)
+    strategy, loader = case.flag(LOAD_STRATEGY), case.flag(LOAD_FORMAT)
+    if case.asked.platform == "gb10" and strategy in MEMORY_EFFECTS:
+        sentence = f"{LOAD_STRATEGY} {strategy} {MEMORY_EFFECTS[strategy]}."
+        yield _leave_out("warning", sentence, LOAD_STRATEGY)
+    if loader in LOADER_PACKAGES:
+        sentence = f"{LOAD_FORMAT} {loader} needs {LOADER_PACKAGES[loader]} in the image; without it the load fails."
+        yield _leave_out("info", sentence, LOAD_FORMAT)
     if loader == "dummy":
-        yield _finding("warning", f"{FORMAT} dummy serves random weights; it is for profiling.", FORMAT)
+        yield _leave_out("warning", f"{LOAD_FORMAT} dummy serves random weights; it is for profiling.", LOAD_FORMAT)
 
 
-def _finding(severity: Severity, sentence: str, flag: str) -> Finding:
+def _leave_out(severity: Severity, sentence: str, flag: str) -> Finding:
     return Finding(severity, sentence, (Way("leave it out", {flag: None}),), "vLLM 0.32.0", flag)
 
 
 #: there is no report of a GB10 with memory for more than its default
-MANY_SEQS = int(prediction.DEFAULTS[prediction.MAX_NUM_SEQS][0].value)
+DEFAULT_MAX_SEQS = int(prediction.DEFAULTS[prediction.MAX_NUM_SEQS][0].value)
 #: effect of a block over the budget, by certainty
-OVER_BUDGET = {
+OVER_BUDGET_OUTCOMES = {
     "error": "refuses to start",
     "warning": "refuses to start before 0.27",
     "info": "is slow on long prompts",
@@ -98,7 +98,7 @@ OVER_BUDGET = {
         "#50000: the check is gone from 0.27 on",
         "0.32.0, a real start with a block above the budget: it starts",
     ),
-    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID, version="0.17.1"),
+    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID_MODEL, version="0.17.1"),
 )
 def block_over_budget(case: Case) -> Iterator[Finding]:
     """With prefix caching, a hybrid's block must fit in max-num-batched-tokens (0.17 to 0.26).
@@ -106,18 +106,23 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     with an fp8 KV cache, 1056 with bf16. In cache mode align the scheduler advances by complete blocks, and a GB10's default budget
     is 2048. 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse to start, later releases advance within a block, slowly.
     """
-    now = case.effective
-    if not case.hybrid or now.prefix_caching is False or now.block_tokens is None or now.budget is None:
+    effective = case.effective
+    if (
+        not case.hybrid
+        or effective.prefix_caching is False
+        or effective.block_tokens is None
+        or effective.budget is None
+    ):
         return
-    if now.block_tokens <= now.budget or now.mamba_cache_mode in ("none", "all"):
+    if effective.block_tokens <= effective.budget or effective.mamba_cache_mode in ("none", "all"):
         return
-    severity = graded(both(case.within("0.15.0", "0.27.0"), now.prefix_caching)) or "info"
-    outcome = OVER_BUDGET[severity]
+    severity = severity_of(conjunction(case.within("0.15.0", "0.27.0"), effective.prefix_caching)) or "info"
+    outcome = OVER_BUDGET_OUTCOMES[severity]
     if case.within("", "0.17.0") and severity != "warning":
         outcome = "hangs on long requests"
-    sentence = f"this model's block is {now.block_tokens} tokens (predicted) and max-num-batched-tokens is {now.budget}"
-    change = {"max-num-batched-tokens": _above(now.block_tokens)}
-    way = Way(f"raise max-num-batched-tokens to 4096 (at least {now.block_tokens})", change)
+    sentence = f"this model's block is {effective.block_tokens} tokens (predicted) and max-num-batched-tokens is {effective.budget}"
+    change = {"max-num-batched-tokens": _next_power_of_two(effective.block_tokens)}
+    way = Way(f"raise max-num-batched-tokens to 4096 (at least {effective.block_tokens})", change)
     source = "vLLM's validate_block_size; the formula of its hybrid block"
     yield Finding(severity, f"{sentence}: {case.engine} {outcome}.", (way,), source, "max-num-batched-tokens")
 
@@ -131,14 +136,17 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
     """max-num-seqs may not exceed max-num-batched-tokens.
     Each running sequence needs at least one token per step; the engine refuses more sequences than tokens.
     """
-    now = case.effective
-    if now.budget is None or now.max_num_seqs <= now.budget:
+    effective = case.effective
+    if effective.budget is None or effective.max_num_seqs <= effective.budget:
         return
     ways = (
-        Way(f"lower max-num-seqs to {now.budget}", {"max-num-seqs": now.budget}),
-        Way(f"raise max-num-batched-tokens to {now.max_num_seqs}", {"max-num-batched-tokens": now.max_num_seqs}),
+        Way(f"lower max-num-seqs to {effective.budget}", {"max-num-seqs": effective.budget}),
+        Way(
+            f"raise max-num-batched-tokens to {effective.max_num_seqs}",
+            {"max-num-batched-tokens": effective.max_num_seqs},
+        ),
     )
-    exceeds = f"max-num-seqs {now.max_num_seqs} exceeds max-num-batched-tokens {now.budget}"
+    exceeds = f"max-num-seqs {effective.max_num_seqs} exceeds max-num-batched-tokens {effective.budget}"
     sentence = f"{exceeds}: {case.engine} refuses to start."
     yield Finding("error", sentence, ways, "vLLM's SchedulerConfig", "max-num-seqs")
 
@@ -146,7 +154,7 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
 @rule(
     "seqs-over-mamba-blocks",
     sources=("#49064: max_num_seqs (1024) exceeds available Mamba cache blocks (969)",),
-    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, model=HYBRID, mamba_blocks=969),
+    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, model=HYBRID_MODEL, mamba_blocks=969),
 )
 def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     """Each running sequence of a recurrent model needs a block for its state.
@@ -156,15 +164,15 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     if case.architecture.kind not in ("recurrent", "attention_free"):
         return
     seqs, blocks = case.effective.max_num_seqs, case.asked.mamba_blocks
-    fewer = MANY_SEQS if blocks is None else blocks
-    if seqs <= fewer:
+    limit = DEFAULT_MAX_SEQS if blocks is None else blocks
+    if seqs <= limit:
         return
     if blocks is None:
-        why = f"each needs a Mamba cache block: {case.engine} may refuse"
+        reason = f"each needs a Mamba cache block: {case.engine} may refuse"
     else:
-        why = f"there was memory for {blocks} Mamba cache blocks: {case.engine} refuses"
-    way = Way(f"lower max-num-seqs to {fewer}", {"max-num-seqs": fewer})
-    sentence = f"max-num-seqs is {seqs}, and {why} to start."
+        reason = f"there was memory for {blocks} Mamba cache blocks: {case.engine} refuses"
+    way = Way(f"lower max-num-seqs to {limit}", {"max-num-seqs": limit})
+    sentence = f"max-num-seqs is {seqs}, and {reason} to start."
     yield Finding("warning" if blocks is None else "error", sentence, (way,), "vLLM #49064", "max-num-seqs")
 
 
@@ -176,7 +184,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
         "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
         "0.28.0, asked: `all` is still used for a Mamba2 model that asks for it",
     ),
-    example=Example({"mamba-cache-mode": "all"}, model=HYBRID),
+    example=Example({"mamba-cache-mode": "all"}, model=HYBRID_MODEL),
 )
 def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed.
@@ -185,24 +193,24 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     """
     if case.flag("mamba-cache-mode") != "all":
         return
-    refused = case.within(prediction.ALL_REFUSED_SINCE)
-    severity = graded(refused) or "warning"
-    used = case.effective.mamba_cache_mode == "all"
-    accepted = "uses it, and 0.32 and later refuse it" if used else "ignores it here or falls back to align"
-    outcome = "refuses it (choices are align and none)" if refused else accepted
-    outcome = "may refuse it" if refused is None else outcome
+    is_refused = case.within(prediction.ALL_REFUSED_SINCE)
+    severity = severity_of(is_refused) or "warning"
+    is_used = case.effective.mamba_cache_mode == "all"
+    accepted = "uses it, and 0.32 and later refuse it" if is_used else "ignores it here or falls back to align"
+    outcome = "refuses it (choices are align and none)" if is_refused else accepted
+    outcome = "may refuse it" if is_refused is None else outcome
     sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
     way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
     yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
 
 
-def _above(tokens: int) -> int:
+def _next_power_of_two(tokens: int) -> int:
     """Return the next power of two, at least 4096."""
     return max(4096, 1 << (tokens - 1).bit_length())
 
 
-ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
-NO_PREFIX = Way("turn prefix caching off", {"enable-prefix-caching": False})
+CHUNKED_PREFILL_ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
+PREFIX_CACHING_OFF = Way("turn prefix caching off", {"enable-prefix-caching": False})
 
 
 @rule(
@@ -212,7 +220,7 @@ NO_PREFIX = Way("turn prefix caching off", {"enable-prefix-caching": False})
         "0.32.0, a real start: exit 1, \"Chunked prefill is required for mamba cache mode 'align'.\"",
         "#50991: prefix caching is on by default for recurrent hybrids from 0.28 on",
     ),
-    example=Example({"enable-prefix-caching": True, "enable-chunked-prefill": False}, model=HYBRID),
+    example=Example({"enable-prefix-caching": True, "enable-chunked-prefill": False}, model=HYBRID_MODEL),
 )
 def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     """Prefix caching on a recurrent hybrid needs chunked prefill.
@@ -220,24 +228,24 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     what chunked prefill does. The engine refuses to start with prefix caching on and chunked prefill off. From 0.28 on prefix caching
     is on by default for these models, so turning chunked prefill off alone is refused.
     """
-    now = case.effective
-    if not case.hybrid or now.chunked_prefill is not False or now.mamba_cache_mode in ("none", "all"):
+    effective = case.effective
+    if not case.hybrid or effective.chunked_prefill is not False or effective.mamba_cache_mode in ("none", "all"):
         return
-    severity = graded(both(case.within("0.15.0"), now.prefix_caching))
+    severity = severity_of(conjunction(case.within("0.15.0"), effective.prefix_caching))
     if severity is None:
         return
     reason = "is set" if case.flag("enable-prefix-caching") else "is on by default from 0.28 on"
     sentence = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {reason}"
     sentence = f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start."
     source = "vLLM's VllmConfig; a real start of 0.32.0"
-    yield Finding(severity, sentence, (ON, NO_PREFIX), source, "enable-chunked-prefill")
+    yield Finding(severity, sentence, (CHUNKED_PREFILL_ON, PREFIX_CACHING_OFF), source, "enable-chunked-prefill")
 
 
 @rule(
     "unchunked-budget",
     sources=("vLLM 0.11.0, 0.17.1, 0.33.0: SchedulerConfig", "0.32.0, a real start: exit 1"),
     example=Example(
-        {"enable-chunked-prefill": False, "max-model-len": 32768, "max-num-batched-tokens": 4096}, model=DENSE
+        {"enable-chunked-prefill": False, "max-model-len": 32768, "max-num-batched-tokens": 4096}, model=DENSE_MODEL
     ),
 )
 def unchunked_budget(case: Case) -> Iterator[Finding]:
@@ -245,18 +253,25 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
     A prompt that cannot be split takes one step, so max-num-batched-tokens must be at least max-model-len; the engine refuses
     less. If it is not set the engine raises it, and with it the memory for a step.
     """
-    now, length = case.effective, case.effective.max_model_len
-    if now.chunked_prefill is not False or length is None or case.asked.platform == "ascend":
+    effective, length = case.effective, case.effective.max_model_len
+    if effective.chunked_prefill is not False or length is None or case.asked.platform == "ascend":
         return
-    severity = graded(case.within(CHUNKED_PREFILL_OPTIONAL_SINCE))
-    if case.flag("max-num-batched-tokens") is None or now.budget is None or now.budget >= length or severity is None:
+    severity = severity_of(case.within(CHUNKED_PREFILL_OPTIONAL_SINCE))
+    if (
+        case.flag("max-num-batched-tokens") is None
+        or effective.budget is None
+        or effective.budget >= length
+        or severity is None
+    ):
         return
     ways = (
         Way(f"raise max-num-batched-tokens to {length}", {"max-num-batched-tokens": length}),
-        Way(f"lower max-model-len to {now.budget}", {"max-model-len": now.budget}),
-        ON,
+        Way(f"lower max-model-len to {effective.budget}", {"max-model-len": effective.budget}),
+        CHUNKED_PREFILL_ON,
     )
-    sentence = f"max-num-batched-tokens {now.budget} is less than max-model-len {length}, with chunked prefill off"
+    sentence = (
+        f"max-num-batched-tokens {effective.budget} is less than max-model-len {length}, with chunked prefill off"
+    )
     sentence = f"{sentence}: {case.engine} refuses to start."
     yield Finding(severity, sentence, ways, "vLLM's SchedulerConfig; a real start of 0.32.0", "max-num-batched-tokens")
 
@@ -267,7 +282,7 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
         "vLLM 0.11.0, 0.17.1, 0.33.0: None and True give the same SchedulerConfig",
         "the claim: a blog post of March 2026, 47 -> 5.7 tok/s, not reproduced",
     ),
-    example=Example({"enable-chunked-prefill": True}, model=HYBRID),
+    example=Example({"enable-chunked-prefill": True}, model=HYBRID_MODEL),
 )
 def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     """--enable-chunked-prefill changes nothing on a recurrent model.

@@ -12,29 +12,32 @@ from typing import Any
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm import speculation
-from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, graded, rule
+from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, rule, severity_of
 from sparkwright.engines.vllm.speculation import KEYS, METHODS
 from sparkwright.engines.vllm.versions import within
 from sparkwright.visible import one_line
 
 FLAG = "speculative-config"
-TOKENS = "num_speculative_tokens"
-PER_BATCH = "num_speculative_tokens_per_batch_size"
+TOKENS_KEY = "num_speculative_tokens"
+TOKENS_PER_BATCH_KEY = "num_speculative_tokens_per_batch_size"
 SOURCE = "vLLM, config/speculative.py by release"
 #: formats of 4 bits whose lists of exceptions decide how the drafter is loaded
-FOUR_BITS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "quark", "compressed-tensors")
-SHOWN_CHARS = 60
+FOUR_BIT_FORMATS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "quark", "compressed-tensors")
+MAX_SHOWN_CHARS = 60
 #: booleans of vLLM's configuration
-BOOLEANS = frozenset("true false 1 0 1.0 0.0 yes no on off y n t f".split())
+BOOLEAN_WORDS = frozenset("true false 1 0 1.0 0.0 yes no on off y n t f".split())
 #: methods without a default number of tokens
-UNNUMBERED = ("mtp", "ngram", "ngram_gpu")
+METHODS_WITHOUT_DEFAULT = ("mtp", "ngram", "ngram_gpu")
 
 #: models for the examples
-WITH_LAYERS: dict[str, Any] = {**HYBRID, "text_config": {**HYBRID["text_config"], "mtp_num_hidden_layers": 1}}
+MODEL_WITH_MTP: dict[str, Any] = {
+    **HYBRID_MODEL,
+    "text_config": {**HYBRID_MODEL["text_config"], "mtp_num_hidden_layers": 1},
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class ConfigError:
     """An error in `speculative-config` that vLLM refuses."""
 
     why: str
@@ -43,7 +46,7 @@ class Wrong:
     certain: bool | None = True
 
 
-def given(case: Case) -> dict[str, Any] | None:
+def speculative_config(case: Case) -> dict[str, Any] | None:
     """Return the keys of `speculative-config`, including dotted ones; None if the recipe has none."""
     value = case.flag(FLAG)
     if isinstance(value, str):
@@ -64,7 +67,7 @@ def given(case: Case) -> dict[str, Any] | None:
         "vllm-project/vllm 47277: a drafter with good acceptance that makes a server slower",
         "docs/speculation.md: what to measure, and how",
     ),
-    example=Example({FLAG: {"method": "eagle_3", "model": "/models/drafter", TOKENS: 3}}),
+    example=Example({FLAG: {"method": "eagle_3", "model": "/models/drafter", TOKENS_KEY: 3}}),
 )
 def speculation_config(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs a method, a drafter and a number of tokens that this release knows.
@@ -76,87 +79,103 @@ def speculation_config(case: Case) -> Iterator[Finding]:
     How much it brings depends on model, prompt and load: the acceptance by position in the smoke test, and
     `bench.sweep --flag speculative-config.num_speculative_tokens --values unset,1,2,3`, tell. docs/speculation.md has the whole.
     """
-    config = given(case)
+    config = speculative_config(case)
     if config is None:
         return
-    for wrong in (*_keys(case, config), *_method(case, config)) or _drafter(case, config):
-        severity = graded(wrong.certain)
+    for error in (*_check_keys(case, config), *_check_method(case, config)) or _check_drafter(case, config):
+        severity = severity_of(error.certain)
         if severity:
             outcome = "refuses" if severity == "error" else "may refuse"
             yield Finding(
-                severity, f"{FLAG}: {wrong.why}; {case.engine} {outcome} to start.", (wrong.way,), SOURCE, FLAG
+                severity, f"{FLAG}: {error.why}; {case.engine} {outcome} to start.", (error.way,), SOURCE, FLAG
             )
 
 
-def _keys(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
+def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
     """Yield keys that the release lacks, and values of the wrong kind."""
     for name, value in config.items():
         key = KEYS.get(name)
         if key is None:
-            near = next(iter(difflib.get_close_matches(name, KEYS, n=1)), "")
+            closest = next(iter(difflib.get_close_matches(name, KEYS, n=1)), "")
             change = {
                 **{other: held for other, held in config.items() if other != name},
-                **({near: value} if near else {}),
+                **({closest: value} if closest else {}),
             }
-            way = Way(f"write {near}" if near else f"remove {name}", {FLAG: change})
-            yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is not one of its keys", way, _known(case))
+            way = Way(f"write {closest}" if closest else f"remove {name}", {FLAG: change})
+            yield ConfigError(
+                f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not one of its keys", way, _is_fully_known(case)
+            )
             continue
-        there = within(case.release, key.since, key.until)
-        if there is not True and (key.since or key.until):
-            when = f"was removed in {key.until}" if _gone(case, key.until) else f"came with {key.since or key.until}"
+        is_available = within(case.release, key.since, key.until)
+        if is_available is not True and (key.since or key.until):
+            history = (
+                f"was removed in {key.until}" if _is_removed(case, key.until) else f"came with {key.since or key.until}"
+            )
             way = Way(f"remove {name}", {FLAG: {other: held for other, held in config.items() if other != name}})
-            yield Wrong(f"{name} {when}", way, None if there is None else True)
-        elif why := _misfit(key, value):
-            got = one_line(repr(value), at_most=SHOWN_CHARS)
-            yield Wrong(f"{name} must be {why}, got {got}", Way("correct it"), True)
+            yield ConfigError(f"{name} {history}", way, None if is_available is None else True)
+        elif requirement := _check_key_value(key, value):
+            got = one_line(repr(value), max_chars=MAX_SHOWN_CHARS)
+            yield ConfigError(f"{name} must be {requirement}, got {got}", Way("correct it"), True)
 
 
-def _method(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
+def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
     """Yield a method that the release lacks."""
     name = config.get("method")
     if not isinstance(name, str):
         return
     method = METHODS.get(name)
     if method is None:
-        near = next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)), "")
-        change = {FLAG: {**config, "method": near}} if near else {}
+        closest = next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)), "")
+        change = {FLAG: {**config, "method": closest}} if closest else {}
         way = Way(
-            f"write method: {near}"
-            if near
+            f"write method: {closest}"
+            if closest
             else f"choose one of {', '.join(name for name, method in METHODS.items() if method.now)}",
             change,
         )
-        yield Wrong(f"{one_line(name, at_most=SHOWN_CHARS)} is not a method", way, _known(case))
+        yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", way, _is_fully_known(case))
         return
-    there = within(case.release, method.since, method.until)
-    if there is not True and (method.since or method.until):
-        when = f"was removed in {method.until}" if _gone(case, method.until) else f"came with {method.since}"
-        yield Wrong(
-            f"method {name} {when}", Way("take another method or another image"), None if there is None else True
+    is_available = within(case.release, method.since, method.until)
+    if is_available is not True and (method.since or method.until):
+        history = f"was removed in {method.until}" if _is_removed(case, method.until) else f"came with {method.since}"
+        yield ConfigError(
+            f"method {name} {history}",
+            Way("take another method or another image"),
+            None if is_available is None else True,
         )
 
 
-def _drafter(case: Case, config: Mapping[str, Any]) -> Iterator[Wrong]:
+def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
     """Yield a missing second model, and an impossible number of tokens."""
-    name, method = _meant(config)
-    tokens, own = _number(config.get(TOKENS)), config.get("model") is None
-    if own and (not name or (method is not None and method.drafter == "second model")):
-        what = f"method {name}" if name else "a config without `method`"
-        yield Wrong(f"{what} needs a drafter, named by `model`", Way("mount a drafter and name its path as `model`"))
-    elif own and name in UNNUMBERED and config.get(TOKENS) is None and not config.get(PER_BATCH):
-        yield Wrong(f"{TOKENS} is missing", Way(f"write {TOKENS}: 1, and measure more", {FLAG: {**config, TOKENS: 1}}))
-    layers = config_parts.prediction_layers(case.architecture.config)
-    if own and name == "mtp" and tokens and layers and tokens > layers and tokens % layers:
-        fitting = int(tokens - tokens % layers)
-        why = f"{TOKENS} {tokens:g} is not a multiple of the model's {layers} prediction layers"
-        yield Wrong(why, Way(f"write {fitting}", {FLAG: {**config, TOKENS: fitting}}))
-    low, high = (_number(config.get(key)) for key in ("prompt_lookup_min", "prompt_lookup_max"))
-    if low is not None and high is not None and low > high:
-        way = Way("swap them", {FLAG: {**config, "prompt_lookup_min": high, "prompt_lookup_max": low}})
-        yield Wrong(f"prompt_lookup_min {low:g} is above prompt_lookup_max {high:g}", way)
+    name, method = _resolve_method(config)
+    tokens, has_own_layers = _parse_number(config.get(TOKENS_KEY)), config.get("model") is None
+    if has_own_layers and (not name or (method is not None and method.drafter == "second model")):
+        subject = f"method {name}" if name else "a config without `method`"
+        yield ConfigError(
+            f"{subject} needs a drafter, named by `model`", Way("mount a drafter and name its path as `model`")
+        )
+    elif (
+        has_own_layers
+        and name in METHODS_WITHOUT_DEFAULT
+        and config.get(TOKENS_KEY) is None
+        and not config.get(TOKENS_PER_BATCH_KEY)
+    ):
+        yield ConfigError(
+            f"{TOKENS_KEY} is missing",
+            Way(f"write {TOKENS_KEY}: 1, and measure more", {FLAG: {**config, TOKENS_KEY: 1}}),
+        )
+    layers = config_parts.count_prediction_layers(case.architecture.config)
+    if has_own_layers and name == "mtp" and tokens and layers and tokens > layers and tokens % layers:
+        multiple = int(tokens - tokens % layers)
+        reason = f"{TOKENS_KEY} {tokens:g} is not a multiple of the model's {layers} prediction layers"
+        yield ConfigError(reason, Way(f"write {multiple}", {FLAG: {**config, TOKENS_KEY: multiple}}))
+    minimum, maximum = (_parse_number(config.get(key)) for key in ("prompt_lookup_min", "prompt_lookup_max"))
+    if minimum is not None and maximum is not None and minimum > maximum:
+        way = Way("swap them", {FLAG: {**config, "prompt_lookup_min": maximum, "prompt_lookup_max": minimum}})
+        yield ConfigError(f"prompt_lookup_min {minimum:g} is above prompt_lookup_max {maximum:g}", way)
 
 
-def _meant(config: Mapping[str, Any]) -> tuple[str, speculation.Method | None]:
+def _resolve_method(config: Mapping[str, Any]) -> tuple[str, speculation.SpeculationMethod | None]:
     """Return vLLM's own name of the method, and its entry in the table; "" if none is named."""
     name = str(config.get("method") or ("ngram" if config.get("model") in ("ngram", "[ngram]") else ""))
     method = METHODS.get(name)
@@ -166,22 +185,22 @@ def _meant(config: Mapping[str, Any]) -> tuple[str, speculation.Method | None]:
 @rule(
     "speculation-without-layers",
     sources=("vLLM 0.32.0, config/speculative.py: n_predict from num_nextn_predict_layers and its like",),
-    example=Example({FLAG: {"method": "mtp", TOKENS: 2}}, model=DENSE),
+    example=Example({FLAG: {"method": "mtp", TOKENS_KEY: 2}}, model=DENSE_MODEL),
 )
 def speculation_without_layers(case: Case) -> Iterator[Finding]:
     """Multi-token prediction needs layers that were trained for it.
     They are part of the model (num_nextn_predict_layers, mtp_num_hidden_layers, num_mtp_modules in its config.json); a model without
     them cannot be served with the method mtp.
     """
-    config = given(case) or {}
+    config = speculative_config(case) or {}
     method = METHODS.get(str(config.get("method") or ""))
     is_mtp = method is not None and (method.now or config.get("method")) == "mtp"
-    known = bool(case.architecture.config) and case.architecture.kind != "unknown"
+    is_model_known = bool(case.architecture.config) and case.architecture.kind != "unknown"
     if (
         is_mtp
         and config.get("model") is None
-        and known
-        and not config_parts.prediction_layers(case.architecture.config)
+        and is_model_known
+        and not config_parts.count_prediction_layers(case.architecture.config)
     ):
         name = case.architecture.name or "the model"
         sentence = f"{FLAG}: {name} has no layers to predict with, so no {config['method']}."
@@ -197,8 +216,8 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
         "vllm-project/vllm 36331, 36872: an acceptance near 0 with damaged drafters of NVFP4 checkpoints",
     ),
     example=Example(
-        {FLAG: {"method": "mtp", TOKENS: 1}},
-        model={**WITH_LAYERS, "quantization_config": {"quant_method": "modelopt", "exclude_modules": []}},
+        {FLAG: {"method": "mtp", TOKENS_KEY: 1}},
+        model={**MODEL_WITH_MTP, "quantization_config": {"quant_method": "modelopt", "exclude_modules": []}},
     ),
 )
 def quantised_drafter(case: Case) -> Iterator[Finding]:
@@ -207,11 +226,18 @@ def quantised_drafter(case: Case) -> Iterator[Finding]:
     entry of its exceptions (`ignore`, `exclude_modules`, `exclude`, `modules_to_not_convert`) names them, they are built with 4 bits, and
     loading fails, or the acceptance is near 0 and speculation only costs time. The smoke test's acceptance by position tells.
     """
-    config, model = given(case) or {}, case.architecture.config
-    if _meant(config)[0] != "mtp" or config.get("model") is not None or not config_parts.prediction_layers(model):
+    config, model = speculative_config(case) or {}, case.architecture.config
+    if (
+        _resolve_method(config)[0] != "mtp"
+        or config.get("model") is not None
+        or not config_parts.count_prediction_layers(model)
+    ):
         return
-    quantisation = config_parts.quantisation(model)
-    if quantisation.get("quant_method") in FOUR_BITS and config_parts.spares_prediction(quantisation) is False:
+    quantisation = config_parts.quantisation_config(model)
+    if (
+        quantisation.get("quant_method") in FOUR_BIT_FORMATS
+        and config_parts.has_prediction_exceptions(quantisation) is False
+    ):
         sentence = (
             f"{FLAG}: the model's quantisation ({quantisation['quant_method']}) excepts no prediction layers, so its drafter is "
             "built with 4 bits: loading fails, or few proposals are accepted."
@@ -220,16 +246,16 @@ def quantised_drafter(case: Case) -> Iterator[Finding]:
         yield Finding("warning", sentence, (way,), "vLLM #38650", FLAG)
 
 
-def _known(case: Case) -> bool | None:
+def _is_fully_known(case: Case) -> bool | None:
     """Return True if all keys and methods of the release are known, else None."""
-    return within(case.version, "", speculation.AFTER) or None
+    return within(case.version, "", speculation.FIRST_UNKNOWN_RELEASE) or None
 
 
-def _gone(case: Case, until: str) -> bool:
+def _is_removed(case: Case, until: str) -> bool:
     return bool(until) and within(case.version, until) is not False
 
 
-def _misfit(key: speculation.Key, value: Any) -> str:
+def _check_key_value(key: speculation.SpeculationKey, value: Any) -> str:
     """Return what a key's value must be; "" if it is valid, or null.
 
     vLLM's configuration converts values: "2", 2.0 and true are whole numbers to it, and "yes" is true (a run of 0.32.0).
@@ -239,14 +265,14 @@ def _misfit(key: speculation.Key, value: Any) -> str:
     if key.kind == "text":
         return "" if isinstance(value, str) else "text"
     if key.kind == "bool":
-        return "" if str(value).lower() in BOOLEANS else "true or false"
-    number = _number(value)
+        return "" if str(value).lower() in BOOLEAN_WORDS else "true or false"
+    number = _parse_number(value)
     if number is None or (key.kind == "int" and number != int(number)):
         return "a whole number" if key.kind == "int" else "a number"
     return f"at least {key.least:g}" if key.least is not None and number < key.least else ""
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     """Return a value as a number; None if it is not one."""
     try:
         number = float(value)
