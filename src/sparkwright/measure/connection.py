@@ -44,8 +44,8 @@ class _Socket(socket.socket):
         raise TimeoutError
 
     def _set_timeout_option(self, option: int, seconds: float) -> None:
-        whole_seconds, fraction = divmod(max(seconds, 1e-6), 1)
-        self.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole_seconds), int(fraction * 1e6) + 1))
+        full_seconds, fraction = divmod(max(seconds, 1e-6), 1)
+        self.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(full_seconds), int(fraction * 1e6) + 1))
 
 
 class _TlsSocket(ssl.SSLSocket):

@@ -74,9 +74,9 @@ def measure_load(
         Failed: the server generates no token.
     """
     http_probe.wait_until_idle(target.counters, idle_s)
-    server_client = _warm_up(target, spec, timeout_s)
+    asker = _warm_up(target, spec, timeout_s)
     before, began_s = dict(target.counters()), time.time()
-    phases = workload.build_phases(spec, server_client)
+    phases = workload.build_phases(spec, asker)
     total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
     with LagSampler() as lag, background.GpuSampler(target.gpu_sample) as sampler:
         for phase in phases:
@@ -105,22 +105,22 @@ def measure_load(
 
 def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
     """Learn the number of tokens per word, and send each class of lengths once, because the first request compiles kernels."""
-    server_client = ServerClient(
+    asker = ServerClient(
         target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature
     )
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
-            return server_client.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            return asker.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 
-    short_tokens = send(server_client.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
-    long_tokens = send(server_client.request(random_text(MANY_WORDS), 1))
-    server_client.ruler = TokenEstimator.of((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
+    short_tokens = send(asker.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
+    long_tokens = send(asker.request(random_text(MANY_WORDS), 1))
+    asker.ruler = TokenEstimator.of((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
     for tokens in workload.warm_up_lengths(spec):
-        send(server_client.sized_request(tokens, WARM_UP_TOKENS))
-    return server_client
+        send(asker.sized_request(tokens, WARM_UP_TOKENS))
+    return asker
 
 
 def _acceptance_figures(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

@@ -241,11 +241,11 @@ def measure_decode_rate(
     result = SmokeResult()
     run_tokens = tokens if baseline else min(tokens, BASELINE_TOKENS)
     total_tokens = min(tokens, WARM_UP_TOKENS) + run_tokens * (MIN_RUNS if baseline else bounds.baseline_runs)
-    server_client = ServerClient(http, model, base_url, api_key)
+    asker = ServerClient(http, model, base_url, api_key)
 
     def send(name: str, count: int, cap_s: float) -> stream.Stream:
-        before, request = result.tokens, server_client.request(build_prompt(name), count)
-        return server_client.run(
+        before, request = result.tokens, asker.request(build_prompt(name), count)
+        return asker.run(
             request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, total_tokens), total_tokens)
         )
 
