@@ -105,9 +105,7 @@ def measure_load(
 
 def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
     """Learn the number of tokens per word, and send each class of lengths once, because the first request compiles kernels."""
-    asker = ServerClient(
-        target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature
-    )
+    asker = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:

@@ -245,9 +245,7 @@ def measure_decode_rate(
 
     def send(name: str, count: int, cap_s: float) -> stream.Stream:
         before, request = result.tokens, asker.request(build_prompt(name), count)
-        return asker.run(
-            request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, total_tokens), total_tokens)
-        )
+        return asker.run(request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, total_tokens), total_tokens))
 
     def take_runs(count: int) -> None:
         for _ in range(count):
