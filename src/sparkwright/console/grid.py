@@ -47,26 +47,26 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
     shown = [n for n, column in enumerate(columns[:-1]) if not column.leaves or _has_content(rows, n)]
     has_sentence = _has_content(rows, len(columns) - 1)
     longest = max((len(row[-1]) for row in rows), default=0)
-    beside = (
+    same_line = (
         max_width is None
         or not has_sentence
         or max_width - _total_width(columns, rows, shown) >= min(MIN_SENTENCE_WIDTH, longest)
     )
-    while max_width is not None and _total_width(columns, rows, shown, last=not beside or not has_sentence) > max_width:
+    while max_width is not None and _total_width(columns, rows, shown, last=not same_line or not has_sentence) > max_width:
         dropped = max(shown, key=lambda n: columns[n].leaves)
         if not columns[dropped].leaves:
             break
         shown.remove(dropped)
     overflows = (
-        max_width is not None and _total_width(columns, rows, shown, last=not beside or not has_sentence) > max_width
+        max_width is not None and _total_width(columns, rows, shown, last=not same_line or not has_sentence) > max_width
     )
     layout = _Layout(
         columns,
         [(n, 0 if overflows else _column_width(columns, rows, n)) for n in shown],
         max_width,
-        beside and not overflows,
+        same_line and not overflows,
     )
-    titles = [*(column.title for column in columns[:-1]), columns[-1].title if has_sentence and layout.beside else ""]
+    titles = [*(column.title for column in columns[:-1]), columns[-1].title if has_sentence and layout.same_line else ""]
     return [list(layout.row_lines(row)) for row in (titles, *rows)]
 
 
@@ -80,15 +80,15 @@ class _Layout:
     kept: Sequence[tuple[int, int]]
     room: int | None
     #: True if the sentence of the last column goes next to the others, not below
-    beside: bool
+    same_line: bool
 
     def row_lines(self, row: Sequence[str]) -> Iterator[Line]:
         """Yield the lines of a row, including its sentence."""
-        start = sum(wide + len(GAP) for _, wide in self.kept) if self.beside else len(INDENT)
+        start = sum(wide + len(GAP) for _, wide in self.kept) if self.same_line else len(INDENT)
         first, *rest = wrap_sentence(
             row[-1], None if self.room is None else max(MIN_SENTENCE_WIDTH_BELOW, self.room - start)
         )
-        if not self.beside:
+        if not self.same_line:
             first, rest = "", [first, *rest] if first else []
         yield from self._cells(row, first)
         yield from ([("", " " * start), (self.columns[-1].title, item)] for item in rest)
