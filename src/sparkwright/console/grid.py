@@ -52,7 +52,9 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
         or not has_sentence
         or max_width - _total_width(columns, rows, shown) >= min(MIN_SENTENCE_WIDTH, longest)
     )
-    while max_width is not None and _total_width(columns, rows, shown, last=not same_line or not has_sentence) > max_width:
+    while (
+        max_width is not None and _total_width(columns, rows, shown, last=not same_line or not has_sentence) > max_width
+    ):
         dropped = max(shown, key=lambda n: columns[n].leaves)
         if not columns[dropped].leaves:
             break
@@ -66,7 +68,10 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
         max_width,
         same_line and not overflows,
     )
-    titles = [*(column.title for column in columns[:-1]), columns[-1].title if has_sentence and layout.same_line else ""]
+    titles = [
+        *(column.title for column in columns[:-1]),
+        columns[-1].title if has_sentence and layout.same_line else "",
+    ]
     return [list(layout.row_lines(row)) for row in (titles, *rows)]
 
 
