@@ -1,8 +1,8 @@
 """Which tests run, and which of them beside each other: four at a time, for most of them wait for something, and
 beside these what shares the Docker Engine and the simulated Sparks.
 
-`make test` leaves the slow ones out (SLOW), `make test-ci` runs a few of these too (CI_PARTS), `make test-all` runs all. No failed test is
-run again.
+`make test` leaves the slow ones out (SLOW, CI_ONLY), `make test-ci` runs some of these too (CI_PARTS), `make test-all` runs all. No failed
+test is run again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,26 @@ DOCKER = (
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")
+#: what `make test` leaves to CI, for these take half of all the time: deploys through each interface, waits for deadlines
+CI_ONLY = (
+    "tests/api/test_fleet.py",
+    "tests/cli/test_system_errors.py",
+    "tests/e2e/test_deploy.py::test_a_restart_keeps_the_container_and_proves_it_again",
+    "tests/e2e/test_deploy.py::test_plan_shows_a_change_field_by_field_and_deploy_does_just_that",
+    "tests/e2e/test_deploy.py::test_verify_proves_and_changes_nothing",
+    "tests/e2e/test_json.py",
+    "tests/engines/log/test_reader.py::test_memory_does_not_grow_with_the_log",
+    "tests/fuzz/test_commands.py",
+    "tests/fuzz/test_patterns.py",
+    "tests/gateway/test_clients.py",
+    "tests/gateway/test_progress.py",
+    "tests/mcp_server/test_server.py",
+    "tests/modules/proof/test_probes.py",
+    "tests/runner/cluster/test_meeting_at_barriers.py",
+    "tests/runner/test_become.py",
+    "tests/sandbox/vllm/test_adapters.py",
+    "tests/transport/test_every_client.py",
+)
 #: what `make test` leaves to `make test-all`: a real engine, registry, sshd, browser or cron, a deploy for each test, many hosts
 SLOW = (
     *BED,
@@ -69,17 +89,16 @@ SLOW = (
     "tests/runner/cluster/",
     "tests/tools/",
 )
-#: of these folders, what it runs all the same: the story of a deploy, and what any command says as JSON
+#: of these folders, what it runs all the same: the story of a deploy
 NOT_SLOW = (
     "tests/e2e/test_deploy.py",
-    "tests/e2e/test_json.py",
     "tests/remote/test_local.py",
     "tests/remote/ssh/test_ssh_config.py",
-    "tests/runner/cluster/test_meeting_at_barriers.py",
 )
 #: of the slow ones, what `make test-ci` and CI run: what tells most of each real part. What they leave out, and why, stands in docs/testing.md
 #: (tests/docs/test_testing.py)
 CI_PARTS = (
+    *CI_ONLY,
     # simulated Sparks: ssh, systemd and a Docker Engine in each, a registry
     "tests/bed/test_cluster.py::test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one",
     "tests/bed/test_deploy.py::test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing",
@@ -123,10 +142,8 @@ CI_PARTS = (
 )
 #: of the quick ones, files that take long: none of them is begun when the others are through
 LONG = (
-    "tests/cli/test_system_errors.py", "tests/engines/log/test_reader.py", "tests/fuzz/test_commands.py",
-    "tests/fuzz/test_patterns.py", "tests/modules/model/test_hf_model.py", "tests/host/models/test_peer.py",
-    "tests/real_llama/", "tests/runner/test_request.py", "tests/runner/test_become.py",
-    "tests/transport/test_every_client.py",
+    "tests/engines/log/test_reader.py", "tests/modules/model/test_hf_model.py", "tests/host/models/test_peer.py",
+    "tests/real_llama/", "tests/runner/test_request.py",
 )  # fmt: skip
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
@@ -157,7 +174,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def is_slow(nodeid: str) -> bool:
     """Whether `make test` leaves this file or test out."""
-    return nodeid.startswith(SLOW) and not nodeid.startswith(NOT_SLOW)
+    return nodeid.startswith(CI_ONLY) or (nodeid.startswith(SLOW) and not nodeid.startswith(NOT_SLOW))
 
 
 def in_ci(nodeid: str) -> bool:
@@ -184,7 +201,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def rank(item: pytest.Item) -> int:
     """What is begun first: the bed, on a worker of its own; short files fill up the end."""
-    first = (BED, DOCKER, (*SLOW, *LONG))
+    first = (BED, DOCKER, (*SLOW, *CI_ONLY, *LONG))
     return next((place for place, of in enumerate(first) if item.nodeid.startswith(of)), len(first))
 
 
