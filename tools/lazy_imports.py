@@ -32,14 +32,9 @@ class Group:
 GROUPS = (
     Group("a host's side and a command have no API (6 ms)", ("__init__.py",), ("importlib",)),
     Group(
-        "Ctrl-C during the start is a sentence: the hook is set before any library",
-        ("cli/framework/start.py",),
-        ("yaml",),
-    ),
-    Group(
         "a command imports its own work: --help, completion and the other commands do without (20 to 370 ms)",
         ("cli/*",),
-        ("sparkwright.*", "json", "unittest.mock"),
+        ("sparkwright.*", "json"),
     ),
     Group(
         "a host without a gateway does without http.client, which asks one (30 ms)",

@@ -9,11 +9,9 @@ import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # saves reading the metadata of every package
 
-from sparkwright.cli.framework import start
+from sparkwright.cli.framework import start  # isort: skip - its hook is set before any library is imported
 
-with start.fast_imports():
-    from invoke.collection import Collection
-    from invoke.program import Program  # noqa: F401 - with all that this spares it
+from invoke.collection import Collection
 
 from sparkwright.cli import (
     bench,

@@ -1,4 +1,4 @@
-"""Speed-ups of a command's start, and that nothing depends on what they skip."""
+"""The start of a command: the user's invoke.yaml is read, and bytecode is kept."""
 
 import os
 import subprocess
@@ -10,22 +10,6 @@ import pytest
 import sparkwright
 
 TOP = Path(__file__).parents[3]
-
-PROGRAM = """
-import sys
-import sparkwright.cli
-assert "asyncio" not in sys.modules and "unittest.mock" not in sys.modules, "imported for nothing"
-from invoke import MockContext, Result
-assert "invoke.vendor.yaml.loader" not in sys.modules, "PyYAML twice"
-context = MockContext(run={"true": Result("said")})
-assert context.run("true").stdout == "said"
-context.run.assert_called_once_with("true")
-"""
-
-
-def test_a_command_starts_without_asyncio_and_a_mock_context_still_works() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_an_invoke_yaml_of_the_users_is_still_read(tmp_path: Path) -> None:
