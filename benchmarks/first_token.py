@@ -15,7 +15,7 @@ from pathlib import Path
 TOP = Path(__file__).parent.parent
 sys.path.insert(0, str(TOP))
 
-from tests.on_a_terminal import Screen, screen
+from tests.on_a_terminal import Screen, open_screen
 
 TOOK_S = 300
 
@@ -29,17 +29,17 @@ def main() -> None:
         project.mkdir()
         began_s = time.perf_counter()
         try:
-            with screen("init", cwd=project, env=env) as seen:
+            with open_screen("init", cwd=project, env=env) as seen:
                 answered(seen)
             told("init, three answers", began_s)
             for command in ("plan", "deploy", "client"):
-                with screen(command, "--host", "sandbox", cwd=project, env=env) as seen:
+                with open_screen(command, "--host", "sandbox", cwd=project, env=env) as seen:
                     code = seen.ended(TOOK_S)
                 if code not in (0, 2):
                     sys.exit(f"{command} ended with {code}:\n{seen.seen}")
                 told(command, began_s)
         finally:
-            with screen("sandbox.down", cwd=project, env=env) as seen:
+            with open_screen("sandbox.down", cwd=project, env=env) as seen:
                 seen.ended()
 
 

@@ -1,20 +1,22 @@
-"""Cells of a table that tells what commands say: "CODE words of the screen".
+"""Cells of a table of expected command results: "CODE words of the screen".
 
-` ... ` stands for anything between, ` | ` between two cells that are both right.
+` ... ` matches anything, ` | ` separates alternatives.
 """
 
 import re
 
 
-def fits(cell: str, code: int, screen: str) -> bool:
-    """Whether a command that ended so and printed this is what the cell says."""
-    for way in cell.split(" | "):
-        wanted, _, says = way.partition(" ")
-        if int(wanted) == code and re.search(".*".join(map(re.escape, says.split(" ... "))), flat(screen)):
+def matches_cell(cell: str, code: int, screen: str) -> bool:
+    """Return True if an exit code and a screen are as the cell says."""
+    for alternative in cell.split(" | "):
+        expected_code, _, expected_text = alternative.partition(" ")
+        if int(expected_code) == code and re.search(
+            ".*".join(map(re.escape, expected_text.split(" ... "))), join_whitespace(screen)
+        ):
             return True
     return False
 
 
-def flat(text: str) -> str:
-    """A screen as one line."""
+def join_whitespace(text: str) -> str:
+    """Return a screen as one line."""
     return re.sub(r"\s+", " ", text).strip()

@@ -1,4 +1,4 @@
-"""A certificate for this machine's loopback, which believes itself."""
+"""A self-signed certificate for this machine's loopback."""
 
 import datetime
 import ipaddress
@@ -9,13 +9,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """(certificate, key) in a folder, for localhost and 127.0.0.1."""
+def write_self_signed(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for localhost and 127.0.0.1 into a folder. Return the paths of certificate and key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -28,7 +28,7 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
         .sign(key, hashes.SHA256())
     )
     cert, secret = folder / "cert.pem", folder / "key.pem"
-    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     form = serialization.PrivateFormat.PKCS8
     secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
     return cert, secret

@@ -2,7 +2,7 @@
 
 python -m tests.commands    reads a command a line, answers with its exit code
 
-What the command line settles while it is imported (`sparkwright.cli`) is imported by each child anew.
+`sparkwright.cli` is imported by each child: it reads the environment and the arguments when it is imported.
 """
 
 import atexit
@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 TOP = Path(__file__).parent.parent
 TIMEOUT_S = 120.0
-#: what most commands need, with all that these import
-BEFORE = (
+#: modules that most commands need
+PRELOADED_MODULES = (
     "invoke.program",
     "sparkwright.app.connect",
     "sparkwright.app.questions.fleet_status",
@@ -42,7 +42,7 @@ def run(
     program: str = "sparkwright",
     timeout_s: float = TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str]:
-    """One command, to its end, as `subprocess.run` would tell it.
+    """Run a command to its end, with the result of `subprocess.run`.
 
     env: all of its environment; this process's own if not given. program: sparkwright, invoke or inv.
     Raises subprocess.TimeoutExpired.
@@ -56,7 +56,7 @@ def run(
 
 
 class _Server:
-    """The process that has imported it all, for as long as the tests of this worker go on. It runs one command at a time."""
+    """A process of this worker that has imported the modules. It runs one command at a time."""
 
     def __init__(self) -> None:
         env = {"PYTHONPATH": f"{TOP / 'src'}{os.pathsep}{TOP}"}  # each command brings its own
@@ -72,7 +72,7 @@ class _Server:
         with tempfile.TemporaryDirectory(prefix="said-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
             options = {"program": program, "words": words, "cwd": str(cwd), "env": env, "timeout_s": timeout_s}
-            options["umask"] = _umask()
+            options["umask"] = _current_umask()
             print(json.dumps({**options, "out": str(out), "err": str(err)}), file=self._process.stdin, flush=True)
             code = json.loads(self._process.stdout.readline())
             if code is None:
@@ -80,31 +80,31 @@ class _Server:
             return subprocess.CompletedProcess([program, *words], code, out.read_text(), err.read_text())
 
 
-#: those that run no command now: a thread that finds none starts another
+#: servers that run no command now; a thread that finds none starts another
 _idle: list[_Server] = []
 
 
-def _umask() -> int:
-    now = os.umask(0o077)
-    os.umask(now)
-    return now
+def _current_umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the tests stops the command, not this
-    for name in BEFORE:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the command, not this process
+    for name in PRELOADED_MODULES:
         importlib.import_module(name)
     gc.freeze()
     for line in sys.stdin:
         options = json.loads(line)
         child = os.fork()
         if not child:
-            _become(options)
-        print(json.dumps(_ended(child, options["timeout_s"])), flush=True)
+            _run_in_child(options)
+        print(json.dumps(_wait_for_exit(child, options["timeout_s"])), flush=True)
 
 
-def _ended(child: int, timeout_s: float) -> int | None:
-    """The exit code; None for one that was killed because it took too long."""
+def _wait_for_exit(child: int, timeout_s: float) -> int | None:
+    """Return the exit code; None if the child was killed because it took too long."""
     descriptor = os.pidfd_open(child)
     try:
         in_time = bool(select.select([descriptor], [], [], timeout_s)[0])
@@ -116,24 +116,24 @@ def _ended(child: int, timeout_s: float) -> int | None:
     return code if in_time else None
 
 
-def _become(asked: dict[str, Any]) -> NoReturn:
-    """The command itself, in a child."""
+def _run_in_child(options: dict[str, Any]) -> NoReturn:
+    """Run the command in this child, and exit."""
     code = 70
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        created = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        write_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         for path, flags, descriptor in (
             (os.devnull, os.O_RDONLY, 0),
-            (asked["out"], created, 1),
-            (asked["err"], created, 2),
+            (options["out"], write_flags, 1),
+            (options["err"], write_flags, 2),
         ):
             os.dup2(os.open(path, flags, 0o600), descriptor)
-        os.chdir(asked["cwd"])
-        os.umask(asked["umask"])
+        os.chdir(options["cwd"])
+        os.umask(options["umask"])
         os.environ.clear()
-        os.environ.update(asked["env"])
-        sys.argv = [str(Path(sys.executable).with_name(asked["program"])), *asked["words"]]
-        if asked["program"] == "sparkwright":
+        os.environ.update(options["env"])
+        sys.argv = [str(Path(sys.executable).with_name(options["program"])), *options["words"]]
+        if options["program"] == "sparkwright":
             from sparkwright.cli import main
         else:
             from invoke.main import program
@@ -141,8 +141,8 @@ def _become(asked: dict[str, Any]) -> NoReturn:
             main = program.run
         main()
         code = 0
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except SystemExit as system_exit:
+        code = system_exit.code if isinstance(system_exit.code, int) else int(system_exit.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         code = 1

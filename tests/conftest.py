@@ -1,5 +1,5 @@
-"""Which tests run, and which of them beside each other: four at a time, for most of them wait for something, and
-beside these what shares the Docker Engine and the simulated Sparks.
+"""Selection and order of the tests: four workers, since most tests wait for something, and beside them one for the tests
+that share the Docker Engine and one for those that share the simulated Sparks.
 
 `make test` leaves the slow ones out (SLOW, CI_ONLY), `make test-ci` runs some of these too (CI_PARTS), `make test-all` runs all. No failed
 test is run again.
@@ -19,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-#: the pretend Sparks: one of each name. Beside them goes what has the Docker Engine of this machine to itself
+#: the simulated Sparks, of which there is one per name: never two of these tests at once
 BED = ("tests/bed/",)
 #: one Docker Engine: never two of these at once
 DOCKER = (
@@ -45,9 +45,9 @@ DOCKER = (
     "tests/real_llama/test_described.py",
     "tests/real_llama/test_interim.py",
 )
-#: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
+#: long files whose tests have a sandbox each: distributed test by test, other files as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")
-#: what `make test` leaves to CI, for these take half of all the time: deploys through each interface, waits for deadlines
+#: left to CI by `make test`, since they take half of the time: deploys through each interface, waits for deadlines
 CI_ONLY = (
     "tests/api/test_fleet.py",
     "tests/cli/test_system_errors.py",
@@ -69,7 +69,7 @@ CI_ONLY = (
     "tests/sandbox/vllm/test_adapters.py",
     "tests/transport/test_every_client.py",
 )
-#: what `make test` leaves to `make test-all`: a real engine, registry, sshd, browser or cron, a deploy for each test, many hosts
+#: left to `make test-all` by `make test`: a real engine, registry, sshd, browser or cron, a deploy for each test, many hosts
 SLOW = (
     *BED,
     *DOCKER,
@@ -91,13 +91,13 @@ SLOW = (
     "tests/runner/cluster/",
     "tests/tools/",
 )
-#: of these folders, what it runs all the same: the story of a deploy
+#: files of these folders that `make test` runs all the same
 NOT_SLOW = (
     "tests/e2e/test_deploy.py",
     "tests/remote/test_local.py",
     "tests/remote/ssh/test_ssh_config.py",
 )
-#: of the slow ones, what `make test-ci` and CI run: what tells most of each real part. What they leave out, and why, stands in docs/testing.md
+#: slow tests that `make test-ci` and CI run: the most telling ones of each real part. docs/testing.md says what they leave out, and why
 #: (tests/docs/test_testing.py)
 CI_PARTS = (
     *CI_ONLY,
@@ -135,24 +135,24 @@ CI_PARTS = (
     "tests/remote/test_runtime.py",
     "tests/remote/test_secret_of_a_deploy.py",
     "tests/remote/ssh/test_ssh_link.py",
-    # the stories of a deploy on the sandbox
+    # deploys on the sandbox
     "tests/e2e/test_faults.py",
     "tests/e2e/test_gateway.py::test_a_gateway_is_proved_and_earns_its_restart_policy",
     "tests/e2e/test_gateway.py::test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut",
     "tests/fleet/test_rolling.py",
     "tests/tools/",
 )
-#: of the quick ones, files that take long: none of them is begun when the others are through
+#: the longest of the quick files: begun first
 LONG = (
     "tests/engines/log/test_reader.py", "tests/modules/model/test_hf_model.py", "tests/host/models/test_peer.py",
     "tests/real_llama/", "tests/runner/test_request.py",
 )  # fmt: skip
-#: the whole fault matrix, where a few of its cells go together
+#: run the whole fault matrix, several of its cells at a time
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 
 
 def pytest_configure() -> None:
-    """Whoever starts the tests in the background has Ctrl-C ignored, and so would the commands that tests press it for."""
+    """Restore the handler of Ctrl-C, which a shell ignores for background jobs: the commands under test would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in (
         "COLUMNS",
@@ -166,54 +166,54 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of which none would run are not even imported: a worker of `make test` is spared half of its start."""
+    """Do not import files of which no test would run: this saves half of a worker's start."""
     if collection_path.suffix != ".py":
         return None
     options, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
-    left_out = is_slow(name) and "not slow" in options and not ("ci" in options and in_ci(name))
+    left_out = is_slow(name) and "not slow" in options and not ("ci" in options and is_in_ci(name))
     return True if left_out else None
 
 
 def is_slow(nodeid: str) -> bool:
-    """Whether `make test` leaves this file or test out."""
+    """Return True if `make test` leaves this file or test out."""
     return nodeid.startswith(CI_ONLY) or (nodeid.startswith(SLOW) and not nodeid.startswith(NOT_SLOW))
 
 
-def in_ci(nodeid: str) -> bool:
-    """Whether CI runs this slow test, or any test of this slow file."""
+def is_in_ci(nodeid: str) -> bool:
+    """Return True if CI runs this slow test, or any test of this slow file."""
     return any(nodeid.startswith(part) or part.startswith(f"{nodeid}::") for part in CI_PARTS)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if is_slow(item.nodeid):
         item.add_marker(pytest.mark.slow)
-        if in_ci(item.nodeid):
+        if is_in_ci(item.nodeid):
             item.add_marker(pytest.mark.ci)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The whole fault matrix takes minutes: `make test-faults` asks for it. Of all others, the longest stand first."""
+    """Leave out the whole fault matrix unless `make test-faults` asks for it, and put the longest tests first."""
     left_out = [] if EVERY_FAULT else [item for item in items if item.get_closest_marker("whole")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("whole")]
-    groups = Counter(group(item.nodeid) for item in items)
-    items.sort(key=lambda item: (rank(item), -groups[group(item.nodeid)]))
+    groups = Counter(worker_group(item.nodeid) for item in items)
+    items.sort(key=lambda item: (start_order(item), -groups[worker_group(item.nodeid)]))
 
 
-def rank(item: pytest.Item) -> int:
-    """What is begun first: the bed, on a worker of its own; short files fill up the end."""
-    first = (BED, DOCKER, (*SLOW, *CI_ONLY, *LONG))
-    return next((place for place, of in enumerate(first) if item.nodeid.startswith(of)), len(first))
+def start_order(item: pytest.Item) -> int:
+    """Return the position of a test in the order of the start: the simulated Sparks first, short files last."""
+    order = (BED, DOCKER, (*SLOW, *CI_ONLY, *LONG))
+    return next((n for n, paths in enumerate(order) if item.nodeid.startswith(paths)), len(order))
 
 
-def group(nodeid: str) -> str:
-    """What runs on one worker, in its order. (xdist's own groups, by mark, do nothing under pytest 9.)"""
+def worker_group(nodeid: str) -> str:
+    """Return the group of tests that one worker runs in order. (xdist's own groups, by mark, do nothing under pytest 9.)"""
     for name, folders in (("bed", BED), ("docker", DOCKER)):
         if nodeid.startswith(folders):
             return name
-    alone = ("tests/faults/", *ONE_BY_ONE) if EVERY_FAULT else ONE_BY_ONE
-    return nodeid if nodeid.startswith(alone) else nodeid.partition("::")[0]
+    one_by_one = ("tests/faults/", *ONE_BY_ONE) if EVERY_FAULT else ONE_BY_ONE
+    return nodeid if nodeid.startswith(one_by_one) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -224,6 +224,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group(nodeid)
+            return worker_group(nodeid)
 
     return Grouped(config, log)

@@ -1,4 +1,4 @@
-"""An image with a few of this machine's programs and their libraries, and nothing else."""
+"""A Docker image with a few of this machine's programs and their libraries."""
 
 import io
 import subprocess
@@ -13,7 +13,7 @@ import docker
 
 
 @contextmanager
-def holding(client: docker.DockerClient, programs: Iterable[str], **options: Any) -> Iterator[str]:
+def temporary_image(client: docker.DockerClient, programs: Iterable[str], **options: Any) -> Iterator[str]:
     """Yield the name of an image that is removed afterwards."""
     names = set(programs)
     for name in tuple(names):

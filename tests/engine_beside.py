@@ -13,19 +13,22 @@ import pytest
 
 
 @contextmanager
-def started(network: Sequence[str], before: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Its address and its API. network: dockerd's options about it. before: words before `dockerd`. Skips where none can be."""
+def second_engine(network: Sequence[str], wrapper: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Run an engine for the block. Yields its address and its API; skips the test if none can run here.
+
+    network: options of dockerd. wrapper: words before `dockerd`.
+    """
     import docker
     from docker.errors import DockerException
 
     if not shutil.which("dockerd") or os.geteuid() != 0:
         pytest.skip("needs dockerd and root")
     folder = Path(tempfile.mkdtemp(prefix="eng-"))  # short: a unix socket's path has a limit
-    places = ("--data-root", f"{folder}/d", "--exec-root", f"{folder}/e", "--pidfile", f"{folder}/p")
-    words = [
-        *before,
+    folders = ("--data-root", f"{folder}/d", "--exec-root", f"{folder}/e", "--pidfile", f"{folder}/p")
+    command = [
+        *wrapper,
         "dockerd",
-        *places,
+        *folders,
         "--host",
         f"unix://{folder}/s",
         "--iptables=false",
@@ -33,7 +36,7 @@ def started(network: Sequence[str], before: Sequence[str] = ()) -> Iterator[tupl
         *network,
     ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     client = None
     while client is None and process.poll() is None:
         try:

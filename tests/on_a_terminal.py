@@ -1,4 +1,4 @@
-"""A command on a terminal of its own: a pseudo-terminal, where a test types and reads what a person does."""
+"""A command on a pseudo-terminal, where a test types and reads as a person does."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _MOVES = re.compile(r"\x1b\[(\d*)([AK])|\x1b\[\?25[hl]|\r?(\n)|\r|((?:[^\x1b\r\n
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 
 
-def shown(text: str) -> list[str]:
+def final_lines(text: str) -> list[str]:
     """Return the lines that a terminal shows in the end, with their colours: a line is erased before it is written anew."""
     lines, row = [""], 0
     for count, move, newline, words in _MOVES.findall(text):
@@ -39,7 +39,7 @@ def shown(text: str) -> list[str]:
 
 
 class Screen:
-    """seen: everything that was printed, without escapes."""
+    """A terminal with a command."""
 
     def __init__(self, pid: int, master: int) -> None:
         self._pid, self._master = pid, master
@@ -48,15 +48,16 @@ class Screen:
 
     @property
     def seen(self) -> str:
+        """Everything that was printed, without escapes."""
         return _ESCAPES.sub("", self._raw.decode(errors="replace"))
 
     @property
     def lines(self) -> list[str]:
         """The lines that the terminal shows now, without colours."""
-        return [_ESCAPES.sub("", line).rstrip() for line in shown(self._raw.decode(errors="replace"))]
+        return [_ESCAPES.sub("", line).rstrip() for line in final_lines(self._raw.decode(errors="replace"))]
 
     def wait_for(self, text: str, timeout_s: float = 60) -> str:
-        """Read until the text is there, after what the last call found. Returns all between."""
+        """Read until the text comes after the one of the last call. Returns the text between."""
         until_s = time.monotonic() + timeout_s
         while (at := self.seen.find(text, self._read_to)) < 0:
             if not self._more(until_s):
@@ -68,7 +69,7 @@ class Screen:
         os.write(self._master, text.encode())
 
     def interrupt(self) -> None:
-        """Ctrl-C, as a person presses it: once more where nothing happens, for one just before a read begins is not seen by it."""
+        """Press Ctrl-C, again if nothing happens: a read that is about to begin misses it."""
         for _ in range(20):
             self.type("\x03")
             if select.select([self._master], [], [], 0.5)[0] and b"interrupted" in self._after_echo():
@@ -80,8 +81,8 @@ class Screen:
                 pass
         return self._raw
 
-    def ended(self, timeout_s: float = 60) -> int:
-        """Its exit code."""
+    def wait_for_exit(self, timeout_s: float = 60) -> int:
+        """Wait until the command ends, and return its exit code."""
         until_s = time.monotonic() + timeout_s
         while self._more(until_s):
             pass
@@ -96,7 +97,7 @@ class Screen:
         os.close(self._master)
 
     def _more(self, until_s: float) -> bool:
-        """Whether something came, before the time and before its end."""
+        """Read once. Return False at the end of the output."""
         ready, _, _ = select.select([self._master], [], [], max(0.0, until_s - time.monotonic()))
         if not ready:
             raise AssertionError(f"nothing more came in time. Seen:\n{self.seen}")
@@ -109,10 +110,10 @@ class Screen:
 
 
 @contextmanager
-def screen(
+def open_screen(
     *words: str, cwd: Path, env: Mapping[str, str] | None = None, program: str = PROGRAM, columns: int = 120
 ) -> Iterator[Screen]:
-    """A command that runs on a terminal of 40 lines."""
+    """Run a command on a terminal of 40 lines for the block."""
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(cwd)
@@ -120,8 +121,8 @@ def screen(
             sys.executable, [sys.executable, "-c", program, *words], {**os.environ, "TERM": "xterm", **(env or {})}
         )
     ioctl(master, TIOCSWINSZ, struct.pack("4H", 40, columns, 0, 0))
-    value = Screen(pid, master)
+    terminal = Screen(pid, master)
     try:
-        yield value
+        yield terminal
     finally:
-        value.close()
+        terminal.close()

@@ -1,4 +1,4 @@
-"""The sandbox's hub on loopback with models of one's own beside its own."""
+"""The sandbox's hub on loopback, with models of a test beside its own."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,19 +10,19 @@ from sparkwright.sandbox.web import Server
 
 
 @contextmanager
-def serving(models: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
-    """Its address, for as long as the block. models: by their names, the files of each by path."""
-    others, theirs = hub.file_content, hub.list_files
+def serve_models(models: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
+    """Serve models for the block. Yields the hub's address. models: the files of each by path, by name."""
+    sandbox_content, sandbox_files = hub.file_content, hub.list_files
 
     def content(model: str, path: str, *, moved: bool = False) -> bytes:
-        return models[model][path] if model in models else others(model, path, moved=moved)
+        return models[model][path] if model in models else sandbox_content(model, path, moved=moved)
 
     def files(model: str) -> list[str]:
-        return list(models[model]) if model in models else theirs(model)
+        return list(models[model]) if model in models else sandbox_files(model)
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, held in models.items():
-            patch.setitem(hub.GGUF, name, tuple(held))
+        for name, files_by_path in models.items():
+            patch.setitem(hub.GGUF, name, tuple(files_by_path))
         patch.setattr(hub, "list_files", files)
         patch.setattr(hub, "file_content", content)
         server = Server(0, hub.HubApi, hub.Hub())

@@ -1,4 +1,4 @@
-"""What a command printed with --json, checked against the schema that docs/schemas has of it."""
+"""Output of commands with --json, checked against the schemas of docs/schemas."""
 
 import json
 from typing import Any
@@ -8,35 +8,35 @@ from referencing import Registry, Resource
 
 from sparkwright.app import json_output
 
-#: where both would be on a web server: the reference from one to the other is relative
+#: one address for all schemas: the references between them are relative
 BASE = "https://example.org/schemas"
 
 
-def parsed(out: str) -> list[Any]:
-    """One document, or one a line."""
+def parse_output(out: str) -> list[Any]:
+    """Parse one JSON document, or one per line."""
     try:
         return [json.loads(out)]
     except ValueError:
         return [json.loads(line) for line in out.splitlines()]
 
 
-def closed(schema: Any) -> Any:
-    """Return the schema without fields that it does not name, except where it says that there may be some."""
+def forbid_unknown_fields(schema: Any) -> Any:
+    """Return the schema with additional fields forbidden, except where it allows them explicitly."""
     if isinstance(schema, list):
-        return [closed(part) for part in schema]
+        return [forbid_unknown_fields(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: closed(part) for name, part in schema.items()}
+    found = {name: forbid_unknown_fields(part) for name, part in schema.items()}
     return {"additionalProperties": False, **found} if isinstance(schema.get("properties"), dict) else found
 
 
-def refused(command: str, out: str) -> list[str]:
-    """What the schema has against it; nothing printed is refused, too, and so is a field that no page tells of."""
-    found = {**closed(json_output.command_schema(command)), "$id": f"{BASE}/json/{command}.json"}
-    jsonschema.Draft202012Validator.check_schema(found)
-    known = Registry().with_resource(f"{BASE}/events.json", Resource.from_contents(json_output.events_schema()))
-    judge = jsonschema.Draft202012Validator(found, registry=known)
-    rows = parsed(out)
-    return [f"{error.json_path}: {error.message:.300}" for row in rows for error in judge.iter_errors(row)] or (
+def check_output(command: str, out: str) -> list[str]:
+    """Return the violations of the command's schema. Empty output and undocumented fields are violations, too."""
+    schema = {**forbid_unknown_fields(json_output.command_schema(command)), "$id": f"{BASE}/json/{command}.json"}
+    jsonschema.Draft202012Validator.check_schema(schema)
+    registry = Registry().with_resource(f"{BASE}/events.json", Resource.from_contents(json_output.events_schema()))
+    validator = jsonschema.Draft202012Validator(schema, registry=registry)
+    rows = parse_output(out)
+    return [f"{error.json_path}: {error.message:.300}" for row in rows for error in validator.iter_errors(row)] or (
         [] if rows else ["nothing was printed"]
     )

@@ -16,15 +16,15 @@ WHEEL = "file:///tmp/a%20b/sparkwright-0.2.0-py3-none-any.whl"
 MCP = "mcp>=2.3,<3"
 
 
-def environment(folder: Path, left: str, origin: dict[str, object] | None) -> tuple[Path, Distribution]:
-    """Return an environment as an installer leaves it, with the package's metadata."""
+def environment(folder: Path, marker_file: str, origin: dict[str, object] | None) -> tuple[Path, Distribution]:
+    """Create an environment as an installer leaves it, with the package's metadata."""
     metadata = folder / "lib/python3.12/site-packages/sparkwright-0.2.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.4\nName: sparkwright\nVersion: 0.2.0\n")
     if origin:
         (metadata / "direct_url.json").write_text(json.dumps(origin))
-    if left:
-        (folder / left).write_text("")
+    if marker_file:
+        (folder / marker_file).write_text("")
     return folder, Distribution.at(metadata)
 
 

@@ -25,14 +25,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("started", ["sparkwright", "invoke", "inv"])
 def test_every_command_in_a_message_is_one_that_can_be_typed(folder: Path, started: str) -> None:
-    def call(line: str) -> str:
-        done = commands.run(*line.split(), cwd=folder, program=started)
-        return done.stdout + done.stderr
+    def run_command(line: str) -> str:
+        completed = commands.run(*line.split(), cwd=folder, program=started)
+        return completed.stdout + completed.stderr
 
-    of_the_laptop = call("sandbox.fault frobnicate")
-    of_the_host = call("verify --host sandbox")
-    of_the_host_as_json = call("verify --host sandbox --json")
-    of_a_table = call("doctor --host sandbox")
+    of_the_laptop = run_command("sandbox.fault frobnicate")
+    of_the_host = run_command("verify --host sandbox")
+    of_the_host_as_json = run_command("verify --host sandbox --json")
+    of_a_table = run_command("doctor --host sandbox")
     recap = json.loads(of_the_host_as_json.splitlines()[-1])
     assert f"`{started} sandbox.fault`" in of_the_laptop
     assert f"`{started} deploy --host sandbox`" in of_the_host

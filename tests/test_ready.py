@@ -9,21 +9,21 @@ import pytest
 
 from sparkwright.ready import wait_for_readable
 
-MANY = 2000  # more than `select.select` takes
+MIN_HIGH_DESCRIPTOR = 2000  # more than `select.select` takes
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two ends of a connection; the first has a descriptor above MANY."""
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield both ends of a connection; the first has a high descriptor."""
     near, far = socket.socketpair()
-    high = socket.socket(fileno=fcntl.fcntl(near, fcntl.F_DUPFD, MANY))
+    high = socket.socket(fileno=fcntl.fcntl(near, fcntl.F_DUPFD, MIN_HIGH_DESCRIPTOR))
     near.close()
     with high, far:
         yield high, far
 
 
-def test_what_has_arrived_is_seen_and_so_is_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
-    near, far = ends
+def test_what_has_arrived_is_seen_and_so_is_the_end(connection: tuple[socket.socket, socket.socket]) -> None:
+    near, far = connection
     assert wait_for_readable([near]) == []
     far.send(b"x")
     assert wait_for_readable([near], 60) == [near]
@@ -32,8 +32,10 @@ def test_what_has_arrived_is_seen_and_so_is_the_end(ends: tuple[socket.socket, s
     assert wait_for_readable([near], 60) == [near] and near.recv(8) == b""
 
 
-def test_one_that_takes_more_ends_the_wait_and_has_nothing_to_read(ends: tuple[socket.socket, socket.socket]) -> None:
-    near, far = ends
+def test_one_that_takes_more_ends_the_wait_and_has_nothing_to_read(
+    connection: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = connection
     assert wait_for_readable([near], 60, writers=[near]) == []
     far.send(b"x")
     assert wait_for_readable([near, far], 60, writers=[near]) == [near]
@@ -47,8 +49,8 @@ def test_a_pipe_by_its_number() -> None:
         assert wait_for_readable([out], 60) == [out]
 
 
-def test_a_closed_one_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
-    near, _ = ends
+def test_a_closed_one_is_an_error(connection: tuple[socket.socket, socket.socket]) -> None:
+    near, _ = connection
     near.close()
     with pytest.raises(ValueError, match="file descriptor"):
         wait_for_readable([near])

@@ -1,4 +1,4 @@
-"""Untrusted text never reaches a terminal as a control sequence."""
+"""Untrusted text reaches no terminal as a control sequence."""
 
 import json
 

@@ -1,16 +1,16 @@
-"""Waiting for what another process does: until it holds, at most so long."""
+"""Waiting for what another process does."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-LATE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-def until(holds: Callable[[], Any], what: str = "it", timeout_s: float = LATE_S) -> Any:
-    """Return the first true answer. Fails when none came in time."""
+def wait_until(condition: Callable[[], Any], what: str = "it", timeout_s: float = TIMEOUT_S) -> Any:
+    """Wait until the condition returns a true value, and return this. Fails when the time is over."""
     deadline_s = time.monotonic() + timeout_s
-    while not (found := holds()):
+    while not (value := condition()):
         assert time.monotonic() < deadline_s, f"{what} did not come within {timeout_s:g} s"
         time.sleep(0.02)
-    return found
+    return value

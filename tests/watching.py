@@ -1,4 +1,4 @@
-"""Looks over every process's shoulder: what stands on command lines and in environments while something runs."""
+"""Command lines and environments of all processes, watched while something runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import TracebackType
 import psutil
 
 
-class Watch:
-    """Within `with`, reads /proc of everybody again and again.
+class ProcessWatcher:
+    """A thread that reads /proc of all processes for as long as the `with` block.
 
-    seen: the programs that were met, by what their command lines hold. told: (command line, where) of each process that has
-    the secret on its command line or in its environment. spared: processes whose environment is the user's own doing.
+    seen: command lines of the processes. leaks: (command line, where) of each process that has
+    the secret on its command line or in its environment.
     """
 
     PAUSE_S = 0.005
@@ -22,11 +22,11 @@ class Watch:
     def __init__(self, secret: str) -> None:
         self.secret = secret.encode()
         self.seen: set[str] = set()
-        self.told: set[tuple[str, str]] = set()
+        self.leaks: set[tuple[str, str]] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProcessWatcher:
         self._thread.start()
         return self
 
@@ -34,8 +34,8 @@ class Watch:
         self._over.set()
         self._thread.join()
 
-    def met(self, words: str) -> bool:
-        """Whether a program with these words on its command line was there."""
+    def saw_command(self, words: str) -> bool:
+        """Return True if a process had these words on its command line."""
         return any(words in line for line in self.seen)
 
     def _look(self) -> None:
@@ -54,18 +54,18 @@ class Watch:
         self.seen.add(words)
         for where, text in (("command line", line), ("environment", environment)):
             if self.secret in text:
-                self.told.add((words, where))
+                self.leaks.add((words, where))
 
 
-def files_with(secret: str, *folders: Path) -> list[str]:
-    """The files below folders that hold a secret, as it is or in the encodings it could travel in."""
+def find_files_with_secret(secret: str, *folders: Path) -> list[str]:
+    """Return the files below folders that contain a secret, plain or encoded."""
     import base64
 
     forms = (secret.encode(), base64.b64encode(secret.encode()).rstrip(b"=")[:-1], secret.encode().hex().encode())
-    found = []
+    paths = []
     for folder in folders:
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink():
                 data = path.read_bytes()
-                found += [str(path) for form in forms if form in data]
-    return found
+                paths += [str(path) for form in forms if form in data]
+    return paths

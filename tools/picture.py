@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import CONSOLE_SVG_FORMAT, Console
 from rich.text import Text
-from tests.on_a_terminal import shown
+from tests.on_a_terminal import final_lines
 
 PICTURE = Path(__file__).parents[1] / "docs/deploy.svg"
 COLUMNS = 80
@@ -76,7 +76,7 @@ def _terminal(folder: Path, env: dict[str, str]) -> tuple[int, str]:
             written += data
     except OSError:  # the command has ended, and its terminal with it
         pass
-    return command.wait(), "\n".join(shown(written.decode()))
+    return command.wait(), "\n".join(final_lines(written.decode()))
 
 
 def _svg(screen: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bed.conftest import Lab
-from tests.watching import Watch, files_with
+from tests.watching import ProcessWatcher, find_files_with_secret
 
 pytestmark = pytest.mark.bed
 
@@ -42,13 +42,17 @@ def test_the_token_of_a_gated_model_is_nowhere(bare: Lab, tmp_path: Path) -> Non
     bare.recipe("Qwen/Qwen3.5-35B-A3B-FP8", "meta-llama/Llama-3.1-8B-Instruct")
     bare.recipe("  reasoning-parser: qwen3\n", "")
     bare.recipe("tool-call-parser: qwen3_coder", "tool-call-parser: llama3_json")
-    with Watch(token) as watch:
+    with ProcessWatcher(token) as watch:
         result = bare.run_apart("deploy", "--host", "spark1", "--json")
     assert result.code == 0, result.out[-3000:] + result.err
-    assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sshd:") and watch.met("dockerd")
-    assert watch.told == set()
+    assert (
+        watch.saw_command("sparkwright.host.models.transfer_process")
+        and watch.saw_command("sshd:")
+        and watch.saw_command("dockerd")
+    )
+    assert watch.leaks == set()
     assert token not in result.out + result.err
     assert on(bare, FILES, token) == ""
     assert on(bare, LOGS, token) == ""
     kept.joinpath("token").unlink()
-    assert files_with(token, tmp_path, bare.root) == []
+    assert find_files_with_secret(token, tmp_path, bare.root) == []

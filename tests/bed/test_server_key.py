@@ -8,7 +8,7 @@ import pytest
 
 from tests.bed.conftest import Lab
 from tests.bed.test_secret import LOGS, on
-from tests.watching import Watch, files_with
+from tests.watching import ProcessWatcher, find_files_with_secret
 
 pytestmark = pytest.mark.bed
 
@@ -31,10 +31,10 @@ def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: La
     bare.recipe("vllm:\n", f"server_key: {{file: {file}}}\n\nvllm:\n")
     for key in (first, second):
         file.write_text(key + "\n")
-        with Watch(key) as watch:
+        with ProcessWatcher(key) as watch:
             result = bare.run_apart("deploy", "--host", "spark1", "--json")
         assert result.code == 0, result.out[-3000:] + result.err
-        assert watch.met("dockerd") and watch.told == set()
+        assert watch.saw_command("dockerd") and watch.leaks == set()
         assert key not in result.out + result.err
         assert on(bare, LOGS, key) == ""
     assert (answer(bare, first), answer(bare, second)) == ("401", "200")
@@ -47,6 +47,6 @@ def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: La
     for key in (first, second):
         kept = on(bare, FILES, key).splitlines()
         assert all(re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", path) for path in kept), kept
-        assert files_with(key, bare.root) == []
+        assert find_files_with_secret(key, bare.root) == []
     modes = "stat -c %a .local/state/sparkwright/server_keys .local/state/sparkwright/server_keys/qwen35-*.yaml"
     assert bare.on("spark1", modes).split() == ["700", "600"]

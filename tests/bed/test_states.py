@@ -8,7 +8,7 @@ import yaml
 
 from tests.bed.conftest import Lab, Said
 from tests.bed.test_faults import ASK
-from tests.cells import fits, flat
+from tests.cells import join_whitespace, matches_cell
 
 pytestmark = pytest.mark.bed
 
@@ -28,10 +28,12 @@ def wrong(lab: Lab, column: str, cell: str) -> list[str]:
     result = lab.run(column, "--host", "spark1")
     screen = result.out + result.err
     found = (
-        [] if fits(cell, result.code, screen) else [f"{column}: expected {cell!r}, got {result.code}: {flat(screen)}"]
+        []
+        if matches_cell(cell, result.code, screen)
+        else [f"{column}: expected {cell!r}, got {result.code}: {join_whitespace(screen)}"]
     )
     if column in PROMISES and green(result) and not served(lab):
-        found.append(f"{column} exited with 0, and a client gets nothing: {flat(screen)}")
+        found.append(f"{column} exited with 0, and a client gets nothing: {join_whitespace(screen)}")
     return found
 
 

@@ -29,7 +29,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 @pytest.fixture(scope="module")
 def second_engine() -> Iterator[str]:
     """Yield DOCKER_HOST of the second host's engine: on the same network, and without a bridge of its own."""
-    with engine_beside.started(["--bridge=docker0"]) as (address, _):
+    with engine_beside.second_engine(["--bridge=docker0"]) as (address, _):
         yield address
 
 

@@ -37,7 +37,7 @@ def engine() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def shell(engine: Any) -> Iterator[str]:
     """Create an image with this machine's shell and sleep, and nothing else."""
-    with docker_image.holding(engine, ("/bin/sh", "/bin/sleep")) as name:
+    with docker_image.temporary_image(engine, ("/bin/sh", "/bin/sleep")) as name:
         yield name
 
 

@@ -23,7 +23,7 @@ import yaml
 
 from sparkwright.sandbox import control
 from sparkwright.sandbox.faults import START_FAULTS
-from tests.cells import fits, flat
+from tests.cells import join_whitespace, matches_cell
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
 TABLE = Path(__file__).with_name("states.yml")
@@ -217,8 +217,8 @@ def wrong(row: dict[str, str], found: dict[str, Seen]) -> list[str]:
 
 
 def _differs(column: str, cell: str, seen: Seen) -> Iterator[str]:
-    if not fits(cell, seen.said.code, seen.text):
-        yield f"{column}: expected {cell!r}, got {seen.said.code}: {flat(seen.text)[-600:]}"
+    if not matches_cell(cell, seen.said.code, seen.text):
+        yield f"{column}: expected {cell!r}, got {seen.said.code}: {join_whitespace(seen.text)[-600:]}"
 
 
 def broken(column: str, seen: Seen) -> Iterator[str]:
@@ -226,7 +226,7 @@ def broken(column: str, seen: Seen) -> Iterator[str]:
     if column not in PROMISES or seen.said.code != 0 or re.search(r"(?m)\bstarting\b|^sandbox +up\b", seen.said.out):
         return
     if seen.client == NOTHING or (seen.client == SLOW and column in MEASURES):
-        yield f"{column} ended with 0, and a client gets {seen.client}: {flat(seen.text)[-600:]}"
+        yield f"{column} ended with 0, and a client gets {seen.client}: {join_whitespace(seen.text)[-600:]}"
 
 
 #: what of a screen a cell holds when it is printed: the first of these that is found
@@ -262,9 +262,9 @@ def telling(column: str, seen: Seen) -> str:
             return (
                 message
                 if message.startswith("changed=")
-                else re.sub(r"( \.\.\.)+", " ...", flat(FIGURE.sub("...", message))).strip(" .")
+                else re.sub(r"( \.\.\.)+", " ...", join_whitespace(FIGURE.sub("...", message))).strip(" .")
             )
-    return flat(seen.text)[-200:]
+    return join_whitespace(seen.text)[-200:]
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served:
         for event in result.events()
         if event.get("module") == "bench" and event["event"] == "task_finished"
     ]
-    assert measured == ["a", "b", "b", "a"] and published.refused("bench.ab", result.out) == []
+    assert measured == ["a", "b", "b", "a"] and published.check_output("bench.ab", result.out) == []
     found = results(desk, "ab-sandbox")
     assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
     assert {arm["effective"]["prefix_caching"] for arm in found["arms"]} == {False}

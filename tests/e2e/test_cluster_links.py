@@ -31,7 +31,7 @@ class Pair:
     def findings(self, *words: str) -> tuple[int, list[tuple[str, str, str, str]]]:
         """Of cluster.check: exit code; host, check, verdict, evidence."""
         code, out = self.run("cluster.check", "--host", "pair", "--json", *words)
-        assert published.refused("cluster.check", out) == []
+        assert published.check_output("cluster.check", out) == []
         rows = json.loads(out)["findings"]
         return code, [(row["host"], row["check"], row["verdict"], row["evidence"]) for row in rows]
 

@@ -10,7 +10,7 @@ from sparkwright.sandbox import control
 from sparkwright.sandbox.faults import MEMBER_FAULTS
 from tests.e2e.conftest import Desk, fresh_desk
 from tests.faults.bench import released
-from tests.waiting import until
+from tests.waiting import wait_until
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
 NEW_IMAGE = ("recipes/qwen3.5-35b.yml", r"(?m)v0\.32\.0$", "latest")
@@ -140,11 +140,11 @@ def test_a_fault_means_what_it_says_each_time_it_is_said(desk: Desk) -> None:
         control.set_fault(desk.sandbox, "wedge")
         assert not desk.serving()
         desk.docker().api.restart("qwen35")
-        until(desk.serving, "its cure")
+        wait_until(desk.serving, "its cure")
     os.kill(json.loads((desk.sandbox / "state.json").read_text())["pid"], signal.SIGKILL)
-    until(lambda: released(desk.sandbox / "alive"), "the sandbox's end")
+    wait_until(lambda: released(desk.sandbox / "alive"), "the sandbox's end")
     control.up(desk.sandbox)
-    until(desk.serving, "the cured server")
+    wait_until(desk.serving, "the cured server")
 
 
 def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk: Desk) -> None:

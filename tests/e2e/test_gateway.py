@@ -39,7 +39,7 @@ class Gate:
 
     def rollback(self, *words: str) -> Said:
         result = self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
-        assert published.refused("gateway.rollback", result.out) == []
+        assert published.check_output("gateway.rollback", result.out) == []
         return result
 
     def status(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk
-from tests.waiting import until
+from tests.waiting import wait_until
 
 SEQS = ("recipes/qwen3.5-35b.yml", r"max-num-seqs: \d+", "max-num-seqs: 6")
 
@@ -62,9 +62,9 @@ def test_without_the_guard_the_same_start_takes_the_host_down(desk: Desk, fault:
     control.set_fault(desk.sandbox, fault)
     desk.edit(*SEQS)
     with desk.start("deploy", "--host", "sandbox", "--json") as deploy:
-        until(lambda: guarding(desk), "a guard")
+        wait_until(lambda: guarding(desk), "a guard")
         os.kill(int(guarding(desk)["pid"]), signal.SIGKILL)
-        until(lambda: control.is_lost(desk.sandbox), "the end of the host")
+        wait_until(lambda: control.is_lost(desk.sandbox), "the end of the host")
         deploy.communicate(timeout=60)
     gone = desk.run("status", "--host", "sandbox")
     assert (gone.code, "ran out of memory" in gone.out + gone.err) == (3, True), gone
@@ -119,10 +119,10 @@ def test_a_server_that_leaks_is_stopped_by_the_guard_of_the_service_and_the_chec
     state = StateFolder.of(desk.sandbox / "home")
     words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(service_guard.folder(state))]
     with subprocess.Popen(words) as guard:
-        until(lambda: service_guard.is_running(state), "the guard")
+        wait_until(lambda: service_guard.is_running(state), "the guard")
         control.set_fault(desk.sandbox, "leak")
-        until(lambda: service_guard.list_actions(state), "an act of the guard")
-        until(lambda: desk.serving() == "", "the end of the server")
+        wait_until(lambda: service_guard.list_actions(state), "an act of the guard")
+        wait_until(lambda: desk.serving() == "", "the end of the server")
         guard.terminate()
     assert not control.is_lost(desk.sandbox)
     done = desk.run("health", "--host", "sandbox", "--json")

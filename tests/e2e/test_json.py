@@ -101,7 +101,7 @@ def desk() -> Iterator[Desk]:
         figures = {"completed": 1, "request_throughput": 1.0, "output_throughput": 9.0, "median_ttft_ms": 80.0}
         (value.root / "theirs.json").write_text(json.dumps(measured | figures))
         taken = value.run("bench.import", "theirs.json", "--name", "one", "--json")
-        assert taken.code == 0 and published.refused("bench.import", taken.out) == [], taken.err
+        assert taken.code == 0 and published.check_output("bench.import", taken.out) == [], taken.err
         yield value
 
 
@@ -115,20 +115,20 @@ def errors(found: list[Any]) -> list[dict[str, Any]]:
 def test_an_answer_is_json_and_nothing_else(desk: Desk, command: str) -> None:
     words = ("--host", "sandbox", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][0]
     result = desk.run(command, *words, "--json")
-    assert published.parsed(result.out), result.err
-    assert published.refused(command, result.out) == []
+    assert published.parse_output(result.out), result.err
+    assert published.check_output(command, result.out) == []
     if command != "incident":  # none was kept of a server that never failed
         fine = (2,) if command == "host.clean" else (0, 4)  # what asks it has left a trace to be removed
         assert result.code in fine, result.out + result.err
-        assert not errors(published.parsed(result.out)) or result.code == 4
+        assert not errors(published.parse_output(result.out)) or result.code == 4
 
 
 @pytest.mark.parametrize("command", OF_HOSTS)
 def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> None:
     result = desk.run(command, "--host", "away", *OF_HOSTS[command], "--json")
-    found = errors(published.parsed(result.out))
+    found = errors(published.parse_output(result.out))
     assert result.code == 3, result.out + result.err
-    assert published.refused(command, result.out) == []
+    assert published.check_output(command, result.out) == []
     assert {row["exit"] for row in found} == {3}
     assert {row["host"] for row in found} == {"away"}
     assert all("refuses connections" in row["error"] for row in found)
@@ -138,8 +138,8 @@ def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> No
 def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk, command: str) -> None:
     words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
     result = desk.run(command, *words, "--json")
-    (error,) = errors(published.parsed(result.out))
-    assert published.refused(command, result.out) == []
+    (error,) = errors(published.parse_output(result.out))
+    assert published.check_output(command, result.out) == []
     assert error["exit"] == result.code and result.code in (1, 5)
     assert error["error"] in result.err
 
@@ -153,7 +153,7 @@ def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named(
 @pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
 def test_the_events_of_a_deploy_are_as_published(desk: Desk, hosts: str) -> None:
     result = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
-    assert published.refused("deploy", result.out) == []
+    assert published.check_output("deploy", result.out) == []
     kinds = {event["event"] for event in result.events()}
     assert {"play_started", "run_started", "task_finished", "host_finished", "recap"} <= kinds
     assert hosts == "sandbox" or "rolled" in kinds
@@ -189,6 +189,6 @@ def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk:
     book.write_text("- hosts: all\n  tasks:\n    - block: 3\n")
     result = desk.run("play", "wrong", "--list-tasks", "--json")
     book.unlink()
-    (error,) = errors(published.parsed(result.out))
+    (error,) = errors(published.parse_output(result.out))
     assert (result.code, error["exit"]) == (5, 5)
     assert error["error"].startswith("playbooks/wrong.yml:3: ")

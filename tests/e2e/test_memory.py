@@ -13,7 +13,7 @@ from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES
 from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, Said, fresh_desk
 from tests.e2e.test_host_saved import guarding
-from tests.waiting import until
+from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 FITS = "Check that it fits in memory"
@@ -136,9 +136,9 @@ def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow_and_it_serves_ag
     words = ("--depth", "120000", "--repeat", "9", "--name", "grows")
     try:
         with served.start("bench.context", "--host", "sandbox", *words) as bench:
-            until(lambda: guarding(served).get("what") == "serving", "the guard of the measurement")
+            wait_until(lambda: guarding(served).get("what") == "serving", "the guard of the measurement")
             control.set_fault(served.sandbox, "leak")
-            until(lambda: served.containers() == ["qwen35 exited"], "the guard's act")
+            wait_until(lambda: served.containers() == ["qwen35 exited"], "the guard's act")
             control.set_fault(served.sandbox, None)
             out, err = bench.communicate(timeout=120)
     finally:

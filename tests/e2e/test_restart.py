@@ -16,7 +16,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, Said
 from tests.remote.sshd import free_port
-from tests.waiting import until
+from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 
@@ -196,7 +196,7 @@ def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None
     result: list[Said] = []
     laptop = threading.Thread(target=lambda: result.append(desk.deploy()))
     laptop.start()
-    until((desk.root / "reached").exists, "the gate")
+    wait_until((desk.root / "reached").exists, "the gate")
     busy = stream(desk, 100_000)
     (desk.root / "open").touch()
     laptop.join(timeout=60)
@@ -326,7 +326,7 @@ def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:
     import docker
 
     client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
-    until(lambda: client.api.inspect_container("qwen35")["RestartCount"] > 2, "a loop")
+    wait_until(lambda: client.api.inspect_container("qwen35")["RestartCount"] > 2, "a loop")
     done = desk.run("play", "look", "--host", "sandbox")
     assert (done.code, "qwen35 is not restarted" in done.out) == (1, True), done.out
     assert client.api.inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "no"
@@ -344,7 +344,7 @@ def holding(desk: Desk) -> subprocess.Popen[str]:
     )
     words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "play", "hold", "--host", "sandbox"]
     process = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    until((desk.root / "reached").exists, "the lock")
+    wait_until((desk.root / "reached").exists, "the lock")
     return process
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e.conftest import Desk
-from tests.on_a_terminal import screen
+from tests.on_a_terminal import open_screen
 
 COLUMNS = 80
 RECIPE = "recipes/qwen3.5-35b.yml"
@@ -11,8 +11,8 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 
 def on_screen(desk: Desk, *words: str) -> tuple[int, list[str]]:
     """Run a command on a terminal. Return its exit code, and the lines that the terminal shows in the end."""
-    with screen(*words, cwd=desk.root, env=desk.environment(), columns=COLUMNS) as seen:
-        code = seen.ended(120)
+    with open_screen(*words, cwd=desk.root, env=desk.environment(), columns=COLUMNS) as seen:
+        code = seen.wait_for_exit(120)
         return code, seen.lines
 
 

@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 from tests.e2e.conftest import Desk
-from tests.watching import Watch, files_with
+from tests.watching import ProcessWatcher, find_files_with_secret
 
 
 def test_the_runner_and_the_sandbox_do_not_inherit_the_token_of_the_shell(
@@ -14,10 +14,12 @@ def test_the_runner_and_the_sandbox_do_not_inherit_the_token_of_the_shell(
     token = "hf_" + secrets.token_hex(20)
     monkeypatch.setenv("HF_TOKEN", token)
     desk.edit("hosts/sandbox.yml", r"recipe: \S+", "recipe: llama-3.1-8b")
-    with Watch(token) as watch:
+    with ProcessWatcher(token) as watch:
         result = desk.run_apart("deploy", "--host", "sandbox", "--json", "--tags", "image,model")
     assert result.code == 0, result.out[-2000:] + result.err
-    assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sparkwright.sandbox serve")
-    assert [line for line, _ in watch.told if "sparkwright.cli" not in line] == []
+    assert watch.saw_command("sparkwright.host.models.transfer_process") and watch.saw_command(
+        "sparkwright.sandbox serve"
+    )
+    assert [line for line, _ in watch.leaks if "sparkwright.cli" not in line] == []
     assert token not in result.out + result.err
-    assert files_with(token, desk.root) == []
+    assert find_files_with_secret(token, desk.root) == []

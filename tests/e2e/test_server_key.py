@@ -21,7 +21,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, Said, fresh_desk
-from tests.watching import Watch, files_with
+from tests.watching import ProcessWatcher, find_files_with_secret
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 
@@ -82,10 +82,10 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
         return result[-1]
 
     first = new_key(monkeypatch)
-    with Watch(first) as watch:
+    with ProcessWatcher(first) as watch:
         assert run("deploy", "--json").proved, result[-1].out[-3000:]
-    assert [line for line, _ in watch.told if "sparkwright.cli" not in line] == []
-    assert watch.met("sparkwright.sandbox serve") and watch.met("sparkwright.runner")
+    assert [line for line, _ in watch.leaks if "sparkwright.cli" not in line] == []
+    assert watch.saw_command("sparkwright.sandbox serve") and watch.saw_command("sparkwright.runner")
     assert (models(desk), models(desk, "spk-wrong"), models(desk, first)) == (401, 401, 200)
     again = run("deploy", "--json")
     assert again.proved and again.recap["changed"] == 0, again.out[-3000:]
@@ -110,7 +110,7 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     for key in (first, second):
         assert key not in "".join(item.out + item.err for item in result)
         assert key not in inspects(desk)
-        assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+        assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
     assert {stat.S_IMODE(path.stat().st_mode) for path in key_files(desk)} == {0o600}
     assert stat.S_IMODE(key_files(desk)[0].parent.stat().st_mode) == 0o700
 
@@ -128,7 +128,7 @@ def test_a_deploy_that_fails_leaves_the_server_its_key_and_the_bundle_holds_none
     assert desk.run("incident", "--host", "sandbox").code == 0
     for key in (old, new):
         assert key not in failed.out + failed.err
-        assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+        assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
 
 
 def test_a_key_that_is_not_there_or_too_short_is_refused_with_its_line(
@@ -186,7 +186,7 @@ def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: 
     assert any("restarted (run" in item for item in healed), healed
     assert check(3600).state == "ok"
     assert models(desk, key) == 200
-    assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+    assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
 
 
 def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
@@ -203,4 +203,4 @@ def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
         assert item.code == 0, item.out[-3000:] + item.err
         assert key not in item.out + item.err
     assert models(desk, key) == 200
-    assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+    assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))

@@ -15,7 +15,7 @@ from sparkwright.host.records import history
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, fresh_desk
-from tests.waiting import until
+from tests.waiting import wait_until
 
 STOP = "Stop unresponsive server"
 ASK = "Check that the running server generates"
@@ -73,12 +73,14 @@ def ended(desk: Desk) -> None:
     api = desk.docker().api
     api.update_container("qwen35", restart_policy={"Name": "no"})
     api.kill("qwen35")
-    until(lambda: inspect(desk)["State"]["Status"] == "exited", "its end")
+    wait_until(lambda: inspect(desk)["State"]["Status"] == "exited", "its end")
 
 
 def removed(desk: Desk) -> None:
     desk.docker().api.remove_container("qwen35", force=True)
-    until(lambda: float(control.status(desk.sandbox)["memory"].split()[0]) > 110, "its memory, released a moment later")
+    wait_until(
+        lambda: float(control.status(desk.sandbox)["memory"].split()[0]) > 110, "its memory, released a moment later"
+    )
 
 
 def wedged(desk: Desk) -> None:
@@ -87,13 +89,13 @@ def wedged(desk: Desk) -> None:
 
 def crash_looping(desk: Desk) -> None:
     control.set_fault(desk.sandbox, "crash-loop")
-    until(lambda: inspect(desk)["RestartCount"] > 2, "a loop")
+    wait_until(lambda: inspect(desk)["RestartCount"] > 2, "a loop")
 
 
 def starting(desk: Desk) -> None:
     """It died, was started again, and loads for as long as the fault is there."""
     control.set_fault(desk.sandbox, "slow-start")
-    until(lambda: b"init engine" in desk.docker().api.logs("qwen35", tail=1), "its start")
+    wait_until(lambda: b"init engine" in desk.docker().api.logs("qwen35", tail=1), "its start")
 
 
 def start_without_an_end(desk: Desk) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.health import record
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk
-from tests.waiting import until
+from tests.waiting import wait_until
 
 
 def asked(desk: Desk, *words: str) -> tuple[int, dict[str, Any]]:
@@ -119,7 +119,7 @@ def test_a_crash_loop_is_never_a_start(desk: Desk) -> None:
     """Asked again and again, between two starts and in the first second of one."""
     desk.deployed()
     control.set_fault(desk.sandbox, "crash-loop")
-    until(lambda: restarts(desk) > 0, "its first exit")
+    wait_until(lambda: restarts(desk) > 0, "its first exit")
     while restarts(desk) < 4:
         code, row = asked(desk)
         assert (code, row["state"]) in ((1, "down"), (1, "crash-looping")) and "exited" in row["why"], row
@@ -128,7 +128,7 @@ def test_a_crash_loop_is_never_a_start(desk: Desk) -> None:
 def test_a_server_that_died_and_loads_again_is_down_until_it_answers(desk: Desk) -> None:
     desk.deployed()
     control.set_fault(desk.sandbox, "slow-start")
-    until(
+    wait_until(
         lambda: desk.docker().api.inspect_container("qwen35")["State"]["Status"] == "running" and restarts(desk),
         "its start",
     )
@@ -138,7 +138,7 @@ def test_a_server_that_died_and_loads_again_is_down_until_it_answers(desk: Desk)
     health = desk.run("health", "--host", "sandbox")
     assert health.code == 1 and "restarted once; starting for" in health.out
     control.set_fault(desk.sandbox, None)
-    until(lambda: asked(desk)[1]["state"] == "up", "the end of its start")
+    wait_until(lambda: asked(desk)[1]["state"] == "up", "the end of its start")
 
 
 def restarts(desk: Desk) -> int:

@@ -14,7 +14,7 @@ from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import Desk, Said
-from tests.waiting import until
+from tests.waiting import wait_until
 
 
 def verify(desk: Desk, *words: str) -> Said:
@@ -146,7 +146,7 @@ def started_anew(desk: Desk) -> None:
     """Stopped by hand, and started once its memory is back: into memory that lingers it would die, and Docker start it again."""
     held_kib = available_kib(desk)
     desk.docker().api.stop("qwen35")
-    until(lambda: available_kib(desk) > held_kib + 50 * 2**20, "its memory")
+    wait_until(lambda: available_kib(desk) > held_kib + 50 * 2**20, "its memory")
     desk.docker().api.start("qwen35")
 
 

@@ -45,7 +45,7 @@ class Two(Desk):
     def states(self) -> dict[str, str]:
         """Of each host, as the gateway has it."""
         out = self.run("gateway.status", "--host", "box", "--json").out
-        assert published.refused("gateway.status", out) == []
+        assert published.check_output("gateway.status", out) == []
         found = json.loads(out)
         return {server["host"]: server["state"] for server in found["models"][0]["servers"]}
 

@@ -25,7 +25,7 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
-from tests.waiting import until
+from tests.waiting import wait_until
 
 TOP = Path(__file__).parents[2]
 KEY = "e" * 32
@@ -137,7 +137,7 @@ class Bench:
 
     def attacked(self, starts: int = 1, name: str = "") -> None:
         """Wait until it has attacked in this many starts."""
-        until(lambda: self.log(name).count("ATTACKED") >= starts, f"{starts} attacks")
+        wait_until(lambda: self.log(name).count("ATTACKED") >= starts, f"{starts} attacks")
 
     def log(self, name: str = "") -> str:
         return str(self.engine.api.logs(name or self.name).decode(errors="replace"))

@@ -24,7 +24,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import TOP, Desk
 from tests.faults.watching import Watching
-from tests.waiting import until
+from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 LONG_S = 60.0
@@ -107,7 +107,7 @@ class Bench:
 
     def reached(self, laptop: subprocess.Popen[str]) -> None:
         """Wait until the run stands at the gate."""
-        until(lambda: (self.desk.root / "reached").exists() or laptop.poll() is not None, "the gate")
+        wait_until(lambda: (self.desk.root / "reached").exists() or laptop.poll() is not None, "the gate")
         assert (self.desk.root / "reached").exists(), (self.desk.root / "said").read_text()[-2000:]
 
     def open(self) -> None:
@@ -116,7 +116,7 @@ class Bench:
     def ended(self) -> dict[str, Any]:
         """Wait for the newest run's end, with or without a laptop; its recap, empty when it was cut off."""
         folder = next(self.state.runs())
-        until(lambda: not journal.is_running(folder), "the run's end")
+        wait_until(lambda: not journal.is_running(folder), "the run's end")
         return journal.read_recap(folder) or {}
 
     # -- faults --------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Bench:
         """The engine goes and comes back: every container dies, those with a policy start again."""
         pid = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
-        until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
+        wait_until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
         control.up(self.desk.sandbox)
@@ -148,7 +148,7 @@ class Bench:
             for process in (runner, *runner.children(recursive=True)):
                 process.kill()
         os.kill(daemon, signal.SIGKILL)
-        until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
+        wait_until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(daemon, 0)
         control.up(self.desk.sandbox)
@@ -198,7 +198,7 @@ class Bench:
     def settled(self) -> str:
         """`serving`, for what an engine brings up again by itself."""
         with contextlib.suppress(AssertionError):
-            until(lambda: bool(self.serving()), "a server", 5)
+            wait_until(lambda: bool(self.serving()), "a server", 5)
         return self.serving()
 
     def story(self) -> list[dict[str, Any]]:

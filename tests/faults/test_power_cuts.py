@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.bench import Bench, Watch, swap_tasks
 from tests.faults.test_matrix import PROVED
-from tests.waiting import until
+from tests.waiting import wait_until
 
 SEEDS, QUICK = range(300), 3
 #: the longest time after a task's start, seconds; most tasks of the sandbox take less
@@ -52,8 +52,8 @@ def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench,
     bench.change()
     with Watch(bench) as seen:
         laptop = bench.start()
-        until(lambda: next(bench.state.runs()) != before or laptop.poll() is not None, "a run")
-        until(lambda: started(bench, step) or laptop.poll() is not None, step)
+        wait_until(lambda: next(bench.state.runs()) != before or laptop.poll() is not None, "a run")
+        wait_until(lambda: started(bench, step) or laptop.poll() is not None, step)
         time.sleep(after_s)  # not a wait for anything: it chooses the moment
         bench.power()
         laptop.wait(timeout=60)

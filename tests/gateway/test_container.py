@@ -53,7 +53,7 @@ exec sleep 600
 @pytest.fixture(scope="module")
 def image(engine: docker.DockerClient) -> Iterator[str]:
     """Yield an image with this machine's HAProxy, and a shell with a few programs."""
-    with docker_image.holding(engine, PROGRAMS, changes=["ENV PATH=/usr/sbin:/usr/bin:/bin"]) as name:
+    with docker_image.temporary_image(engine, PROGRAMS, changes=["ENV PATH=/usr/sbin:/usr/bin:/bin"]) as name:
         yield name
 
 

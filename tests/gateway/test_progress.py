@@ -18,7 +18,7 @@ from sparkwright.engines.http import MetricSample
 from sparkwright.gateway import progress
 from sparkwright.gateway.model import Model, Progress
 from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, Server, gateway, model, running
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 PROGRESS = Progress(
@@ -137,12 +137,12 @@ def test_requests_of_a_server_that_stands_still_are_answered_by_another(tmp_path
     made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
     with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
-        until(lambda: not is_down(lab, "two"))
+        wait_until(lambda: not is_down(lab, "two"))
         answer = asks(pool, lab, wedged).result(DEADLINE_S)
         assert (answer.status, answer.json["from"]) == (200, "two")
         assert is_down(lab) and lab.chat(ASKED).json["from"] == "two"
         wedged.go_on.set()
-        until(lambda: not is_down(lab))
+        wait_until(lambda: not is_down(lab))
     other.shutdown()
 
 
@@ -158,7 +158,7 @@ def test_a_server_that_stopped_before_its_first_request_is_found_too(
         ThreadPoolExecutor(4) as pool,
     ):
         lab.up("qwen")
-        until(lambda: not is_down(lab, "two"))
+        wait_until(lambda: not is_down(lab, "two"))
         wedged.stopped, wedged.frozen = True, frozen
         answer = asks(pool, lab, wedged).result(DEADLINE_S)
         assert (answer.status, answer.json["from"]) == (200, "two")
@@ -171,7 +171,7 @@ def test_a_stream_that_stands_still_is_cut_and_seen_as_cut(tmp_path: Path, wedge
     made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
     with running(tmp_path, made) as lab:
         lab.up("qwen")
-        until(lambda: not is_down(lab, "two"))
+        wait_until(lambda: not is_down(lab, "two"))
         while True:
             link = lab.connection()
             link.request(
@@ -196,7 +196,7 @@ def test_the_only_server_is_down_for_new_requests_and_ends_none_that_it_may_stil
     with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
         options = asks(pool, lab, wedged)
-        until(lambda: is_down(lab))
+        wait_until(lambda: is_down(lab))
         refused = lab.chat(ASKED)
         assert (refused.status, refused.json["error"]["code"]) == (503, "model_not_up")
         wedged.go_on.set()
@@ -222,12 +222,12 @@ def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path,
     made = replace(made, upstreams=tuple(replace(upstream, progress=shown) for upstream in made.upstreams))
     with running(tmp_path, gateway(made, check_s=60, stuck_s=STUCK_S)) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
-        until(lambda: not is_down(lab, "two"))
+        wait_until(lambda: not is_down(lab, "two"))
         options = asks(pool, lab, wedged)
         if how == "no requests":  # its client does not read what was answered
             wedged.requests = 0
         before = wedged.read
-        until(lambda: wedged.read > before + STUCK_S + 2)
+        wait_until(lambda: wedged.read > before + STUCK_S + 2)
         assert not is_down(lab) and not options.done()
         wedged.go_on.set()
         assert options.result(DEADLINE_S).json["from"] == "one"

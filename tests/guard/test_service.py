@@ -23,7 +23,7 @@ from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.state import StateFolder
 from tests.guard.hog import Hog, engine, hog, shell
 from tests.modules.context import RecordingContext
-from tests.waiting import until
+from tests.waiting import wait_until
 
 __all__ = ["engine", "hog", "shell"]
 
@@ -100,7 +100,7 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMem
         (folder / service_guard.CONF).write_text("\n".join(rows) + "\n")
         words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
         running.append(subprocess.Popen(words, env={"MALLOC_ARENA_MAX": "1"}))
-        until(lambda: service_guard.is_running(context.state), "the guard")
+        wait_until(lambda: service_guard.is_running(context.state), "the guard")
         return running[-1]
 
     yield start
@@ -117,7 +117,7 @@ def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
     quiet, grows = hog(400, 32, "unless-stopped"), hog(600, 2600, "unless-stopped")
     memory.counted += [quiet, grows]
     quiet.start()
-    until(lambda: b"full" in quiet.logs(), "the quiet one")
+    wait_until(lambda: b"full" in quiet.logs(), "the quiet one")
     grows.start()
     watch(quiet, grows, room_gib=1.2, tell=(sys.executable, "-c", f"open({str(message)!r}, 'w')"))
     assert grows.wait(timeout=120)["StatusCode"] == 137
@@ -125,14 +125,14 @@ def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
     assert (act.name, act.container_id) == (grows.name, grows.id)
     assert "to save the host" in act.sentence
     assert service_guard.stop_reason(context.state, grows.id, 0) == act.sentence
-    until(message.exists, "the check that is started for it")
+    wait_until(message.exists, "the check that is started for it")
     for item in (quiet, grows):
         item.reload()
     assert (quiet.status, grows.status) == ("running", "exited")
 
 
 def until_act(context: RecordingContext) -> service_guard.GuardAction:
-    until(lambda: service_guard.list_actions(context.state), "an act")
+    wait_until(lambda: service_guard.list_actions(context.state), "an act")
     return service_guard.list_actions(context.state)[-1]
 
 
@@ -156,7 +156,7 @@ def test_a_steady_server_with_little_left_is_not_touched(
     steady = hog(400, 64)
     memory.counted += [steady]
     steady.start()
-    until(lambda: b"full" in steady.logs(), "all that it takes")
+    wait_until(lambda: b"full" in steady.logs(), "all that it takes")
     process = watch(steady, room_gib=0.2)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)
@@ -179,7 +179,7 @@ def test_it_leaves_a_start_to_the_guard_of_that_start(
     starts.start()
     context.guards.runs(api.inspect_container(starts.id))
     assert starts.wait(timeout=120)["StatusCode"] == 137
-    until(context.guards.danger, "the guard's word")
+    wait_until(context.guards.danger, "the guard's word")
     context.guards.end()
     serving.reload()
     assert serving.status == "running"
@@ -192,9 +192,9 @@ def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
     first = subprocess.Popen(words)
     try:
-        until(lambda: service_guard.is_running(state), "the guard")
+        wait_until(lambda: service_guard.is_running(state), "the guard")
         assert subprocess.run(words, timeout=30).returncode == 0
-        until(lambda: service_guard.read_level(state).running, "its samples")
+        wait_until(lambda: service_guard.read_level(state).running, "its samples")
         service_guard.stop(state)
         assert first.wait(30) == 0
     finally:

@@ -16,7 +16,7 @@ from sparkwright.guard import samples as rings
 from sparkwright.guard.judge import GIB
 from tests.guard.hog import Hog, engine, hog, shell
 from tests.modules.context import RecordingContext
-from tests.waiting import until
+from tests.waiting import wait_until
 
 __all__ = ["engine", "hog", "shell"]
 
@@ -64,9 +64,9 @@ def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
     container = hog(3072, MOST)
     started(engine, context, container)
     assert container.wait(timeout=120)["StatusCode"] == 137
-    until(context.guards.danger, "the guard's word")
+    wait_until(context.guards.danger, "the guard's word")
     assert b"full" not in container.logs()
-    until(lambda: header(context).get("state") == "killed", "the end of the guard")
+    wait_until(lambda: header(context).get("state") == "killed", "the end of the guard")
     assert (header(context)["by_engine"], header(context)["by_process"]) == ("sent", "sent")
     sentence = context.guards.sentence()
     assert "was stopped to save the host" in sentence
@@ -104,7 +104,7 @@ def test_it_needs_no_process_of_its_own_to_kill(
     context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
     container.start()  # and the guard is never told the process
     assert container.wait(timeout=120)["StatusCode"] == 137
-    until(context.guards.danger, "the guard's word")
+    wait_until(context.guards.danger, "the guard's word")
 
 
 @pytest.mark.docker
@@ -113,8 +113,8 @@ def test_a_server_that_settles_above_the_floor_is_left_alone(
 ) -> None:
     container = hog(400, 256)
     started(engine, context, container, room_gib=6)
-    until(lambda: b"full" in container.logs(), "all that it takes")
-    until(lambda: "lowest" in header(context), "a flush")
+    wait_until(lambda: b"full" in container.logs(), "all that it takes")
+    wait_until(lambda: "lowest" in header(context), "a flush")
     seen = context.guards.verified()
     container.reload()
     assert container.status == "running"
@@ -132,7 +132,7 @@ def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
     guard = context.guards.current
     assert guard is not None
     assert guard.process.stdin is not None
-    until(lambda: b"full" in container.logs(), "all that it takes")
+    wait_until(lambda: b"full" in container.logs(), "all that it takes")
     guard.process.stdin.close()  # as when the run is killed
     with pytest.raises(subprocess.TimeoutExpired):
         guard.process.wait(0.5)

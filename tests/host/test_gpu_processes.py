@@ -19,7 +19,7 @@ from sparkwright.modules.proof.engine_reports import GpuUsed
 from sparkwright.protocol.result import Result
 from tests.host.containers.test_log_reader import engine, shell
 from tests.modules.context import RecordingContext
-from tests.waiting import until
+from tests.waiting import wait_until
 
 __all__ = ["engine", "shell"]
 
@@ -37,7 +37,7 @@ def saying(engine: docker.DockerClient, shell: str) -> Iterator[Callable[[str], 
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
         value = engine.containers.run(shell, ["/bin/sh", "-c", 'echo "$0"; read line', line], **words)
         made.append(value)
-        until(lambda: line.encode() in value.logs(), "its line")
+        wait_until(lambda: line.encode() in value.logs(), "its line")
         return value
 
     yield make

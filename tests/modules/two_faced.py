@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.certificate import self_signed
+from tests.certificate import write_self_signed
 
 TLS_HANDSHAKE = b"\x16"
 
@@ -53,7 +53,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 def _certificate(folder: Path) -> Path:
     """Certificate and key in one file, for 127.0.0.1."""
-    certificate, key = self_signed(folder)
+    certificate, key = write_self_signed(folder)
     path = folder / "two-faced.pem"
     path.write_bytes(key.read_bytes() + certificate.read_bytes())
     return path

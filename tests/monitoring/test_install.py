@@ -31,7 +31,7 @@ def test_it_writes_what_is_missing_and_then_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.count(": written.") == 3
     again = commands.run("monitoring.install", "--to", "mon", "--json", cwd=here)
     assert set(json.loads(again.stdout)["files"].values()) == {False}
-    assert published.refused("monitoring.install", again.stdout) == []
+    assert published.check_output("monitoring.install", again.stdout) == []
     assert commands.run("monitoring.install", "--to", "mon", "--check", cwd=here).returncode == 0
 
 

@@ -85,7 +85,7 @@ def test_a_search_pins_the_commit_and_only_an_update_moves_it(project: Path, wor
     assert "newer" not in run(project, "recipe.search", "tiny").stdout
     moved = run(project, "recipe.search", "tiny", "--update", "--json")
     assert {"@ours/newer"} <= {recipe["name"] for recipe in json.loads(moved.stdout)["recipes"]}
-    assert published.refused("recipe.search", moved.stdout) == []
+    assert published.check_output("recipe.search", moved.stdout) == []
     assert f"{first[:12]} -> {second[:12]}" in moved.stderr
 
 

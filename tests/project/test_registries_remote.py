@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificate import self_signed
+from tests.certificate import write_self_signed
 from tests.project.test_registries import measured, project, run, work
 from tests.remote.sshd import SSHD, Sshd
 
@@ -73,7 +73,7 @@ class Backend(BaseHTTPRequestHandler):
 @pytest.fixture
 def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """The repository's url, the certificate, and the requested paths."""
-    certificate, key = self_signed(tmp_path)
+    certificate, key = write_self_signed(tmp_path)
     options: list[str] = []
     handler = type("OfOne", (Backend,), {"top": tmp_path, "asked": options})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

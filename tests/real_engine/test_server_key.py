@@ -12,7 +12,7 @@ from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.real_engine.engine import Engine, serving
-from tests.watching import Watch
+from tests.watching import ProcessWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
@@ -24,7 +24,7 @@ def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tm
     file.write_text(http.render_key_file(key))
     given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, http.KEY_FILE_FLAG: str(file)}
     words = flags.command(str(engine.models / "dense"), given)
-    with Watch(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
+    with ProcessWatcher(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         for path in HTTP.public:
             assert server.ask(path).status == 200
@@ -33,5 +33,5 @@ def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tm
         context = RecordingContext(tmp_path, secrets={"K": Secret(key)})
         args = VerifyHealth.Args(server.base_url, "m", api_key_secret="K")
         assert VerifyHealth().run(args, context).data["verdict"] == "ready"
-    assert watch.met("vllm serve") and watch.told == set()
+    assert watch.saw_command("vllm serve") and watch.leaks == set()
     assert "'api_key': '***'" in server.log.read_text() and key not in server.log.read_text()

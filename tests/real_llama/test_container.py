@@ -20,7 +20,7 @@ from tests.remote.sshd import free_port
 def hub_url(tiny: Path) -> Iterator[str]:
     """A hub with the tiny model, whole and cut in half, beside those of the sandbox."""
     whole = tiny.read_bytes()
-    with own_hub.serving({GGUF_REPO: {GOOD: whole, BROKEN: whole[: len(whole) // 2]}}) as url:
+    with own_hub.serve_models({GGUF_REPO: {GOOD: whole, BROKEN: whole[: len(whole) // 2]}}) as url:
         yield url
 
 

@@ -43,7 +43,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 @pytest.fixture
 def desk(tmp_path: Path, images: Images, tiny: Path) -> Iterator[Desk]:
-    with own_hub.serving({GGUF_REPO: {GOOD: tiny.read_bytes()}}) as hub:
+    with own_hub.serve_models({GGUF_REPO: {GOOD: tiny.read_bytes()}}) as hub:
         value = Desk(tmp_path, images, hub)
         try:
             yield value

@@ -79,7 +79,7 @@ class Pair:
 def other_engine() -> Iterator[tuple[str, Any]]:
     """Yield a second Docker Engine: its address and its API."""
     # in a network of its own: without a bridge it would take the first engine's away
-    with engine_beside.started(["--bridge=none"], ["unshare", "--net"]) as found:
+    with engine_beside.second_engine(["--bridge=none"], ["unshare", "--net"]) as found:
         yield found
 
 

@@ -18,7 +18,7 @@ from sparkwright.host.images import registry_client
 from sparkwright.host.images.registry_client import Registry, RegistryHttp
 from sparkwright.host.images.registry_documents import CONFIGS, INDEXES, MANIFESTS
 from sparkwright.trust.image_name import ImageReference
-from tests.certificate import self_signed
+from tests.certificate import write_self_signed
 
 ZERO = "sha256:" + "0" * 64
 
@@ -110,7 +110,7 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     """Yield another host, with a certificate that is trusted here: https://localhost:PORT."""
-    cert, key = self_signed(tmp_path)
+    cert, key = write_self_signed(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)

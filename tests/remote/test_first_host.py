@@ -13,7 +13,7 @@ import yaml
 
 from sparkwright.project.inventory.inventory import Inventory
 from tests import commands, published
-from tests.on_a_terminal import screen
+from tests.on_a_terminal import open_screen
 from tests.remote.conftest import Lab
 
 pytestmark = pytest.mark.ssh
@@ -54,7 +54,7 @@ def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_fro
     lab: Lab, laptop: dict[str, str], project: Path
 ) -> None:
     model = downloaded(lab)
-    with screen("init", cwd=project, env=laptop) as seen:
+    with open_screen("init", cwd=project, env=laptop) as seen:
         assert "spark-1a2b" in seen.wait_for("Which host?").split("github.com")[0]
         seen.type("1\n")
         options = seen.wait_for("(yes/no)")
@@ -66,7 +66,7 @@ def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_fro
         seen.wait_for("[Y/n]")
         assert not any(project.iterdir())
         seen.type("\n")
-        assert seen.ended() == 0
+        assert seen.wait_for_exit() == 0
     host = Inventory.load(project).hosts["spark-1a2b"]
     assert (host.address, host.groups, host.recipe) == ("spark-1a2b", ("lab",), RECIPE)
     assert yaml.safe_load((project / f"recipes/{RECIPE}.yml").read_text())["model"]["dir"] == str(model)
@@ -82,7 +82,7 @@ def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_fro
     "answers", [["1", "no"], ["1", "yes", "", "n"], ["1", "yes", "\x03"], ["\x04"], ["\x03"]], ids=repr
 )
 def test_whoever_stops_leaves_nothing(lab: Lab, laptop: dict[str, str], project: Path, answers: list[str]) -> None:
-    with screen("init", cwd=project, env=laptop) as seen:
+    with open_screen("init", cwd=project, env=laptop) as seen:
         for question, answer in zip(("Which host?", "(yes/no)", "Which recipe?", "[Y/n]"), answers, strict=False):
             seen.wait_for(question)
             seen.wait_for(": ")
@@ -90,7 +90,7 @@ def test_whoever_stops_leaves_nothing(lab: Lab, laptop: dict[str, str], project:
                 seen.interrupt()
             else:
                 seen.type(answer if answer == "\x04" else f"{answer}\n")
-        code = seen.ended()
+        code = seen.wait_for_exit()
     assert not any(project.iterdir())
     assert code == {"no": 3, "n": 0}.get(answers[-1], 4)
     assert bool(lab.known_hosts.read_text()) == ("yes" in answers)
@@ -109,7 +109,7 @@ def test_without_a_terminal_an_unknown_key_is_refused_and_a_known_one_is_enough(
     assert Inventory.load(project).groups["night"] == ("spark-1a2b",)
     more = ("hosts.add", "spark2", "--address", f"root@127.0.0.1:{lab.sshd.port}", "--recipe", RECIPE)
     added = commands.run(*more, "--json", cwd=project, env=laptop)
-    assert published.refused("hosts.add", added.stdout) == []
+    assert published.check_output("hosts.add", added.stdout) == []
     assert (added.returncode, json.loads(added.stdout)["files"]) == (0, ["hosts/spark2.yml"]), added.stderr
     host = Inventory.load(project).hosts["spark2"]
     assert (host.user, host.port, host.recipe) == ("root", lab.sshd.port, RECIPE)

@@ -24,7 +24,7 @@ from sparkwright.modules import registry
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime
 from tests.remote.conftest import packed
-from tests.waiting import until
+from tests.waiting import wait_until
 
 
 def unpacked(folder: Path) -> Path:
@@ -179,7 +179,7 @@ def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_
         assert item.stdin is not None
         item.stdin.write(runtime.unpacker_source() + small()[:50_000])
         item.stdin.flush()
-    until(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
+    wait_until(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
     killed.kill()
     killed.communicate()
     assert ship(home, "other")["event"] == "shipped"

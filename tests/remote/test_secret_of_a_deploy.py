@@ -20,7 +20,7 @@ import yaml
 from sparkwright.sandbox import control
 from tests.remote.conftest import Lab
 from tests.remote.sshd import free_port
-from tests.watching import Watch, files_with
+from tests.watching import ProcessWatcher, find_files_with_secret
 
 pytestmark = pytest.mark.ssh
 
@@ -74,14 +74,14 @@ def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab
     file = Path(f"{project}.key")
     file.write_text(key)
     try:
-        with Watch(key) as watch:
+        with ProcessWatcher(key) as watch:
             result = deploy(project, {"env": "HF_TOKEN"}, {})
     finally:
         file.unlink()
     assert result.returncode in (0, 4), result.stdout[-2000:] + result.stderr  # 4: this machine was too busy to measure
-    assert watch.met("sshd:") and watch.told == set()
+    assert watch.saw_command("sshd:") and watch.leaks == set()
     assert key not in result.stdout + result.stderr
-    (found,) = files_with(key, lab.folder, project)
+    (found,) = find_files_with_secret(key, lab.folder, project)
     assert re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", found)
 
 
@@ -99,15 +99,15 @@ def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(lab: L
     with tempfile.TemporaryDirectory() as own:
         (Path(own) / "token").write_text(token + "\n")
         given = {"env": "HF_TOKEN", "file": f"{own}/token", "command": ["cat", f"{own}/token"]}
-        with Watch(token) as watch:
+        with ProcessWatcher(token) as watch:
             result = deploy(project, {source: given[source]}, {"HF_TOKEN": token} if source == "env" else {})
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr
-    assert watch.met("sparkwright.host.models.transfer_process") and watch.met("sshd:")
-    laptop = {line for line, where in watch.told if where == "environment"}
+    assert watch.saw_command("sparkwright.host.models.transfer_process") and watch.saw_command("sshd:")
+    laptop = {line for line, where in watch.leaks if where == "environment"}
     allowed = (
         (COMMAND, "ssh -F", "ssh -G", "ssh-keygen -F") if source == "env" else ()
     )  # what the user's own shell gives to its children
     assert not [line for line in laptop if not any(words in line for words in allowed)]
-    assert not [line for line, where in watch.told if where == "command line"]
+    assert not [line for line, where in watch.leaks if where == "command line"]
     assert token not in result.stdout + result.stderr
-    assert files_with(token, lab.folder, project) == []
+    assert find_files_with_secret(token, lab.folder, project) == []

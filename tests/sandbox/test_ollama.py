@@ -17,7 +17,7 @@ from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Ollama, OllamaApi
 from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
-from tests.waiting import until
+from tests.waiting import wait_until
 
 #: what happens at all happens by then
 LATE_S = 30.0
@@ -60,7 +60,7 @@ class Steps:
     def looks(self, times: int) -> None:
         """Wait until it has looked for models to unload so many times more."""
         wanted = self._pauses[ollama.PROBE_S] + times
-        until(lambda: self._pauses[ollama.PROBE_S] >= wanted)
+        wait_until(lambda: self._pauses[ollama.PROBE_S] >= wanted)
 
 
 class Pretend:
@@ -87,7 +87,7 @@ class Pretend:
         return [model["name"] for model in self.ask("/api/ps")[1]["models"]]
 
     def until_loaded(self, *names: str) -> None:
-        until(lambda: sorted(self.loaded()) == sorted(names))
+        wait_until(lambda: sorted(self.loaded()) == sorted(names))
 
     def begin(self, act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
         """Do it in a thread; its answer comes into the list."""
@@ -116,7 +116,7 @@ def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
         assert pretend.loaded() == ["qwen3:32b"]
         assert pretend.pool.available == free
     pretend.until_loaded()
-    until(lambda: pretend.pool.available == free + 20 * GIB)
+    wait_until(lambda: pretend.pool.available == free + 20 * GIB)
 
 
 def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> None:

@@ -33,7 +33,7 @@ from sparkwright.secret import Secret
 from sparkwright.transport.connection import MinimumRate, TransportError
 from sparkwright.trust.image_name import ImageReference
 from sparkwright.trust.redact import Redactor
-from tests.certificate import self_signed
+from tests.certificate import write_self_signed
 from tests.modules.context import RecordingContext
 from tests.transport.servers import OK, Script, Server, drips, head_of, sends, serving
 
@@ -197,7 +197,7 @@ def test_a_server_that_drips_is_left_at_the_deadline(
 def test_a_measured_stream_over_tls_that_drips_is_left_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cert, key = self_signed(tmp_path)
+    cert, key = write_self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))

@@ -27,7 +27,7 @@ from sparkwright.transport.connection import (
     resolve_host,
 )
 from sparkwright.transport.http import Response, Route
-from tests.certificate import self_signed
+from tests.certificate import write_self_signed
 from tests.transport.servers import OK, Script, drips, head_of, sends, serving
 
 #: they connect to numbers: of this host, and of the pretend group
@@ -297,7 +297,7 @@ def test_a_post_is_never_redirected() -> None:
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, str, Path]:
     """A server's side, the SHA-256 of its certificate, and the file."""
-    file, key = self_signed(tmp_path)
+    file, key = write_self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, key)
     raw = ssl.PEM_cert_to_DER_cert(file.read_text())

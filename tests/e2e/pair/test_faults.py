@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sparkwright.sandbox.faults import MEMBER_FAULTS
-from tests.cells import fits
+from tests.cells import matches_cell
 from tests.e2e.pair.desk import HOSTS, NAME, RECIPE, PairDesk, a_pair
 
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "faults.yml").read_text())
@@ -125,7 +125,7 @@ def test_each_command_says_what_is_so(pair: PairDesk, row: str) -> None:
     for command in COMMANDS:
         if command in ROWS[row]:
             result = pair.run(command, "--host", "sandbox-pair")
-            if not fits(ROWS[row][command], result.code, result.out + result.err):
+            if not matches_cell(ROWS[row][command], result.code, result.out + result.err):
                 wrong.append(f"{command}: {result.code}\n{result.out}{result.err}")
     assert not wrong, "\n".join(wrong)
     assert pair.token()[0] == ROWS[row]["client"]

@@ -18,7 +18,7 @@ from sparkwright.trust import private
 from tests.e2e.conftest import TOP
 from tests.e2e.pair.desk import HOSTS, NAME, PairDesk
 from tests.faults.watching import Watching
-from tests.waiting import until
+from tests.waiting import wait_until
 
 #: waits for the file `open` if the host's home has `hold`; fails if it has `fail`
 GATE = "test -e $HOME/hold || exit 0; touch $HOME/reached; until [ -e $HOME/open ]; do sleep 0.02; done; test ! -e $HOME/fail"
@@ -80,7 +80,7 @@ class Bench:
     def reached(self, host: str, laptop: subprocess.Popen[str]) -> None:
         """Wait until the run on this host has reached the gate."""
         there = self.home(host) / "reached"
-        until(lambda: there.exists() or laptop.poll() is not None, "the gate", RUNS_S)
+        wait_until(lambda: there.exists() or laptop.poll() is not None, "the gate", RUNS_S)
         assert there.exists(), (self.desk.root / "said").read_text()[-3000:]
 
     def open(self, host: str) -> None:
@@ -91,7 +91,7 @@ class Bench:
         found = {}
         for host in HOSTS:
             folder = next(StateFolder.of(self.home(host)).runs())
-            until(lambda folder=folder: not journal.is_running(folder), f"the end of the run on {host}", RUNS_S)  # type: ignore[misc]
+            wait_until(lambda folder=folder: not journal.is_running(folder), f"the end of the run on {host}", RUNS_S)  # type: ignore[misc]
             lines = (folder / "events.jsonl").read_bytes().splitlines()
             found[host] = [json.loads(line) for line in lines if line.endswith(b"}")]
         return found
@@ -112,7 +112,7 @@ class Bench:
         folder = self.desk.folder_of(host)
         pid = json.loads((folder / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not private.is_locked(folder / "alive"), "the engine's end")
+        wait_until(lambda: not private.is_locked(folder / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
         control.up(folder)

@@ -25,7 +25,7 @@ PROGRAMS = ("/bin/sh", "/bin/rm", "/bin/mkdir", "/bin/chmod")
 @pytest.fixture
 def image(engine: docker.DockerClient) -> Iterator[str]:
     """An image of this machine's shell, rm, mkdir and chmod."""
-    with docker_image.holding(engine, PROGRAMS) as name:
+    with docker_image.temporary_image(engine, PROGRAMS) as name:
         yield str(engine.images.get(name).id)
 
 

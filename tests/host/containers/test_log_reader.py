@@ -34,7 +34,7 @@ def engine() -> Iterator[docker.DockerClient]:
 @pytest.fixture(scope="module")
 def shell(engine: docker.DockerClient) -> Iterator[str]:
     """An image that holds this machine's shell and nothing else."""
-    with docker_image.holding(engine, ("/bin/sh", "/usr/bin/yes", "/usr/bin/head")) as name:
+    with docker_image.temporary_image(engine, ("/bin/sh", "/usr/bin/yes", "/usr/bin/head")) as name:
         yield name
 
 

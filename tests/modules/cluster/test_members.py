@@ -21,7 +21,7 @@ from tests.modules.context import RecordingContext
 from tests.modules.server.test_server_inspection import engine
 from tests.remote.sshd import free_port
 from tests.runner.cluster.members import SECRET
-from tests.waiting import until
+from tests.waiting import wait_until
 
 Outcome = Result | SparkwrightError
 
@@ -174,7 +174,7 @@ def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_res
         context = RecordingContext(tmp_path, docker_host=docker_host)
         context.cluster = channel
         other.fail("Start the server", "the engine exited (exit code 1).")
-        until(channel.remote_failure, "it is known here")
+        wait_until(channel.remote_failure, "it is known here")
         with pytest.raises(
             Failed, match=r"^spark2 \(rank 1\) failed at 'Start the server': the engine exited \(exit code 1\)\.$"
         ):

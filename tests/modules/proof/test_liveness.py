@@ -18,7 +18,7 @@ from sparkwright.secret import Secret
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext
 from tests.modules.server.test_server_inspection import engine
-from tests.waiting import until
+from tests.waiting import wait_until
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -76,7 +76,7 @@ def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
             daemon=True,
         )
         client.start()
-        until(lambda: server.generated > 0, "the first token")
+        wait_until(lambda: server.generated > 0, "the first token")
         server.plan.silent = True
         result = ask(tmp_path, server.url, timeout_s=0.1)
     assert (result.failed, result.data["silent"], result.exit) == (False, False, Exit.INCONCLUSIVE), result

@@ -13,7 +13,7 @@ from sparkwright.modules.proof.liveness import Liveness
 from sparkwright.modules.server.stop import Stopped
 from tests.host.containers.test_log_reader import engine, shell
 from tests.modules.context import RecordingContext
-from tests.waiting import until
+from tests.waiting import wait_until
 
 __all__ = ["engine", "shell"]
 
@@ -51,7 +51,7 @@ def _exited(one: Any) -> None:
 
 def _killed(one: Any) -> None:
     one.kill()
-    until(lambda: status(one) == "exited", "its end")
+    wait_until(lambda: status(one) == "exited", "its end")
 
 
 def _paused(one: Any) -> None:
@@ -59,7 +59,7 @@ def _paused(one: Any) -> None:
 
 
 def _looping(one: Any) -> None:
-    until(lambda: status(one) == "restarting", "a loop")
+    wait_until(lambda: status(one) == "restarting", "a loop")
 
 
 @pytest.mark.docker

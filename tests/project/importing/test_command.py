@@ -91,7 +91,7 @@ def test_without_a_terminal_every_question_is_listed_and_nothing_written(project
     assert not list((project / "recipes").glob("tiny*"))
     options = commands.run("recipe.import", "theirs/asked.yaml", "--json", cwd=project).stdout
     row = json.loads(options.splitlines()[0])
-    assert published.refused("recipe.import", options) == []
+    assert published.check_output("recipe.import", options) == []
     assert [question["key"] for question in row["questions"]] == ["variant"]
 
 

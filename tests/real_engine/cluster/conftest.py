@@ -20,8 +20,8 @@ def pair(tmp_path: Path, engine: Engine) -> Iterator[RealPair]:
     version = image.version_of(engine.venv)
     with (
         image.registry() as registry,
-        own_hub.serving(hub_files(engine)) as hub,
-        engine_beside.started(["--bridge=docker0"]) as (extra, _),
+        own_hub.serve_models(hub_files(engine)) as hub,
+        engine_beside.second_engine(["--bridge=docker0"]) as (extra, _),
     ):
         shelf = Shelf({version: image.push(registry, engine.venv, version)}, version)
         value = RealPair(tmp_path, shelf, hub, ("", extra))

@@ -24,7 +24,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         pytest.skip(str(error))
     usual = image.version_of(engine.venv)
     venvs = {**dict(others()), usual: engine.venv}
-    with image.registry() as registry, own_hub.serving(hub_files(engine)) as hub:
+    with image.registry() as registry, own_hub.serve_models(hub_files(engine)) as hub:
         shelf = Shelf({version: image.push(registry, venv, version) for version, venv in venvs.items()}, usual)
         value = Desk(tmp_path_factory.mktemp("desk"), shelf, hub)
         try:

@@ -13,7 +13,7 @@ from sparkwright.remote.ssh import host_keys, ssh_config
 from sparkwright.remote.ssh.ssh_config import SshTarget
 from tests.remote.conftest import Lab
 from tests.remote.ssh.test_ssh_link import refusal
-from tests.waiting import until
+from tests.waiting import wait_until
 
 HEAD = "host spark1\nhostname 192.0.2.7\nuser ann\nport 2222\n"
 
@@ -108,7 +108,7 @@ def test_jump_hosts_in_a_circle_are_named(lab: Lab) -> None:
 def test_who_is_refused_is_hung_up_on(lab: Lab) -> None:
     lab.known_hosts.write_text("")
     assert "is not known yet" in refusal(lab)
-    until(lambda: not lab.sshd.sessions(), "sshd turns others away for each that stays without a login")
+    wait_until(lambda: not lab.sshd.sessions(), "sshd turns others away for each that stays without a login")
 
 
 @pytest.mark.ssh
@@ -117,4 +117,4 @@ def test_a_jump_host_is_left_when_the_host_behind_it_is_refused(lab: Lab) -> Non
     lab.known_hosts.write_text(jump.known_hosts_line())
     lab.write_config(f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump 127.0.0.1:{jump.port}\n")
     assert "is not known yet" in refusal(lab, address="far", port=None)
-    until(lambda: not jump.sessions())
+    wait_until(lambda: not jump.sessions())

@@ -20,7 +20,7 @@ from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
 from tests.remote.conftest import Lab, packed
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ssh
 #: these begin with a host that has no runtime
@@ -293,9 +293,9 @@ def test_a_runner_that_is_never_asked_ends(lab: Lab) -> None:
     ask(lab, {"verb": "runs"})
     link = SshLink(lab.host())
     running = ["pgrep", "-f", str(lab.sshd.home / ".local/share/sparkwright/runtime")]
-    until(lambda: subprocess.run(running, capture_output=True, check=False).stdout)
+    wait_until(lambda: subprocess.run(running, capture_output=True, check=False).stdout)
     link.close()
-    until(lambda: not subprocess.run(running, capture_output=True, check=False).stdout)
+    wait_until(lambda: not subprocess.run(running, capture_output=True, check=False).stdout)
 
 
 def test_a_run_survives_its_connection_and_can_be_followed_again(lab: Lab) -> None:

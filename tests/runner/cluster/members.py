@@ -20,7 +20,7 @@ from sparkwright.protocol.cluster import TOKEN_SECRET, Cluster
 from sparkwright.protocol.events import Event, decode
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from tests.remote.sshd import free_port
-from tests.waiting import until
+from tests.waiting import wait_until
 
 SECRET = "5e" * 32
 #: nobody waits for so long unless something is wrong
@@ -88,7 +88,7 @@ class Member:
 
     def pid(self) -> int:
         """Return the pid of the detached runner."""
-        owner = until(lambda: lock.inspect(self.state)[0], f"{self.name} has its lock")
+        owner = wait_until(lambda: lock.inspect(self.state)[0], f"{self.name} has its lock")
         return int(owner.pid)
 
     def kill(self, how: signal.Signals) -> None:
@@ -100,9 +100,9 @@ class Member:
 
     def recap(self) -> Event:
         """Return the recap, from its journal: also if the laptop is gone."""
-        until(lambda: any(self.state.runs()), f"{self.name} has begun")
+        wait_until(lambda: any(self.state.runs()), f"{self.name} has begun")
         (folder,) = list(self.state.runs())[:1]
-        until(lambda: not journal.is_running(folder), f"{self.name} has ended")
+        wait_until(lambda: not journal.is_running(folder), f"{self.name} has ended")
         recap = journal.read_recap(folder)
         if recap is None:
             assert self._reader is not None

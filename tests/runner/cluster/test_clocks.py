@@ -11,7 +11,7 @@ from sparkwright.host.cluster.wire import read_line
 from sparkwright.protocol.cluster import describe_clock_offset
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier, group
-from tests.waiting import until
+from tests.waiting import wait_until
 
 FAR_S = 10**9
 
@@ -45,7 +45,7 @@ def test_a_clock_that_is_not_the_heads_is_told(tmp_path: Path, ahead_s: float, h
         head = Head(pair, ahead_s)
         member = pair.begin(1, barrier("prepared"))
         with head.welcomes():
-            until(lambda: any(text.startswith("the clock is ") for text in member.notes()), "it tells")
+            wait_until(lambda: any(text.startswith("the clock is ") for text in member.notes()), "it tells")
         note = next(text for text in member.notes() if text.startswith("the clock is "))
         assert f" s {how} that of spark1 (rank 0) (to within " in note
 

@@ -12,7 +12,7 @@ from sparkwright.host.cluster.rendezvous import MAX_BARRIERS
 from sparkwright.host.cluster.wire import CLOSED, ConnectionLost, Session, read_line
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier, group
-from tests.waiting import until
+from tests.waiting import wait_until
 
 FAR_S = 10**9
 
@@ -47,7 +47,7 @@ def pair(tmp_path: Path) -> Iterator[Group]:
 
 def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: Group) -> None:
     head = pair.begin(0, barrier("prepared"))
-    until(lambda: any("waiting for spark2" in text for text in head.notes()), "it waits")
+    wait_until(lambda: any("waiting for spark2" in text for text in head.notes()), "it waits")
     hostile = Hostile(pair, 1)
     hostile.say({"kind": "join"})
     about = {"kind": "arrive", "phase": "forward", "data": {}}
@@ -61,7 +61,7 @@ def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: 
 def test_one_that_says_again_and_again_that_it_waits_is_answered_once(tmp_path: Path) -> None:
     with group(tmp_path, world=3) as three:
         three.begin(0, barrier("prepared"))
-        until(lambda: any("waiting for" in text for text in three.members[0].notes()), "it waits")
+        wait_until(lambda: any("waiting for" in text for text in three.members[0].notes()), "it waits")
         hostile = Hostile(three, 1)
         overdue = {"kind": "overdue", "phase": "forward", "barrier": "", "waited_s": 1.0}
         hostile.say({"kind": "join"}, *[overdue] * 500, {"kind": "bye"})

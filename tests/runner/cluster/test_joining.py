@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.host.runs import lock
 from tests.runner.cluster.members import SECRET, Group, barrier, group, sh
-from tests.waiting import until
+from tests.waiting import wait_until
 
 STEPS = (sh("Touch something", "echo touched >> said"), barrier("prepared"))
 
@@ -36,7 +36,7 @@ def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
 def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
     with group(tmp_path, world=3) as three:
         head = three.begin(0, *STEPS)
-        until(lambda: "waiting for spark2 (rank 1), spark3 (rank 2)" in head.notes(), "the head listens")
+        wait_until(lambda: "waiting for spark2 (rank 1), spark3 (rank 2)" in head.notes(), "the head listens")
         worker = three.begin(1, *STEPS, cluster={"join_s": 5.0})
         for item in (head, worker):
             recap = item.recap()
@@ -67,7 +67,7 @@ def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tm
         value.begin(0, *STEPS)
         two.begin(1, *STEPS)
         for member in (value.members[0], two.members[1]):
-            until(lambda member=member: member.locked, "each has a lock")
+            wait_until(lambda member=member: member.locked, "each has a lock")
         value.begin(1, *STEPS, wait_s=60)
         two.begin(0, *STEPS, wait_s=60)
         for members in (value.members, two.members):
@@ -88,7 +88,7 @@ def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tm
 def test_a_stop_ends_the_waiting_for_members(tmp_path: Path) -> None:
     with group(tmp_path, world=3) as three:
         head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
-        until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it waits")
+        wait_until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it waits")
         worker.stop()
         assert worker.recap()["msg"].startswith("stopped on request, before the first task")
         recap = head.recap()
@@ -99,7 +99,7 @@ def test_a_stop_ends_the_waiting_for_members(tmp_path: Path) -> None:
 def test_a_member_that_dies_before_the_last_has_come_fails_it_for_all(tmp_path: Path) -> None:
     with group(tmp_path, world=3) as three:
         head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
-        until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it has come")
+        wait_until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it has come")
         worker.kill(signal.SIGKILL)
         assert head.recap()["msg"] == "lost spark2 (rank 1): connection closed."
         assert head.said() == ""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.runner.cluster.members import Group, Member, barrier, group, sh, swap
 from tests.runner.cluster.proxy import cable
-from tests.waiting import until
+from tests.waiting import wait_until
 
 #: silent for four seconds is lost: long enough for a machine that is busy with other tests
 BEAT_S = 1.0
@@ -20,7 +20,7 @@ def begun(pair: Group) -> list[Member]:
     wait = sh("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
     members = pair.start(swap(wait, barrier("prepared"), rescue=RESCUE))
     for member in members:
-        until((member.home / "working").exists, f"{member.name} works")
+        wait_until((member.home / "working").exists, f"{member.name} works")
     return members
 
 
@@ -50,7 +50,7 @@ def test_who_is_frozen_is_lost_and_restores_too_when_it_goes_on(tmp_path: Path, 
         for other in others:
             (other.home / "ready").touch()
         for other in others:
-            until(lambda value=other: value.said() == "restored\n", "it is noticed, and restored")
+            wait_until(lambda value=other: value.said() == "restored\n", "it is noticed, and restored")
             assert other.outcome("Meet at prepared")[1] == f"lost spark{rank + 1} (rank {rank}): {SILENCE}."
         frozen.kill(signal.SIGCONT)
         (frozen.home / "ready").touch()
@@ -65,7 +65,7 @@ def test_a_cut_link_is_noticed_on_both_sides(tmp_path: Path) -> None:
         steps = swap(wait, barrier("prepared"), rescue=RESCUE)
         head, worker = pair.begin(0, steps), pair.begin(1, steps, cluster={"port": link.port})
         for item in (head, worker):
-            until((item.home / "working").exists, f"{item.name} works")
+            wait_until((item.home / "working").exists, f"{item.name} works")
         link.cut()
         for item in (head, worker):
             (item.home / "ready").touch()
@@ -81,7 +81,7 @@ def test_a_rescue_barrier_does_not_wait_for_who_is_lost(tmp_path: Path) -> None:
         rescue = (barrier("all stopped", phase="rescue", ignore_errors=True), *RESCUE)
         members = pair.start(swap(wait, barrier("prepared"), rescue=rescue))
         for member in members:
-            until((member.home / "working").exists, f"{member.name} works")
+            wait_until((member.home / "working").exists, f"{member.name} works")
         members[1].kill(signal.SIGKILL)
         (members[0].home / "ready").touch()
         assert members[0].recap()["exit"] == 0

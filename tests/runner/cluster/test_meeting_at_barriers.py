@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.runner.cluster.members import SECRET, barrier, group, sh, swap
-from tests.waiting import until
+from tests.waiting import wait_until
 
 SAY = "echo {} >> said"
 RESCUE = (barrier("all stopped", phase="rescue"), sh("Restore previous server", SAY.format("restored")))
@@ -34,7 +34,7 @@ def test_none_goes_on_before_all_have_come(tmp_path: Path) -> None:
     with group(tmp_path) as pair:
         head = pair.begin(0, barrier("prepared"), sh("Go on", SAY.format("on")))
         worker = pair.begin(1, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier("prepared"))
-        until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "the head says whom it waits for")
+        wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "the head says whom it waits for")
         assert head.said() == ""
         (worker.home / "ready").touch()
         assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
@@ -106,10 +106,10 @@ def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> Non
         go = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         impatient = three.begin(1, go, swap(short, rescue=RESCUE))
         late = three.begin(2, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), swap(slow, rescue=RESCUE))
-        until(lambda: any("Meet" in item.get("name", "") for item in head.story()), "all have come")
-        until(lambda: head.notes()[-1:] == ["waiting for spark2 (rank 1), spark3 (rank 2)"], "the head is there")
+        wait_until(lambda: any("Meet" in item.get("name", "") for item in head.story()), "all have come")
+        wait_until(lambda: head.notes()[-1:] == ["waiting for spark2 (rank 1), spark3 (rank 2)"], "the head is there")
         (impatient.home / "ready").touch()
-        until(lambda: head.outcome("Meet at prepared")[0], "the head learns it")
+        wait_until(lambda: head.outcome("Meet at prepared")[0], "the head learns it")
         (late.home / "ready").touch()
         message = "spark3 (rank 2) never came to barrier 'prepared' within 0.5 s."
         for member in three.members:
@@ -143,7 +143,7 @@ def test_a_stop_of_one_member_is_its_failure_and_says_so(tmp_path: Path) -> None
         head = pair.begin(0, swap(barrier("prepared"), rescue=RESCUE))
         wait = sh("Prepare", "until [ -e stop ]; do sleep 0.05; done")
         worker = pair.begin(1, swap(wait, barrier("prepared"), rescue=RESCUE))
-        until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "all have come")
+        wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "all have come")
         worker.stop()
         (worker.home / "stop").touch()
         assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 1)
@@ -156,9 +156,9 @@ def test_a_stop_ends_the_waiting_at_a_barrier(tmp_path: Path) -> None:
     with group(tmp_path) as pair:
         head = pair.begin(0, barrier("prepared"))
         worker = pair.begin(1, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier("prepared"))
-        until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
+        wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
         head.stop()
-        until(lambda: head.outcome("Meet at prepared")[0], "it waits no more")
+        wait_until(lambda: head.outcome("Meet at prepared")[0], "it waits no more")
         (worker.home / "ready").touch()
         assert "spark1 (rank 0) failed at 'Meet at prepared': stopped on request" in worker.recap()["msg"]
         assert head.recap()["msg"].startswith("stopped on request, while waiting at barrier 'prepared'")
@@ -180,7 +180,9 @@ def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:
         wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         members = pair.start(wait, barrier("prepared"), sh("Go on", SAY.format("on")))
         for member in members:
-            until(lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works")
+            wait_until(
+                lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works"
+            )
             member.laptop_vanishes()
         for member in members:
             (member.home / "ready").touch()
@@ -211,7 +213,9 @@ def test_the_listener_is_gone_once_all_have_come(tmp_path: Path) -> None:
         wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         members = pair.start(wait, barrier("prepared"))
         for member in members:
-            until(lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works")
+            wait_until(
+                lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works"
+            )
         with socket.socket() as stranger:
             assert stranger.connect_ex(("127.0.0.1", pair.port)) != 0
         for member in members:

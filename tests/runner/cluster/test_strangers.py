@@ -14,7 +14,7 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, Member, barrier, group, sh
 from tests.runner.cluster.proxy import cable
-from tests.waiting import until
+from tests.waiting import wait_until
 
 STEPS = (barrier("prepared", share={"digest": "sha256:aaa"}), sh("Go on", "echo on >> said"))
 FAR_S = 10**9
@@ -29,7 +29,7 @@ def pair(tmp_path: Path) -> Iterator[Group]:
 def listening(pair: Group) -> Member:
     """Return the head, which waits for its worker."""
     head = pair.begin(0, *STEPS)
-    until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
+    wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
     return head
 
 
@@ -71,7 +71,7 @@ def test_garbage_is_dropped_with_a_note(pair: Group, garbage: bytes) -> None:
     stranger.sendall(garbage)
     assert b"proof" not in dropped(stranger)
     note = "dropped a connection from 127.0.0.1: it does not speak the protocol of clusters"
-    until(lambda: note in head.notes(), "a note says so")
+    wait_until(lambda: note in head.notes(), "a note says so")
     goes_on(pair, head)
 
 
@@ -83,7 +83,7 @@ def test_ten_megabytes_without_a_newline_are_not_kept(pair: Group) -> None:
         stranger.sendall(b"x" * 10_000_000)
     stranger.close()
     note = "dropped a connection from 127.0.0.1: a line has more than 1024 bytes"
-    until(lambda: note in head.notes(), "a note says so")
+    wait_until(lambda: note in head.notes(), "a note says so")
     assert _peak_kib(head) - before < 4096
     goes_on(pair, head)
 
@@ -98,7 +98,7 @@ def test_a_wrong_token_proves_nothing_and_gets_no_proof(pair: Group) -> None:
         line, _ = wire.answer_greeting(greeted, named, Secret("ab" * 32))
         stranger.sendall(json.dumps({**json.loads(line), "rank": about["rank"]}).encode() + b"\n")
         assert dropped(stranger) == b""
-    until(lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so")
+    wait_until(lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so")
     goes_on(pair, head)
 
 
@@ -138,7 +138,9 @@ def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_pa
         stranger = connected(second)
         stranger.sendall(recording)
         assert b"proof" not in dropped(stranger)
-        until(lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so")
+        wait_until(
+            lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so"
+        )
         assert head.outcome("Meet at prepared") == ("", "")
         goes_on(second, head)
 
@@ -147,7 +149,7 @@ def test_who_says_nothing_is_dropped_after_a_while(pair: Group) -> None:
     head = listening(pair)
     assert json.loads(dropped(connected(pair))).keys() == {"hello", "nonce"}
     note = "dropped a connection from 127.0.0.1: no answer within 5 s"
-    until(lambda: note in head.notes(), "a note says so")
+    wait_until(lambda: note in head.notes(), "a note says so")
     goes_on(pair, head)
 
 

@@ -18,7 +18,7 @@ from docker.errors import APIError, ImageNotFound
 from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
 from tests.sandbox.test_parts import IMAGE
-from tests.waiting import until
+from tests.waiting import wait_until
 
 REPOSITORY, TAG = IMAGE.split(":")
 
@@ -67,7 +67,7 @@ def serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) 
     create(engine, name, model, **fields)
     engine.api.start(name)
     container = engine.containers.get(name)
-    until(lambda: b"Application startup complete." in container.logs())
+    wait_until(lambda: b"Application startup complete." in container.logs())
     return container
 
 
@@ -152,7 +152,7 @@ def test_following_ends_with_the_container(engine: docker.DockerClient, model: P
     seen: list[bytes] = []
     follower = threading.Thread(target=lambda: seen.extend(container.logs(stream=True, follow=True, tail=1)))
     follower.start()
-    until(lambda: seen)
+    wait_until(lambda: seen)
     assert follower.is_alive()
     container.stop()
     follower.join(timeout=5)
@@ -178,7 +178,7 @@ def test_a_throw_away_container_tells_the_version(engine: docker.DockerClient, e
 
 def test_a_container_that_removes_itself_is_gone_after_its_end(engine: docker.DockerClient) -> None:
     engine.containers.run(IMAGE, ["--version"], entrypoint="vllm", auto_remove=True, detach=True)
-    until(lambda: names(engine, all=True) == [])
+    wait_until(lambda: names(engine, all=True) == [])
 
 
 def test_a_program_that_is_not_there_is_refused_at_the_start(engine: docker.DockerClient) -> None:
@@ -227,7 +227,7 @@ def test_a_container_that_was_stopped_stays_so_when_the_engine_comes_back(
     serving(engine, "running", model, **policy)
     (home / "state.json").unlink()
     client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
-    until(lambda: names(client) == ["running"])
+    wait_until(lambda: names(client) == ["running"])
     assert names(client, all=True) == ["running", "stopped"]
 
 
@@ -239,7 +239,7 @@ def test_an_engine_comes_back_where_a_port_was_taken_meanwhile(
     (home / "state.json").unlink()
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        until(lambda: bound(taken, int(bindings["8000/tcp"][0]["HostPort"])))
+        wait_until(lambda: bound(taken, int(bindings["8000/tcp"][0]["HostPort"])))
         taken.listen()
         client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
     assert (names(client), names(client, all=True)) == ([], ["shut-out"])

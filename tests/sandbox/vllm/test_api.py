@@ -20,7 +20,7 @@ from sparkwright.sandbox.vllm.model import parse_drafts
 from tests.remote.sshd import free_port
 from tests.sandbox.vllm.serve_help import HELP
 from tests.sandbox.vllm.test_startup import LLAMA, QWEN3NEXT
-from tests.waiting import until
+from tests.waiting import wait_until
 
 DATA = HELP.parent / "qwen3next-eager"
 #: a real 0.32.0 on a CPU that drafts with a second model, which is the same as the first
@@ -282,11 +282,11 @@ def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], str
     line.request(
         "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
     )
-    until(lambda: server.metric("vllm:num_requests_running") == 1)
+    wait_until(lambda: server.metric("vllm:num_requests_running") == 1)
     assert server.metric("vllm:kv_cache_usage_perc") > 0
     server.fault = fault
     line.close()
-    until(lambda: server.metric("vllm:num_requests_running") == 0)
+    wait_until(lambda: server.metric("vllm:num_requests_running") == 0)
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
 
 
@@ -297,10 +297,10 @@ def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Serve
     others = request_threads()
     line = http.client.HTTPConnection("127.0.0.1", server.port)
     line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
-    until(lambda: bool(request_threads() - others))
+    wait_until(lambda: bool(request_threads() - others))
     assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
     line.close()
-    until(lambda: not request_threads() - others)
+    wait_until(lambda: not request_threads() - others)
     assert server.metric("vllm:prompt_tokens_total") == 0
 
 
