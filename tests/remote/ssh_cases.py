@@ -58,7 +58,7 @@ CASES = [
     refused("a revoked key", known="<me> <ed>\n@revoked * <ed>\n", says="is revoked in known_hosts"),
     Case("another key is revoked", known="<me> <ed>\n@revoked * <other>\n"),
     refused(
-        "a certificate authority, and no certificate", known="@cert-authority * <ed>\n", says="Certificates of hosts"
+        "a certificate authority, and no certificate", known="@cert-authority * <ed>\n", says="Host certificates"
     ),
     Case(
         "a certificate of an authority",
@@ -155,7 +155,7 @@ CASES = [
     ),
     Case("HostKeyAlgorithms", "HostKeyAlgorithms rsa-sha2-512", known="<me> <rsa>\n"),
     refused("HostKeyAlgorithms without the known kind", "HostKeyAlgorithms rsa-sha2-256", says=CHANGED),
-    refused("RequiredRSASize", "RequiredRSASize 4096", known="<me> <rsa>\n", says="RequiredRSASize asks for 4096"),
+    refused("RequiredRSASize", "RequiredRSASize 4096", known="<me> <rsa>\n", says="RequiredRSASize requires 4096"),
     # -- who logs in
     Case("IdentityFile with a space", login='IdentityFile "<dir>/my key"', files={"my key": "<id>"}),
     Case("IdentityFile with tokens", login="IdentityFile <dir>/%h-%r-%p", files={"127.0.0.1-root-<port>": "<id>"}),
