@@ -109,8 +109,8 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.host.models.transfer import Transfer
 from sparkwright.host.runs.context import RunContext
-came, prove = [], Transfer._prove
-Transfer._prove = lambda self, file: (came.append(time.perf_counter()), prove(self, file))[1]
+came, prove = [], Transfer._verify_file
+Transfer._verify_file = lambda self, file: (came.append(time.perf_counter()), prove(self, file))[1]
 home, url, mode, files = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(Path(sys.argv[4]).read_text())
 context = RunContext(machine=Machine(home=home, hub_url=url), state=StateFolder.of(home), run_id="bench", emit=lambda one: None)
 began = time.perf_counter()

@@ -107,7 +107,7 @@ def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(
 ) -> None:
     if os.geteuid() or not shutil.which("iptables"):
         pytest.skip("silencing a way needs root and iptables")
-    for name, value in {"IDLE_S": 1, "PROBE_S": 1, "PROBES": 2}.items():
+    for name, value in {"KEEPALIVE_IDLE_S": 1, "KEEPALIVE_INTERVAL_S": 1, "KEEPALIVE_PROBES": 2}.items():
         monkeypatch.setattr(connection, name, value)
     offers = members.serve()
     cable = Cable(TWINS[0], offers[0]["urls"][0], CUT_AFTER)

@@ -58,7 +58,7 @@ def refusal(lab: Lab, **host: Any) -> str:
 def short_waits() -> Any:
     patch = pytest.MonkeyPatch()
     for module in (ssh, login):
-        for name in ("CONNECT_S", "CHANNEL_S", "SILENCE_S"):
+        for name in ("CONNECT_TIMEOUT_S", "CHANNEL_TIMEOUT_S", "SILENCE_TIMEOUT_S"):
             patch.setattr(module, name, 4.0, raising=hasattr(module, name))
     yield
     patch.undo()
