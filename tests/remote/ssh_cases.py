@@ -57,9 +57,7 @@ CASES = [
     Case("a hashed name", known="<hashed> <ed>\n"),
     refused("a revoked key", known="<me> <ed>\n@revoked * <ed>\n", says="is revoked in known_hosts"),
     Case("another key is revoked", known="<me> <ed>\n@revoked * <other>\n"),
-    refused(
-        "a certificate authority, and no certificate", known="@cert-authority * <ed>\n", says="Host certificates"
-    ),
+    refused("a certificate authority, and no certificate", known="@cert-authority * <ed>\n", says="Host certificates"),
     Case(
         "a certificate of an authority",
         known="@cert-authority * <ca>\n",
