@@ -89,8 +89,8 @@ def test_a_group_that_hangs_is_found_by_one_check(pair: Pair, checks: Checks) ->
     fault = pair.folder / "run/sandbox-fault"
     fault.parent.mkdir()
     fault.write_text("wedge")
-    pair.docker("one", "cp", str(fault.parent), f"{pair.name}:/")
     with asking(pair):
+        pair.docker("one", "cp", str(fault.parent), f"{pair.name}:/")
         found = checks.run("one")
     assert (found.record.seen, found.record.cure) == ("stalled", "restart"), found
     assert found.record.server.health_status == 200 and GONE in found.out
@@ -118,8 +118,8 @@ def files(state: StateFolder) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def asking(pair: Pair) -> Iterator[None]:
-    """Run a client's request for the length of the block."""
-    body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 2}).encode()
+    """Run a client's request, which the engine has begun, for the length of the block."""
+    body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 4000}).encode()
     url = f"http://127.0.0.1:{pair.port}"
 
     def ask() -> None:
