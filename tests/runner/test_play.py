@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit, Refused
+from sparkwright.host.containers import replacement
+from sparkwright.host.containers.replacement import CreatedContainer
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
 from sparkwright.host.runs.context import is_engine_disconnect
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.modules.system.command import Fail
+from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, arg
@@ -43,6 +46,14 @@ class Say(Module["Say.Args"]):
         tries = path.read_text().splitlines().count(str(args.word))
         failed, exit = tries <= args.fails_until, Exit.INCONCLUSIVE if args.unclear else None
         return Result(changed=args.changed, failed=failed, msg=f"try {tries}", data={"word": args.word}, exit=exit)
+
+
+class Create(Say):
+    """Creates the server's replacement, or starts it."""
+
+    def run(self, args: Say.Args, context: Context) -> Result:
+        context.created = None if args.word == "start" else CreatedContainer("1" * 64, ContainerSpec("qwen", "image"))
+        return Result(changed=True)
 
 
 class Proof(Say):
@@ -84,7 +95,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    modules: dict[str, type[Module[Any]]] = {"say": Say, "proof": Proof, "fail": Fail}
+    modules: dict[str, type[Module[Any]]] = {"say": Say, "create": Create, "proof": Proof, "fail": Fail}
     monkeypatch.setattr(registry, "load", modules.__getitem__)
     return Stage(tmp_path)
 
@@ -192,6 +203,21 @@ def test_changed_when_and_failed_when_have_the_last_word(stage: Stage) -> None:
     bad = stage.task("b", register="b", failed_when=("b.word == 'b'",))
     recap = stage.run(quiet, bad)
     assert counts(recap) == {"ok": 1, "failed": 1}
+
+
+@pytest.mark.parametrize(
+    ("before", "exit_code"),
+    [(("create",), Exit.REFUSED), (("create", "start"), Exit.FAILED), (("create", "pull"), Exit.FAILED)],
+)
+def test_a_refusal_after_the_replacement_was_created_has_changed_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, before: tuple[str, ...], exit_code: Exit
+) -> None:
+    """The run removes the container that it created and did not start."""
+    monkeypatch.setattr(replacement, "discard_created", lambda context: None)
+    modules = {"pull": "say"}
+    tasks = [stage.task(name, module=modules.get(name, "create"), args={"changed": True}) for name in before]
+    recap = stage.run(*tasks, stage.task("check", args={"refuse": "the port is in use"}))
+    assert recap["exit"] == exit_code
 
 
 def test_an_ignored_failure_is_counted_as_such(stage: Stage) -> None:

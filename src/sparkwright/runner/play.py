@@ -49,6 +49,7 @@ class PlayRun:
         self.notified: set[str] = set()
         self.counts = dict.fromkeys((*events.COUNTS, *events.RARE_COUNTS), 0)
         self.touched_by = ""
+        self.creates_replacement = False
         self.failed_as = ("", "")
         self.stopped: Result | None = None
         self.unproved: Result | None = None
@@ -282,7 +283,11 @@ class PlayRun:
             self.counts["skipped" if result.skipped else "ok"] += 1
         if result.exit in (Exit.INCONCLUSIVE, Exit.CHANGES) and not result.failed:
             self.unproved = self.unproved or result
-        if result.changed:
+        if self.context.created is not None and not self.creates_replacement:
+            self.creates_replacement = (
+                True  # not a change yet: the run removes the container if it ends before starting it
+            )
+        elif result.changed:
             self.touched_by = self.touched_by or task.name
         if result.changed and not result.failed:
             self.counts["changed"] += 1
