@@ -21,8 +21,8 @@ from pathlib import Path
 TOP = Path(__file__).parent.parent
 sys.path.insert(0, str(TOP))
 
-from tests.e2e.conftest import Said
-from tests.e2e.pair.desk import HOSTS, NAME, PairDesk, a_pair
+from tests.e2e.conftest import CommandResult
+from tests.e2e.pair.desk import HOSTS, NAME, PairProject, pair_project
 
 from benchmarks.restart import LINGERS_S, Client
 
@@ -33,7 +33,7 @@ STARTS = ("Start the worker", "Start the head")
 def main() -> None:
     """Print the floor, and a line for each way to start."""
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
-    with a_pair() as desk:
+    with pair_project() as desk:
         desk.deployed()
         ways = {"restart": lambda: restarted(desk), "deploy of a change": lambda: changed(desk)}
         floors, found = list[tuple[float, float]](), {name: list[tuple[float, float]]() for name in ways}
@@ -53,7 +53,7 @@ def main() -> None:
         )
 
 
-def alone(desk: PairDesk) -> tuple[float, float]:
+def alone(desk: PairProject) -> tuple[float, float]:
     """Seconds from `docker start` of both ranks until a token; and without an answer, less what lies between stop and start."""
     with Client(desk.port) as client:
         for host in HOSTS:
@@ -66,7 +66,7 @@ def alone(desk: PairDesk) -> tuple[float, float]:
     return client.answered_s - again_s, client.outage_s - (again_s - stopped_s)
 
 
-def started(desk: PairDesk, act: Callable[[], Said]) -> tuple[float, float]:
+def started(desk: PairProject, act: Callable[[], CommandResult]) -> tuple[float, float]:
     """The same of a command of the tool: from the first rank's start until a token; and without an answer."""
     with Client(desk.port) as client:
         rows = [json.loads(line) for line in act().out.splitlines()]
@@ -74,18 +74,18 @@ def started(desk: PairDesk, act: Callable[[], Said]) -> tuple[float, float]:
     return client.answered_s - begun_s, client.outage_s
 
 
-def restarted(desk: PairDesk) -> Said:
+def restarted(desk: PairProject) -> CommandResult:
     """`invoke restart`."""
     return proved(desk.run("restart", "--host", "sandbox-pair", "--json"))
 
 
-def changed(desk: PairDesk) -> Said:
+def changed(desk: PairProject) -> CommandResult:
     """`invoke deploy` of another flag."""
     desk.change()
     return proved(desk.deploy())
 
 
-def proved(answer: Said) -> Said:
+def proved(answer: CommandResult) -> CommandResult:
     """An answer that was proved; another one ends the benchmark."""
     if not answer.proved:
         sys.exit(answer.out[-1500:] + answer.err[-1500:])

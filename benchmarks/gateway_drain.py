@@ -32,8 +32,8 @@ sys.path.insert(0, str(TOP))
 
 import psutil
 from tests.e2e.alone import MODEL as ALONE
-from tests.e2e.alone import one_host
-from tests.e2e.two_hosts import HOSTS, MODEL, Two, two_hosts
+from tests.e2e.alone import single_server
+from tests.e2e.two_hosts import HOSTS, MODEL, TwoHostProject, two_host_project
 from tests.gateway.loopback import Server, gateway, model, running
 from tests.gateway.steady import DIALECTS, Asked, Steady
 
@@ -50,13 +50,13 @@ STREAMS, SERVERS = 64, 8
 WELL = (0, 4)
 
 
-def restart(two: Two) -> None:
+def restart(two: TwoHostProject) -> None:
     """A rolling restart of both."""
     said = two.run("restart", "--host", "box", "--json", timeout_s=600)
     assert said.code in WELL, said.out[-3000:]
 
 
-def canary(two: Two) -> None:
+def canary(two: TwoHostProject) -> None:
     """A canary that is found too slow, and rolled back."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     text = recipe.read_text()
@@ -70,7 +70,7 @@ def canary(two: Two) -> None:
     assert said.code == 1, said.out[-3000:]
 
 
-def deploy(two: Two) -> None:
+def deploy(two: TwoHostProject) -> None:
     """Another number of sequences: both servers are replaced, one after the other."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     recipe.write_text(re.sub(r"max-num-seqs: \d+", "max-num-seqs: 6", recipe.read_text()))
@@ -78,14 +78,14 @@ def deploy(two: Two) -> None:
     assert said.code in WELL, said.out[-3000:]
 
 
-def reload(two: Two) -> None:
+def reload(two: TwoHostProject) -> None:
     """Other limits, which HAProxy reads anew."""
     limits = two.groups["box"]["gateway"]["limits"]
     limits["queue_s"] = limits.get("queue_s", 60) + 1
     _gateway_deploy(two)
 
 
-def keys(two: Two) -> None:
+def keys(two: TwoHostProject) -> None:
     """Half of the clients' keys go, others have other limits, and come back."""
     gateway = two.groups["box"]["gateway"]
     before = gateway["clients"]
@@ -95,13 +95,13 @@ def keys(two: Two) -> None:
         _gateway_deploy(two)
 
 
-def _gateway_deploy(two: Two) -> None:
+def _gateway_deploy(two: TwoHostProject) -> None:
     two.write()
     said = two.run("gateway.deploy", "--host", "box", "--json")
     assert said.code == 0, said.out[-3000:]
 
 
-def with_keys(two: Two) -> str:
+def with_keys(two: TwoHostProject) -> str:
     """Give the gateway a hundred clients with limits. Return the key of one."""
     for n in range(KEYS):
         os.environ[f"CLIENT_{n}"] = f"key-of-client-{n:04}"
@@ -114,7 +114,7 @@ def with_keys(two: Two) -> str:
     return os.environ["CLIENT_0"]
 
 
-def killed(two: Two) -> None:
+def killed(two: TwoHostProject) -> None:
     """The gateway is killed with -9; its restart policy brings it back."""
     config = two.home(HOSTS[0]) / "gateway/files"
     for process in psutil.process_iter(["name"]):
@@ -122,7 +122,7 @@ def killed(two: Two) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-SCENARIOS: dict[str, Callable[[Two], None]] = {
+SCENARIOS: dict[str, Callable[[TwoHostProject], None]] = {
     "deploy": deploy,
     "restart": restart,
     "canary": canary,
@@ -132,7 +132,7 @@ SCENARIOS: dict[str, Callable[[Two], None]] = {
 }
 
 
-def scenario(two: Two, name: str, key: str, requests: int) -> bool:
+def scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
     """Print its rows. Return True if its aim is met."""
     two.wait(**dict.fromkeys(HOSTS, "up"))
     steady = Steady(two.gateway, MODEL, key, tokens=8, clients=CLIENTS, dialects=tuple(DIALECTS))
@@ -148,7 +148,7 @@ def scenario(two: Two, name: str, key: str, requests: int) -> bool:
 
 def beside(requests: int) -> bool:
     """The only server of a model is replaced. Return True if no request failed."""
-    with one_host() as host:
+    with single_server() as host:
         steady = Steady(host.port, ALONE, tokens=6, clients=CLIENTS, dialects=tuple(DIALECTS))
         with steady.running():
             steady.answered(min(BEFORE, requests))
@@ -244,7 +244,7 @@ def main() -> int:
     print("scenario  dialect      requests failed   cut   hung")
     met = []
     if chosen := [name for name in SCENARIOS if name in names]:
-        with two_hosts() as two:
+        with two_host_project() as two:
             key = with_keys(two)
             met += [scenario(two, name, key, options.requests) for name in chosen]
     met += [beside(options.requests)] if "beside" in names else []

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from sparkwright import Fleet
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Desk]:
+def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX", raising=False)
     monkeypatch.chdir(tmp_path)
-    with fresh_desk() as value:
+    with sandbox_project() as value:
         (value.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
         yield value
 
 
 @pytest.fixture
-def fleet(desk: Desk) -> Fleet:
+def fleet(desk: SandboxProject) -> Fleet:
     return Fleet.open(desk.root)

@@ -12,13 +12,13 @@ import pytest
 
 from sparkwright import Fleet
 from sparkwright.api import Exit, Inconclusive, Refused, Unreachable
-from tests.e2e.conftest import TOP, Desk, fresh_desk
+from tests.e2e.conftest import TOP, SandboxProject, sandbox_project
 
 
 def test_two_fleets_live_in_one_process_and_print_nothing(
-    desk: Desk, fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    desk: SandboxProject, fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with fresh_desk() as second:
+    with sandbox_project() as second:
         other = Fleet.open(str(second.root / "recipes"))
         desk.deployed()
         assert (fleet.root, other.root) == (desk.root, second.root)
@@ -49,7 +49,7 @@ def test_a_deploy_streams_its_events_and_ends_in_a_typed_result(fleet: Fleet) ->
         assert history.acts[0]["what"] == "verified"
 
 
-def test_what_is_asked_of_a_server_is_typed(desk: Desk, fleet: Fleet) -> None:
+def test_what_is_asked_of_a_server_is_typed(desk: SandboxProject, fleet: Fleet) -> None:
     desk.deployed()
     (health,) = fleet.health("sandbox").result().hosts.values()
     (diagnosis,) = fleet.diagnose("sandbox")
@@ -70,7 +70,7 @@ def test_a_host_that_is_away_is_a_row_and_a_typed_error(fleet: Fleet) -> None:
         result.check()
 
 
-def test_mistakes_are_refused_with_their_place(desk: Desk, fleet: Fleet, tmp_path: Path) -> None:
+def test_mistakes_are_refused_with_their_place(desk: SandboxProject, fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="nobody"):
         fleet.status("nobody")
     with pytest.raises(Refused, match="nobody"):
@@ -84,7 +84,7 @@ def test_mistakes_are_refused_with_their_place(desk: Desk, fleet: Fleet, tmp_pat
         fleet.plan("sandbox").result().check()
 
 
-def test_a_run_that_is_left_goes_on_at_the_host(desk: Desk, fleet: Fleet) -> None:
+def test_a_run_that_is_left_goes_on_at_the_host(desk: SandboxProject, fleet: Fleet) -> None:
     desk.deployed()
     run = fleet.restart("sandbox")
     for event in run:
@@ -95,7 +95,7 @@ def test_a_run_that_is_left_goes_on_at_the_host(desk: Desk, fleet: Fleet) -> Non
     assert fleet.attach("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
 
 
-def test_a_run_that_is_stopped_ends_at_a_safe_point(desk: Desk, fleet: Fleet) -> None:
+def test_a_run_that_is_stopped_ends_at_a_safe_point(desk: SandboxProject, fleet: Fleet) -> None:
     desk.deployed()
     hold = f"until find {desk.sandbox} -name stop | grep -q .; do sleep 0.05; done"  # until the host was asked
     desk.before("Stop the server", f"{{name: Hold, command: {{argv: [sh, -c, '{hold}']}}}}")
@@ -113,7 +113,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (TOP / "docs/api.md").read_text(),
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_the_documentation_runs(
-    desk: Desk, tmp_path: Path, example: str, capsys: pytest.CaptureFixture[str]
+    desk: SandboxProject, tmp_path: Path, example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     desk.deployed()
     (desk.root / "hosts/away.yml").unlink()
@@ -131,7 +131,7 @@ for event in Fleet.open(sys.argv[1]).restart("sandbox"):
 """
 
 
-def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(desk: Desk, fleet: Fleet) -> None:
+def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(desk: SandboxProject, fleet: Fleet) -> None:
     desk.deployed()
     env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
     words = [sys.executable, "-c", INTERRUPTED, str(desk.root)]

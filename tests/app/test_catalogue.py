@@ -10,7 +10,7 @@ from sparkwright.app.setup.proposal import HostMemory
 from sparkwright.engines.budget import StartFacts
 from sparkwright.project import catalogue, recipe, shipped_files
 from sparkwright.units import GIB
-from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
+from tests.e2e.conftest import SandboxProject, desk  # noqa: F401 - a fixture
 
 TOP = shipped_files.shipped_folder()
 
@@ -93,7 +93,7 @@ def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
     assert message["proved_on"] == [] and message["simulated_on"] == ["sandbox"]
 
 
-def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> None:  # noqa: F811
+def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
     listed = desk.run("recipe.list", "--host", "sandbox", "--json")
     found = {recipe["recipe"]: recipe for recipe in json.loads(listed.out)["recipes"]}
@@ -115,14 +115,14 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: Desk) -> 
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err
 
 
-def test_the_figures_of_a_shipped_recipe_are_not_told_of_another_model_under_its_name(desk: Desk) -> None:  # noqa: F811
+def test_the_figures_of_a_shipped_recipe_are_not_told_of_another_model_under_its_name(desk: SandboxProject) -> None:  # noqa: F811
     desk.edit("recipes/qwen3.5-35b.yml", "id: Qwen/Qwen3.5-35B-A3B-FP8", "id: acme/Tiny-30B")
     rows = {recipe["recipe"]: recipe for recipe in json.loads(desk.run("recipe.list", "--json").out)["recipes"]}
     assert rows["qwen3.5-35b"]["evidence"] == "unknown" and rows["qwen3.5-35b"]["weights_gb"] is None
     assert rows["qwen3.5-35b-200k"]["evidence"] == "reported"
 
 
-def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: Desk) -> None:  # noqa: F811
+def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: SandboxProject) -> None:  # noqa: F811
     shipped = len(recipe.names(TOP))
     (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
     (desk.root / "recipes/wrong.yml").write_text("image: x\nmodle: y\n")

@@ -16,7 +16,7 @@ from sparkwright.health.record import Record
 from sparkwright.health.store import load_latest
 from sparkwright.host.state import StateFolder
 from tests.cluster.pair import Pair
-from tests.e2e.conftest import Said
+from tests.e2e.conftest import CommandResult
 from tests.modules.system.test_health_timer import CRONTAB
 
 
@@ -45,7 +45,7 @@ class Checks:
             host["env"] |= {"PATH": f"{program.parent}:{os.environ['PATH']}", "TABLE": str(self._table(name))}
             file.write_text(yaml.safe_dump(host))
 
-    def install(self, *words: str, host: str = "pair") -> Said:
+    def install(self, *words: str, host: str = "pair") -> CommandResult:
         """Run health.install, with healing unless other options are given."""
         return self.pair.run("health.install", "--host", host, *(words or ("--heal", "restart")))
 

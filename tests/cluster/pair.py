@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from tests import commands
-from tests.e2e.conftest import HASTE, Said
+from tests.e2e.conftest import SHORTENED_TASKS, CommandResult
 from tests.real_llama.container_desk import VLLM_REPO, Names, mounts, spare_the_page_cache
 from tests.remote.sshd import free_port
 
@@ -46,7 +46,9 @@ class Pair:
         for name in ("hosts", "recipes"):
             (self.root / name).mkdir()
         for book in (self.root / "playbooks").rglob("*.yml"):
-            book.write_text(re.sub(r"( smoke_test:\n)( +)", rf"\1\2{HASTE['smoke_test']}\n\2", book.read_text()))
+            book.write_text(
+                re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", book.read_text())
+            )
         spare_the_page_cache(self.root / "playbooks")
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
@@ -120,17 +122,17 @@ class Pair:
             path.write_text(here.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
         assert found, task
 
-    def run(self, *words: str) -> Said:
+    def run(self, *words: str) -> CommandResult:
         done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def deployed(self) -> Said:
+    def deployed(self) -> CommandResult:
         """Deploy, and check that it succeeded."""
         answer = self.deploy()
         assert answer.proved, "\n".join(map(str, failures(answer))) + answer.out[-3000:] + answer.err
         return answer
 
-    def deploy(self, *words: str) -> Said:
+    def deploy(self, *words: str) -> CommandResult:
         return self.run("deploy", "--host", "pair", "--json", *words)
 
     def docker(self, host: str, *words: str, check: bool = True) -> str:
@@ -170,7 +172,7 @@ class Pair:
                 self.docker(host, "rm", "-fv", name, check=False)
 
 
-def failures(answer: Said) -> Iterator[tuple[str, str, str]]:
+def failures(answer: CommandResult) -> Iterator[tuple[str, str, str]]:
     """Yield host, task and message of each failed task."""
     for event in answer.events():
         if event["event"] == "task_finished" and event["status"] == "failed":

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 from tests.cluster.pair import Pair
-from tests.e2e.conftest import Said
+from tests.e2e.conftest import CommandResult
 
 
-def verdicts(answer: Said) -> dict[str, dict[str, str]]:
+def verdicts(answer: CommandResult) -> dict[str, dict[str, str]]:
     """Return the verdicts of `verify` for each member, by check."""
     found: dict[str, dict[str, str]] = {}
     for event in answer.events():
@@ -16,7 +16,7 @@ def verdicts(answer: Said) -> dict[str, dict[str, str]]:
     return found
 
 
-def rows(answer: Said) -> dict[str, dict[str, Any]]:
+def rows(answer: CommandResult) -> dict[str, dict[str, Any]]:
     """Return JSON lines by host."""
     return {row["host"]: row for row in map(json.loads, answer.out.splitlines())}
 

@@ -16,7 +16,7 @@ import yaml
 
 from tests.cluster.pair import Pair, failures
 from tests.cluster.test_model import message, statuses
-from tests.e2e.conftest import Said
+from tests.e2e.conftest import CommandResult
 from tests.real_llama.container_desk import Images
 from tests.registry.server import Proxy, Registry
 
@@ -67,7 +67,7 @@ def image_of(pair: Pair, host: str) -> str:
     return str(pair.container(host)["Image"])
 
 
-def notes(answer: Said, host: str) -> str:
+def notes(answer: CommandResult, host: str) -> str:
     return "\n".join(event["text"] for event in answer.events() if event["event"] == "note" and event["host"] == host)
 
 

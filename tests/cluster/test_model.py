@@ -6,20 +6,20 @@ import urllib.request
 import pytest
 
 from tests.cluster.pair import Pair, failures
-from tests.e2e.conftest import Said
+from tests.e2e.conftest import CommandResult
 
 DOWNLOAD = "Download model and verify every file"
 SERVE = "Serve it to members that lack it"
 COPY = "Copy model from a member and verify every file"
 
 
-def statuses(answer: Said, task: str) -> dict[str, str]:
+def statuses(answer: CommandResult, task: str) -> dict[str, str]:
     """Return a task's status on each host."""
     found = [event for event in answer.events() if event["event"] == "task_finished" and event["name"] == task]
     return {item["host"]: item["status"] for item in found}
 
 
-def message(answer: Said, task: str, host: str) -> str:
+def message(answer: CommandResult, task: str, host: str) -> str:
     return next(
         event["msg"]
         for event in answer.events()

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
 from tests.remote.sshd import free_port
 
 RECIPE = MODEL = CONTAINER = "qwen3-1.7b"
 INTERIM = f"{CONTAINER}-interim"
 
 
-class Alone:
+class SingleServer:
     """seqs: of the recipe, another number for each change."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SandboxProject) -> None:
         self.desk, self.port, self.seqs = desk, free_port(), 4
         host = desk.root / "hosts/sandbox.yml"
         host.write_text(re.sub(r"(?m)^recipe: .*", f"recipe: {RECIPE}", host.read_text()))
@@ -28,10 +28,10 @@ class Alone:
         self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
         self.group()
 
-    def group(self, **given: Any) -> None:
+    def group(self, **variables: Any) -> None:
         """groups.yml; given: variables of the group."""
-        about = {"host": "sandbox", "port": self.port, "tls": "none", "limits": {"check_s": 1}}
-        box = {"hosts": ["sandbox"], "gateway": about, "vars": {"drain_s": 20, **given}}
+        gateway = {"host": "sandbox", "port": self.port, "tls": "none", "limits": {"check_s": 1}}
+        box = {"hosts": ["sandbox"], "gateway": gateway, "vars": {"drain_s": 20, **variables}}
         (self.desk.root / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": box}))
 
     def changed(self) -> None:
@@ -39,22 +39,22 @@ class Alone:
         self.seqs += 1
         self.recipe.write_text(re.sub(r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}", self.text))
 
-    def deploy(self, *words: str) -> Said:
+    def deploy(self, *words: str) -> CommandResult:
         return self.desk.run("deploy", "--host", "sandbox", "--json", *words, timeout_s=300)
 
     def containers(self) -> dict[str, str]:
         """Each container's state, but for the gateway's."""
         rows = self.desk.docker().api.containers(all=True)
-        found = {row["Names"][0].lstrip("/"): str(row["State"]) for row in rows}
-        return {name: state for name, state in found.items() if name.startswith(CONTAINER)}
+        states = {row["Names"][0].lstrip("/"): str(row["State"]) for row in rows}
+        return {name: state for name, state in states.items() if name.startswith(CONTAINER)}
 
     def id(self) -> str:
         return str(self.desk.docker().api.inspect_container(CONTAINER)["Id"])
 
     def servers(self) -> dict[str, str]:
         """As the gateway has them."""
-        found = json.loads(self.desk.run("gateway.status", "--host", "box", "--json").out)
-        return {server["host"]: server["state"] for server in found["models"][0]["servers"]}
+        status = json.loads(self.desk.run("gateway.status", "--host", "box", "--json").out)
+        return {server["host"]: server["state"] for server in status["models"][0]["servers"]}
 
     @property
     def state(self) -> Path:
@@ -62,11 +62,11 @@ class Alone:
 
 
 @contextlib.contextmanager
-def one_host() -> Iterator[Alone]:
+def single_server() -> Iterator[SingleServer]:
     """Deployed, with its gateway."""
-    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), fresh_desk() as desk:
-        found = Alone(desk)
-        assert (result := found.deploy()).code in (0, 4), result.out[-3000:] + result.err
+    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), sandbox_project() as desk:
+        server = SingleServer(desk)
+        assert (result := server.deploy()).code in (0, 4), result.out[-3000:] + result.err
         result = desk.run("gateway.deploy", "--host", "box", "--json")
         assert result.code == 0, result.out[-3000:] + result.err
-        yield found
+        yield server

@@ -19,14 +19,14 @@ import pytest
 
 from sparkwright.sandbox import control
 from tests import commands
-from tests.e2e.kept import Kept, a_free_one
+from tests.e2e.kept import SandboxSnapshot, free_snapshot
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
 
 
 @dataclass
-class Said:
+class CommandResult:
     """What a command left: its exit code and both outputs."""
 
     code: int
@@ -54,7 +54,7 @@ class Said:
 
 
 #: fewer tokens and shorter waits than a real server deserves
-HASTE = {
+SHORTENED_TASKS = {
     "smoke_test": "tokens: 24",
     "verify_health": "timeout_s: 3",
     "ollama_unload": "timeout_s: 2",
@@ -63,30 +63,32 @@ HASTE = {
 }
 
 
-class Desk:
+class SandboxProject:
     """A user's folder and commands. The pretend Spark behind it takes no time where time proves nothing."""
 
-    def __init__(self, folder: Path, kept: Kept | None = None, haste: Mapping[str, str] = HASTE) -> None:
+    def __init__(
+        self, folder: Path, snapshot: SandboxSnapshot | None = None, shortened: Mapping[str, str] = SHORTENED_TASKS
+    ) -> None:
         self.root = folder
         self.sandbox = folder / ".sandbox"
-        self._kept = kept
-        self.port = free_port() if kept is None else kept.port
+        self._kept = snapshot
+        self.port = free_port() if snapshot is None else snapshot.port
         for name in ("hosts", "recipes", "playbooks", "templates"):
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
         for recipe in (folder / "recipes").rglob("*.yml"):  # proved by tests/e2e/test_memory.py
             recipe.write_text(re.sub(r"(?m)^  load: .*\n", "", recipe.read_text()))
-        for book in (folder / "playbooks").rglob("*.yml"):
-            for module, shorter in haste.items():
-                book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
+        for playbook in (folder / "playbooks").rglob("*.yml"):
+            for module, parameter in shortened.items():
+                playbook.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{parameter}\n\2", playbook.read_text()))
 
     def before(self, task: str, inserted: str) -> None:
         """Put a task before the one of this name, in whichever playbook or part of one it stands."""
-        found = [path for path in (self.root / "playbooks").rglob("*.yml") if f"- name: {task}\n" in path.read_text()]
-        for path in found:
-            here = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
-            path.write_text(here.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
-        assert found, task
+        paths = [path for path in (self.root / "playbooks").rglob("*.yml") if f"- name: {task}\n" in path.read_text()]
+        for path in paths:
+            name_line = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
+            path.write_text(name_line.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
+        assert paths, task
 
     def edit(self, file: str, pattern: str, replacement: str) -> None:
         path = self.root / file
@@ -105,11 +107,11 @@ class Desk:
             text=True,
         )
 
-    def run(self, *words: str, timeout_s: float = 120) -> Said:
-        done = commands.run(*words, cwd=self.root, env=self.environment(), timeout_s=timeout_s)
-        return Said(done.returncode, done.stdout, done.stderr)
+    def run(self, *words: str, timeout_s: float = 120) -> CommandResult:
+        completed = commands.run(*words, cwd=self.root, env=self.environment(), timeout_s=timeout_s)
+        return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
-    def run_apart(self, *words: str, timeout_s: float = 120) -> Said:
+    def run_apart(self, *words: str, timeout_s: float = 120) -> CommandResult:
         """The same as a process of its own, as its user starts it: with its words and its environment in /proc."""
         with self.start(*words) as command:
             try:
@@ -117,14 +119,14 @@ class Desk:
             except BaseException:
                 command.kill()
                 raise
-        return Said(command.returncode, out, err)
+        return CommandResult(command.returncode, out, err)
 
     def environment(self) -> dict[str, str]:
         env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
         env.pop("SPARKWRIGHT_SANDBOX", None)
         return env
 
-    def deploy(self, *words: str) -> Said:
+    def deploy(self, *words: str) -> CommandResult:
         return self.run("deploy", "--host", "sandbox", "--json", *words)
 
     def deployed(self) -> None:
@@ -177,25 +179,27 @@ class Desk:
 
 
 #: a playbook that asks for a token
-TOKEN = "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
+TOKEN_PLAYBOOK = (
+    "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
+)
 
 
 @contextmanager
-def fresh_desk() -> Iterator[Desk]:
+def sandbox_project() -> Iterator[SandboxProject]:
     """A desk for as long as the block; its sandbox takes no time."""
-    with a_free_one().lent() as kept:
-        value = Desk(kept.folder, kept)
-        (kept.folder / "playbooks/token.yml").write_text(TOKEN)
-        kept.given()
+    with free_snapshot().lent() as snapshot:
+        value = SandboxProject(snapshot.folder, snapshot)
+        (snapshot.folder / "playbooks/token.yml").write_text(TOKEN_PLAYBOOK)
+        snapshot.given()
         try:
             yield value
         finally:
             control.down(value.sandbox)
-            shutil.rmtree(kept.folder, ignore_errors=True)
+            shutil.rmtree(snapshot.folder, ignore_errors=True)
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as value:
+    with sandbox_project() as value:
         yield value

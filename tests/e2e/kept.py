@@ -29,7 +29,7 @@ MODELS = ".sandbox/home/models"
 PROJECT = ("hosts", "recipes", "playbooks", "templates")
 
 
-class Kept:
+class SandboxSnapshot:
     """folder: where it is used, by one desk at a time; the copy stands beside it."""
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Kept:
     @property
     def free(self) -> bool:
         """Whether no desk has it, and nobody else listens on its port."""
-        return not self._lent and _free(self.port)
+        return not self._lent and _is_port_free(self.port)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Kept]:
+    def lent(self) -> Iterator[SandboxSnapshot]:
         """For a desk, in an empty folder."""
         self._lent = True
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -60,59 +60,59 @@ class Kept:
 
     def given(self) -> None:
         """Remember the project that stands in the folder: the one that the copy is of."""
-        self._given = _project(self.folder)
+        self._given = _read_project(self.folder)
 
     def as_given(self) -> bool:
         """Whether it is still as it was given, and on no Spark yet."""
-        return not (self.folder / ".sandbox").exists() and _project(self.folder) == self._given
+        return not (self.folder / ".sandbox").exists() and _read_project(self.folder) == self._given
 
     @property
     def missing(self) -> bool:
         """Whether there is no copy yet, or a test has changed the model's files since, which are the same in both places."""
-        return not self._copy.exists() or _digests(self._copy) != self._models
+        return not self._copy.exists() or _model_digests(self._copy) != self._models
 
     def keep(self) -> None:
         """Copy what stands in the folder, and go on with it."""
         sandbox = self.folder / ".sandbox"
-        _killed(sandbox)
+        _kill_daemon(sandbox)
         shutil.rmtree(self._copy, ignore_errors=True)
-        _copied(self.folder, self._copy)
-        self._models = _digests(self._copy)
+        _copy(self.folder, self._copy)
+        self._models = _model_digests(self._copy)
         renew_ctimes(sandbox)
-        _up(sandbox)
+        _start_daemon(sandbox)
 
     def lay(self) -> None:
         """Put the copy into the folder, and go on with it."""
-        _copied(self._copy, self.folder)
+        _copy(self._copy, self.folder)
         renew_ctimes(self.folder / ".sandbox")
-        _up(self.folder / ".sandbox")
+        _start_daemon(self.folder / ".sandbox")
 
 
-_OF_THIS_WORKER: list[Kept] = []
+_snapshots: list[SandboxSnapshot] = []
 
 
-def a_free_one() -> Kept:
+def free_snapshot() -> SandboxSnapshot:
     """One that nobody has, of this process; a module's own desk has another than those of its tests."""
-    found = next((item for item in _OF_THIS_WORKER if item.free), None)
-    if found is None:
-        found = Kept()
-        _OF_THIS_WORKER.append(found)
-    return found
+    snapshot = next((item for item in _snapshots if item.free), None)
+    if snapshot is None:
+        snapshot = SandboxSnapshot()
+        _snapshots.append(snapshot)
+    return snapshot
 
 
-def _project(folder: Path) -> dict[str, bytes]:
+def _read_project(folder: Path) -> dict[str, bytes]:
     paths = [path for name in PROJECT for path in (folder / name).rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def _copied(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     """A copy, but of the model's files, which are known again by their inodes: they are linked."""
 
-    def one(from_path: str, to_path: str) -> None:
+    def copy_file(from_path: str, to_path: str) -> None:
         (os.link if f"/{MODELS}/" in from_path else shutil.copy2)(from_path, to_path)
 
     ignored = shutil.ignore_patterns("*.sock")
-    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=ignored, copy_function=one)
+    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=ignored, copy_function=copy_file)
 
 
 def renew_ctimes(sandbox: Path) -> None:
@@ -121,24 +121,24 @@ def renew_ctimes(sandbox: Path) -> None:
         data = json.loads(manifest.read_text())
         folder = Path(data["folder"])
         for path, row in data["files"].items():
-            found = (folder / path).stat() if (folder / path).exists() else None
-            if found is not None and row[:3] == [found.st_size, found.st_mtime_ns, found.st_ino]:
-                row[3] = found.st_ctime_ns
+            status = (folder / path).stat() if (folder / path).exists() else None
+            if status is not None and row[:3] == [status.st_size, status.st_mtime_ns, status.st_ino]:
+                row[3] = status.st_ctime_ns
         manifest.write_text(json.dumps(data))
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def _model_digests(folder: Path) -> dict[str, str]:
     paths = [path for path in (folder / MODELS).rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def _up(sandbox: Path) -> None:
+def _start_daemon(sandbox: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         control.up(sandbox)
 
 
-def _killed(sandbox: Path) -> None:
+def _kill_daemon(sandbox: Path) -> None:
     """End the daemon as a power cut would, and wait until it is gone."""
     pid = json.loads((sandbox / "state.json").read_text())["pid"]
     descriptor = os.pidfd_open(pid)
@@ -149,7 +149,7 @@ def _killed(sandbox: Path) -> None:
     os.close(descriptor)
 
 
-def _free(port: int) -> bool:
+def _is_port_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):

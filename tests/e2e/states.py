@@ -24,57 +24,57 @@ import yaml
 from sparkwright.sandbox import control
 from sparkwright.sandbox.faults import START_FAULTS
 from tests.cells import join_whitespace, matches_cell
-from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
 
 TABLE = Path(__file__).with_name("states.yml")
 #: a cell that nobody has filled in yet
-OPEN = "?"
+UNSPECIFIED = "?"
 #: commands that only read; `checked` is status again, after the check that health makes
-READING = ("status", "health", "checked", "verify", "diagnose", "plan")
-CHANGING = ("deploy", "restart")
+READ_COLUMNS = ("status", "health", "checked", "verify", "diagnose", "plan")
+CHANGE_COLUMNS = ("deploy", "restart")
 #: `fixed` is deploy once the fault is gone; what follows is of the server that serves again
-AFTERWARDS = ("fixed-health", "fixed-status")
-COLUMNS = (*READING, *CHANGING, "fixed", *AFTERWARDS)
+FIXED_COLUMNS = ("fixed-health", "fixed-status")
+COLUMNS = (*READ_COLUMNS, *CHANGE_COLUMNS, "fixed", *FIXED_COLUMNS)
 #: columns whose exit code 0 promises that a client is served
-PROMISES = ("health", "checked", "verify", *CHANGING, "fixed", *AFTERWARDS)
+PROMISING_COLUMNS = ("health", "checked", "verify", *CHANGE_COLUMNS, "fixed", *FIXED_COLUMNS)
 #: and these have measured how fast
-MEASURES = ("verify", "restart")
-CHECK = ("health", "--token-s", "2")
-WORDS = {
+MEASURING_COLUMNS = ("verify", "restart")
+CHECK_COMMAND = ("health", "--token-s", "2")
+COMMANDS = {
     "checked": ("status",),
-    "health": CHECK,
+    "health": CHECK_COMMAND,
     "fixed": ("deploy",),
-    "fixed-health": CHECK,
+    "fixed-health": CHECK_COMMAND,
     "fixed-status": ("status",),
 }
 #: what a client gets
 TOKENS, SLOW, NOTHING = "tokens", "slow", "nothing"
 #: seconds between two tokens: the sandbox gives one in 0.021, when it is slow in 0.175
-BETWEEN_S = 0.06
-ASKED_TOKENS = 8
-PATIENCE_S = 2.0
+MAX_TOKEN_INTERVAL_S = 0.06
+REQUESTED_TOKENS = 8
+CLIENT_TIMEOUT_S = 2.0
 #: a server that starts is given so long before it is asked
 SETTLE_S = 3.0
 #: what a command says when this machine, and not the server, is what can't be judged
-BUSY = ("client is too slow", "running or waiting")
+BUSY_MESSAGES = ("client is too slow", "running or waiting")
 TRIES = 4
 
 #: what a person does to the container, beside the faults of the sandbox
-BY_HAND: dict[str, Callable[[Any], None]] = {
+MANUAL_ACTIONS: dict[str, Callable[[Any], None]] = {
     "stopped-by-hand": lambda api: api.stop("qwen35", timeout=1),
     "removed-by-hand": lambda api: api.remove_container("qwen35", force=True),
     "restarted-by-hand": lambda api: api.restart("qwen35", timeout=1),
 }
 #: faults that take the host's memory while one looks on: test_host_saved.py has them, each command would meet another host
-OF_MEMORY = ("overshoot", "unkillable", "other-program", "leak")
-STATES = ("healthy", *BY_HAND, *(fault for fault in control.FAULTS if fault not in OF_MEMORY))
+MEMORY_FAULTS = ("overshoot", "unkillable", "other-program", "leak")
+STATES = ("healthy", *MANUAL_ACTIONS, *(fault for fault in control.FAULTS if fault not in MEMORY_FAULTS))
 
 
 @dataclass
-class Seen:
+class Observation:
     """A cell: how the command ended, what it printed, what a client got right after it ("" not asked)."""
 
-    said: Said
+    said: CommandResult
     client: str = ""
 
     @property
@@ -82,87 +82,87 @@ class Seen:
         return self.said.out + self.said.err
 
 
-class Spark:
+class FaultySpark:
     """A deployed and checked sandbox that is broken and fixed again, state by state."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SandboxProject) -> None:
         self.desk = desk
         self._run = desk.run
-        self._seen("health")
+        self._observe_column("health")
 
     @property
     def docker(self) -> Any:
         """A new connection: the sandbox drops those that nobody uses for a while."""
         return self.desk.docker().api
 
-    def observe(self, state: str, columns: Collection[str] = COLUMNS) -> dict[str, Seen]:
+    def observe(self, state: str, columns: Collection[str] = COLUMNS) -> dict[str, Observation]:
         """Some cells of a row. Afterwards the server is as its fix left it."""
-        found: dict[str, Seen] = {}
-        self._forget()
+        observations: dict[str, Observation] = {}
+        self._clear_flapping()
         self._break(state)
-        for column in (item for item in READING if item in columns):
-            found[column] = self._seen(column)
-        for column in (item for item in CHANGING if item in columns):
-            found[column] = self._seen(column, lambda: self._anew(state))
+        for column in (item for item in READ_COLUMNS if item in columns):
+            observations[column] = self._observe_column(column)
+        for column in (item for item in CHANGE_COLUMNS if item in columns):
+            observations[column] = self._observe_column(column, lambda: self._restart_state(state))
         control.set_fault(self.desk.sandbox, None)
         if "fixed" in columns:
-            found["fixed"] = self._seen("fixed")
-        self._heal()
-        for column in (afterward for afterward in AFTERWARDS if afterward in columns):
-            found[column] = self._seen(column)
+            observations["fixed"] = self._observe_column("fixed")
+        self._restore()
+        for column in (afterward for afterward in FIXED_COLUMNS if afterward in columns):
+            observations[column] = self._observe_column(column)
         if state in START_FAULTS:  # what was started beside it still is as it made it, and may give tokens
-            self._seen("restart")
-        return {column: found[column] for column in COLUMNS if column in found}
+            self._observe_column("restart")
+        return {column: observations[column] for column in COLUMNS if column in observations}
 
-    def _seen(self, column: str, before: Callable[[], None] = lambda: None) -> Seen:
+    def _observe_column(self, column: str, before: Callable[[], None] = lambda: None) -> Observation:
         """One command, again while this machine is too busy for it; and a client, where the command promises one something.
 
         `before` comes before each try: a command that changed the host and then could not measure has left nothing to change.
         """
         for _ in range(TRIES):
             before()
-            self._settle()
-            result = self._run(*WORDS.get(column, (column,)), "--host", "sandbox")
-            if result.code != 4 or not any(item in result.out for item in BUSY):
+            self._wait_for_start()
+            result = self._run(*COMMANDS.get(column, (column,)), "--host", "sandbox")
+            if result.code != 4 or not any(item in result.out for item in BUSY_MESSAGES):
                 break
-        return Seen(result, self.client() if column in PROMISES else "")
+        return Observation(result, self.client() if column in PROMISING_COLUMNS else "")
 
-    def _anew(self, state: str) -> None:
-        self._heal()
+    def _restart_state(self, state: str) -> None:
+        self._restore()
         self._break(state)
 
     def _break(self, state: str) -> None:
-        if state in BY_HAND:
-            BY_HAND[state](self.docker)
+        if state in MANUAL_ACTIONS:
+            MANUAL_ACTIONS[state](self.docker)
         elif state in control.FAULTS:
             control.set_fault(self.desk.sandbox, state)
 
-    def _forget(self) -> None:
+    def _clear_flapping(self) -> None:
         """That the rows before made it come and go: flapping is no part of the table."""
         path = self.desk.sandbox / "home/.local/state/sparkwright/health-remembered.json"
-        known = json.loads(path.read_text())
-        path.write_text(json.dumps({**known, "seen": known["seen"][-1:]}))
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({**record, "seen": record["seen"][-1:]}))
 
-    def _heal(self) -> None:
+    def _restore(self) -> None:
         """No fault, and a server that serves, whatever it takes."""
         control.set_fault(self.desk.sandbox, None)
         for command in ("", "restart", "deploy"):
             if command:
-                self._seen(command)
+                self._observe_column(command)
             if self.client() == TOKENS:
                 return
         raise AssertionError("the sandbox does not come back")
 
-    def _settle(self) -> None:
+    def _wait_for_start(self) -> None:
         """Until a server that starts is up, or is seen not to come."""
         deadline_s = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline_s:
             rows = [row for row in self.docker.containers(all=True) if row["Names"] == ["/qwen35"]]
-            if not rows or rows[0]["State"] not in ("running", "restarting") or self._answers():
+            if not rows or rows[0]["State"] not in ("running", "restarting") or self._is_up():
                 return
             time.sleep(0.05)
 
-    def _answers(self) -> bool:
+    def _is_up(self) -> bool:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=1)
             connection.request("GET", "/health")
@@ -172,23 +172,23 @@ class Spark:
 
     def client(self) -> str:
         """What a streaming request gets: tokens, slow ones, or nothing."""
-        self._settle()
-        connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=PATIENCE_S)
-        words = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": ASKED_TOKENS, "stream": True}
+        self._wait_for_start()
+        connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=CLIENT_TIMEOUT_S)
+        request = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": REQUESTED_TOKENS, "stream": True}
         try:
-            connection.request("POST", "/v1/completions", json.dumps(words), {"Content-Type": "application/json"})
-            came_s = [time.monotonic() for _ in _tokens(connection.getresponse())]
+            connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
+            came_s = [time.monotonic() for _ in _stream_tokens(connection.getresponse())]
         except (OSError, http.client.HTTPException):
             return NOTHING
         finally:
             connection.close()
-        if len(came_s) < ASKED_TOKENS:
+        if len(came_s) < REQUESTED_TOKENS:
             return NOTHING
         between_s = statistics.median(after - before for before, after in itertools.pairwise(came_s))
-        return TOKENS if between_s < BETWEEN_S else SLOW
+        return TOKENS if between_s < MAX_TOKEN_INTERVAL_S else SLOW
 
 
-def _tokens(answer: http.client.HTTPResponse) -> Iterator[str]:
+def _stream_tokens(answer: http.client.HTTPResponse) -> Iterator[str]:
     """The pieces of text of a stream, as they come."""
     for line in answer:
         if line.startswith(b"data: {"):
@@ -200,37 +200,41 @@ def _tokens(answer: http.client.HTTPResponse) -> Iterator[str]:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def table() -> dict[str, dict[str, str]]:
+def load_table() -> dict[str, dict[str, str]]:
     """The rows of states.yml: by state, by column, "CODE what the screen says"."""
     return yaml.safe_load(TABLE.read_text())  # type: ignore[no-any-return]
 
 
-def filled(row: dict[str, str]) -> set[str]:
+def specified_columns(row: dict[str, str]) -> set[str]:
     """The columns of a row that somebody has filled in."""
-    return {column for column in COLUMNS if row[column] != OPEN}
+    return {column for column in COLUMNS if row[column] != UNSPECIFIED}
 
 
-def wrong(row: dict[str, str], found: dict[str, Seen]) -> list[str]:
+def find_mismatches(row: dict[str, str], observations: dict[str, Observation]) -> list[str]:
     """What is not as the row says, and each promise that was not kept."""
-    cells = [differ for column, seen in found.items() for differ in _differs(column, row[column], seen)]
-    return [*cells, *(item for column, seen in found.items() for item in broken(column, seen))]
+    cells = [differ for column, seen in observations.items() for differ in _compare_cell(column, row[column], seen)]
+    return [*cells, *(item for column, seen in observations.items() for item in find_broken_promises(column, seen))]
 
 
-def _differs(column: str, cell: str, seen: Seen) -> Iterator[str]:
-    if not matches_cell(cell, seen.said.code, seen.text):
-        yield f"{column}: expected {cell!r}, got {seen.said.code}: {join_whitespace(seen.text)[-600:]}"
+def _compare_cell(column: str, cell: str, observation: Observation) -> Iterator[str]:
+    if not matches_cell(cell, observation.said.code, observation.text):
+        yield f"{column}: expected {cell!r}, got {observation.said.code}: {join_whitespace(observation.text)[-600:]}"
 
 
-def broken(column: str, seen: Seen) -> Iterator[str]:
+def find_broken_promises(column: str, observation: Observation) -> Iterator[str]:
     """A green answer that no client would agree with. What says `starting`, or `up` before any token, promises nothing."""
-    if column not in PROMISES or seen.said.code != 0 or re.search(r"(?m)\bstarting\b|^sandbox +up\b", seen.said.out):
+    if (
+        column not in PROMISING_COLUMNS
+        or observation.said.code != 0
+        or re.search(r"(?m)\bstarting\b|^sandbox +up\b", observation.said.out)
+    ):
         return
-    if seen.client == NOTHING or (seen.client == SLOW and column in MEASURES):
-        yield f"{column} ended with 0, and a client gets {seen.client}: {join_whitespace(seen.text)[-600:]}"
+    if observation.client == NOTHING or (observation.client == SLOW and column in MEASURING_COLUMNS):
+        yield f"{column} ended with 0, and a client gets {observation.client}: {join_whitespace(observation.text)[-600:]}"
 
 
 #: what of a screen a cell holds when it is printed: the first of these that is found
-TELLING = {
+TELLING_PATTERNS = {
     "status": [r"(?m)^sandbox +(?P<said>[a-z-]+(?: progress)?) .*?(?: ago|now, no schedule)(?P<more> *[^\n]*)$"],
     "verify": [r"(?m)^\w+ +Summarize the checks +(?P<said>[^\n]+)"],
     "diagnose": [r"\A(?:\w+: +)?(?P<said>[^\n]+)"],
@@ -243,28 +247,28 @@ FIGURE = re.compile(
 )
 
 
-def printed(state: str, found: dict[str, Seen]) -> str:
+def format_row(state: str, observations: dict[str, Observation]) -> str:
     """A row as it is observed, in the form of states.yml, with what a client got beside it."""
     lines = [f"{state}:"]
-    for column, seen in found.items():
-        client = f"   # client: {seen.client}" if seen.client else ""
-        cell = json.dumps(f"{seen.said.code} {telling(column, seen)}", ensure_ascii=False)
-        lines += [f"  {column}: {cell}{client}", *(f"  # {item}" for item in broken(column, seen))]
+    for column, observation in observations.items():
+        client = f"   # client: {observation.client}" if observation.client else ""
+        cell = json.dumps(f"{observation.said.code} {extract_telling_text(column, observation)}", ensure_ascii=False)
+        lines += [f"  {column}: {cell}{client}", *(f"  # {item}" for item in find_broken_promises(column, observation))]
     return "\n".join(lines)
 
 
-def telling(column: str, seen: Seen) -> str:
+def extract_telling_text(column: str, observation: Observation) -> str:
     """The words of a screen that tell, without its figures: a state and why, a sum, the first failure, or what changed."""
-    kind = WORDS.get(column, (column,))[0]
-    for pattern in [*TELLING.get(kind, []), *TELLING[""]]:
-        if found := re.search(pattern, seen.text):
-            message = " ".join(found.groupdict(default="").values())
+    kind = COMMANDS.get(column, (column,))[0]
+    for pattern in [*TELLING_PATTERNS.get(kind, []), *TELLING_PATTERNS[""]]:
+        if match := re.search(pattern, observation.text):
+            message = " ".join(match.groupdict(default="").values())
             return (
                 message
                 if message.startswith("changed=")
                 else re.sub(r"( \.\.\.)+", " ...", join_whitespace(FIGURE.sub("...", message))).strip(" .")
             )
-    return join_whitespace(seen.text)[-200:]
+    return join_whitespace(observation.text)[-200:]
 
 
 def main() -> None:
@@ -274,17 +278,17 @@ def main() -> None:
     parser.add_argument("--columns", default=",".join(COLUMNS), help="only these, separated by commas")
     parser.add_argument("--whole", action="store_true", help="with all that each command prints")
     parser.add_argument("states", nargs="*", metavar="STATE")
-    given = parser.parse_args()
-    if unknown := set(given.states) - set(STATES):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.states) - set(STATES):
         parser.error(f"no state {', '.join(sorted(unknown))}: there are {', '.join(STATES)}")
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         desk.deployed()
-        spark = Spark(desk)
-        for state in given.states or STATES:
-            found = spark.observe(state, given.columns.split(","))
-            print(printed(state, found), flush=True)
-            for column, seen in found.items() if given.whole else ():
-                print(f"\n--- {state}: {column}\n{seen.text}", flush=True)
+        spark = FaultySpark(desk)
+        for state in arguments.states or STATES:
+            observations = spark.observe(state, arguments.columns.split(","))
+            print(format_row(state, observations), flush=True)
+            for column, observation in observations.items() if arguments.whole else ():
+                print(f"\n--- {state}: {column}\n{observation.text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sparkwright.measure import http_probe
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 
 SQL, LAW = "sandbox-org/qwen3.5-35b-sql-lora", "sandbox-org/qwen3.5-35b-law-lora"
 ADAPTERS = f"adapters:\n  - {{id: {SQL}, name: sql}}\n  - {{id: {LAW}, name: law}}\n\ncontainer:\n"
@@ -16,14 +16,14 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         desk.edit(RECIPE, r"(?m)^container:.*\n", ADAPTERS)
         yield desk
 
 
-def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on_with(desk: Desk) -> None:
+def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on_with(desk: SandboxProject) -> None:
     deployed = desk.deploy()
     assert deployed.code == 0, deployed.err + deployed.out
     lock = yaml.safe_load((desk.sandbox / "spark.lock").read_text())["models"]
@@ -33,16 +33,16 @@ def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on
     assert (entry["adapter"]["rank"], entry["adapter"]["layers"]) == (16, 40)
     assert entry["adapter"]["sizes"] == {"o_proj": [4096, 2048], "q_proj": [2048, 4096]}
     (container,) = desk.docker().containers.list()
-    words = container.attrs["Config"]["Cmd"]
-    at = words.index("--lora-modules")
-    assert words[at + 1 : at + 3] == ["sql=/adapters/sql", "law=/adapters/law"]
-    assert "--enable-lora" in words
+    command = container.attrs["Config"]["Cmd"]
+    position = command.index("--lora-modules")
+    assert command[position + 1 : position + 3] == ["sql=/adapters/sql", "law=/adapters/law"]
+    assert "--enable-lora" in command
     assert any(
         bind.endswith("/models/adapters/sql:/adapters/sql:ro") for bind in container.attrs["HostConfig"]["Binds"]
     )
     for name in ("qwen3.5-35b", "sql", "law"):
-        assert answer(desk, name)["model"] == name
-    assert len({json.dumps(answer(desk, name)["choices"]) for name in ("qwen3.5-35b", "sql", "law")}) == 3
+        assert query_model(desk, name)["model"] == name
+    assert len({json.dumps(query_model(desk, name)["choices"]) for name in ("qwen3.5-35b", "sql", "law")}) == 3
     health = deployed.task("Check that it generates")["msg"]
     assert "; sql: generates: 8 tokens" in health and "; law: generates: 8 tokens" in health
     assert deployed.task("Compare the reference text")["msg"].count("reference text") == 3
@@ -71,14 +71,14 @@ def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on
     rolled = desk.run("rollback", "--host", "sandbox")
     assert rolled.code == 0, rolled.err + rolled.out
     assert (desk.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes() == before
-    assert answer(desk, "sql")["model"] == "sql"
+    assert query_model(desk, "sql")["model"] == "sql"
 
 
-def answer(desk: Desk, model: str) -> dict[str, Any]:
+def query_model(desk: SandboxProject, model: str) -> dict[str, Any]:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
-    found = http_probe.send_request(f"http://127.0.0.1:{desk.port}", "/v1/chat/completions", body=body, timeout_s=20)
-    assert found.status == 200, found.body
-    return dict(found.json())
+    response = http_probe.send_request(f"http://127.0.0.1:{desk.port}", "/v1/chat/completions", body=body, timeout_s=20)
+    assert response.status == 200, response.body
+    return dict(response.json())
 
 
 BAD = {
@@ -88,14 +88,14 @@ BAD = {
 }
 
 
-def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(desk: Desk) -> None:
+def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(desk: SandboxProject) -> None:
     recipe = desk.root / RECIPE
-    plain = recipe.read_text()
+    original = recipe.read_text()
     for repository, sentence in BAD.values():
-        recipe.write_text(plain.replace(SQL, f"sandbox-org/{repository}"))
+        recipe.write_text(original.replace(SQL, f"sandbox-org/{repository}"))
         refused = desk.deploy()
         assert refused.code == 5 and sentence in refused.err + refused.out, refused.err + refused.out
-    recipe.write_text(plain.replace(SQL, "Qwen/Qwen3-1.7B"))
+    recipe.write_text(original.replace(SQL, "Qwen/Qwen3-1.7B"))
     refused = desk.deploy()
     assert refused.code == 5, refused.out
     assert "Qwen/Qwen3-1.7B is no LoRA adapter: it has no adapter_config.json" in refused.err + refused.out
@@ -103,39 +103,41 @@ def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(desk
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def without_adapters(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         yield desk
 
 
-def test_sglang_serves_one_behind_the_served_name(plain: Desk) -> None:
+def test_sglang_serves_one_behind_the_served_name(without_adapters: SandboxProject) -> None:
     """Under the adapter's name alone the model without it answers, as a real one does: that name is not served."""
     sql = "adapters: [{id: sandbox-org/qwen3.8-27b-sql-lora, name: sql}]\ncontainer:\n"
-    plain.edit("recipes/examples/qwen3.8-27b-sglang.yml", r"(?m)^container:\n", sql)
-    plain.edit("hosts/sandbox.yml", "recipe: .*", "recipe: examples/qwen3.8-27b-sglang")
-    deployed = plain.deploy()
+    without_adapters.edit("recipes/examples/qwen3.8-27b-sglang.yml", r"(?m)^container:\n", sql)
+    without_adapters.edit("hosts/sandbox.yml", "recipe: .*", "recipe: examples/qwen3.8-27b-sglang")
+    deployed = without_adapters.deploy()
     assert deployed.code == 0, deployed.err + deployed.out[-3000:]
     assert "; qwen3.8-27b:sql: generates: 8 tokens" in deployed.task("Check that it generates")["msg"]
     assert deployed.task("Compare the reference text")["msg"].count("recorded") == 2
-    texts = {name: text(plain, name) for name in ("qwen3.8-27b", "qwen3.8-27b:sql", "sql")}
+    texts = {name: generate_text(without_adapters, name) for name in ("qwen3.8-27b", "qwen3.8-27b:sql", "sql")}
     assert texts["qwen3.8-27b"] == texts["sql"] != texts["qwen3.8-27b:sql"]
 
 
-def test_llama_cpp_serves_one_as_the_whole_server_and_refuses_another_architecture(plain: Desk) -> None:
+def test_llama_cpp_serves_one_as_the_whole_server_and_refuses_another_architecture(
+    without_adapters: SandboxProject,
+) -> None:
     recipe = "recipes/gpt-oss-120b-gguf.yml"
     row = "adapters: [{id: sandbox-org/llama-8b-sql-lora-GGUF, name: gpt-oss-120b, file: '*.gguf'}]\ncontainer:\n"
-    plain.edit(recipe, r"(?m)^container:\n", row)
-    plain.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    refused = plain.deploy()
+    without_adapters.edit(recipe, r"(?m)^container:\n", row)
+    without_adapters.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    refused = without_adapters.deploy()
     assert refused.code == 5 and "its architecture is llama, and the model's gpt-oss" in refused.out, refused.out
-    plain.edit(recipe, "llama-8b-sql-lora-GGUF", "gpt-oss-120b-sql-lora-GGUF")
-    deployed = plain.deploy()
+    without_adapters.edit(recipe, "llama-8b-sql-lora-GGUF", "gpt-oss-120b-sql-lora-GGUF")
+    deployed = without_adapters.deploy()
     assert deployed.code == 0, deployed.err + deployed.out[-3000:]
-    (container,) = plain.docker().containers.list()
-    words = container.attrs["Config"]["Cmd"]
-    assert words[words.index("--lora") + 1] == "/adapters/gpt-oss-120b/gpt-oss-120b-sql-lora-f16.gguf"
+    (container,) = without_adapters.docker().containers.list()
+    command = container.attrs["Config"]["Cmd"]
+    assert command[command.index("--lora") + 1] == "/adapters/gpt-oss-120b/gpt-oss-120b-sql-lora-f16.gguf"
 
 
-def text(desk: Desk, model: str) -> str:
-    return str(answer(desk, model)["choices"][0]["message"]["content"])
+def generate_text(desk: SandboxProject, model: str) -> str:
+    return str(query_model(desk, model)["choices"][0]["message"]["content"])

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 
 FIRST, OTHER = "qwen3.5-35b", "qwen3-1.7b"
 CONTAINER = "qwen35"  # of FIRST; the container of OTHER has the name of its recipe
-DIE = "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}"
+KILL_RUNNER_TASK = "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}"
 
 
-class Changing:
+class RecipeChange:
     """A desk whose host changes its recipe."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SandboxProject) -> None:
         self.desk = desk
         self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
 
@@ -38,9 +38,9 @@ class Changing:
         """Return Id, name and restart policy of the running container. It must be the only one."""
         api = self.desk.docker().api
         (row,) = api.containers(all=True)
-        found = api.inspect_container(row["Id"])
-        assert found["State"]["Running"]
-        return found["Id"], found["Name"].lstrip("/"), found["HostConfig"]["RestartPolicy"]["Name"]
+        container = api.inspect_container(row["Id"])
+        assert container["State"]["Running"]
+        return container["Id"], container["Name"].lstrip("/"), container["HostConfig"]["RestartPolicy"]["Name"]
 
     @property
     def run_folder(self) -> Path:
@@ -57,14 +57,14 @@ class Changing:
 
 
 @pytest.fixture
-def changing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Changing]:
+def changing(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecipeChange]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         desk.deployed()
-        yield Changing(desk)
+        yield RecipeChange(desk)
 
 
-def test_a_deploy_replaces_the_previous_recipes_server_and_a_rollback_restores_it(changing: Changing) -> None:
+def test_a_deploy_replaces_the_previous_recipes_server_and_a_rollback_restores_it(changing: RecipeChange) -> None:
     desk, before = changing.desk, changing.server()
     (changing.run_folder / "mine.sh").write_text("#!/bin/sh\n# of the user\n")
     changing.recipe(OTHER)
@@ -87,8 +87,8 @@ def test_a_deploy_replaces_the_previous_recipes_server_and_a_rollback_restores_i
     assert changing.server()[1:] == (OTHER, "unless-stopped")
     assert changing.scripts() == {OTHER, "mine"}, "the script of the replaced server is removed with it"
     assert desk.run("plan", "--host", "sandbox").code == 0
-    done = desk.run("rollback", "--host", "sandbox", "--json")
-    assert done.proved, done.out[-2000:]
+    result = desk.run("rollback", "--host", "sandbox", "--json")
+    assert result.proved, result.out[-2000:]
     assert changing.server()[1:] == (CONTAINER, "unless-stopped")
     assert changing.scripts() == {CONTAINER, "mine"}
     rows = desk.run("history", "--host", "sandbox", "--json").events()
@@ -96,7 +96,7 @@ def test_a_deploy_replaces_the_previous_recipes_server_and_a_rollback_restores_i
 
 
 @pytest.mark.parametrize("task", ["Drain requests", "Start the server", "Measure throughput"])
-def test_if_the_new_server_fails_the_previous_one_serves_under_its_own_name(changing: Changing, task: str) -> None:
+def test_if_the_new_server_fails_the_previous_one_serves_under_its_own_name(changing: RecipeChange, task: str) -> None:
     desk, before = changing.desk, changing.server()
     changing.recipe(OTHER)
     changing.broken_at(task, "{name: Break, fail: {msg: broken for a test}}")
@@ -110,7 +110,7 @@ def test_if_the_new_server_fails_the_previous_one_serves_under_its_own_name(chan
     assert desk.run("plan", "--host", "sandbox").code == 0, "nothing is left of the attempt"
 
 
-def test_playbooks_of_an_earlier_version_restore_it_too(changing: Changing) -> None:
+def test_playbooks_of_an_earlier_version_restore_it_too(changing: RecipeChange) -> None:
     """A project may have its own playbooks from a version that started the restored server under the failed server's name."""
     desk, before = changing.desk, changing.server()
     for path, text in changing.books.items():
@@ -124,10 +124,10 @@ def test_playbooks_of_an_earlier_version_restore_it_too(changing: Changing) -> N
 
 @pytest.mark.parametrize("task", ["Wait for its processes to exit", "Start the server", "Measure throughput"])
 @pytest.mark.parametrize("then", ["deploy it", "deploy the previous one", "rollback"])
-def test_a_run_that_was_killed_is_finished_or_undone(changing: Changing, task: str, then: str) -> None:
+def test_a_run_that_was_killed_is_finished_or_undone(changing: RecipeChange, task: str, then: str) -> None:
     desk, before = changing.desk, changing.server()
     changing.recipe(OTHER)
-    changing.broken_at(task, DIE)
+    changing.broken_at(task, KILL_RUNNER_TASK)
     assert desk.deploy().code == 1
     changing.whole()
     if then == "deploy the previous one":

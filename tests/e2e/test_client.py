@@ -2,13 +2,13 @@
 
 import json
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 SETTINGS = "# openclaw: merge"
 POINTER = "client --host sandbox` prints client settings"
 
 
-def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -> None:
+def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: SandboxProject) -> None:
     desk.edit("recipes/qwen3.5-35b.yml", "max-model-len: .*", "max-model-len: 4k")
     first = desk.run("deploy", "--host", "sandbox")
     if first.code == 4:  # too busy a machine to measure: nothing is called done, and nothing shown

@@ -16,17 +16,17 @@ from tests.doctor import link_tree
 
 
 @dataclass
-class Pair:
+class LinkedPair:
     """A project with two hosts."""
 
     top: Path
 
-    def lay(self, name: str, number: int, **about: Any) -> None:
-        link_tree.lay(self.top / f"{name}.root", number, **about)
+    def lay(self, name: str, number: int, **files: Any) -> None:
+        link_tree.lay(self.top / f"{name}.root", number, **files)
 
     def run(self, *words: str) -> tuple[int, str]:
-        done = commands.run(*words, cwd=self.top / "project", env={**os.environ, "HOME": str(self.top / "home")})
-        return done.returncode, done.stdout + done.stderr
+        completed = commands.run(*words, cwd=self.top / "project", env={**os.environ, "HOME": str(self.top / "home")})
+        return completed.returncode, completed.stdout + completed.stderr
 
     def findings(self, *words: str) -> tuple[int, list[tuple[str, str, str, str]]]:
         """Of cluster.check: exit code; host, check, verdict, evidence."""
@@ -37,19 +37,19 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Pair:
-    found = Pair(tmp_path)
+def pair(tmp_path: Path) -> LinkedPair:
+    value = LinkedPair(tmp_path)
     (tmp_path / "home").mkdir()
     starter.write_starter(tmp_path / "project")
     for number, name in enumerate(("spark1", "spark2"), 1):
-        found.lay(name, number)
+        value.lay(name, number)
         text = f"connection: local\nenv: {{SPARKWRIGHT_ROOT: {tmp_path}/{name}.root}}\n"
         (tmp_path / f"project/hosts/{name}.yml").write_text(text)
     (tmp_path / "project/hosts/groups.yml").write_text("pair: {hosts: [spark1, spark2]}\n")
-    return found
+    return value
 
 
-def test_it_proposes_both_halves_of_the_port_and_writes_them_when_told(pair: Pair) -> None:
+def test_it_proposes_both_halves_of_the_port_and_writes_them_when_told(pair: LinkedPair) -> None:
     code, out = pair.run("cluster.inspect", "--host", "pair")
     assert code == 2, out
     assert "fabric:\n  interfaces: [enp1s0f1np1, enP2p1s0f1np1]\n  address: 192.168.100.1\n" in out
@@ -62,7 +62,7 @@ def test_it_proposes_both_halves_of_the_port_and_writes_them_when_told(pair: Pai
     assert pair.run("cluster.inspect", "--host", "pair")[0] == 0
 
 
-def test_a_pair_in_order_is_fit(pair: Pair) -> None:
+def test_a_pair_in_order_is_fit(pair: LinkedPair) -> None:
     assert pair.run("cluster.check", "--host", "pair") == (
         0,
         "The links between spark1 and spark2 are as a cluster needs them.\n",
@@ -80,62 +80,63 @@ def test_a_pair_in_order_is_fit(pair: Pair) -> None:
         ({"kernel": "6.17.0-1008-nvidia"}, ("", "kernel", "warning", "spark1 6.14.0-1015-nvidia, spark2 6.17.0-1008-nvidia")),
     ],
 )  # fmt: skip
-def test_what_differs_is_named(pair: Pair, change: dict[str, Any], finding: tuple[str, str, str, str]) -> None:
+def test_what_differs_is_named(pair: LinkedPair, change: dict[str, Any], finding: tuple[str, str, str, str]) -> None:
     pair.lay("spark2", 2, **change)
-    code, found = pair.findings()
+    code, link_findings = pair.findings()
     *where, evidence = finding
-    assert [row for row in found if list(row[:3]) == where and row[3].startswith(evidence)], found
+    assert [row for row in link_findings if list(row[:3]) == where and row[3].startswith(evidence)], link_findings
     assert code == (1 if finding[2] == "bad" else 0)
 
 
-def test_hosts_in_different_subnets_are_told(pair: Pair) -> None:
+def test_hosts_in_different_subnets_are_told(pair: LinkedPair) -> None:
     ip = pair.top / "spark2.root/usr/bin/ip"
     ip.write_text(ip.read_text().replace("192.168.100.2", "10.9.9.2"))
-    code, found = pair.findings()
-    assert ("", "subnets", "bad", "spark1 192.168.100.1/24, spark2 10.9.9.2/24: not in one subnet") in found
+    code, link_findings = pair.findings()
+    assert ("", "subnets", "bad", "spark1 192.168.100.1/24, spark2 10.9.9.2/24: not in one subnet") in link_findings
     assert code == 1
 
 
-def test_an_address_without_a_roce_gid_is_told(pair: Pair) -> None:
+def test_an_address_without_a_roce_gid_is_told(pair: LinkedPair) -> None:
     gid = pair.top / "spark2.root/sys/class/infiniband/rocep1s0f1/ports/1/gid_attrs/types/3"
     gid.write_text("IB/RoCE v1\n")
-    code, found = pair.findings()
+    code, link_findings = pair.findings()
     assert any(
-        row[0] == "spark2" and row[2] == "bad" and "no RoCE v2 GID for 192.168.100.2:" in row[3] for row in found
+        row[0] == "spark2" and row[2] == "bad" and "no RoCE v2 GID for 192.168.100.2:" in row[3]
+        for row in link_findings
     )
     assert code == 1
 
 
-def test_interfaces_that_a_host_does_not_have_are_told_with_those_it_has(pair: Pair) -> None:
+def test_interfaces_that_a_host_does_not_have_are_told_with_those_it_has(pair: LinkedPair) -> None:
     path = pair.top / "project/hosts/spark2.yml"
     path.write_text(path.read_text() + "fabric: {interfaces: [enp9s0], address: 192.168.100.2}\n")
-    code, found = pair.findings()
+    code, link_findings = pair.findings()
     assert (
         "spark2",
         "fabric",
         "bad",
         "no interface enp9s0 with an RDMA adapter; there are: enP2p1s0f1np1, enp1s0f1np1",
-    ) in found
+    ) in link_findings
     assert code == 1
 
 
-def test_a_host_that_is_away_is_told_and_the_others_are_checked(pair: Pair) -> None:
+def test_a_host_that_is_away_is_told_and_the_others_are_checked(pair: LinkedPair) -> None:
     (pair.top / "project/hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\n")
     code, out = pair.run("cluster.check", "--host", "pair,away", "--json")
     error, found = map(json.loads, out.splitlines())
     assert (code, error["host"], error["exit"], found["bad"]) == (3, "away", 3, False)
 
 
-def test_one_host_is_no_cluster(pair: Pair) -> None:
+def test_one_host_is_no_cluster(pair: LinkedPair) -> None:
     code, out = pair.run("cluster.check", "--host", "spark1")
     assert (code, out) == (5, "a cluster needs at least two hosts. Name its group: `--host pair`.\n")
 
 
-def test_a_host_with_no_link_is_told_so(pair: Pair) -> None:
+def test_a_host_with_no_link_is_told_so(pair: LinkedPair) -> None:
     for half in ("rocep1s0f1", "roceP2p1s0f1"):
         (pair.top / f"spark2.root/sys/class/infiniband/{half}/ports/1/state").write_text("1: DOWN\n")
-    code, found = pair.findings()
-    assert ("spark2", "fabric", "bad", "no link is up that has an IPv4 address") in found
+    code, link_findings = pair.findings()
+    assert ("spark2", "fabric", "bad", "no link is up that has an IPv4 address") in link_findings
     assert code == 1
 
 
@@ -145,7 +146,7 @@ echo ' #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate
 echo ' 65536      1058902          0.00               {gbps}		   0.176500'"""
 
 
-def rated(pair: Pair, spark1: str, spark2: str) -> tuple[int, list[tuple[str, str, str, str]]]:
+def check_bandwidth(pair: LinkedPair, spark1: str, spark2: str) -> tuple[int, list[tuple[str, str, str, str]]]:
     """cluster.check --bandwidth with these programs as ib_write_bw."""
     for name, text in (("spark1", spark1), ("spark2", spark2)):
         path = pair.top / f"{name}.root/usr/bin/ib_write_bw"
@@ -163,41 +164,41 @@ def rated(pair: Pair, spark1: str, spark2: str) -> tuple[int, list[tuple[str, st
     ],
 )
 def test_both_halves_of_a_link_are_measured_and_a_degraded_card_is_bad(
-    pair: Pair, gbps: str, verdict: str, evidence: str
+    pair: LinkedPair, gbps: str, verdict: str, evidence: str
 ) -> None:
     programs = [RATE.format(top=pair.top, name=name, gbps=gbps) for name in ("spark1", "spark2")]
-    code, found = rated(pair, *programs)
+    code, found = check_bandwidth(pair, *programs)
     assert ("spark1, spark2", "bandwidth", verdict, evidence) in found
     assert code == (1 if verdict == "bad" else 0)
     sent, received = ((pair.top / f"{name}.words").read_text() for name in ("spark1", "spark2"))
     assert sorted(line.split()[-1] for line in sent.splitlines()) == ["192.168.100.2", "192.168.101.2"]
-    words = "-d rocep1s0f1 -x 3 -p 18515 -D 4 -f 1 -F --report_gbits"
-    assert words in received.splitlines() and f"{words} 192.168.100.2" in sent.splitlines()
+    command = "-d rocep1s0f1 -x 3 -p 18515 -D 4 -f 1 -F --report_gbits"
+    assert command in received.splitlines() and f"{command} 192.168.100.2" in sent.splitlines()
 
 
-def test_the_sender_tries_again_until_the_listener_is_there(pair: Pair) -> None:
+def test_the_sender_tries_again_until_the_listener_is_there(pair: LinkedPair) -> None:
     good = RATE.format(top=pair.top, name="spark1", gbps="92.57")
     refused = f"""mkdir {pair.top}/tried-$4 2>/dev/null && {{ echo "Couldn't connect to $9:$4" >&2; exit 1; }}"""
-    _, found = rated(
+    _, found = check_bandwidth(
         pair, f"{refused.replace('$4', '$6')}\n{good}", RATE.format(top=pair.top, name="spark2", gbps="92.57")
     )
     assert ("spark1, spark2", "bandwidth", "ok", "92.6 + 92.6 = 185 Gb/s of 200") in found
     assert len(list(pair.top.glob("tried-*"))) == 2
 
 
-def test_what_kept_it_from_being_measured_is_told(pair: Pair) -> None:
-    code, found = pair.findings("--bandwidth")
-    assert code == 4 and found[-1][3] == "rocep1s0f1, roceP2p1s0f1: ib_write_bw is not installed"
-    why = "Unable to find the Infiniband/RoCE device"
-    _, found = rated(pair, f"echo '{why}'; exit 1", f"echo '{why}'; exit 1")
-    assert found[-1][:3] == ("spark1, spark2", "bandwidth", "unknown") and why in found[-1][3]
+def test_what_kept_it_from_being_measured_is_told(pair: LinkedPair) -> None:
+    code, link_findings = pair.findings("--bandwidth")
+    assert code == 4 and link_findings[-1][3] == "rocep1s0f1, roceP2p1s0f1: ib_write_bw is not installed"
+    reason = "Unable to find the Infiniband/RoCE device"
+    _, link_findings = check_bandwidth(pair, f"echo '{reason}'; exit 1", f"echo '{reason}'; exit 1")
+    assert link_findings[-1][:3] == ("spark1, spark2", "bandwidth", "unknown") and reason in link_findings[-1][3]
 
 
 def test_clocks_that_are_apart_are_told_with_the_figure() -> None:
     """Two folders of one machine have one clock; here is what the command makes of two."""
-    at = [("spark1", (0.0, 0.4)), ("spark2", (-12.4, -12.0)), ("spark3", (-0.5, 0.9))]
-    members = [HostLinks(host, (), ahead_s=ahead_s) for host, ahead_s in at]
-    found = [finding for _, finding in link_rules.check_links(members) if finding.check == "clock"]
-    assert [(item.verdict, item.evidence) for item in found] == [
+    offsets = [("spark1", (0.0, 0.4)), ("spark2", (-12.4, -12.0)), ("spark3", (-0.5, 0.9))]
+    members = [HostLinks(host, (), ahead_s=ahead_s) for host, ahead_s in offsets]
+    clock_findings = [finding for _, finding in link_rules.check_links(members) if finding.check == "clock"]
+    assert [(item.verdict, item.evidence) for item in clock_findings] == [
         ("warning", "that of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): their logs and histories do not match"),
     ]  # fmt: skip

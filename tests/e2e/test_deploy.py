@@ -7,10 +7,10 @@ import sys
 
 from sparkwright.sandbox import control
 from tests import commands
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 
-def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing(desk: Desk) -> None:
+def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing(desk: SandboxProject) -> None:
     first = desk.deploy()
     assert first.code == 0, first.out + first.err
     assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
@@ -23,7 +23,7 @@ def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothi
     assert desk.serving() == server
 
 
-def test_plan_shows_a_change_field_by_field_and_deploy_does_just_that(desk: Desk) -> None:
+def test_plan_shows_a_change_field_by_field_and_deploy_does_just_that(desk: SandboxProject) -> None:
     desk.deploy()
     before = desk.serving()
     desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
@@ -32,14 +32,14 @@ def test_plan_shows_a_change_field_by_field_and_deploy_does_just_that(desk: Desk
     assert "- --max-num-seqs: 8" in plan.out
     assert "+ --max-num-seqs: 4" in plan.out
     assert desk.serving() == before
-    done = desk.deploy()
-    assert done.code == 0, done.out
+    result = desk.deploy()
+    assert result.code == 0, result.out
     assert desk.serving() not in ("", before)
     assert desk.containers() == ["qwen35 running"]
     assert desk.run("plan", "--host", "sandbox").code == 0
 
 
-def test_a_restart_keeps_the_container_and_proves_it_again(desk: Desk) -> None:
+def test_a_restart_keeps_the_container_and_proves_it_again(desk: SandboxProject) -> None:
     desk.deploy()
     before = desk.serving()
     result = desk.run("restart", "--host", "sandbox", "--json")
@@ -48,15 +48,23 @@ def test_a_restart_keeps_the_container_and_proves_it_again(desk: Desk) -> None:
     assert desk.serving() == before
 
 
-def test_verify_proves_and_changes_nothing(desk: Desk) -> None:
+def test_verify_proves_and_changes_nothing(desk: SandboxProject) -> None:
     desk.deploy()
     result = desk.run("verify", "--host", "sandbox", "--json")
     assert (result.code, result.recap["changed"]) == (0, 0)
 
 
-def test_the_laptop_can_go_away_and_follow_again(desk: Desk) -> None:
-    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
-    laptop = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+def test_the_laptop_can_go_away_and_follow_again(desk: SandboxProject) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from sparkwright.cli import main; main()",
+        "deploy",
+        "--host",
+        "sandbox",
+        "--json",
+    ]
+    laptop = subprocess.Popen(command, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert laptop.stdout is not None
     for line in laptop.stdout:
         if '"name": "Start the server"' in line:
@@ -69,23 +77,23 @@ def test_the_laptop_can_go_away_and_follow_again(desk: Desk) -> None:
     assert desk.serving()
 
 
-def test_json_is_json_lines_with_the_recap_last_on_failure_too(desk: Desk) -> None:
+def test_json_is_json_lines_with_the_recap_last_on_failure_too(desk: SandboxProject) -> None:
     result = desk.run("deploy", "--host", "sandbx", "--json")
     assert result.code == 5
     assert result.recap["event"] == "recap"
     assert "Did you mean `sandbox`?" in result.err
-    done = desk.deploy("--tags", "image")
-    assert done.recap["event"] == "recap"
-    assert {"ok", "changed", "failed", "skipped", "unreachable"} <= done.recap.keys()
+    outcome = desk.deploy("--tags", "image")
+    assert outcome.recap["event"] == "recap"
+    assert {"ok", "changed", "failed", "skipped", "unreachable"} <= outcome.recap.keys()
 
 
-def test_what_the_sandbox_pins_never_reaches_the_projects_lock(desk: Desk) -> None:
+def test_what_the_sandbox_pins_never_reaches_the_projects_lock(desk: SandboxProject) -> None:
     desk.deploy("--tags", "image")
     assert not (desk.root / "spark.lock").exists()
     assert (desk.sandbox / "spark.lock").exists()
 
 
-def test_a_folder_laid_by_init_deploys(desk: Desk) -> None:
+def test_a_folder_laid_by_init_deploys(desk: SandboxProject) -> None:
     new = desk.root / "new"
     assert desk.run("init", str(new)).code == 0
     for file in ("hosts/spark1.yml", "recipes/qwen3.5-35b.yml", "tasks.py"):
@@ -95,17 +103,17 @@ def test_a_folder_laid_by_init_deploys(desk: Desk) -> None:
     planned = commands.run("plan", "--host", "sandbox", "--json", cwd=new, env={**os.environ})
     control.down(new / ".sandbox")
     assert planned.returncode == 2, planned.stdout[-2000:]
-    again = desk.run("init", str(new))
-    assert (again.code, "already exists" in again.err) == (5, True)
+    second_run = desk.run("init", str(new))
+    assert (second_run.code, "already exists" in second_run.err) == (5, True)
 
 
-def test_a_playbook_for_other_hosts_is_refused_not_green(desk: Desk) -> None:
+def test_a_playbook_for_other_hosts_is_refused_not_green(desk: SandboxProject) -> None:
     (desk.root / "playbooks/other.yml").write_text("- hosts: spark1\n  tasks:\n    - facts:\n")
     result = desk.run("play", "other", "--host", "sandbox")
     assert (result.code, "no play of other is for sandbox" in result.err) == (5, True)
 
 
-def test_provision_is_idempotent(desk: Desk) -> None:
+def test_provision_is_idempotent(desk: SandboxProject) -> None:
     assert desk.run("provision", "--host", "sandbox", "--json").code == 0
-    again = desk.run("provision", "--host", "sandbox", "--json")
-    assert (again.code, again.recap["changed"]) == (0, 0)
+    second_run = desk.run("provision", "--host", "sandbox", "--json")
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0)

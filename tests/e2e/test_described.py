@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 FILE = "/etc/sparkwright/options.yml"
 MODEL = "/models/gpt-oss-120b"
@@ -33,7 +33,7 @@ RECIPE = {
 
 
 @pytest.fixture
-def described(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def described(desk: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> SandboxProject:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     (desk.root / "recipes/described.yml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
     (desk.root / "templates/options.yml.j2").write_text("name: {{ served_name }}\n")
@@ -41,14 +41,14 @@ def described(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return desk
 
 
-def test_what_can_be_proved_is_and_the_rest_is_unknown(described: Desk) -> None:
+def test_what_can_be_proved_is_and_the_rest_is_unknown(described: SandboxProject) -> None:
     result = described.deploy()
     assert result.proved, result.out[-3000:]
     assert "what the engine takes is unknown" in result.task("Check that it fits in memory")["msg"]
     assert "what the engine takes is unknown" in result.task("Check free memory")["msg"]
     assert result.task("Check the engine log")["data"]["verdict"] == "unknown"
-    again = described.deploy()
-    assert (again.code, again.recap["changed"]) == (0, 0), again.out
+    second_run = described.deploy()
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0), second_run.out
     rows = described.run("verify", "--host", "sandbox", "--json").task("Summarize the checks")["data"]["rows"]
     verdicts = {row["check"]: row["verdict"] for row in rows}
     assert (verdicts["generates"], verdicts["GPU"]) == ("proved", "proved")
@@ -56,25 +56,25 @@ def test_what_can_be_proved_is_and_the_rest_is_unknown(described: Desk) -> None:
     assert described.run("health.check", "--host", "sandbox").code == 0
 
 
-def test_a_file_is_in_the_plan_with_its_content_and_another_content_is_a_swap(described: Desk) -> None:
+def test_a_file_is_in_the_plan_with_its_content_and_another_content_is_a_swap(described: SandboxProject) -> None:
     planned = described.run("plan", "--host", "sandbox", "--json")
     assert planned.code == 2, planned.out
     assert described.deploy().proved
     described.edit("templates/options.yml.j2", "name:", "served:")
-    shown = described.run("plan", "--host", "sandbox", "--json").task("Compare running container with recipe")
-    (change,) = shown["diff"]
+    output = described.run("plan", "--host", "sandbox", "--json").task("Compare running container with recipe")
+    (change,) = output["diff"]
     assert (change["field"], change["before"], change["after"]) == (
         f"file {FILE}",
         "name: described\n",
         "served: described\n",
     )
-    assert "served: described" not in json.dumps(shown["data"]), "the history keeps no contents"
+    assert "served: described" not in json.dumps(output["data"]), "the history keeps no contents"
     result = described.deploy()
     assert result.proved, result.out[-3000:]
     assert result.task("Stop previous server, keep it for rollback")["status"] == "changed"
 
 
-def test_an_expectation_that_it_cannot_be_asked_is_refused_before_any_host_is(described: Desk) -> None:
+def test_an_expectation_that_it_cannot_be_asked_is_refused_before_any_host_is(described: SandboxProject) -> None:
     recipe = {**RECIPE, "expect": {"chunked_prefill": "disabled"}}
     (described.root / "recipes/described.yml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     result = described.run("deploy", "--host", "sandbox")

@@ -18,10 +18,10 @@ from sparkwright.health import settings
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 
 FAST = r"not slow: 4\d(\.\d)? of 4\d(\.\d)? tok/s"
-DIED = r"no server answers: (crash loop: )?qwen35 exited (\(1\) )?\d+ s ago.*its last line: \"RuntimeError: .*\""
+EXITED = r"no server answers: (crash loop: )?qwen35 exited (\(1\) )?\d+ s ago.*its last line: \"RuntimeError: .*\""
 SETTLES_S = 60.0
 #: between two diagnoses of a server that needs its time
 PAUSE_S = 1.0
@@ -47,7 +47,7 @@ CASES = (
     Case("hot", 1, FAST + r"; but the GPU is too hot: .*96 .*", "found: the GPU is too hot"),
     Case("no-space", 1, FAST + r"; but the disk is full: 0\.0 GiB free on the disk", "found: the disk is full"),
     Case("wedge", 1, r"no token: the server is wedged: /health answers 200.* within 3 s", "found: the engine is hung"),
-    Case("crash-loop", 1, DIED, "found: a kernel used memory", until="crash-looping"),
+    Case("crash-loop", 1, EXITED, "found: a kernel used memory", until="crash-looping"),
     Case(
         "slow-start", 1, r"no server answers: slow start: qwen35 has been starting for \d+ s.*", "found:", "slow start"
     ),
@@ -67,16 +67,16 @@ CASES = (
     ),
     Case("remove_container", 1, r"no server answers: there is no container qwen35"),
 )
-KEPT = ("stop", "kill", "remove_container")
+REUSABLE_ENDS = ("stop", "kill", "remove_container")
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Desk]:
+def served() -> Iterator[SandboxProject]:
     """One deployed server for all of them."""
     before = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED")
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     try:
-        with fresh_desk() as desk:
+        with sandbox_project() as desk:
             desk.deployed()
             yield desk
     finally:
@@ -85,7 +85,7 @@ def served() -> Iterator[Desk]:
             os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = before
 
 
-def diagnosed(desk: Desk, *words: str) -> dict[str, Any]:
+def diagnose(desk: SandboxProject, *words: str) -> dict[str, Any]:
     """What programs get. A machine that is too busy to measure is asked again."""
     for _ in range(5):
         result = desk.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
@@ -96,17 +96,17 @@ def diagnosed(desk: Desk, *words: str) -> dict[str, Any]:
     return row
 
 
-def healed(desk: Desk) -> None:
+def restore_server(desk: SandboxProject) -> None:
     """A running server again, whatever was done to it."""
     control.set_fault(desk.sandbox, None)
     if desk.containers() == ["qwen35 running"]:
         desk.docker().api.restart("qwen35")
     else:
         desk.docker().api.start("qwen35")
-    answers(desk)
+    wait_for_health(desk)
 
 
-def answers(desk: Desk) -> None:
+def wait_for_health(desk: SandboxProject) -> None:
     """Wait for /health."""
     deadline_s = time.monotonic() + SETTLES_S
     while time.monotonic() < deadline_s:
@@ -120,24 +120,24 @@ def answers(desk: Desk) -> None:
     raise AssertionError("no server came up")
 
 
-def broken(desk: Desk, case: Case) -> dict[str, Any]:
+def diagnose_case(desk: SandboxProject, case: Case) -> dict[str, Any]:
     """Do it, and the diagnosis of what it has come to."""
-    if case.do in KEPT:
+    if case.do in REUSABLE_ENDS:
         getattr(desk.docker().api, case.do)("qwen35", **({"force": True} if case.do == "remove_container" else {}))
     else:
         control.set_fault(desk.sandbox, None if case.do == "none" else case.do)
-    row = diagnosed(desk)
+    row = diagnose(desk)
     deadline_s = time.monotonic() + SETTLES_S
     while case.until and row["state"] != case.until and time.monotonic() < deadline_s:
         assert row["exit"] in (1, 4), row["summary"]  # never green on its way there
         time.sleep(PAUSE_S)
-        row = diagnosed(desk)
+        row = diagnose(desk)
     return row
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.do for case in CASES])
-def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: Desk, case: Case) -> None:
-    row = broken(served, case)
+def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: SandboxProject, case: Case) -> None:
+    row = diagnose_case(served, case)
     try:
         assert re.fullmatch(case.first, row["summary"]), json.dumps(row, indent=1)
         assert row["exit"] == case.code
@@ -151,7 +151,7 @@ def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: Desk, c
         assert list(row) == [field.name for field in fields(Diagnosis)]
     finally:
         if case.code and case.do != "remove_container":
-            healed(served)
+            restore_server(served)
         else:
             control.set_fault(served.sandbox, None)
 
@@ -160,12 +160,12 @@ def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: Desk, c
 
 
 @contextmanager
-def request(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
+def open_stream(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
     """A client's stream that has begun."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "Count."}], "max_tokens": tokens}
-    words = json.dumps({**body, "ignore_eos": True, "stream": True})
-    connection.request("POST", "/v1/chat/completions", words, {"Content-Type": "application/json"})
+    command = json.dumps({**body, "ignore_eos": True, "stream": True})
+    connection.request("POST", "/v1/chat/completions", command, {"Content-Type": "application/json"})
     try:
         answer = connection.getresponse()
         answer.readline()
@@ -174,39 +174,39 @@ def request(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
         connection.close()
 
 
-def asked_of(desk: Desk) -> int:
+def count_requests(desk: SandboxProject) -> int:
     """How many answers the server has begun, as its own log counts them."""
     log = desk.docker().api.logs("qwen35")
     return int(log.count(b"/v1/chat/completions HTTP/1.1"))
 
 
-def test_beside_the_load_of_another_nothing_is_asked_and_that_is_said(desk: Desk) -> None:
+def test_beside_the_load_of_another_nothing_is_asked_and_that_is_said(desk: SandboxProject) -> None:
     desk.deployed()
-    with request(desk.port, 4000) as answer:
-        before = asked_of(desk)
-        row = diagnosed(desk)
+    with open_stream(desk.port, 4000) as answer:
+        before = count_requests(desk)
+        row = diagnose(desk)
         assert answer.readline() is not None
-        assert asked_of(desk) == before
+        assert count_requests(desk) == before
     assert re.fullmatch(r"not measured: 1 request running at [\d.]+ tok/s in total; .*", row["summary"])
     assert (row["state"], row["exit"], row["tok_per_s"]) == ("busy", 4, None)
 
 
-def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: Desk) -> None:
+def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: SandboxProject) -> None:
     desk.deployed()
-    before = asked_of(desk)
+    before = count_requests(desk)
     owner = lock.LockOwner("deploy", "ada@laptop", "20260101T000000-ab", os.getpid(), time.time())
     with lock.acquire(StateFolder(desk.sandbox / "home/.local/state/sparkwright"), owner, host="sandbox"):
-        row = diagnosed(desk)
+        row = diagnose(desk)
         desk.docker().api.stop("qwen35")
-        stopped = diagnosed(desk)
+        stopped = diagnose(desk)
     assert re.match(r"in progress: deploy by ada@laptop, since .*; /health answers; not measured", row["summary"])
     assert re.match(
         r"in progress: deploy by ada@laptop, since .*; no server answers: qwen35 exited", stopped["summary"]
     )
-    assert (row["exit"], stopped["exit"], asked_of(desk)) == (4, 4, before)
+    assert (row["exit"], stopped["exit"], count_requests(desk)) == (4, 4, before)
 
 
-def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk: Desk) -> None:
+def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk: SandboxProject) -> None:
     desk.deployed()
 
     def hang() -> None:
@@ -219,27 +219,27 @@ def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk:
             pass
 
     threading.Thread(target=hang, daemon=True).start()
-    while not running(metrics(desk)):
+    while not has_running_requests(read_metrics(desk)):
         time.sleep(0.05)
     control.set_fault(desk.sandbox, "wedge")
-    row = diagnosed(desk, "--token-s", "1")
+    row = diagnose(desk, "--token-s", "1")
     assert re.match(r"unknown whether it is wedged: 1 request running, no token for \d+ s; .*", row["summary"])
     assert (row["state"], row["exit"]) == ("unknown", 4)
 
     folder = StateFolder(desk.sandbox / "home/.local/state/sparkwright")
     folder.write(settings.NAME, {"limits": {"frozen_s": 1.0}})
-    row = diagnosed(desk)
+    row = diagnose(desk)
     assert re.match(r"no token: the server is wedged: 1 request running, no token for \d+ s", row["summary"])
     assert (row["state"], row["exit"]) == ("stalled", 1)
 
 
-def metrics(desk: Desk) -> bytes:
+def read_metrics(desk: SandboxProject) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=5)
     connection.request("GET", "/metrics")
     return connection.getresponse().read()
 
 
-def running(text: bytes) -> bool:
+def has_running_requests(text: bytes) -> bool:
     return any(
         line.startswith(b"vllm:num_requests_running") and not line.endswith(b" 0.0") for line in text.splitlines()
     )
@@ -248,23 +248,23 @@ def running(text: bytes) -> bool:
 # -- with what is left -------------------------------------------------------------------------------------------------
 
 
-def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is_said(desk: Desk) -> None:
+def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is_said(desk: SandboxProject) -> None:
     desk.deployed()
     pinned = [path.unlink() for path in desk.root.rglob("spark.lock")]
     assert pinned
     desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: no.such.registry.invalid/vllm:v1")
-    row = diagnosed(desk)
+    row = diagnose(desk)
     assert re.fullmatch(FAST, row["summary"])
     assert not list(desk.root.rglob("spark.lock"))
 
     desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: [")
-    row = diagnosed(desk)
+    row = diagnose(desk)
     assert (row["exit"], bool(re.fullmatch(FAST, row["summary"]))) == (0, True)
     unknown = {cause["cause"]: cause["evidence"] for cause in row["causes"] if cause["verdict"] == "unknown"}
     assert "recipes/qwen3.5-35b.yml" in unknown["the host's recipe can't be read"]
 
 
-def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_slow_ones(desk: Desk) -> None:
+def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_slow_ones(desk: SandboxProject) -> None:
     nowhere = 'connection: local\nuser: root\nserve_port: 9\nenv: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
     (desk.root / "hosts/bare.yml").write_text(nowhere)
     (desk.root / "hosts/down.yml").write_text(f"recipe: qwen3.5-35b\n{nowhere}")
@@ -279,13 +279,13 @@ def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_
     assert "systemctl start docker" in down["causes"][0]["fix"]
 
 
-def test_a_server_goes_on_being_measured_when_its_docker_engine_does_not_answer(desk: Desk) -> None:
+def test_a_server_goes_on_being_measured_when_its_docker_engine_does_not_answer(desk: SandboxProject) -> None:
     desk.deployed()
     control.up(desk.sandbox)
     (desk.root / "hosts/sandbox.yml").write_text(
         (desk.root / "hosts/sandbox.yml").read_text() + 'env: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
     )
-    row = diagnosed(desk)
+    row = diagnose(desk)
     assert re.match(FAST + r"; but no answer from the Docker Engine: .*", row["summary"]), row["summary"]
     assert row["exit"] == 1
 
@@ -294,7 +294,7 @@ def test_a_server_goes_on_being_measured_when_its_docker_engine_does_not_answer(
 
 
 def test_nothing_is_cut_at_eighty_columns_and_the_sentence_comes_first(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     result = desk.run("diagnose", "--host", "sandbox")

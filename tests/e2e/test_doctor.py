@@ -3,17 +3,17 @@
 import json
 from typing import Any
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 
-def asked(desk: Desk, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def run_doctor(desk: SandboxProject, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     result = desk.run("doctor", "--host", "sandbox", "--json", *words)
     (line,) = result.out.splitlines()
     return result.code, {finding["check"]: finding for finding in json.loads(line)["findings"]}
 
 
-def test_it_looks_and_changes_nothing(desk: Desk) -> None:
-    code, found = asked(desk, "--fix", "--yes")
+def test_it_looks_and_changes_nothing(desk: SandboxProject) -> None:
+    code, found = run_doctor(desk, "--fix", "--yes")
     assert code == 0
     assert {name for name, value in found.items() if value["verdict"] == "bad"} == set()
     assert found["logout"]["verdict"] == "warning"
@@ -26,13 +26,13 @@ def test_it_looks_and_changes_nothing(desk: Desk) -> None:
     assert desk.containers() == []
 
 
-def test_it_says_that_it_is_the_sandbox_where_nothing_is_fixed(desk: Desk) -> None:
+def test_it_says_that_it_is_the_sandbox_where_nothing_is_fixed(desk: SandboxProject) -> None:
     result = desk.run("doctor", "--host", "sandbox", "--fix", "--yes")
     assert result.out.startswith("sandbox is the sandbox: a simulated Spark")
     assert result.out.endswith("Nothing is fixed in the sandbox.\n")
 
 
-def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(desk: Desk) -> None:
+def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(desk: SandboxProject) -> None:
     desk.run("doctor", "--host", "sandbox")
     desk.run("sandbox.fault", "port-taken")
     result = desk.run("doctor", "--host", "sandbox")

@@ -18,24 +18,24 @@ from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.test_bench import SMALL
-from tests.e2e.two_hosts import HOSTS, MODEL, Two, two_hosts
+from tests.e2e.two_hosts import HOSTS, MODEL, TwoHostProject, two_host_project
 from tests.gateway.steady import Steady
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Two]:
-    with two_hosts() as found:
-        yield found
+def two() -> Iterator[TwoHostProject]:
+    with two_host_project() as value:
+        yield value
 
 
 @pytest.fixture(autouse=True)
-def up(two: Two) -> None:
+def both_up(two: TwoHostProject) -> None:
     two.wait(side1="up", side2="up")
 
 
-def test_a_rolling_restart_fails_no_request_and_cuts_no_stream(two: Two) -> None:
+def test_a_rolling_restart_fails_no_request_and_cuts_no_stream(two: TwoHostProject) -> None:
     steady = Steady(two.gateway, MODEL)
     with steady.running():
         steady.answered(20)
@@ -46,7 +46,7 @@ def test_a_rolling_restart_fails_no_request_and_cuts_no_stream(two: Two) -> None
     assert two.states() == {"side1": "up", "side2": "up"}
 
 
-def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: Two) -> None:
+def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: TwoHostProject) -> None:
     """It is found wanting after it started: what replaces it is the server of before."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     text = recipe.read_text()
@@ -67,7 +67,7 @@ def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: Two) -> None:
     assert two.run("deploy", "--host", "box", "--check", timeout_s=300).code == 0
 
 
-def test_the_arms_of_a_measurement_serve_no_client(two: Two) -> None:
+def test_the_arms_of_a_measurement_serve_no_client(two: TwoHostProject) -> None:
     """One that is slow, or is stopped in the middle, is nothing for them; afterwards the server is back."""
     steady = Steady(two.gateway, MODEL)
     with steady.running():
@@ -81,21 +81,21 @@ def test_the_arms_of_a_measurement_serve_no_client(two: Two) -> None:
     assert two.states() == {"side1": "up", "side2": "up"}
 
 
-def kill_before(two: Two, task: str) -> None:
+def restart_killed_before(two: TwoHostProject, task: str) -> None:
     """A restart of the second host whose runner is killed before this task."""
-    books = {path: path.read_text() for path in (two.root / "playbooks").rglob("*.yml")}
+    playbooks = {path: path.read_text() for path in (two.root / "playbooks").rglob("*.yml")}
     two.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
     try:
         two.run("restart", "--host", HOSTS[1], timeout_s=300)
     finally:
-        for path, text in books.items():
+        for path, text in playbooks.items():
             path.write_text(text)
     assert two.states()[HOSTS[1]] != "up"
 
 
-def test_a_health_check_returns_what_a_killed_run_left_drained(two: Two) -> None:
+def test_a_health_check_returns_what_a_killed_run_left_drained(two: TwoHostProject) -> None:
     """With no laptop: the server was never stopped, and is well."""
-    kill_before(two, "Stop the server")
+    restart_killed_before(two, "Stop the server")
     machine = Machine.here(control.up(two.sandbox / "hosts" / HOSTS[1]))
     notes = list[str]()
     context = RunContext(
@@ -106,7 +106,7 @@ def test_a_health_check_returns_what_a_killed_run_left_drained(two: Two) -> None
     assert two.states()[HOSTS[1]] == "up"
 
 
-def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: Two) -> None:
+def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: TwoHostProject) -> None:
     """With no laptop, by the plan that the deploy left."""
     simulated = two.sandbox / "hosts" / HOSTS[1]
     machine = Machine.here(control.up(simulated))
@@ -116,28 +116,28 @@ def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: T
         for later_s in (0, 300, 600):
             settings = Settings(host=HOSTS[1], heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
             context = RunContext(machine, state, "run-1", lambda value: None)
-            found = build_check(context, settings, scheduled=True, now=lambda at_s=later_s: time.time() + at_s).run()
-            if found.healed.startswith("restarted"):
+            record = build_check(context, settings, scheduled=True, now=lambda at_s=later_s: time.time() + at_s).run()
+            if record.healed.startswith("restarted"):
                 break
     finally:
         control.set_fault(simulated, None)
-    assert found.healed.startswith("restarted (run "), (found.state, found.why, found.healed)
-    run = found.healed.removeprefix("restarted (run ").partition(")")[0].partition(",")[0]
+    assert record.healed.startswith("restarted (run "), (record.state, record.why, record.healed)
+    run = record.healed.removeprefix("restarted (run ").partition(")")[0].partition(",")[0]
     events = "".join(path.read_text() for path in (two.home(HOSTS[1]) / "runs" / run).glob("events*"))
     assert "gets requests again from box" in events
     assert two.states() == {"side1": "up", "side2": "up"}
 
 
 @pytest.mark.parametrize("task", ["Stop the server", "Enable restart policy, remove previous container"])
-def test_a_run_that_was_killed_leaves_no_healthy_server_drained(two: Two, task: str) -> None:
+def test_a_run_that_was_killed_leaves_no_healthy_server_drained(two: TwoHostProject, task: str) -> None:
     """The next deploy returns it: what the run was about to do with it does not matter."""
-    kill_before(two, task)
+    restart_killed_before(two, task)
     result = two.run("deploy", "--host", "side2", "--json", timeout_s=300)
     assert result.code in (0, 4), result.out[-3000:]
     assert two.states() == {"side1": "up", "side2": "up"}
 
 
-def test_a_gateway_that_is_gone_keeps_nobody_from_restarting(two: Two) -> None:
+def test_a_gateway_that_is_gone_keeps_nobody_from_restarting(two: TwoHostProject) -> None:
     engine = docker.DockerClient(base_url=control.up(two.sandbox / "hosts" / HOSTS[0])["DOCKER_HOST"])
     engine.api.stop("gateway")
     try:
@@ -148,7 +148,7 @@ def test_a_gateway_that_is_gone_keeps_nobody_from_restarting(two: Two) -> None:
     assert "the gateway box does not answer: not drained there." in result.out
 
 
-def test_what_is_cut_is_said_and_in_the_history(two: Two) -> None:
+def test_what_is_cut_is_said_and_in_the_history(two: TwoHostProject) -> None:
     """A stream that takes longer than `drain_s`."""
     two.groups["box"]["vars"]["drain_s"] = 0.5
     two.write()

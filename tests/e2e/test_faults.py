@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.sandbox import control
 from sparkwright.sandbox.faults import MEMBER_FAULTS
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 from tests.faults.bench import released
 from tests.waiting import wait_until
 
@@ -36,7 +36,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "change", "code", "result"), FAULTS, ids=[row[0] for row in FAULTS])
 def test_a_fault_is_a_clear_failure_with_the_old_server_back(
-    desk: Desk, fault: str, change: tuple[str, str, str], code: int, result: str
+    desk: SandboxProject, fault: str, change: tuple[str, str, str], code: int, result: str
 ) -> None:
     desk.deployed()
     before = desk.serving()
@@ -45,89 +45,89 @@ def test_a_fault_is_a_clear_failure_with_the_old_server_back(
     if fault == "no-space":
         change = ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest")
     desk.edit(*change)
-    done = desk.run("deploy", "--host", "sandbox")
-    assert done.code == code, done.out + done.err
-    assert result in done.out + done.err
-    assert "failed=0" not in done.out
+    outcome = desk.run("deploy", "--host", "sandbox")
+    assert outcome.code == code, outcome.out + outcome.err
+    assert result in outcome.out + outcome.err
+    assert "failed=0" not in outcome.out
     desk.run("sandbox.fault", "none")
     assert desk.serving() == before
     assert desk.containers() == ["qwen35 running"]
 
 
-def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> None:
+def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.serving()
     desk.run("sandbox.fault", "port-taken")
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
-    done = desk.run("deploy", "--host", "sandbox")
-    assert done.code == 5, done.out
-    assert f"port {desk.port + 1} is in use by port-squatter (pid " in done.out
+    result = desk.run("deploy", "--host", "sandbox")
+    assert result.code == 5, result.out
+    assert f"port {desk.port + 1} is in use by port-squatter (pid " in result.out
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
     assert desk.serving() == before
 
 
-def test_a_second_sandbox_on_the_same_port_is_refused_with_the_first_ones_folder(desk: Desk) -> None:
+def test_a_second_sandbox_on_the_same_port_is_refused_with_the_first_ones_folder(desk: SandboxProject) -> None:
     desk.deployed()
-    with fresh_desk() as other:
+    with sandbox_project() as other:
         other.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
         assert other.run("lock", "--host", "sandbox").code == 0
-        done = other.run("deploy", "--host", "sandbox")
-        result = " ".join(done.out.split())
-        assert done.code == 5, done.out
+        outcome = other.run("deploy", "--host", "sandbox")
+        result = " ".join(outcome.out.split())
+        assert outcome.code == 5, outcome.out
         assert f"port {desk.port} is in use by the sandbox in {desk.sandbox.resolve()} (pid " in result
         assert "Run `sparkwright sandbox.down` in its project, or use another port with `serve_port:`" in result
         assert other.containers() == []
     assert desk.containers() == ["qwen35 running"]
 
 
-def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: Desk) -> None:
+def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: SandboxProject) -> None:
     for flag in ("0.85", "0.60"):
         desk.edit("recipes/qwen3.5-35b.yml", f"gpu-memory-utilization: {flag}", "gpu-memory-utilization: 0.60")
     desk.deployed()
     before = desk.serving()
     desk.run("sandbox.fault", "ollama-busy")
     desk.edit(*CHANGE)
-    done = desk.run("deploy", "--host", "sandbox")
-    assert done.code == 1
-    assert "Ollama keeps qwen3:32b in memory: a request is using it" in done.out
+    result = desk.run("deploy", "--host", "sandbox")
+    assert result.code == 1
+    assert "Ollama keeps qwen3:32b in memory: a request is using it" in result.out
     assert desk.serving() == before
 
 
 @pytest.mark.parametrize("fault", ["moved-tag", "moved-model"])
-def test_a_moved_tag_or_model_does_not_change_a_locked_host(desk: Desk, fault: str) -> None:
+def test_a_moved_tag_or_model_does_not_change_a_locked_host(desk: SandboxProject, fault: str) -> None:
     desk.deployed()
     before = (desk.sandbox / "spark.lock").read_text()
     desk.run("sandbox.fault", fault)
-    done = desk.deploy()
-    assert (done.code, done.recap["changed"]) == (0, 0)
+    result = desk.deploy()
+    assert (result.code, result.recap["changed"]) == (0, 0)
     assert (desk.sandbox / "spark.lock").read_text() == before
 
 
-def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
+def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: SandboxProject) -> None:
     desk.run("sandbox.fault", "crash-loop")
-    done = desk.run("deploy", "--host", "sandbox")
-    assert done.code == 1
-    assert "There was no previous server to restore" in done.out
+    result = desk.run("deploy", "--host", "sandbox")
+    assert result.code == 1
+    assert "There was no previous server to restore" in result.out
     assert desk.containers() == ["qwen35 exited"]
 
 
-def test_a_value_that_the_engine_would_refuse_never_takes_the_server_down(desk: Desk) -> None:
+def test_a_value_that_the_engine_would_refuse_never_takes_the_server_down(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.serving()
     desk.edit("recipes/qwen3.5-35b.yml", "  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
-    done = desk.run("deploy", "--host", "sandbox")
-    assert done.code == 5
-    assert "kv-cache-dtype must be one of auto, bfloat16" in done.out
+    result = desk.run("deploy", "--host", "sandbox")
+    assert result.code == 5
+    assert "kv-cache-dtype must be one of auto, bfloat16" in result.out
     assert desk.serving() == before
 
 
-def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
+def test_faults_are_listed_and_a_near_miss_is_named(desk: SandboxProject) -> None:
     listed = desk.run("sandbox.fault")
     assert listed.out.count("\n") == len({**control.FAULTS, **MEMBER_FAULTS})
     assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err
 
 
-def test_a_fault_means_what_it_says_each_time_it_is_said(desk: Desk) -> None:
+def test_a_fault_means_what_it_says_each_time_it_is_said(desk: SandboxProject) -> None:
     """Beside a server that holds the memory Ollama loads nothing; said twice it breaks twice; what a stop cured stays so."""
     desk.deployed()
     server = desk.docker().api.inspect_container("qwen35")
@@ -147,7 +147,7 @@ def test_a_fault_means_what_it_says_each_time_it_is_said(desk: Desk) -> None:
     wait_until(desk.serving, "the cured server")
 
 
-def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk: Desk) -> None:
+def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.serving()
     control.set_fault(desk.sandbox, "oom")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import published
-from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
 from tests.remote.sshd import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -19,40 +19,40 @@ KEY = "gateway-key-gateway-key"
 FILES = ".local/state/sparkwright/gateway"
 
 
-class Gate:
+class GatewayProject:
     """A desk whose sandbox serves a model behind a gateway."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SandboxProject) -> None:
         self.desk, self.port = desk, free_port()
         self.write()
 
     def write(self, **changes: Any) -> None:
         """`gateway:` of the group box."""
-        about = {"host": "sandbox", "port": self.port, "tls": "none", "key": {"env": "GATEWAY_KEY"}, **changes}
-        given = {key: value for key, value in about.items() if value is not None}
+        settings = {"host": "sandbox", "port": self.port, "tls": "none", "key": {"env": "GATEWAY_KEY"}, **changes}
+        gateway = {key: value for key, value in settings.items() if value is not None}
         (self.desk.root / "hosts/groups.yml").write_text(
-            json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": given}})
+            json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}})
         )
 
-    def deploy(self, *words: str) -> Said:
+    def deploy(self, *words: str) -> CommandResult:
         return self.desk.run("gateway.deploy", "--host", "box", "--json", *words)
 
-    def rollback(self, *words: str) -> Said:
+    def rollback(self, *words: str) -> CommandResult:
         result = self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
         assert published.check_output("gateway.rollback", result.out) == []
         return result
 
     def status(self) -> dict[str, Any]:
         result = self.desk.run("gateway.status", "--host", "box", "--json")
-        found: dict[str, Any] = json.loads(result.out)
-        assert result.code == (0 if found["running"] else 1)
-        return found
+        status: dict[str, Any] = json.loads(result.out)
+        assert result.code == (0 if status["running"] else 1)
+        return status
 
-    def of_fleet(self) -> tuple[int, dict[str, Any]]:
+    def fleet_entry(self) -> tuple[int, dict[str, Any]]:
         """The gateway in `status`, and its exit code."""
         result = self.desk.run("status", "--host", "sandbox", "--json")
-        found: dict[str, Any] = json.loads(result.out)["gateway"]
-        return result.code, found
+        gateway: dict[str, Any] = json.loads(result.out)["gateway"]
+        return result.code, gateway
 
     def request(self, key: str = KEY, **body: Any) -> http.client.HTTPResponse:
         """A chat request through it; its answer begins."""
@@ -64,31 +64,31 @@ class Gate:
         return link.getresponse()
 
     def container(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.desk.docker().api.inspect_container("gateway")
-        return found
+        container: dict[str, Any] = self.desk.docker().api.inspect_container("gateway")
+        return container
 
 
 @pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
+def gate() -> Iterator[GatewayProject]:
     """One that is deployed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         patch.setenv("GATEWAY_KEY", KEY)
-        with fresh_desk() as desk:
+        with sandbox_project() as desk:
             desk.deployed()
-            found = Gate(desk)
-            assert (result := found.deploy()).code == 0, result.out + result.err
-            yield found
+            value = GatewayProject(desk)
+            assert (result := value.deploy()).code == 0, result.out + result.err
+            yield value
 
 
 @pytest.fixture(autouse=True)
-def as_deployed(request: pytest.FixtureRequest) -> None:
+def restore_files(request: pytest.FixtureRequest) -> None:
     """Each test finds the files as they were deployed."""
     if "gate" in request.fixturenames:
         request.getfixturevalue("gate").write()
 
 
-def test_a_gateway_is_proved_and_earns_its_restart_policy(gate: Gate) -> None:
+def test_a_gateway_is_proved_and_earns_its_restart_policy(gate: GatewayProject) -> None:
     gate.deploy()
     answer = gate.request()
     assert (answer.status, json.loads(answer.read())["choices"][0]["finish_reason"]) == (200, "length")
@@ -98,7 +98,7 @@ def test_a_gateway_is_proved_and_earns_its_restart_policy(gate: Gate) -> None:
     assert found["Config"]["Image"].startswith("haproxy:2.6@sha256:")
 
 
-def test_a_second_deploy_changes_nothing(gate: Gate) -> None:
+def test_a_second_deploy_changes_nothing(gate: GatewayProject) -> None:
     gate.deploy()
     before = gate.container()
     result = gate.deploy()
@@ -106,7 +106,7 @@ def test_a_second_deploy_changes_nothing(gate: Gate) -> None:
     assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
 
 
-def test_no_key_is_in_the_configuration_and_no_file_is_anothers_to_read(gate: Gate) -> None:
+def test_no_key_is_in_the_configuration_and_no_file_is_anothers_to_read(gate: GatewayProject) -> None:
     gate.deploy()
     files = [path for path in (gate.desk.sandbox / "home" / FILES).rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"haproxy.cfg", "keys", "models.map"}
@@ -116,7 +116,7 @@ def test_no_key_is_in_the_configuration_and_no_file_is_anothers_to_read(gate: Ga
     assert not [path for path in runs if path.is_file() and KEY in path.read_text(errors="replace")]
 
 
-def test_other_limits_are_read_without_cutting_a_stream(gate: Gate) -> None:
+def test_other_limits_are_read_without_cutting_a_stream(gate: GatewayProject) -> None:
     """A stream that began before a reload goes on to its end; the container is the same."""
     gate.deploy()
     before = gate.container()
@@ -131,7 +131,7 @@ def test_other_limits_are_read_without_cutting_a_stream(gate: Gate) -> None:
     assert gate.container()["State"]["StartedAt"] == before["State"]["StartedAt"]
 
 
-def test_another_port_makes_another_container_and_the_one_before_goes(gate: Gate) -> None:
+def test_another_port_makes_another_container_and_the_one_before_goes(gate: GatewayProject) -> None:
     gate.deploy()
     before, gate.port = gate.container()["Id"], free_port()
     gate.write()
@@ -141,18 +141,18 @@ def test_another_port_makes_another_container_and_the_one_before_goes(gate: Gate
     assert [container for container in gate.desk.containers() if container.startswith("gateway")] == ["gateway running"]
 
 
-def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: Gate) -> None:
+def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: GatewayProject) -> None:
     gate.deploy()
     gate.write(limits={"queue_s": 9})
     result = gate.deploy("--check", "--diff")
-    changed = result.task("Start the gateway, or have it read its configuration")
+    task = result.task("Start the gateway, or have it read its configuration")
     assert result.code == 2
-    assert [item["field"] for item in changed["diff"]] == ["file haproxy.cfg"]
+    assert [item["field"] for item in task["diff"]] == ["file haproxy.cfg"]
     gate.write()
     assert gate.deploy("--check").code == 0
 
 
-def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: GatewayProject, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.deploy()
     before = gate.container()
     broken = gate.desk.root / "playbooks/gateway/deploy.yml"
@@ -168,7 +168,7 @@ def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: Gate, monkeypatch
     assert gate.request().status == 200
 
 
-def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: Gate) -> None:
+def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: GatewayProject) -> None:
     """Its configuration is valid and routes to a port where nobody listens."""
     gate.deploy()
     served = gate.desk.root / "hosts/sandbox.yml"
@@ -184,7 +184,7 @@ def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: G
     assert gate.deploy().recap["changed"] == 0
 
 
-def test_a_port_of_another_program_is_refused(gate: Gate) -> None:
+def test_a_port_of_another_program_is_refused(gate: GatewayProject) -> None:
     gate.deploy()
     gate.write(port=gate.desk.port)
     result = gate.desk.run("gateway.deploy", "--host", "box")
@@ -192,7 +192,7 @@ def test_a_port_of_another_program_is_refused(gate: Gate) -> None:
     assert f"`box.gateway.port`: {gate.desk.port} is the port of the server of sandbox." in result.err
 
 
-def test_status_counts_requests_and_names_servers(gate: Gate) -> None:
+def test_status_counts_requests_and_names_servers(gate: GatewayProject) -> None:
     gate.deploy()
     before = gate.status()["models"][0]
     assert gate.request().status == 200
@@ -200,11 +200,11 @@ def test_status_counts_requests_and_names_servers(gate: Gate) -> None:
     while (now := gate.status()["models"][0])["requests"] == before["requests"]:
         assert time.monotonic() < deadline_s
     assert (now["model"], now["queued"], now["servers"][0]["host"]) == ("qwen3.5-35b", 0, "sandbox")
-    shown = gate.desk.run("gateway.status", "--host", "box")
-    assert shown.code == 0 and "qwen3.5-35b" in shown.out and "sandbox up" in shown.out
+    result = gate.desk.run("gateway.status", "--host", "box")
+    assert result.code == 0 and "qwen3.5-35b" in result.out and "sandbox up" in result.out
 
 
-def test_the_script_starts_the_same_container(gate: Gate) -> None:
+def test_the_script_starts_the_same_container(gate: GatewayProject) -> None:
     gate.deploy()
     script = (gate.desk.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
     found = gate.container()
@@ -212,14 +212,14 @@ def test_the_script_starts_the_same_container(gate: Gate) -> None:
     assert script.rstrip().endswith(" ".join(found["Config"]["Cmd"]))
 
 
-def test_the_history_says_what_was_verified(gate: Gate) -> None:
+def test_the_history_says_what_was_verified(gate: GatewayProject) -> None:
     result = gate.desk.run("history", "--host", "sandbox", "--json")
     assert "gateway verified" in result.out
-    shown = gate.desk.run("history", "--host", "sandbox").out
-    assert ": changed" in shown and "None" not in shown
+    output = gate.desk.run("history", "--host", "sandbox").out
+    assert ": changed" in output and "None" not in output
 
 
-def test_its_address_is_told_where_it_is_needed(gate: Gate) -> None:
+def test_its_address_is_told_where_it_is_needed(gate: GatewayProject) -> None:
     url = f"base URL {f'http://127.0.0.1:{gate.port}/v1'}"
     assert url in gate.desk.run("gateway.deploy", "--host", "box").out
     assert url.removeprefix("base URL ") in gate.desk.run("gateway.status", "--host", "box").out
@@ -227,43 +227,43 @@ def test_its_address_is_told_where_it_is_needed(gate: Gate) -> None:
     assert url not in gate.desk.run("gateway.deploy", "--host", "box", "--check").out
 
 
-def test_the_fleets_status_shows_it(gate: Gate) -> None:
+def test_the_fleets_status_shows_it(gate: GatewayProject) -> None:
     gate.deploy()
-    code, found = gate.of_fleet()
-    assert (code, found["name"], found["port"], found["state"]) == (0, "box", gate.port, "up")
-    assert [(model["model"], model["queued"], model["servers"][0]["state"]) for model in found["models"]] == [
+    code, entry = gate.fleet_entry()
+    assert (code, entry["name"], entry["port"], entry["state"]) == (0, "box", gate.port, "up")
+    assert [(model["model"], model["queued"], model["servers"][0]["state"]) for model in entry["models"]] == [
         ("qwen3.5-35b", 0, "up")
     ]
-    shown = gate.desk.run("status", "--host", "sandbox").out
-    assert f"box (sandbox:{gate.port})" in shown and "sandbox up (0)" in shown
+    output = gate.desk.run("status", "--host", "sandbox").out
+    assert f"box (sandbox:{gate.port})" in output and "sandbox up (0)" in output
 
 
-def test_files_that_somebody_changed_are_drift(gate: Gate) -> None:
+def test_files_that_somebody_changed_are_drift(gate: GatewayProject) -> None:
     gate.deploy()
     config = gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg"
     config.write_text(config.read_text().replace("retries 3", "retries 4"))
-    code, found = gate.of_fleet()
-    assert (code, found["state"], found["why"]) == (2, "degraded", "files were changed: haproxy.cfg")
+    code, entry = gate.fleet_entry()
+    assert (code, entry["state"], entry["why"]) == (2, "degraded", "files were changed: haproxy.cfg")
     result = gate.desk.run("health", "--host", "sandbox")
     assert result.code == 2
     assert "files of the gateway differ from the verified ones: haproxy.cfg" in result.out
     assert gate.deploy().code == 0
-    assert gate.of_fleet()[0] == 0
+    assert gate.fleet_entry()[0] == 0
     assert gate.desk.run("health", "--host", "sandbox").code == 0
 
 
-def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: Gate) -> None:
+def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: GatewayProject) -> None:
     gate.deploy()
     gate.desk.docker().api.stop("gateway")
     assert gate.status()["running"] is False
-    code, found = gate.of_fleet()
-    assert (code, found["state"], found["models"]) == (1, "down", [])
+    code, entry = gate.fleet_entry()
+    assert (code, entry["state"], entry["models"]) == (1, "down", [])
     assert "the gateway is down" in gate.desk.run("health", "--host", "sandbox").out
     assert gate.deploy().code == 0
     assert gate.status()["running"] is True
 
 
-def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gate) -> None:
+def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: GatewayProject) -> None:
     """Its files, its script and its history are those of then; the inventory of now is not read."""
     gate.write(limits={"queue_s": 11})
     assert gate.deploy().code == 0
@@ -286,7 +286,7 @@ def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gate) 
     assert "gateway rolled back" in gate.desk.run("history", "--host", "sandbox", "--json").out
 
 
-def test_a_rollback_brings_back_the_container_and_its_script(gate: Gate) -> None:
+def test_a_rollback_brings_back_the_container_and_its_script(gate: GatewayProject) -> None:
     gate.deploy()
     was = gate.port
     gate.port = free_port()
@@ -305,7 +305,7 @@ def test_a_rollback_brings_back_the_container_and_its_script(gate: Gate) -> None
 
 @pytest.mark.parametrize("key", [None, "short"])
 def test_without_a_good_clients_key_no_host_is_asked(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch, key: str | None
+    gate: GatewayProject, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     if key is None:
         monkeypatch.delenv("GATEWAY_KEY")
@@ -317,7 +317,9 @@ def test_without_a_good_clients_key_no_host_is_asked(
         assert "box.gateway.key`:" in result.err and "groups.yml:" in result.err, result.err
 
 
-def test_a_rollback_without_the_key_of_then_touches_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_without_the_key_of_then_touches_nothing(
+    gate: GatewayProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate.deploy()
     gate.write(limits={"queue_s": 13})
     assert gate.deploy().code == 0
@@ -329,7 +331,7 @@ def test_a_rollback_without_the_key_of_then_touches_nothing(gate: Gate, monkeypa
     assert gate.container()["State"]["StartedAt"] == before
 
 
-def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gate: Gate) -> None:
+def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gate: GatewayProject) -> None:
     """A server under another port is routed there: its clients never hear of it."""
     gate.deploy()
     host, groups = gate.desk.root / "hosts/sandbox.yml", gate.desk.root / "hosts/groups.yml"
@@ -359,12 +361,12 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
         gate.deploy()
 
 
-def test_a_group_without_a_gateway_is_refused(gate: Gate) -> None:
+def test_a_group_without_a_gateway_is_refused(gate: GatewayProject) -> None:
     result = gate.desk.run("gateway.deploy", "--host", "lab")
     assert (result.code, result.err.strip()) == (5, "no gateway is called 'lab'. Available: box.")
 
 
-def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: Gate) -> None:
+def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: GatewayProject) -> None:
     gate.deploy()
     result = gate.desk.run("host.clean", "--host", "sandbox", "--yes")
     assert result.code == 0, result.out + result.err
@@ -374,7 +376,7 @@ def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: Gate) ->
     assert gate.status()["running"] is True
 
 
-def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate: Gate) -> None:
+def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate: GatewayProject) -> None:
     """Issue 30: whatever was called gateway-previous or gateway-check was removed."""
     api = gate.desk.docker().api
     image = next(row["RepoTags"][0] for row in api.images())
@@ -394,7 +396,7 @@ def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate
             api.remove_container(item, force=True)
 
 
-def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: Gate) -> None:
+def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: GatewayProject) -> None:
     recipe = gate.desk.root / "recipes/qwen3.5-35b.yml"
     before = recipe.read_text()
     recipe.write_text(before.replace("json_schema, image,", "json_schema, image, messages, responses,"))
@@ -408,7 +410,7 @@ def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: Gate) -> None:
 
 
 def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
+    gate: GatewayProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "alice-key-alice-key"
     monkeypatch.setenv("ALICE_KEY", secret)
@@ -425,16 +427,16 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert gate.request().status == 200
     usages = [json.loads(answer.read())["usage"] for answer in answers[:2]]
-    wanted = {"client": "alice", "requests": 2, "running": 0, "refused": 1, "errors": 0, "estimated": 0}
-    wanted |= {"prompt_tokens": sum(usage["prompt_tokens"] for usage in usages), "tokens_per_day": 9000}
-    wanted |= {"generated_tokens": sum(usage["completion_tokens"] for usage in usages)}
+    expected = {"client": "alice", "requests": 2, "running": 0, "refused": 1, "errors": 0, "estimated": 0}
+    expected |= {"prompt_tokens": sum(usage["prompt_tokens"] for usage in usages), "tokens_per_day": 9000}
+    expected |= {"generated_tokens": sum(usage["completion_tokens"] for usage in usages)}
     until_s = time.monotonic() + 30  # the counts are written every 5 s
-    while not wanted.items() <= (row := gate.status()["clients"][0]).items():
+    while not expected.items() <= (row := gate.status()["clients"][0]).items():
         assert time.monotonic() < until_s, row
-    shown = gate.desk.run("gateway.status", "--host", "box", "--clients").out
-    assert "CLIENT" in shown and "alice" in shown and "0% of 9000" in shown
-    kept = [path for path in (gate.desk.sandbox / "home/.local/state/sparkwright").rglob("*") if path.is_file()]
-    assert not [path for path in kept if secret in path.read_text(errors="replace")]
+    output = gate.desk.run("gateway.status", "--host", "box", "--clients").out
+    assert "CLIENT" in output and "alice" in output and "0% of 9000" in output
+    state_files = [path for path in (gate.desk.sandbox / "home/.local/state/sparkwright").rglob("*") if path.is_file()]
+    assert not [path for path in state_files if secret in path.read_text(errors="replace")]
 
 
 @pytest.mark.parametrize(
@@ -449,7 +451,7 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     ],
 )  # fmt: skip
 def test_a_client_that_cannot_be_told_apart_is_refused_by_its_line(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch, clients: dict[str, Any], why: str
+    gate: GatewayProject, monkeypatch: pytest.MonkeyPatch, clients: dict[str, Any], why: str
 ) -> None:
     monkeypatch.setenv("ALICE_KEY", "alice-key-alice-key")
     monkeypatch.setenv("SHORT_KEY", "short")
@@ -459,23 +461,25 @@ def test_a_client_that_cannot_be_told_apart_is_refused_by_its_line(
     assert "groups.yml:" in result.out + result.err and "alice-key" not in result.out + result.err
 
 
-def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gate) -> None:
+def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: GatewayProject) -> None:
     alice = {"key": {"env": "ALICE_KEY"}, "models": ["fast"]}
     bob, carol = {"key": {"file": "~/bob.key"}}, {"key": {"env": "CAROL_KEY"}, "models": ["other"]}
     gate.write(clients={"alice": alice, "bob": bob, "carol": carol}, models={"fast": "qwen3.5-35b", "other": "nobody"})
 
-    def shown(*words: str) -> str:
+    def run_client(*words: str) -> str:
         result = gate.desk.run("client", "--host", "sandbox", *words)
         return f"{result.code} {result.out}{result.err}"
 
-    own, named = shown("--for", "codex"), shown("--for", "codex", "--client", "alice")
+    own, named = run_client("--for", "codex"), run_client("--for", "codex", "--client", "alice")
     assert own.startswith("0 ") and 'env_key = "GATEWAY_KEY"' in own and 'model = "qwen3.5-35b"' in own
     assert named.startswith("0 ") and 'env_key = "ALICE_KEY"' in named and 'model = "fast"' in named
-    assert "# set GATEWAY_KEY to the key of bob, from the file ~/bob.key" in shown("--for", "curl", "--client", "bob")
-    assert "model      fast\nkey        $ALICE_KEY: the key of alice" in shown("--client", "alice")
-    assert shown("--client", "carol").startswith("5 ") and "$CAROL_KEY" not in shown("--client", "carol")
-    assert shown("--for", "codex", "--client", "carol").startswith("5 ")
-    assert "carol may use other, and sandbox serves qwen3.5-35b" in shown("--for", "codex", "--client", "carol")
-    unknown = shown("--for", "codex", "--client", "alicia")
+    assert "# set GATEWAY_KEY to the key of bob, from the file ~/bob.key" in run_client(
+        "--for", "curl", "--client", "bob"
+    )
+    assert "model      fast\nkey        $ALICE_KEY: the key of alice" in run_client("--client", "alice")
+    assert run_client("--client", "carol").startswith("5 ") and "$CAROL_KEY" not in run_client("--client", "carol")
+    assert run_client("--for", "codex", "--client", "carol").startswith("5 ")
+    assert "carol may use other, and sandbox serves qwen3.5-35b" in run_client("--for", "codex", "--client", "carol")
+    unknown = run_client("--for", "codex", "--client", "alicia")
     assert unknown.startswith("5 ") and "no gateway in front of sandbox has a client called 'alicia'" in unknown
-    assert shown("--json", "--client", "alice").startswith("5 ")
+    assert run_client("--json", "--client", "alice").startswith("5 ")

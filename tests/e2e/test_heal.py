@@ -22,18 +22,18 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode
 from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, fresh_desk
-from tests.e2e.test_restart import command, models, seqs
+from tests.e2e.conftest import SandboxProject, sandbox_project
+from tests.e2e.test_restart import ollama_models, server_command, set_max_num_seqs
 
 SETTINGS = Settings(host="sandbox", heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
 RECIPE = "recipes/qwen3.5-35b.yml"
 
 
 @dataclass
-class Host:
+class HealingHost:
     """A desk's host, and the time that its clock has come to."""
 
-    desk: Desk
+    desk: SandboxProject
     machine: Machine
     state: StateFolder
     ahead_s: float = 0.0
@@ -69,74 +69,76 @@ class Host:
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Host]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+def deployed() -> Iterator[HealingHost]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
         desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 3\n    drain_s: 1")
         desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
         desk.deployed()
         machine = Machine.here(control.up(desk.sandbox))
-        yield Host(desk, machine, StateFolder.of(machine.home))
+        yield HealingHost(desk, machine, StateFolder.of(machine.home))
 
 
 @pytest.fixture
-def host(made: Host) -> Iterator[Host]:
+def host(deployed: HealingHost) -> Iterator[HealingHost]:
     """The host as it was deployed first, checked once."""
-    kept = {path: path.read_text() for path in (made.desk.root / "playbooks").rglob("*.yml")}
-    seqs(made.desk, 8)
-    assert made.desk.deploy().proved
-    for path in made.state.path.glob("health*"):
+    playbooks = {path: path.read_text() for path in (deployed.desk.root / "playbooks").rglob("*.yml")}
+    set_max_num_seqs(deployed.desk, 8)
+    assert deployed.desk.deploy().proved
+    for path in deployed.state.path.glob("health*"):
         path.unlink()
-    assert made.check().state == "ok"
-    yield made
-    control.set_fault(made.desk.sandbox, None)
-    for path, text in kept.items():
+    assert deployed.check().state == "ok"
+    yield deployed
+    control.set_fault(deployed.desk.sandbox, None)
+    for path, text in playbooks.items():
         path.write_text(text)
 
 
-def test_it_is_the_restart_of_the_playbook_with_the_hosts_own_variables(host: Host) -> None:
+def test_it_is_the_restart_of_the_playbook_with_the_hosts_own_variables(host: HealingHost) -> None:
     before = host.container()
-    found = host.healed()
-    assert (found.state, found.healed.startswith("restarted (run ")) == ("ok", True), found.healed
+    record = host.healed()
+    assert (record.state, record.healed.startswith("restarted (run ")) == ("ok", True), record.healed
     after = host.container()
     assert after[0] == before[0] and after[1] > before[1] and after[2] == "unless-stopped"
     plan, tasks = host.last_run()
     assert (plan["playbook"], plan["who"]) == ("playbooks/restart.yml", "the health check")
-    done = {task["module"]: task for task in tasks if task["status"] in ("ok", "changed")}
+    finished = {task["module"]: task for task in tasks if task["status"] in ("ok", "changed")}
     proofs = {"drain", "stopped", "wait_exited", "wait_memory_released", "verify_health", "verify_logs", "smoke_test"}
-    assert proofs <= done.keys()
-    assert done["smoke_test"]["data"]["tok_per_s"] > 0
+    assert proofs <= finished.keys()
+    assert finished["smoke_test"]["data"]["tok_per_s"] > 0
     fits = next(step["args"] for step in plan["steps"] if step["module"] == "assert_memory_fits")
     assert (fits["reserve_gib"], fits["ollama"]) == (3, "leave")
-    assert models(host.desk) == ["qwen3:32b"], "Ollama was to be left alone"
+    assert ollama_models(host.desk) == ["qwen3:32b"], "Ollama was to be left alone"
     row = host.desk.run("history", "--host", "sandbox", "--json").events()[0]
     assert (row["what"], row["who"]) == ("healed", "the health check") and "token" in row["why"]
 
 
-def test_a_deploy_that_changes_the_recipe_renews_the_plan_and_a_roll_back_finds_the_older_one(host: Host) -> None:
+def test_a_deploy_that_changes_the_recipe_renews_the_plan_and_a_roll_back_finds_the_older_one(
+    host: HealingHost,
+) -> None:
     first = host.plans()
-    seqs(host.desk, 4)
+    set_max_num_seqs(host.desk, 4)
     assert host.desk.deploy().proved
     assert len(host.plans()) == len(set(first) | set(host.plans())) == 2
     assert host.healed().healed.startswith("restarted (run ")
-    assert command(host.desk)[command(host.desk).index("--max-num-seqs") + 1] == "4"
+    assert server_command(host.desk)[server_command(host.desk).index("--max-num-seqs") + 1] == "4"
     assert host.desk.run("rollback", "--host", "sandbox").code == 0
     host.check()
     assert host.healed().healed.startswith("restarted (run ")
-    assert command(host.desk)[command(host.desk).index("--max-num-seqs") + 1] == "8"
+    assert server_command(host.desk)[server_command(host.desk).index("--max-num-seqs") + 1] == "8"
 
 
-def test_a_deploy_that_changes_nothing_but_the_hosts_variables_renews_the_plan(host: Host) -> None:
+def test_a_deploy_that_changes_nothing_but_the_hosts_variables_renews_the_plan(host: HealingHost) -> None:
     host.desk.edit("hosts/groups.yml", "drain_s: 1", "drain_s: 2")
     assert '"drain_s": 1' in host.plans()[0].read_text()
-    done = host.desk.deploy()
-    assert (done.code, done.recap["changed"]) == (0, 0)
+    result = host.desk.deploy()
+    assert (result.code, result.recap["changed"]) == (0, 0)
     assert '"drain_s": 2' in host.plans()[0].read_text()
     host.desk.edit("hosts/groups.yml", "drain_s: 2", "drain_s: 1")
 
 
-def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(host: Host) -> None:
+def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(host: HealingHost) -> None:
     host.desk.edit("playbooks/parts/prove.yml", "Measure throughput", "Measure how fast it is")
     assert "Measure throughput" in host.plans()[0].read_text()
     assert host.desk.deploy().recap["changed"] == 0
@@ -144,7 +146,7 @@ def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(h
 
 
 def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_verified(
-    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    host: HealingHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of `health.install` but its timer, which the sandbox has none of (tests/bed/test_health.py has one)."""
     monkeypatch.chdir(host.desk.root)
@@ -161,60 +163,60 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
 
     assert "will not restart" not in install()
     assert host.plans()[0].read_text() == before[host.plans()[0]]
-    seqs(host.desk, 3)
+    set_max_num_seqs(host.desk, 3)
     assert "will not restart this server: no restart plan is kept" in install()
     assert host.plans() == []
 
 
-def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: Host) -> None:
+def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: HealingHost) -> None:
     before = [path.read_text() for path in host.plans()]
     host.desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
-    seqs(host.desk, 2)
+    set_max_num_seqs(host.desk, 2)
     assert host.desk.deploy().code == 1
     assert [path.read_text() for path in host.plans()] == before
 
 
-def test_when_the_first_start_fails_it_is_started_once_more(host: Host) -> None:
-    broken = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
-    host.desk.edit("playbooks/restart.yml", "( +)- include: parts/prove.yml", broken)
+def test_when_the_first_start_fails_it_is_started_once_more(host: HealingHost) -> None:
+    broken_task = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
+    host.desk.edit("playbooks/restart.yml", "( +)- include: parts/prove.yml", broken_task)
     assert host.desk.deploy().recap["changed"] == 0
     before = host.container()
-    found = host.healed()
-    assert found.state == "ok"
-    assert "the restart failed (run " in found.healed and "broken Restarted once more; it is serving." in found.healed
+    record = host.healed()
+    assert record.state == "ok"
+    assert "the restart failed (run " in record.healed and "broken Restarted once more; it is serving." in record.healed
     assert host.container()[0] == before[0] and host.container()[2] == "unless-stopped"
     assert host.desk.serving()
 
 
-def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing(host: Host) -> None:
+def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing(host: HealingHost) -> None:
     before = host.container()
     path = host.plans()[0]
-    kept = path.read_text()
-    path.write_text(json.dumps({**json.loads(kept), "runtime": "another"}))
+    original = path.read_text()
+    path.write_text(json.dumps({**json.loads(original), "runtime": "another"}))
     assert "another version of sparkwright" in host.healed().healed
     path.unlink()
     control.set_fault(host.desk.sandbox, "wedge")
-    found = host.check()
-    assert "no restart plan is kept" in found.healed and "`invoke health.install" in found.healed
-    assert found.state == "wedged" and host.container() == before
-    path.write_text(kept)
+    record = host.check()
+    assert "no restart plan is kept" in record.healed and "`invoke health.install" in record.healed
+    assert record.state == "wedged" and host.container() == before
+    path.write_text(original)
 
 
-def test_what_is_not_the_last_good_state_is_not_restarted(host: Host) -> None:
+def test_what_is_not_the_last_good_state_is_not_restarted(host: HealingHost) -> None:
     before = host.container()
     good = host.state.read("verified") or {}
-    other = [word.replace("0.6", "0.5") for word in good["spec"]["command"]]
-    host.state.write("verified", {**good, "container_id": "f" * 64, "spec": {**good["spec"], "command": other}})
+    other_command = [word.replace("0.6", "0.5") for word in good["spec"]["command"]]
+    host.state.write("verified", {**good, "container_id": "f" * 64, "spec": {**good["spec"], "command": other_command}})
     assert "not the last good state" in host.healed().healed
     assert host.container() == before
     host.state.write("verified", good)
 
 
-def test_a_restart_playbook_that_does_not_compile_is_told_and_the_deploy_goes_on(host: Host) -> None:
+def test_a_restart_playbook_that_does_not_compile_is_told_and_the_deploy_goes_on(host: HealingHost) -> None:
     host.desk.edit("playbooks/restart.yml", "wait_memory_released:", "wait_memory_relaesed:")
-    done = host.desk.run("deploy", "--host", "sandbox")
-    assert done.code == 0, done.out + done.err
-    assert "no restart plan for its health check: playbooks/restart.yml:" in done.out
+    result = host.desk.run("deploy", "--host", "sandbox")
+    assert result.code == 0, result.out + result.err
+    assert "no restart plan for its health check: playbooks/restart.yml:" in result.out
     host.desk.edit("playbooks/restart.yml", "(?s)^.*$", "- hosts: all\n  tasks: []\n")
-    done = host.desk.run("deploy", "--host", "sandbox")
-    assert (done.code, "needs exactly one play that restarts and verifies it" in done.out) == (0, True), done.out
+    result = host.desk.run("deploy", "--host", "sandbox")
+    assert (result.code, "needs exactly one play that restarts and verifies it" in result.out) == (0, True), result.out

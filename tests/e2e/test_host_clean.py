@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 CLEAN = ("host.clean", "--host", "sandbox")
@@ -17,7 +17,7 @@ def contents(home: Path) -> list[str]:
     return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
 
 
-def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(desk: Desk) -> None:
+def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(desk: SandboxProject) -> None:
     desk.docker()
     home = desk.sandbox / "home"
     (home / "notes").write_text("mine")
@@ -45,7 +45,9 @@ def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(desk: Desk) ->
     assert desk.docker().api.images() == []
 
 
-def test_the_server_keeps_running_with_its_key_and_its_model(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_keeps_running_with_its_key_and_its_model(
+    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_KEY", "a-key-of-this-test-only")
     desk.edit(RECIPE, "(?m)^publish: loopback.*", "server_key: {env: SPARK_KEY}")
     desk.deployed()
@@ -54,26 +56,26 @@ def test_the_server_keeps_running_with_its_key_and_its_model(desk: Desk, monkeyp
     model = contents(home / "models")
     result = desk.run(*CLEAN, "--models", "--images", "--yes", "--json")
     assert result.code == 0, result.out + result.err
-    found = desk.docker().api.inspect_container("qwen35")
-    assert (found["Id"], found["State"]["Running"]) == (before, True)
+    container = desk.docker().api.inspect_container("qwen35")
+    assert (container["Id"], container["State"]["Running"]) == (before, True)
     assert contents(home / "models") == model
     compiled = home / ".local/share/sparkwright/compile-caches"
-    left = [path for path in (home / ".local").rglob("*") if path.is_file() and not path.is_relative_to(compiled)]
-    assert [str(path) for path in left] == [
-        mount["Source"] for mount in found["Mounts"] if mount["Source"].endswith(".yaml")
+    leftovers = [path for path in (home / ".local").rglob("*") if path.is_file() and not path.is_relative_to(compiled)]
+    assert [str(path) for path in leftovers] == [
+        mount["Source"] for mount in container["Mounts"] if mount["Source"].endswith(".yaml")
     ]
-    kept = {row["name"]: row["kept"] for row in json.loads(result.out)["items"]}
-    assert kept[str(left[0])] == "mounted by qwen35"
-    assert kept[str(home / "models/qwen35-35b-hf")] == "used by qwen35"
-    assert [kept[str(key)] for key in compiled.iterdir()] == ["used by qwen35"]
+    kept_by_name = {row["name"]: row["kept"] for row in json.loads(result.out)["items"]}
+    assert kept_by_name[str(leftovers[0])] == "mounted by qwen35"
+    assert kept_by_name[str(home / "models/qwen35-35b-hf")] == "used by qwen35"
+    assert [kept_by_name[str(key)] for key in compiled.iterdir()] == ["used by qwen35"]
     assert sorted(path.name for path in compiled.glob("*/*")) == ["frozen", "live"]
 
 
-def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: Desk) -> None:
+def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: SandboxProject) -> None:
     desk.deployed()
     api = desk.docker().api
-    found = api.inspect_container("qwen35")
-    image, marks = found["Config"]["Image"], found["Config"]["Labels"]
+    container = api.inspect_container("qwen35")
+    image, marks = container["Config"]["Image"], container["Config"]["Labels"]
     api.create_container(image, name="qwen35-previous", command=["--model", "x"], labels=marks)
     api.create_container(image, name="qwen35-interim", command=["--model", "x"])  # by hand, as its labels say
     api.create_container(image, name="someone-elses", command=["--model", "x"])

@@ -4,10 +4,10 @@ import json
 import socket
 
 from sparkwright.project.inventory.inventory import Inventory
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 
-def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(desk: Desk) -> None:
+def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(desk: SandboxProject) -> None:
     desk.deployed()
     result = desk.run("hosts.check", "--host", "sandbox", "--json")
     row = json.loads(result.out)
@@ -15,27 +15,27 @@ def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(desk: D
     assert (result.code, row["missing"], row["gpu"]["name"]) == (0, [], "NVIDIA GB10"), row["missing"]
     assert (server["name"], server["models"], server["verified"]) == ("qwen35", ["qwen3.5-35b"], True)
     assert row["models"][0]["id"] == "Qwen/Qwen3.5-35B-A3B-FP8"
-    shown = desk.run("hosts.check", "--host", "sandbox").out
-    assert f"qwen35:{desk.port}" in shown and shown.rstrip().endswith("nothing")
+    output = desk.run("hosts.check", "--host", "sandbox").out
+    assert f"qwen35:{desk.port}" in output and output.rstrip().endswith("nothing")
 
 
-def test_what_is_missing_is_exit_code_1_and_names_what_says_more(desk: Desk) -> None:
+def test_what_is_missing_is_exit_code_1_and_names_what_says_more(desk: SandboxProject) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {other.getsockname()[1]}")
         result = desk.run("hosts.check", "--host", "sandbox", "--json")
-        shown = desk.run("hosts.check", "--host", "sandbox").out
+        output = desk.run("hosts.check", "--host", "sandbox").out
     assert (result.code, [item["check"] for item in json.loads(result.out)["missing"]]) == (1, ["port"])
-    assert "port: port" in shown
+    assert "port: port" in output
 
 
-def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(desk: Desk) -> None:
-    words = (
+def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(desk: SandboxProject) -> None:
+    command = (
         "hosts.add", "spark2", "--address", "ops@10.0.0.7", "--groups", "lab,night", "--recipe", "llama-3.1-8b",
         "--offline",
     )  # fmt: skip
-    result = desk.run(*words)
+    result = desk.run(*command)
     assert result.code == 0 and "sparkwright doctor --host spark2" in result.out, result.err
     inventory = Inventory.load(desk.root)
     assert inventory.groups["night"] == ("spark2",) and inventory.hosts["spark2"].recipe == "llama-3.1-8b"

@@ -1,9 +1,9 @@
 """`invoke images.prune` as a user gives it."""
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 
-def test_prune_shows_and_asks_and_keeps_what_is_served_and_pinned(desk: Desk) -> None:
+def test_prune_shows_and_asks_and_keeps_what_is_served_and_pinned(desk: SandboxProject) -> None:
     assert desk.deploy("--tags", "image").code == 0
     pinned = desk.run("images.prune", "--host", "sandbox")
     assert (pinned.code, "nothing to free" in pinned.out) == (0, True), pinned.err

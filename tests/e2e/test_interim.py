@@ -13,35 +13,35 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
-from tests.e2e.alone import CONTAINER, INTERIM, MODEL, Alone, one_host
-from tests.e2e.conftest import Said
+from tests.e2e.alone import CONTAINER, INTERIM, MODEL, SingleServer, single_server
+from tests.e2e.conftest import CommandResult
 from tests.gateway.steady import Steady
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
-FITS = "Check whether a second server fits beside it"
-END = "Remove interim server"
+FIT_CHECK = "Check whether a second server fits beside it"
+REMOVE_INTERIM = "Remove interim server"
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Alone]:
-    with one_host() as found:
-        yield found
+def single() -> Iterator[SingleServer]:
+    with single_server() as value:
+        yield value
 
 
 @pytest.fixture
-def alone(made: Alone) -> Iterator[Alone]:
+def alone(single: SingleServer) -> Iterator[SingleServer]:
     """It serves; what a test changed of the files is undone afterwards, and the server is as it was."""
-    yield made
-    for path, text in made.books.items():
+    yield single
+    for path, text in single.books.items():
         path.write_text(text)
-    made.group()
-    made.changed()
-    assert (result := made.deploy()).code in (0, 4), result.out[-3000:] + result.err
-    assert made.containers() == {CONTAINER: "running"}
-    assert made.servers() == {"sandbox": "up"}
+    single.group()
+    single.changed()
+    assert (result := single.deploy()).code in (0, 4), result.out[-3000:] + result.err
+    assert single.containers() == {CONTAINER: "running"}
+    assert single.servers() == {"sandbox": "up"}
 
 
-def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
+def test_a_deploy_of_the_only_server_fails_no_request(alone: SingleServer) -> None:
     before = alone.id()
     alone.changed()
     steady = Steady(alone.port, MODEL)
@@ -50,7 +50,7 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
         result = alone.deploy()
         steady.answered(20)
     assert result.code in (0, 4), result.out[-3000:]
-    assert took_over(result) and result.task(END)["msg"] == "removed"
+    assert interim_took_over(result) and result.task(REMOVE_INTERIM)["msg"] == "removed"
     assert not steady.wrong
     assert alone.id() != before
     plays = [event["play"] for event in result.events() if event["event"] == "play_started"]
@@ -59,7 +59,7 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: Alone) -> None:
     assert not (alone.state / "interim.json").exists()
 
 
-def test_a_plan_says_that_the_interim_server_answers_meanwhile(alone: Alone) -> None:
+def test_a_plan_says_that_the_interim_server_answers_meanwhile(alone: SingleServer) -> None:
     alone.changed()
     result = alone.desk.run("plan", "--host", "sandbox", "--json")
     assert result.task("Drain requests")["msg"].startswith(f"{INTERIM} answers meanwhile; ")
@@ -67,10 +67,10 @@ def test_a_plan_says_that_the_interim_server_answers_meanwhile(alone: Alone) -> 
     assert "server down for" in alone.desk.run("plan", "--host", "sandbox", "--json").task("Drain requests")["msg"]
 
 
-def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone: Alone) -> None:
+def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone: SingleServer) -> None:
     """After the next stop its memory is waited for; and the caches are the server's, whoever of both used them last."""
     alone.changed()
-    assert took_over(alone.deploy())
+    assert interim_took_over(alone.deploy())
     alone.group(swap="in_place")
     alone.changed()
     result = alone.deploy()
@@ -79,26 +79,26 @@ def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone
     assert CONTAINER in rows and INTERIM not in rows
 
 
-def test_a_deploy_with_nothing_to_do_starts_no_other_server(alone: Alone) -> None:
+def test_a_deploy_with_nothing_to_do_starts_no_other_server(alone: SingleServer) -> None:
     before = alone.id()
     result = alone.deploy()
     assert (result.code, result.recap["changed"]) == (0, 0), result.out[-3000:]
-    assert result.task(FITS)["status"] == "skipped"
+    assert result.task(FIT_CHECK)["status"] == "skipped"
     assert alone.id() == before
 
 
-def test_a_restart_of_the_only_server_fails_no_request(alone: Alone) -> None:
+def test_a_restart_of_the_only_server_fails_no_request(alone: SingleServer) -> None:
     steady = Steady(alone.port, MODEL)
     with steady.running():
         steady.answered(20)
         result = alone.desk.run("restart", "--host", "sandbox", "--json", timeout_s=300)
         steady.answered(20)
     assert result.code in (0, 4), result.out[-3000:]
-    assert took_over(result)
+    assert interim_took_over(result)
     assert not steady.wrong
 
 
-def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alone: Alone) -> None:
+def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alone: SingleServer) -> None:
     """Replaced in place, the running one would have been stopped for it."""
     before, since = alone.id(), alone.desk.docker().api.inspect_container(CONTAINER)["State"]["StartedAt"]
     alone.changed()
@@ -117,12 +117,12 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
     now = alone.desk.docker().api.inspect_container(CONTAINER)
     assert (now["Id"], now["State"]["StartedAt"]) == (before, since)
     assert alone.containers() == {CONTAINER: "running"}
-    kept = alone.desk.root / "kept"
-    assert alone.desk.run("incident", "--host", "sandbox", "--to", str(kept)).code == 0
-    assert "Free memory on device" in (kept / "container.log").read_text()
+    marker = alone.desk.root / "kept"
+    assert alone.desk.run("incident", "--host", "sandbox", "--to", str(marker)).code == 0
+    assert "Free memory on device" in (marker / "container.log").read_text()
 
 
-def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alone: Alone) -> None:
+def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alone: SingleServer) -> None:
     before = alone.id()
     alone.changed()
     control.set_fault(alone.desk.sandbox, "overshoot")
@@ -136,7 +136,7 @@ def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alon
     assert (alone.id(), alone.containers()) == (before, {CONTAINER: "running"})
 
 
-def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone: Alone) -> None:
+def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone: SingleServer) -> None:
     alone.changed()
     text = alone.recipe.read_text()
     alone.recipe.write_text(
@@ -151,30 +151,30 @@ def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone:
 
 
 @pytest.mark.parametrize("swap", ["auto", "beside"])
-def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: Alone, swap: str) -> None:
+def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: SingleServer, swap: str) -> None:
     alone.group(swap=swap, reserve_gib=95)
     alone.changed()
     before = alone.id()
     result = alone.deploy()
     if swap == "auto":
         assert result.code in (0, 4), result.out[-3000:]
-        assert "replaced in place: " in result.task(FITS)["msg"] and "GiB needed" in result.task(FITS)["msg"]
+        assert "replaced in place: " in result.task(FIT_CHECK)["msg"] and "GiB needed" in result.task(FIT_CHECK)["msg"]
         assert alone.id() != before
     else:
         assert result.code == 5, result.out[-3000:]
-        assert "`swap: beside`: no second server beside" in result.task(FITS)["msg"]
+        assert "`swap: beside`: no second server beside" in result.task(FIT_CHECK)["msg"]
         assert alone.id() == before and alone.containers() == {CONTAINER: "running"}
 
 
-def test_in_place_is_in_place(alone: Alone) -> None:
+def test_in_place_is_in_place(alone: SingleServer) -> None:
     alone.group(swap="in_place")
     alone.changed()
     result = alone.deploy()
     assert result.code in (0, 4), result.out[-3000:]
-    assert "interim" not in result.task("Start the server")["msg"] and result.task(FITS)["status"] == "skipped"
+    assert "interim" not in result.task("Start the server")["msg"] and result.task(FIT_CHECK)["status"] == "skipped"
 
 
-def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: Alone) -> None:
+def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: SingleServer) -> None:
     text = json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "vars": {"swap": "beside"}}}, indent=1)
     (alone.desk.root / "hosts/groups.yml").write_text(text)
     result = alone.desk.run("deploy", "--host", "sandbox")
@@ -184,9 +184,9 @@ def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: Alone) -> 
 
 
 @pytest.mark.parametrize("task", ["Send requests to interim server", "Stop previous server, keep it for rollback"])
-def test_a_health_check_removes_what_a_killed_run_left(alone: Alone, task: str) -> None:
+def test_a_health_check_removes_what_a_killed_run_left(alone: SingleServer, task: str) -> None:
     """With no laptop: the verified server was not stopped yet, and is well."""
-    kill_before(alone, task)
+    deploy_killed_before(alone, task)
     new = {f"{CONTAINER}-replacement": "created"}  # never started; the next deploy removes it
     assert alone.containers() == {CONTAINER: "running", INTERIM: "running"} | new
     extra = alone.desk.docker().api.inspect_container(INTERIM)
@@ -202,12 +202,14 @@ def test_a_health_check_removes_what_a_killed_run_left(alone: Alone, task: str) 
     assert alone.servers() == {"sandbox": "up"}
 
 
-def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_until_the_next_one(alone: Alone) -> None:
+def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_until_the_next_one(
+    alone: SingleServer,
+) -> None:
     """The server is stopped: only the other one answers, and no request fails."""
     steady = Steady(alone.port, MODEL)
     with steady.running():
         steady.answered(10)
-        kill_before(alone, "Check free memory")
+        deploy_killed_before(alone, "Check free memory")
         steady.answered(10)
         assert alone.containers()[INTERIM] == "running"
         assert alone.containers().get(CONTAINER) != "running"
@@ -218,25 +220,25 @@ def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_unt
     assert alone.containers() == {CONTAINER: "running"}
 
 
-def took_over(said: Said) -> bool:
+def interim_took_over(result: CommandResult) -> bool:
     """Whether the gateway sent the requests to an interim server meanwhile."""
-    return str(said.task("Send requests to interim server")["msg"]) == "gets requests from box"
+    return str(result.task("Send requests to interim server")["msg"]) == "gets requests from box"
 
 
-def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alone: Alone) -> None:
+def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alone: SingleServer) -> None:
     alone.changed()
-    for task, why in (
+    for task, reason in (
         ("Wait until it is ready", "the new one is broken."),
         ("Start previous server", "and the old one."),
     ):
-        alone.desk.before(task, f"{{name: Break, fail: {{msg: {why}}}}}")
+        alone.desk.before(task, f"{{name: Break, fail: {{msg: {reason}}}}}")
     result = alone.deploy()
     outcome = "The previous server failed: neither serves now."
     assert (result.code, result.recap["msg"]) == (1, f"the new one is broken. {outcome}"), result.out[-3000:]
     assert alone.containers()[INTERIM] == "running" and alone.servers()["sandbox::interim"] == "up"
 
 
-def kill_before(alone: Alone, task: str) -> None:
+def deploy_killed_before(alone: SingleServer, task: str) -> None:
     """A deploy whose runner is killed before this task."""
     alone.changed()
     alone.desk.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")

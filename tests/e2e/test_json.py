@@ -14,10 +14,10 @@ from invoke.tasks import Task
 from sparkwright.app import json_output as json_schemas
 from sparkwright.cli import namespace
 from tests import published
-from tests.e2e.conftest import TOP, Desk, fresh_desk
+from tests.e2e.conftest import TOP, SandboxProject, sandbox_project
 
 #: commands that change a host, a file or the sandbox, and answer no question; a script for a shell, and a server
-CHANGING = {
+CHANGING_COMMANDS = {
     *("deploy", "restart", "switch", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch"),
     *("sandbox.down", "sandbox.pair"),
     *("gateway.deploy", "gateway.rollback", "gateway.status"),  # they need a gateway: test_gateway.py
@@ -35,7 +35,7 @@ CHANGING = {
     *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context")),
 }  # fmt: skip
 #: questions to hosts: what is said beside `--host`
-OF_HOSTS: dict[str, tuple[str, ...]] = {
+HOST_COMMANDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
             "plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor", "health.check",
@@ -54,7 +54,7 @@ OF_HOSTS: dict[str, tuple[str, ...]] = {
     "host.clean": ("--check",),
 }  # fmt: skip
 #: questions to files: words with an answer, words without one ("" there is always one)
-OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+FILE_COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "render": (("--host", "sandbox"), ("--host", "nobody")),
     "hosts.list": ((), ("--host", "nobody")),
     "schema": (("host",), ("nothing",)),
@@ -73,12 +73,12 @@ OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def commands(collection: Collection = namespace, before: str = "") -> Iterator[tuple[str, Task[Any]]]:
+def list_commands(collection: Collection = namespace, before: str = "") -> Iterator[tuple[str, Task[Any]]]:
     """Every command, by the name that a user types."""
     for name, task in collection.tasks.items():
         yield before + name, task
     for name, part in collection.collections.items():
-        yield from commands(part, f"{before}{name}.")
+        yield from list_commands(part, f"{before}{name}.")
 
 
 def takes_json(command: Task[Any]) -> bool:
@@ -86,12 +86,12 @@ def takes_json(command: Task[Any]) -> bool:
 
 
 def test_every_command_that_reads_is_asked_below() -> None:
-    assert {name for name, _ in commands()} == CHANGING | set(OF_HOSTS) | set(OF_FILES)
+    assert {name for name, _ in list_commands()} == CHANGING_COMMANDS | set(HOST_COMMANDS) | set(FILE_COMMANDS)
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as value:
+def desk() -> Iterator[SandboxProject]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         (value.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
         (value.root / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
@@ -100,58 +100,60 @@ def desk() -> Iterator[Desk]:
         measured = {"date": "20261121-120000", "backend": "vllm", "model_id": "m", "num_prompts": 1, "duration": 1.0}
         figures = {"completed": 1, "request_throughput": 1.0, "output_throughput": 9.0, "median_ttft_ms": 80.0}
         (value.root / "theirs.json").write_text(json.dumps(measured | figures))
-        taken = value.run("bench.import", "theirs.json", "--name", "one", "--json")
-        assert taken.code == 0 and published.check_output("bench.import", taken.out) == [], taken.err
+        imported = value.run("bench.import", "theirs.json", "--name", "one", "--json")
+        assert imported.code == 0 and published.check_output("bench.import", imported.out) == [], imported.err
         yield value
 
 
-def errors(found: list[Any]) -> list[dict[str, Any]]:
+def find_errors(documents: list[Any]) -> list[dict[str, Any]]:
     """The errors in it; in an array too."""
-    rows = [row for item in found for row in (item if isinstance(item, list) else [item])]
+    rows = [row for item in documents for row in (item if isinstance(item, list) else [item])]
     return [row for row in rows if isinstance(row, dict) and row.get("error") and row.get("exit")]
 
 
-@pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name in OF_FILES)])
-def test_an_answer_is_json_and_nothing_else(desk: Desk, command: str) -> None:
-    words = ("--host", "sandbox", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][0]
-    result = desk.run(command, *words, "--json")
+@pytest.mark.parametrize("command", [*HOST_COMMANDS, *(name for name in FILE_COMMANDS)])
+def test_an_answer_is_json_and_nothing_else(desk: SandboxProject, command: str) -> None:
+    arguments = (
+        ("--host", "sandbox", *HOST_COMMANDS[command]) if command in HOST_COMMANDS else FILE_COMMANDS[command][0]
+    )
+    result = desk.run(command, *arguments, "--json")
     assert published.parse_output(result.out), result.err
     assert published.check_output(command, result.out) == []
     if command != "incident":  # none was kept of a server that never failed
         fine = (2,) if command == "host.clean" else (0, 4)  # what asks it has left a trace to be removed
         assert result.code in fine, result.out + result.err
-        assert not errors(published.parse_output(result.out)) or result.code == 4
+        assert not find_errors(published.parse_output(result.out)) or result.code == 4
 
 
-@pytest.mark.parametrize("command", OF_HOSTS)
-def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> None:
-    result = desk.run(command, "--host", "away", *OF_HOSTS[command], "--json")
-    found = errors(published.parse_output(result.out))
+@pytest.mark.parametrize("command", HOST_COMMANDS)
+def test_a_host_that_is_away_is_an_error_in_json(desk: SandboxProject, command: str) -> None:
+    result = desk.run(command, "--host", "away", *HOST_COMMANDS[command], "--json")
+    errors = find_errors(published.parse_output(result.out))
     assert result.code == 3, result.out + result.err
     assert published.check_output(command, result.out) == []
-    assert {row["exit"] for row in found} == {3}
-    assert {row["host"] for row in found} == {"away"}
-    assert all("refuses connections" in row["error"] for row in found)
+    assert {row["exit"] for row in errors} == {3}
+    assert {row["host"] for row in errors} == {"away"}
+    assert all("refuses connections" in row["error"] for row in errors)
 
 
-@pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name, (_, wrong) in OF_FILES.items() if wrong)])
-def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk, command: str) -> None:
-    words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
-    result = desk.run(command, *words, "--json")
-    (error,) = errors(published.parse_output(result.out))
+@pytest.mark.parametrize("command", [*HOST_COMMANDS, *(name for name, (_, wrong) in FILE_COMMANDS.items() if wrong)])
+def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: SandboxProject, command: str) -> None:
+    arguments = ("--host", "nobody", *HOST_COMMANDS[command]) if command in HOST_COMMANDS else FILE_COMMANDS[command][1]
+    result = desk.run(command, *arguments, "--json")
+    (error,) = find_errors(published.parse_output(result.out))
     assert published.check_output(command, result.out) == []
     assert error["exit"] == result.code and result.code in (1, 5)
     assert error["error"] in result.err
 
 
 def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named() -> None:
-    assert set(json_schemas.COMMANDS) == {name for name, command in commands() if takes_json(command)}
+    assert set(json_schemas.COMMANDS) == {name for name, command in list_commands() if takes_json(command)}
     (others,) = re.findall(r"takes `--json` except (.*?)\.\s", (TOP / "docs/json.md").read_text(), re.S)
-    assert set(re.findall(r"`(.+?)`", others)) == {name for name, command in commands() if not takes_json(command)}
+    assert set(re.findall(r"`(.+?)`", others)) == {name for name, command in list_commands() if not takes_json(command)}
 
 
 @pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
-def test_the_events_of_a_deploy_are_as_published(desk: Desk, hosts: str) -> None:
+def test_the_events_of_a_deploy_are_as_published(desk: SandboxProject, hosts: str) -> None:
     result = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
     assert published.check_output("deploy", result.out) == []
     kinds = {event["event"] for event in result.events()}
@@ -164,31 +166,31 @@ def test_what_is_no_event_is_none_by_the_schema(wrong: dict[str, Any]) -> None:
     assert not jsonschema.Draft202012Validator(json_schemas.events_schema()).is_valid(wrong)
 
 
-def test_the_model_of_the_container_is_used_and_never_one_to_remove(desk: Desk) -> None:
+def test_the_model_of_the_container_is_used_and_never_one_to_remove(desk: SandboxProject) -> None:
     (model,) = json.loads(desk.run("models.list", "--host", "sandbox", "--json").out)
     assert model["used_by"] == ["qwen35"]
     assert "qwen35" in desk.run("models.list", "--host", "sandbox").out
 
 
-def test_a_command_line_that_is_none_is_a_sentence_alone(desk: Desk) -> None:
+def test_a_command_line_that_is_none_is_a_sentence_alone(desk: SandboxProject) -> None:
     result = desk.run("status", "--json", "--hst", "sandbox")
     assert (result.code, result.out) == (5, "")
     assert "--hst" in result.err
 
 
 @pytest.mark.parametrize("command", ["deploy", "restart", "rollback", "provision", "verify", "plan"])
-def test_the_tasks_of_a_command_are_one_document(desk: Desk, command: str) -> None:
+def test_the_tasks_of_a_command_are_one_document(desk: SandboxProject, command: str) -> None:
     (play, *_) = json.loads(desk.run(command, "--list-tasks", "--json").out)["plays"]
     assert {"name", "module", "tags"} <= play["tasks"][0].keys()
     listed = desk.run(command, "--list-tasks").out
     assert play["name"] in listed and play["tasks"][0]["name"] in listed
 
 
-def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk: Desk) -> None:
+def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk: SandboxProject) -> None:
     book = desk.root / "playbooks/wrong.yml"
     book.write_text("- hosts: all\n  tasks:\n    - block: 3\n")
     result = desk.run("play", "wrong", "--list-tasks", "--json")
     book.unlink()
-    (error,) = errors(published.parse_output(result.out))
+    (error,) = find_errors(published.parse_output(result.out))
     assert (result.code, error["exit"]) == (5, 5)
     assert error["error"].startswith("playbooks/wrong.yml:3: ")

@@ -6,70 +6,70 @@ import urllib.request
 import pytest
 
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, Said
+from tests.e2e.conftest import CommandResult, SandboxProject
 
 RECIPE = "recipes/gpt-oss-120b-gguf.yml"
 
 
 @pytest.fixture
-def llama(desk: Desk) -> Desk:
+def llama(desk: SandboxProject) -> SandboxProject:
     """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
     desk.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
     desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     return desk
 
 
-def owner(desk: Desk) -> str:
+def query_owner(desk: SandboxProject) -> str:
     """Whose server answers, as it signs its models."""
     with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=5) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 
 
-def serves(desk: Desk) -> Said:
+def assert_serving(desk: SandboxProject) -> CommandResult:
     result = desk.deploy()
     assert result.proved, result.out[-3000:]
     return result
 
 
-def test_a_deploy_is_proved_and_a_second_one_changes_nothing(llama: Desk) -> None:
-    result = serves(llama)
-    assert owner(llama) == "llamacpp"
+def test_a_deploy_is_proved_and_a_second_one_changes_nothing(llama: SandboxProject) -> None:
+    result = assert_serving(llama)
+    assert query_owner(llama) == "llamacpp"
     log = result.task("Check the engine log")["data"]["state"]
     assert (log["max_model_len"], log["chunked_prefill"]) == (131072, True)
     assert log["evidence"]["max_model_len"].startswith("GET /props")
     assert result.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "llama-server"
     probes = {check["check"]: check["verdict"] for check in result.task("Probe its answers")["data"]["checks"]}
     assert len([name for name in probes if "," not in name]) == 3 and set(probes.values()) == {"proved"}
-    again = llama.deploy()
-    assert (again.code, again.recap["changed"]) == (0, 0)
+    second_run = llama.deploy()
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0)
     verified = llama.run("verify", "--host", "sandbox", "--json")
     assert verified.proved, verified.out[-3000:]
-    shown = llama.run("diagnose", "--host", "sandbox")
-    assert shown.code == 0 and "unknown-flag" not in shown.out and "model-file" not in shown.out
+    output = llama.run("diagnose", "--host", "sandbox")
+    assert output.code == 0 and "unknown-flag" not in output.out and "model-file" not in output.out
 
 
-def test_it_takes_the_place_of_a_vllm_server_and_gives_it_back(desk: Desk) -> None:
+def test_it_takes_the_place_of_a_vllm_server_and_gives_it_back(desk: SandboxProject) -> None:
     desk.deployed()
-    assert owner(desk) == "vllm"
+    assert query_owner(desk) == "vllm"
     desk.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
     desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    serves(desk)
-    assert owner(desk) == "llamacpp"
+    assert_serving(desk)
+    assert query_owner(desk) == "llamacpp"
     assert desk.run("rollback", "--host", "sandbox").code == 0
-    assert owner(desk) == "vllm"
+    assert query_owner(desk) == "vllm"
 
 
-def test_one_that_dies_gives_the_vllm_server_back(llama: Desk) -> None:
+def test_one_that_dies_gives_the_vllm_server_back(llama: SandboxProject) -> None:
     llama.edit("hosts/sandbox.yml", "recipe: .*", "recipe: qwen3.5-35b")
     llama.deployed()
     llama.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     assert llama.run("sandbox.fault", "crash-loop").code == 0
     result = llama.deploy()
     assert result.code == 1 and "the engine exited (exit code 1)" in result.out
-    assert control.up(llama.sandbox) and owner(llama) == "vllm"
+    assert control.up(llama.sandbox) and query_owner(llama) == "vllm"
 
 
-def test_a_context_that_it_caps_is_not_what_was_asked(llama: Desk) -> None:
+def test_a_context_that_it_caps_is_not_what_was_asked(llama: SandboxProject) -> None:
     llama.edit(RECIPE, "ctx-size: 262144", "ctx-size: 524288")
     result = llama.deploy()
     assert result.code == 1, result.out[-2000:]
@@ -86,7 +86,7 @@ def test_a_context_that_it_caps_is_not_what_was_asked(llama: Desk) -> None:
     ],
 )
 def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(
-    llama: Desk, section: str, result: str
+    llama: SandboxProject, section: str, result: str
 ) -> None:
     llama.edit(RECIPE, r"llama_cpp:(\n  .*)+", section)
     refused = llama.run("deploy", "--host", "sandbox")
@@ -94,7 +94,7 @@ def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(
     assert result in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
 
 
-def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would_do_that(desk: Desk) -> None:
+def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would_do_that(desk: SandboxProject) -> None:
     desk.deployed()
     (desk.sandbox / "home/.local/state/sparkwright/verified.json").unlink()
     desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
@@ -106,4 +106,4 @@ def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would
         and "`docker stop qwen35`" in result
         and "`container.name: qwen35`" in result
     )
-    assert owner(desk) == "vllm"
+    assert query_owner(desk) == "vllm"

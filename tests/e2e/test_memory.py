@@ -11,17 +11,17 @@ from sparkwright.sandbox import control
 from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES
 from sparkwright.units import GIB
-from tests.e2e.conftest import Desk, Said, fresh_desk
-from tests.e2e.test_host_saved import guarding
+from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
+from tests.e2e.test_host_saved import guard_header
 from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
-FITS = "Check that it fits in memory"
+FIT_CHECK = "Check that it fits in memory"
 
 
 @pytest.fixture(scope="module")
-def deployed() -> Iterator[tuple[Desk, Said]]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+def deployed() -> Iterator[tuple[SandboxProject, CommandResult]]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.edit(RECIPE, "  ready_s: 900", "  ready_s: 900\n  load: {context: 2048, streams: 2}")
         result = desk.deploy()
@@ -30,38 +30,40 @@ def deployed() -> Iterator[tuple[Desk, Said]]:
 
 
 @pytest.fixture
-def served(deployed: tuple[Desk, Said]) -> Desk:
+def served(deployed: tuple[SandboxProject, CommandResult]) -> SandboxProject:
     return deployed[0]
 
 
 @pytest.fixture
-def first(deployed: tuple[Desk, Said]) -> Said:
+def first_deploy(deployed: tuple[SandboxProject, CommandResult]) -> CommandResult:
     return deployed[1]
 
 
-def hosts_side(budget: dict[str, Any]) -> dict[str, Any]:
+def host_side_row(budget: dict[str, Any]) -> dict[str, Any]:
     return next(row for row in budget["rows"] if row["name"] == "host's side")
 
 
-def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(served: Desk, first: Said) -> None:
-    assumed = hosts_side(first.task(FITS)["data"]["budget"])
+def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(
+    served: SandboxProject, first_deploy: CommandResult
+) -> None:
+    assumed = host_side_row(first_deploy.task(FIT_CHECK)["data"]["budget"])
     assert assumed["assumed"] and assumed["size_bytes"] == 7 * 2**30
     served.edit(RECIPE, "max-num-seqs: 8", "max-num-seqs: 4")
     try:
         plan = served.run("plan", "--host", "sandbox", "--json")
-        shown = served.run("plan", "--host", "sandbox")
+        result = served.run("plan", "--host", "sandbox")
     finally:
         served.edit(RECIPE, "max-num-seqs: 4", "max-num-seqs: 8")
-    budget = plan.task(FITS)["data"]["budget"]
-    known = hosts_side(budget)
+    budget = plan.task(FIT_CHECK)["data"]["budget"]
+    known = host_side_row(budget)
     assert not known["assumed"] and "other arguments of this image" in known["source"]
     assert known["size_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02)
     assert budget["total_bytes"] == pytest.approx(TOTAL_BYTES, rel=0.001)
     table = Budget.of_json(budget).lines()
-    assert all(any(row.strip() in line for line in shown.out.splitlines()) for row in table[1:-1]), shown.out
+    assert all(any(row.strip() in line for line in result.out.splitlines()) for row in table[1:-1]), result.out
 
 
-def test_history_and_doctor_tell_what_was_measured(served: Desk) -> None:
+def test_history_and_doctor_tell_what_was_measured(served: SandboxProject) -> None:
     result = served.run("history", "--host", "sandbox", "--json")
     memory = result.events()[0]["memory"]
     assert memory["host_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02) and memory["cold"]
@@ -71,28 +73,30 @@ def test_history_and_doctor_tell_what_was_measured(served: Desk) -> None:
     doctor = served.run("doctor", "--host", "sandbox", "--json").events()[0]
     finding = next(finding for finding in doctor["findings"] if finding["check"] == "memory budget")
     assert finding["verdict"] == "ok" and "takes 107.2 GiB on both sides" in finding["evidence"]
-    assert not hosts_side(doctor["budget"])["assumed"]
+    assert not host_side_row(doctor["budget"])["assumed"]
 
 
-def test_the_promised_load_is_proved_once_for_the_same_server(served: Desk, first: Said) -> None:
-    proof = first.task("Prove the promised load")["data"]
+def test_the_promised_load_is_proved_once_for_the_same_server(
+    served: SandboxProject, first_deploy: CommandResult
+) -> None:
+    proof = first_deploy.task("Prove the promised load")["data"]
     assert [(rung["context"], rung["streams"]) for rung in proof["rungs"]] == [
         *((256, 1), (512, 1), (1024, 1), (2048, 1), (2048, 2))
     ]
     assert all(rung["lowest_bytes"] > 0 and rung["ttft_s"] is not None for rung in proof["rungs"])
-    again = served.run("restart", "--host", "sandbox", "--json")
-    assert again.proved, again.out[-2000:]
-    assert again.task("Prove the promised load")["data"]["kept"]
+    second_run = served.run("restart", "--host", "sandbox", "--json")
+    assert second_run.proved, second_run.out[-2000:]
+    assert second_run.task("Prove the promised load")["data"]["kept"]
 
 
-def test_what_cannot_fit_names_the_largest_share_and_touches_nothing(served: Desk) -> None:
+def test_what_cannot_fit_names_the_largest_share_and_touches_nothing(served: SandboxProject) -> None:
     served.edit(RECIPE, "utilization: 0.85", "utilization: 0.95")
     try:
         result = served.run("deploy", "--host", "sandbox", "--json")
     finally:
         served.edit(RECIPE, "utilization: 0.95", "utilization: 0.85")
     assert result.code == 5
-    failed = result.task(FITS)
+    failed = result.task(FIT_CHECK)
     assert "set gpu-memory-utilization to 0.86 in the recipe, which fits" in failed["fix"].lower()
     assert served.run("status", "--host", "sandbox", "--json").events()[0]["state"] == "up"
 
@@ -105,7 +109,9 @@ def test_what_cannot_fit_names_the_largest_share_and_touches_nothing(served: Des
         ("{context: 1000, streams: 0}", "expect.load.streams"),
     ],
 )
-def test_a_promise_that_no_memory_can_keep_is_refused_with_its_line(served: Desk, load: str, sentence: str) -> None:
+def test_a_promise_that_no_memory_can_keep_is_refused_with_its_line(
+    served: SandboxProject, load: str, sentence: str
+) -> None:
     text = (served.root / RECIPE).read_text()
     (served.root / RECIPE).write_text(text.replace("load: {context: 2048, streams: 2}", f"load: {load}"))
     try:
@@ -115,28 +121,28 @@ def test_a_promise_that_no_memory_can_keep_is_refused_with_its_line(served: Desk
     assert result.code == 5 and sentence in result.out + result.err and f"{RECIPE}:" in result.out + result.err
 
 
-def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_depth(served: Desk) -> None:
-    words = ("--depth", "4096", "--streams", "2", "--output-tokens", "8", "--name", "ladder")
-    result = served.run("bench.context", "--host", "sandbox", *words)
+def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_depth(served: SandboxProject) -> None:
+    command = ("--depth", "4096", "--streams", "2", "--output-tokens", "8", "--name", "ladder")
+    result = served.run("bench.context", "--host", "sandbox", *command)
     assert result.code == 0, result.out + result.err
-    found = json.loads((served.root / "results/ladder/results.json").read_text())
-    cells = [(cell["load"]["prompt_tokens"], cell["requests"], cell["derived"]) for cell in found["cells"]]
+    results = json.loads((served.root / "results/ladder/results.json").read_text())
+    cells = [(cell["load"]["prompt_tokens"], cell["requests"], cell["derived"]) for cell in results["cells"]]
     assert [(tokens, requests) for tokens, requests, _ in cells] == [(1024, 2), (2048, 2), (4096, 2)]
     assert all(0 < derived["lowest_available_gib"] < TOTAL_BYTES / GIB for _, _, derived in cells)
     page = (served.root / "results/ladder/report.html").read_text()
     assert all(f"{title} against depth" in page for title in ("Decode rate", "TTFT", "Memory"))
     assert "depth 4096 x 2" in result.out and "lowest available GiB" in result.out
-    again = served.run("bench.context", "--host", "sandbox", "--depth", "999999", "--name", "ladder")
-    assert again.code == 5 and "does not fit a context of 131072" in again.out, again.out
+    second_run = served.run("bench.context", "--host", "sandbox", "--depth", "999999", "--name", "ladder")
+    assert second_run.code == 5 and "does not fit a context of 131072" in second_run.out, second_run.out
 
 
-def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow_and_it_serves_again(served: Desk) -> None:
+def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow_and_it_serves_again(served: SandboxProject) -> None:
     """An engine that takes the memory while it serves is killed before the simulated host is lost, and started as it was."""
     before = served.serving()
-    words = ("--depth", "120000", "--repeat", "9", "--name", "grows")
+    command = ("--depth", "120000", "--repeat", "9", "--name", "grows")
     try:
-        with served.start("bench.context", "--host", "sandbox", *words) as bench:
-            wait_until(lambda: guarding(served).get("what") == "serving", "the guard of the measurement")
+        with served.start("bench.context", "--host", "sandbox", *command) as bench:
+            wait_until(lambda: guard_header(served).get("what") == "serving", "the guard of the measurement")
             control.set_fault(served.sandbox, "leak")
             wait_until(lambda: served.containers() == ["qwen35 exited"], "the guard's act")
             control.set_fault(served.sandbox, None)

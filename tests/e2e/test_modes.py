@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 #: a socket is closed by the folder it stands in; what is linked is judged where it stands
 FOLDER, FILE = 0o700, 0o600
 
 
-def open_ones(top: Path) -> list[str]:
+def find_open_paths(top: Path) -> list[str]:
     """What others may touch, by path."""
-    found = []
+    open_paths = []
     for path in (top, *top.rglob("*")):
         status = path.lstat()
         allowed = FOLDER if path.is_dir() else FILE
         if not path.is_symlink() and status.st_mode & 0o777 & ~allowed:
-            found.append(f"{path} {status.st_mode & 0o777:04o}")
-    return found
+            open_paths.append(f"{path} {status.st_mode & 0o777:04o}")
+    return open_paths
 
 
-def test_state_and_caches_are_closed_at_umask_000(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_and_caches_are_closed_at_umask_000(desk: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, state = desk.root / "cache", desk.sandbox / "home/.local/state/sparkwright"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     (cache / "sparkwright").mkdir(parents=True)
@@ -41,8 +41,8 @@ def test_state_and_caches_are_closed_at_umask_000(desk: Desk, monkeypatch: pytes
         os.umask(before)
     kept = {path.relative_to(state).parts[0] for path in state.rglob("*")}
     assert {"lock", "runs", "verified.json", "history.jsonl", "incidents", "baselines"} <= kept, kept
-    assert open_ones(state) == []
-    assert open_ones(cache / "sparkwright") == []
+    assert find_open_paths(state) == []
+    assert find_open_paths(cache / "sparkwright") == []
     assert desk.sandbox.stat().st_mode & 0o777 == FOLDER
     models = desk.sandbox / "home/models"
     assert any(models.rglob("*.safetensors"))
@@ -50,10 +50,10 @@ def test_state_and_caches_are_closed_at_umask_000(desk: Desk, monkeypatch: pytes
     assert writable == []
 
 
-def test_what_an_earlier_version_left_open_is_closed_by_the_next_run(desk: Desk) -> None:
+def test_what_an_earlier_version_left_open_is_closed_by_the_next_run(desk: SandboxProject) -> None:
     desk.deploy("--tags", "image")
     state = desk.sandbox / "home/.local/state/sparkwright"
     for path in (state, *state.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)
     desk.deploy("--tags", "image")
-    assert open_ones(state) == []
+    assert find_open_paths(state) == []

@@ -7,71 +7,75 @@ from typing import Any
 import pytest
 
 from sparkwright.host.state import StateFolder
-from tests.e2e.conftest import Desk, Said
+from tests.e2e.conftest import CommandResult, SandboxProject
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 DEPLOY = ("deploy", "--host", "sandbox", "--json")
 
 
-def by_hand(desk: Desk, name: str, labels: dict[str, str] | None = None) -> str:
+def create_manually(desk: SandboxProject, name: str, labels: dict[str, str] | None = None) -> str:
     """A container that a person created and started under this name. Returns its id."""
     api = desk.docker().api
     (image, *_) = (row["RepoTags"][0] for row in api.images())
-    made: str = api.create_container(image, name=name, command=["--model", "x", "--port", "9"], labels=labels)["Id"]
-    return made
+    container_id: str = api.create_container(image, name=name, command=["--model", "x", "--port", "9"], labels=labels)[
+        "Id"
+    ]
+    return container_id
 
 
-def standing(desk: Desk, container_id: str) -> tuple[Any, ...]:
+def container_state(desk: SandboxProject, container_id: str) -> tuple[Any, ...]:
     """All of a container that a stop, a rename or an update would change."""
-    found = desk.docker().api.inspect_container(container_id)
+    container = desk.docker().api.inspect_container(container_id)
     return (
-        found["Name"],
-        found["State"]["Status"],
-        found["HostConfig"]["RestartPolicy"]["Name"],
-        found["RestartCount"],
+        container["Name"],
+        container["State"]["Status"],
+        container["HostConfig"]["RestartPolicy"]["Name"],
+        container["RestartCount"],
     )
 
 
-def changed(desk: Desk) -> None:
+def change_recipe(desk: SandboxProject) -> None:
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 17")
 
 
-def refusal(said: Said) -> str:
-    assert said.code == 5, said.out[-2000:] + said.err
-    return str(said.recap["msg"])
+def refusal(result: CommandResult) -> str:
+    assert result.code == 5, result.out[-2000:] + result.err
+    return str(result.recap["msg"])
 
 
 @pytest.mark.parametrize("taken", ["qwen35-previous", "qwen35-replacement", "qwen35"])
 def test_a_container_of_a_person_that_has_a_name_we_need_is_named_and_nothing_is_touched(
-    desk: Desk, taken: str
+    desk: SandboxProject, taken: str
 ) -> None:
     if taken != "qwen35":
         desk.deployed()
     else:
         assert desk.run("deploy", "--host", "sandbox", "--tags", "image,model").code == 0
-    theirs = by_hand(desk, taken, {"sparkwright.role": "server", "sparkwright.owner": "of-an-image"})
+    theirs = create_manually(desk, taken, {"sparkwright.role": "server", "sparkwright.owner": "of-an-image"})
     before = [
-        (container["Id"], standing(desk, container["Id"])) for container in desk.docker().api.containers(all=True)
+        (container["Id"], container_state(desk, container["Id"]))
+        for container in desk.docker().api.containers(all=True)
     ]
-    changed(desk)
-    for words in (DEPLOY, ("plan", "--host", "sandbox", "--json")):
-        result = desk.run(*words)
+    change_recipe(desk)
+    for command in (DEPLOY, ("plan", "--host", "sandbox", "--json")):
+        result = desk.run(*command)
         assert f"container {taken} (" in refusal(result)
         assert f"`docker rename {taken} {taken}-kept`" in json.dumps(result.recap)
     assert [
-        (container["Id"], standing(desk, container["Id"])) for container in desk.docker().api.containers(all=True)
+        (container["Id"], container_state(desk, container["Id"]))
+        for container in desk.docker().api.containers(all=True)
     ] == before
     desk.docker().api.rename(theirs, "moved-away")
     assert desk.deploy().proved
-    assert standing(desk, theirs)[0] == "/moved-away"
+    assert container_state(desk, theirs)[0] == "/moved-away"
 
 
 @pytest.mark.parametrize("command", ["deploy", "rollback", "restart"])
-def test_a_server_that_a_person_renamed_is_found_and_told(desk: Desk, command: str) -> None:
+def test_a_server_that_a_person_renamed_is_found_and_told(desk: SandboxProject, command: str) -> None:
     desk.deployed()
     (row,) = desk.docker().api.containers()
     desk.docker().api.rename(row["Id"], "mine")
-    before = standing(desk, row["Id"])
+    before = container_state(desk, row["Id"])
     if command == "deploy":
         checked = desk.run("health.check", "--host", "sandbox")
         assert (checked.code, "differs from the last good state: name" in checked.out) == (2, True), checked.out
@@ -79,56 +83,57 @@ def test_a_server_that_a_person_renamed_is_found_and_told(desk: Desk, command: s
     assert refusal(result).startswith(
         "container mine is the server qwen35, renamed by hand. On the host: `docker rename mine"
     )
-    assert standing(desk, row["Id"]) == before
+    assert container_state(desk, row["Id"]) == before
     desk.docker().api.rename(row["Id"], "qwen35")
-    again = desk.deploy()
-    assert (again.code, again.recap["changed"]) == (0, 0), again.out[-2000:]
+    second_run = desk.deploy()
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0), second_run.out[-2000:]
 
 
-def test_a_server_of_an_earlier_release_has_no_labels_and_is_replaced_as_ever(desk: Desk) -> None:
+def test_a_server_of_an_earlier_release_has_no_labels_and_is_replaced_as_ever(desk: SandboxProject) -> None:
     desk.deployed()
     state, api = StateFolder.of(desk.sandbox / "home"), desk.docker().api
-    found = api.inspect_container("qwen35")
+    container = api.inspect_container("qwen35")
     api.remove_container("qwen35", force=True)
-    config = {**found["Config"], "Labels": {}, "Hostname": "", "HostConfig": found["HostConfig"]}
+    config = {**container["Config"], "Labels": {}, "Hostname": "", "HostConfig": container["HostConfig"]}
     old = api.create_container_from_config(config, "qwen35")["Id"]
     api.start(old)
     state.write("verified", {**(state.read("verified") or {}), "container_id": old})
     same = desk.deploy()
     assert same.task("Compare running container with recipe")["diff"] == []
     assert (same.code, same.recap["changed"]) == (0, 0), same.out[-2000:]
-    changed(desk)
+    change_recipe(desk)
     assert desk.deploy().proved
     (row,) = api.containers(all=True)
     assert row["Id"] != old and "sparkwright.owner" in row["Labels"]
 
 
-def test_a_container_whose_label_only_begins_like_ours_is_left_alone(desk: Desk) -> None:
+def test_a_container_whose_label_only_begins_like_ours_is_left_alone(desk: SandboxProject) -> None:
     """`host.clean` removed every container with a label `sparkwright.*`, whoever had given it."""
     desk.deployed()
-    theirs = by_hand(desk, "theirs", {"sparkwright.mine": "1", "sparkwright.engineer": "me"})
+    theirs = create_manually(desk, "theirs", {"sparkwright.mine": "1", "sparkwright.engineer": "me"})
     cleaned = desk.run("host.clean", "--host", "sandbox", "--server", "--yes")
     assert cleaned.code == 0, cleaned.out + cleaned.err
     assert [row["Id"] for row in desk.docker().api.containers(all=True)] == [theirs]
 
 
-def test_the_verified_server_of_another_recipe_is_no_previous_one_of_this(desk: Desk) -> None:
+def test_the_verified_server_of_another_recipe_is_no_previous_one_of_this(desk: SandboxProject) -> None:
     """Issue 30: a deploy of `small` removed the running server of a recipe called `small-previous`."""
     desk.deployed()
     state, api = StateFolder.of(desk.sandbox / "home"), desk.docker().api
-    other = by_hand(desk, "qwen35-previous")  # as an earlier release left it: verified, without labels
+    other = create_manually(desk, "qwen35-previous")  # as an earlier release left it: verified, without labels
     state.for_server("qwen35-previous")
     StateFolder(state.path, "qwen35-previous").write(
-        "verified", {**(state.read("verified") or {}), "container_id": other, "spec": spec_of(state, "qwen35-previous")}
+        "verified",
+        {**(state.read("verified") or {}), "container_id": other, "spec": verified_spec(state, "qwen35-previous")},
     )
-    before = standing(desk, other)
-    changed(desk)
+    before = container_state(desk, other)
+    change_recipe(desk)
     assert refusal(desk.deploy()).startswith("container qwen35-previous is the server of another recipe of this host")
-    assert standing(desk, other) == before
+    assert container_state(desk, other) == before
     assert api.inspect_container("qwen35")["State"]["Running"]
 
 
-def spec_of(state: StateFolder, name: str) -> dict[str, Any]:
+def verified_spec(state: StateFolder, name: str) -> dict[str, Any]:
     return {**(state.read("verified") or {})["spec"], "name": name}
 
 

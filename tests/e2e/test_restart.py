@@ -14,18 +14,18 @@ import pytest
 
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, Said
+from tests.e2e.conftest import CommandResult, SandboxProject
 from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 
 
-def seqs(desk: Desk, count: int) -> None:
+def set_max_num_seqs(desk: SandboxProject, count: int) -> None:
     desk.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {count}")
 
 
-def command(desk: Desk) -> list[str]:
+def server_command(desk: SandboxProject) -> list[str]:
     """What the server runs with."""
     import docker
 
@@ -33,26 +33,26 @@ def command(desk: Desk) -> list[str]:
     return list(client.api.inspect_container("qwen35")["Config"]["Cmd"])
 
 
-def models(desk: Desk) -> list[str]:
+def ollama_models(desk: SandboxProject) -> list[str]:
     url = f"http://{control.up(desk.sandbox)['OLLAMA_HOST']}/api/ps"
     with urllib.request.urlopen(url, timeout=5) as answer:
         return [model["name"] for model in json.loads(answer.read())["models"]]
 
 
-def state(desk: Desk) -> StateFolder:
+def state(desk: SandboxProject) -> StateFolder:
     return StateFolder.of(desk.sandbox / "home")
 
 
-def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(desk: Desk) -> None:
+def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(desk: SandboxProject) -> None:
     desk.deployed()
     alone = desk.run("rollback", "--host", "sandbox")
     assert (alone.code, "no verified state older than" in alone.out) == (5, True), alone.out
-    seqs(desk, 4)
+    set_max_num_seqs(desk, 4)
     assert desk.deploy().proved
     assert desk.containers() == ["qwen35 running"]
-    done = desk.run("rollback", "--host", "sandbox", "--json")
-    assert done.code == 0, done.out[-2000:]
-    assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "8"
+    result = desk.run("rollback", "--host", "sandbox", "--json")
+    assert result.code == 0, result.out[-2000:]
+    assert server_command(desk)[server_command(desk).index("--max-num-seqs") + 1] == "8"
     assert desk.serving() and desk.containers() == ["qwen35 running"]
     rows = desk.run("history", "--host", "sandbox", "--json").events()
     assert [row["what"] for row in rows] == ["rolled back", "verified", "verified"]
@@ -62,24 +62,24 @@ def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone
     assert "by " in desk.run("history", "--host", "sandbox").out
 
 
-def test_rollback_puts_an_option_back_that_the_last_good_state_did_not_ask_for(desk: Desk) -> None:
+def test_rollback_puts_an_option_back_that_the_last_good_state_did_not_ask_for(desk: SandboxProject) -> None:
     desk.deployed()
     desk.edit(RECIPE, "  ipc: private", "  ipc: private\n  log_driver: json-file\n  log_options: {max-size: 1m}")
     assert desk.deploy().proved
     assert desk.docker().api.inspect_container("qwen35")["HostConfig"]["LogConfig"]["Config"] == {"max-size": "1m"}
-    done = desk.run("rollback", "--host", "sandbox", "--json")
-    assert done.proved, done.out[-2000:]
+    result = desk.run("rollback", "--host", "sandbox", "--json")
+    assert result.proved, result.out[-2000:]
     assert desk.docker().api.inspect_container("qwen35")["HostConfig"]["LogConfig"]["Config"] == {}
 
 
-def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_puts_back(desk: Desk) -> None:
+def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_puts_back(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.serving()
     desk.run("sandbox.fault", "slow")
-    seqs(desk, 4)
-    done = desk.deploy("--no-rollback")
-    assert done.code == 1
-    assert "`sparkwright rollback --host sandbox` restores it" in done.recap["msg"]
+    set_max_num_seqs(desk, 4)
+    result = desk.deploy("--no-rollback")
+    assert result.code == 1
+    assert "`sparkwright rollback --host sandbox` restores it" in result.recap["msg"]
     assert desk.containers() == ["qwen35 running", "qwen35-previous exited"]
     fetched = desk.run("incident", "--host", "sandbox")
     assert fetched.code == 0 and "misconfigured" in fetched.out
@@ -98,57 +98,57 @@ def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_
     assert desk.containers() == ["qwen35 running"]
 
 
-def test_what_will_not_fit_is_refused_with_a_table_before_the_old_server_stops(desk: Desk) -> None:
+def test_what_will_not_fit_is_refused_with_a_table_before_the_old_server_stops(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.serving()
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.95")
-    done = desk.run("deploy", "--host", "sandbox")
-    assert done.code == 5, done.out
-    assert "GiB needed" in done.out and "GPU's side" in done.out
-    assert "gpu-memory-utilization 0.95 of 119.7 GiB" in done.out
+    result = desk.run("deploy", "--host", "sandbox")
+    assert result.code == 5, result.out
+    assert "GiB needed" in result.out and "GPU's side" in result.out
+    assert "gpu-memory-utilization 0.95 of 119.7 GiB" in result.out
     assert desk.serving() == before
 
 
-def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(desk: Desk) -> None:
+def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(desk: SandboxProject) -> None:
     desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
-    done = desk.deploy()
-    assert done.code == 0
-    assert done.task("Reload Ollama's models if they fit")["data"]["loaded"] == ["qwen3:32b"]
-    assert models(desk) == ["qwen3:32b"]
+    result = desk.deploy()
+    assert result.code == 0
+    assert result.task("Reload Ollama's models if they fit")["data"]["loaded"] == ["qwen3:32b"]
+    assert ollama_models(desk) == ["qwen3:32b"]
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.85")
-    done = desk.deploy()
-    assert done.code == 0
-    assert done.task("Reload Ollama's models if they fit")["data"]["left_out"] == ["qwen3:32b"]
+    result = desk.deploy()
+    assert result.code == 0
+    assert result.task("Reload Ollama's models if they fit")["data"]["left_out"] == ["qwen3:32b"]
     assert desk.serving()
 
 
-def test_ollama_gets_its_models_back_beside_the_old_server_too(desk: Desk) -> None:
+def test_ollama_gets_its_models_back_beside_the_old_server_too(desk: SandboxProject) -> None:
     desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     desk.deployed()
-    assert models(desk) == ["qwen3:32b"]
+    assert ollama_models(desk) == ["qwen3:32b"]
     before = desk.serving()
-    seqs(desk, 4)
+    set_max_num_seqs(desk, 4)
     desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
     failed = desk.deploy()
     assert failed.code == 1
     assert failed.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
-    assert (desk.serving(), models(desk)) == (before, ["qwen3:32b"])
+    assert (desk.serving(), ollama_models(desk)) == (before, ["qwen3:32b"])
 
 
-def test_a_host_may_leave_ollama_alone_and_its_models_are_listed_and_unloaded_by_hand(desk: Desk) -> None:
+def test_a_host_may_leave_ollama_alone_and_its_models_are_listed_and_unloaded_by_hand(desk: SandboxProject) -> None:
     desk.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     desk.deployed()
-    assert models(desk) == ["qwen3:32b"]
+    assert ollama_models(desk) == ["qwen3:32b"]
     assert "qwen3:32b, 20.0 GiB" in desk.run("ollama.ps", "--host", "sandbox").out
     assert desk.run("ollama.unload", "--host", "sandbox").code == 0
-    assert models(desk) == []
+    assert ollama_models(desk) == []
     assert "no model loaded" in desk.run("ollama.ps", "--host", "sandbox").out
 
 
-def stream(desk: Desk, tokens: int) -> Any:
+def open_stream(desk: SandboxProject, tokens: int) -> Any:
     """A request that is answered for a while."""
     body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "go"}], "max_tokens": tokens}
     data = json.dumps({**body, "stream": True, "ignore_eos": True}).encode()
@@ -159,62 +159,62 @@ def stream(desk: Desk, tokens: int) -> Any:
     return answer
 
 
-def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(desk: Desk) -> None:
+def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(desk: SandboxProject) -> None:
     desk.deployed()
-    running = stream(desk, 100_000)
+    running = open_stream(desk, 100_000)
     plan = desk.run("restart", "--host", "sandbox", "--json", "--check")
     assert "1 request running now" in plan.task("Drain requests")["msg"]
     assert "last start" in plan.task("Drain requests")["msg"]
     running.close()
-    short = stream(desk, 60)
+    short = open_stream(desk, 60)
     text: list[bytes] = []
     reader = threading.Thread(target=lambda: text.append(short.read()))
     reader.start()
-    done = desk.run("restart", "--host", "sandbox", "--json")
+    result = desk.run("restart", "--host", "sandbox", "--json")
     reader.join(timeout=30)
-    assert done.code == 0 and done.task("Drain requests")["data"]["running"] == 0
+    assert result.code == 0 and result.task("Drain requests")["data"]["running"] == 0
     assert text and b"[DONE]" in text[0], "it was answered to its end"
-    long = stream(desk, 100_000)
+    long = open_stream(desk, 100_000)
     desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 0.5")
-    done = desk.run("restart", "--host", "sandbox", "--json")
+    result = desk.run("restart", "--host", "sandbox", "--json")
     long.close()
-    assert done.code == 0
-    assert done.task("Drain requests")["msg"].startswith("1 request aborted after")
+    assert result.code == 0
+    assert result.task("Drain requests")["msg"].startswith("1 request aborted after")
     before = desk.serving()
-    seqs(desk, 4)
+    set_max_num_seqs(desk, 4)
     refused = desk.run("restart", "--host", "sandbox", "--json")
     assert (refused.code, desk.serving()) == (5, before)
     assert "`deploy` applies it" in refused.recap["msg"]
 
 
-def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None:
+def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: SandboxProject) -> None:
     """Beside them no throughput can be proved: that is said, and the server that generates is kept."""
     desk.deployed()
-    seqs(desk, 4)
+    set_max_num_seqs(desk, 4)
     wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
     desk.before("Measure throughput", f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
-    result: list[Said] = []
+    result: list[CommandResult] = []
     laptop = threading.Thread(target=lambda: result.append(desk.deploy()))
     laptop.start()
     wait_until((desk.root / "reached").exists, "the gate")
-    busy = stream(desk, 100_000)
+    busy = open_stream(desk, 100_000)
     (desk.root / "open").touch()
     laptop.join(timeout=60)
     busy.close()
-    done = result[0]
-    assert done.code == 4, done.out[-2000:]
-    assert "other traffic: 1 request running or waiting" in done.recap["msg"]
-    assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "4"
+    outcome = result[0]
+    assert outcome.code == 4, outcome.out[-2000:]
+    assert "other traffic: 1 request running or waiting" in outcome.recap["msg"]
+    assert server_command(desk)[server_command(desk).index("--max-num-seqs") + 1] == "4"
     assert desk.serving(), "with its restart policy"
     assert desk.run("history", "--host", "sandbox", "--json").events()[0]["measured"]["tok_per_s"] is None
 
 
-def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
+def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.serving()
     desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
-    done = desk.run("restart", "--host", "sandbox", "--json")
-    assert (done.code, done.recap["msg"]) == (1, "broken Restarted once more; it is serving."), done.recap
+    result = desk.run("restart", "--host", "sandbox", "--json")
+    assert (result.code, result.recap["msg"]) == (1, "broken Restarted once more; it is serving."), result.recap
     assert desk.serving() == before
 
 
@@ -234,7 +234,7 @@ DRIFTS = [
 ]
 
 
-def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
+def test_what_plan_says_is_what_deploy_does(desk: SandboxProject) -> None:
     desk.deployed()
     clean = desk.run("plan", "--host", "sandbox", "--json")
     assert clean.code == 0
@@ -245,23 +245,25 @@ def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
         assert (desk.root / file).read_text() != recipe, what
         plan = desk.run("plan", "--host", "sandbox", "--json")
         assert plan.code == 2, (what, plan.out[-1500:])
-        done = desk.deploy()
-        assert done.code in (0, 4), (what, done.out[-1500:])  # 4: too busy here to measure
+        outcome = desk.deploy()
+        assert outcome.code in (0, 4), (what, outcome.out[-1500:])  # 4: too busy here to measure
         for task in ("Compare running container with recipe", "Stop previous server, keep it for rollback"):
-            assert plan.task(task)["diff"] == done.task(task)["diff"], (what, task)
+            assert plan.task(task)["diff"] == outcome.task(task)["diff"], (what, task)
         result = plan.task("Compare running container with recipe")["diff"] + plan.task("Start the server")["diff"]
         result += plan.task("Enable restart policy, remove previous container")["diff"]
         assert any(field in change["field"] for change in result), (what, result)
         would = {event["name"] for event in plan.events() if event.get("status") == "changed"}
-        did = {event["name"] for event in done.events() if event.get("status") == "changed"}
-        late = {"Enable restart policy, remove previous container"}  # known after the start
-        assert would - late == did - late, what
+        did = {event["name"] for event in outcome.events() if event.get("status") == "changed"}
+        late_tasks = {"Enable restart policy, remove previous container"}  # known after the start
+        assert would - late_tasks == did - late_tasks, what
         drift = [change["field"] for change in plan.task("Compare running container with recipe")["diff"]]
         assert len(drift) <= 1 or what == "the image", (what, drift)  # the deploy before left nothing to do
     assert desk.run("plan", "--host", "sandbox").code == 0
 
 
-def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_the_old_files_back(desk: Desk) -> None:
+def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_the_old_files_back(
+    desk: SandboxProject,
+) -> None:
     desk.deployed()
     before = desk.serving()
     shard = desk.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
@@ -272,7 +274,7 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
     assert plan.code == 2
     assert plan.task("Compare running container with recipe")["diff"][0]["field"] == "model revision"
     assert plan.task("Stop previous server, keep it for rollback")["status"] == "changed"
-    books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+    playbooks = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
     for step in (
         "Check flags against engine and model",
         "Measure throughput",
@@ -284,10 +286,10 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
         assert desk.serving() == before
         assert shard.read_bytes() == old, "the old server has the files that it was verified with"
         assert not (shard.parent / ".before").exists()
-        for path, text in books.items():
+        for path, text in playbooks.items():
             path.write_text(text)
-    done = desk.deploy()
-    assert done.code == 0
+    result = desk.deploy()
+    assert result.code == 0
     assert desk.serving() != before and shard.read_bytes() != old
     assert not (shard.parent / ".before").exists()
     assert desk.run("plan", "--host", "sandbox").code == 0
@@ -295,28 +297,30 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
     assert [item["field"] for item in rows[0]["changed"]] == ["model revision"]
 
 
-def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_fails_early(desk: Desk) -> None:
+def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_fails_early(
+    desk: SandboxProject,
+) -> None:
     desk.deployed()
     shard = desk.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
     old = shard.read_bytes()
     desk.run("sandbox.fault", "moved-model")
     assert desk.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
-    books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+    playbooks = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
     desk.before("Measure throughput", "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
     assert desk.deploy().code == 1
-    for path, text in books.items():
+    for path, text in playbooks.items():
         path.write_text(text)
     desk.before("Check flags against engine and model", "{name: Break, fail: {msg: broken}}")
     assert "broken" in desk.deploy().recap["msg"]
     assert shard.read_bytes() != old, "the server that runs was started with these"
-    for path, text in books.items():
+    for path, text in playbooks.items():
         path.write_text(text)
     assert desk.deploy().proved
     assert shard.read_bytes() != old
     assert not (shard.parent / ".before").exists()
 
 
-def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:
+def test_a_loop_of_restarts_is_broken_once_and_reported(desk: SandboxProject) -> None:
     desk.deployed()
     (desk.root / "playbooks/look.yml").write_text(
         "- hosts: all\n  tasks:\n    - crash_loop: {name: qwen35, most: 2, within_s: 600}\n"
@@ -327,8 +331,8 @@ def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:
 
     client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
     wait_until(lambda: client.api.inspect_container("qwen35")["RestartCount"] > 2, "a loop")
-    done = desk.run("play", "look", "--host", "sandbox")
-    assert (done.code, "qwen35 is not restarted" in done.out) == (1, True), done.out
+    result = desk.run("play", "look", "--host", "sandbox")
+    assert (result.code, "qwen35 is not restarted" in result.out) == (1, True), result.out
     assert client.api.inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "no"
     assert desk.containers() == ["qwen35 exited"]
     assert desk.run("play", "look", "--host", "sandbox").code == 0, "it is broken once"
@@ -336,28 +340,28 @@ def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:
     assert desk.run("history", "--host", "sandbox", "--json").events()[0]["what"] == "stopped for a crash loop"
 
 
-def holding(desk: Desk) -> subprocess.Popen[str]:
+def run_holding_lock(desk: SandboxProject) -> subprocess.Popen[str]:
     """A run that holds the lock until the file `open` is there."""
     wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
     (desk.root / "playbooks/hold.yml").write_text(
         f"- hosts: all\n  tasks:\n    - name: Hold\n      command: {{argv: [sh, -c, '{wait}']}}\n    - name: Next\n      facts:\n"
     )
-    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "play", "hold", "--host", "sandbox"]
-    process = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    arguments = [sys.executable, "-c", "from sparkwright.cli import main; main()", "play", "hold", "--host", "sandbox"]
+    process = subprocess.Popen(arguments, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
     wait_until((desk.root / "reached").exists, "the lock")
     return process
 
 
-def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first(desk: Desk) -> None:
+def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first(desk: SandboxProject) -> None:
     desk.deployed()
-    first = holding(desk)
+    first = run_holding_lock(desk)
     refused = desk.deploy()
     assert refused.code == 5
     assert "sandbox is locked" in refused.recap["msg"] and "playbooks/hold.yml" in refused.recap["msg"]
     nobody = desk.run("unlock", "--host", "sandbox")
     assert (nobody.code, "stdin is not a terminal; pass `--stop` or `--kill`." in nobody.err) == (5, True)
     assert "playbooks/hold.yml" in nobody.out
-    words = [
+    arguments = [
         sys.executable,
         "-c",
         "from sparkwright.cli import main; main()",
@@ -367,7 +371,7 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
         "--json",
         "--wait",
     ]
-    second = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True)
+    second = subprocess.Popen(arguments, cwd=desk.root, stdout=subprocess.PIPE, text=True)
     assert second.stdout is not None
     waiting = next(line for line in second.stdout if '"waiting: ' in line)
     assert "playbooks/hold.yml" in waiting
@@ -379,7 +383,7 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     assert second.returncode == 0, rest[-1500:]
     (desk.root / "open").unlink()
     (desk.root / "reached").unlink()
-    third = holding(desk)
+    third = run_holding_lock(desk)
     assert desk.run("unlock", "--host", "sandbox", "--kill").code == 0
     out, _ = third.communicate(timeout=60)
     assert "was interrupted" in out
@@ -391,7 +395,7 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     assert desk.deploy().proved
 
 
-def test_the_runtime_tells_of_a_full_disk_before_anything_began(desk: Desk, tmp_path: Path) -> None:
+def test_the_runtime_tells_of_a_full_disk_before_anything_began(desk: SandboxProject, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
     assert desk.run("sandbox.status").code == 0
@@ -404,18 +408,26 @@ def test_the_runtime_tells_of_a_full_disk_before_anything_began(desk: Desk, tmp_
         pytest.skip("mounting is not allowed here")
     try:
         (room / "filler").write_bytes(b"x" * 4096)
-        done = desk.run("provision", "--host", "sandbox")
-        assert done.code == 1
-        assert "run not started" in done.out and "No space left on device" in done.out
+        result = desk.run("provision", "--host", "sandbox")
+        assert result.code == 1
+        assert "run not started" in result.out and "No space left on device" in result.out
     finally:
         subprocess.run(["umount", "-l", str(room)], check=False)
 
 
-def test_a_reboot_in_the_middle_of_a_swap_leaves_one_to_finish_it(desk: Desk) -> None:
+def test_a_reboot_in_the_middle_of_a_swap_leaves_one_to_finish_it(desk: SandboxProject) -> None:
     desk.deployed()
-    seqs(desk, 4)
-    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
-    laptop = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    set_max_num_seqs(desk, 4)
+    arguments = [
+        sys.executable,
+        "-c",
+        "from sparkwright.cli import main; main()",
+        "deploy",
+        "--host",
+        "sandbox",
+        "--json",
+    ]
+    laptop = subprocess.Popen(arguments, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert laptop.stdout is not None
     next(line for line in laptop.stdout if '"name":"Start the server"' in line or '"name": "Start the server"' in line)
     sandbox = json.loads((desk.sandbox / "state.json").read_text())["pid"]
@@ -427,7 +439,7 @@ def test_a_reboot_in_the_middle_of_a_swap_leaves_one_to_finish_it(desk: Desk) ->
     assert all(row.endswith(("exited", "created")) for row in desk.containers()), (
         "nothing that was not proved starts by itself"
     )
-    done = desk.deploy()
-    assert done.code == 0, done.out[-2000:]
-    assert any("an earlier run was interrupted" in event.get("text", "") for event in done.events())
+    result = desk.deploy()
+    assert result.code == 0, result.out[-2000:]
+    assert any("an earlier run was interrupted" in event.get("text", "") for event in result.events())
     assert desk.serving() and desk.containers() == ["qwen35 running"]

@@ -5,24 +5,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 
 RECIPE = "recipes/qwen3.5-35b.yml"
-BREAK = "{name: Break, fail: {msg: %s}}"
+FAIL_TASK = "{name: Break, fail: {msg: %s}}"
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     """A desk whose next server fails after it started."""
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         desk.deployed()
         desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 17")
-        desk.before("Wait until it is ready", BREAK % "the new one is broken.")
+        desk.before("Wait until it is ready", FAIL_TASK % "the new one is broken.")
         yield desk
 
 
-def answers(desk: Desk) -> bool:
+def is_answering(desk: SandboxProject) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -42,18 +42,18 @@ def answers(desk: Desk) -> bool:
     ],
 )
 def test_a_previous_server_that_is_not_as_it_was_is_asked_before_it_is_said_that_neither_serves(
-    broken: Desk, task: str, outcome: str, serves: bool
+    broken: SandboxProject, task: str, outcome: str, serves: bool
 ) -> None:
-    broken.before(task, BREAK % "the state folder is full.")
+    broken.before(task, FAIL_TASK % "the state folder is full.")
     failed = broken.deploy()
     assert (failed.code, failed.recap["msg"]) == (1, f"the new one is broken. {outcome}")
-    assert answers(broken) == serves
+    assert is_answering(broken) == serves
 
 
-def test_a_roll_back_to_a_kept_server_that_fails_says_that_neither_serves(broken: Desk) -> None:
+def test_a_roll_back_to_a_kept_server_that_fails_says_that_neither_serves(broken: SandboxProject) -> None:
     assert broken.deploy("--no-rollback").code == 1
-    broken.before("Start previous server", BREAK % "it does not start.")
+    broken.before("Start previous server", FAIL_TASK % "it does not start.")
     failed = broken.run("rollback", "--host", "sandbox", "--json")
     assert failed.code == 1, failed.out[-3000:]
     assert failed.recap["msg"] == "A rollback was requested. The previous server failed: neither serves now."
-    assert not answers(broken)
+    assert not is_answering(broken)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 
 DRAFT = "Qwen/Qwen3-1.7B"
 MODELS = "models:\n  draft: {id: Qwen/Qwen3-1.7B, dir: ~/models/draft, mount: /models/draft}\n\ncontainer:\n"
@@ -14,23 +14,23 @@ CONFIG = "vllm:\n  speculative-config: {method: draft_model, num_speculative_tok
 
 
 @pytest.fixture
-def drafting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def drafting(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^container:.*\n", MODELS)
         desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^vllm:.*\n", CONFIG)
         yield desk
 
 
-def test_it_is_pinned_fetched_mounted_given_to_the_engine_kept_and_moved_on_with(drafting: Desk) -> None:
+def test_it_is_pinned_fetched_mounted_given_to_the_engine_kept_and_moved_on_with(drafting: SandboxProject) -> None:
     desk = drafting
     deployed = desk.deploy()
     assert deployed.code == 0, deployed.err + deployed.out
     lock = yaml.safe_load((desk.sandbox / "spark.lock").read_text())["models"]
     assert len(lock[f"{DRAFT}@main:draft"]["files"]) == 19
     (container,) = desk.docker().containers.list()
-    words = container.attrs["Config"]["Cmd"]
-    config = json.loads(words[words.index("--speculative-config") + 1])
+    command = container.attrs["Config"]["Cmd"]
+    config = json.loads(command[command.index("--speculative-config") + 1])
     assert config["model"] == "/models/draft"
     assert any(bind.endswith("/models/draft:/models/draft:ro") for bind in container.attrs["HostConfig"]["Binds"])
     assert desk.run("plan", "--host", "sandbox").code == 0
@@ -43,7 +43,7 @@ def test_it_is_pinned_fetched_mounted_given_to_the_engine_kept_and_moved_on_with
     assert updated.code == 0, updated.err
     planned = desk.run("plan", "--host", "sandbox", "--json")
     assert planned.code == 2, planned.err
-    moved = {row["field"] for row in planned.task("Download further models and verify every file")["diff"]}
-    assert "draft: model-00001-of-00014.safetensors" in moved
+    changed_fields = {row["field"] for row in planned.task("Download further models and verify every file")["diff"]}
+    assert "draft: model-00001-of-00014.safetensors" in changed_fields
     rows = planned.task("Compare running container with recipe")["diff"]
     assert [row["field"] for row in rows] == ["draft model revision"]

@@ -4,12 +4,12 @@ import secrets
 
 import pytest
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 from tests.watching import ProcessWatcher, find_files_with_secret
 
 
 def test_the_runner_and_the_sandbox_do_not_inherit_the_token_of_the_shell(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "hf_" + secrets.token_hex(20)
     monkeypatch.setenv("HF_TOKEN", token)

@@ -20,35 +20,35 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
 from tests.watching import ProcessWatcher, find_files_with_secret
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 
 
 @contextmanager
-def keyed_desk() -> Iterator[Desk]:
+def keyed_desk() -> Iterator[SandboxProject]:
     """A desk whose recipe asks for a key that the environment holds."""
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
         yield desk
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("SPARK_KEY", raising=False)
     with keyed_desk() as value:
         yield value
 
 
-def new_key(monkeypatch: pytest.MonkeyPatch) -> str:
+def set_new_key(monkeypatch: pytest.MonkeyPatch) -> str:
     key = "spk-" + secrets.token_hex(20)
     monkeypatch.setenv("SPARK_KEY", key)
     return key
 
 
-def models(desk: Desk, key: str = "") -> int:
+def query_models(desk: SandboxProject, key: str = "") -> int:
     """How the server answers who comes from outside."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     request = urllib.request.Request(f"http://127.0.0.1:{desk.port}/v1/models", headers=headers)
@@ -59,12 +59,12 @@ def models(desk: Desk, key: str = "") -> int:
         return error.code
 
 
-def key_files(desk: Desk) -> list[Path]:
+def key_files(desk: SandboxProject) -> list[Path]:
     folder = desk.sandbox / "home/.local/state/sparkwright/server_keys"
     return sorted(path for path in folder.glob("*.yaml") if not path.is_symlink())
 
 
-def inspects(desk: Desk) -> str:
+def inspect_text(desk: SandboxProject) -> str:
     import docker
 
     client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
@@ -72,23 +72,23 @@ def inspects(desk: Desk) -> str:
 
 
 def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")  # it prints its key
-    result: list[Said] = []
+    result: list[CommandResult] = []
 
-    def run(*words: str) -> Said:
+    def run(*words: str) -> CommandResult:
         result.append(desk.run_apart(*words, "--host", "sandbox"))
         return result[-1]
 
-    first = new_key(monkeypatch)
+    first = set_new_key(monkeypatch)
     with ProcessWatcher(first) as watch:
         assert run("deploy", "--json").proved, result[-1].out[-3000:]
     assert [line for line, _ in watch.leaks if "sparkwright.cli" not in line] == []
     assert watch.saw_command("sparkwright.sandbox serve") and watch.saw_command("sparkwright.runner")
-    assert (models(desk), models(desk, "spk-wrong"), models(desk, first)) == (401, 401, 200)
-    again = run("deploy", "--json")
-    assert again.proved and again.recap["changed"] == 0, again.out[-3000:]
+    assert (query_models(desk), query_models(desk, "spk-wrong"), query_models(desk, first)) == (401, 401, 200)
+    second_run = run("deploy", "--json")
+    assert second_run.proved and second_run.recap["changed"] == 0, second_run.out[-3000:]
 
     monkeypatch.delenv("SPARK_KEY")  # no check needs it from the laptop
     assert run("health").code == 0, result[-1].out
@@ -96,35 +96,35 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     assert run("diagnose").code == 0, result[-1].out
     assert "'api_key': ['••••']" in run("logs").out  # this engine writes its key into its log
 
-    second = new_key(monkeypatch)
+    second = set_new_key(monkeypatch)
     planned = run("plan", "--diff")
     assert (planned.code, "+ server_key: changed" in planned.out) == (2, True), planned.out
     assert run("deploy", "--diff").proved, result[-1].out
-    assert (models(desk, first), models(desk, second)) == (401, 200)
+    assert (query_models(desk, first), query_models(desk, second)) == (401, 200)
     assert len(key_files(desk)) == 2
     assert run("rollback").proved, result[-1].out
-    assert (models(desk, first), models(desk, second)) == (200, 401)
+    assert (query_models(desk, first), query_models(desk, second)) == (200, 401)
     assert run("health").code == 0
     assert run("history", "--json").code == 0
 
     for key in (first, second):
         assert key not in "".join(item.out + item.err for item in result)
-        assert key not in inspects(desk)
+        assert key not in inspect_text(desk)
         assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
     assert {stat.S_IMODE(path.stat().st_mode) for path in key_files(desk)} == {0o600}
     assert stat.S_IMODE(key_files(desk)[0].parent.stat().st_mode) == 0o700
 
 
 def test_a_deploy_that_fails_leaves_the_server_its_key_and_the_bundle_holds_none(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = new_key(monkeypatch)
+    old = set_new_key(monkeypatch)
     desk.deployed()
-    new = new_key(monkeypatch)
+    new = set_new_key(monkeypatch)
     desk.edit(RECIPE, "tok_per_s: 47", "tok_per_s: 4700")
     failed = desk.deploy()
     assert failed.code == 1, failed.out[-2000:]
-    assert (models(desk, old), models(desk, new)) == (200, 401)
+    assert (query_models(desk, old), query_models(desk, new)) == (200, 401)
     assert desk.run("incident", "--host", "sandbox").code == 0
     for key in (old, new):
         assert key not in failed.out + failed.err
@@ -132,7 +132,7 @@ def test_a_deploy_that_fails_leaves_the_server_its_key_and_the_bundle_holds_none
 
 
 def test_a_key_that_is_not_there_or_too_short_is_refused_with_its_line(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = (desk.root / RECIPE).read_text().splitlines().index("server_key: {env: SPARK_KEY}") + 1
     missing = desk.run("deploy", "--host", "sandbox")
@@ -149,27 +149,27 @@ def test_a_key_that_is_not_there_or_too_short_is_refused_with_its_line(
 def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     sentence = "anyone on the network can use this server; set `server_key` or `publish: loopback`"
-    with fresh_desk() as desk:
+    with sandbox_project() as desk:
         desk.edit(RECIPE, "(?m)^publish: loopback", "publish: lan")
         assert sentence in desk.run("plan", "--host", "sandbox").out
         assert "open-to-network" in desk.run("lint", "--recipe", "qwen3.5-35b").out
-        done = desk.run("deploy", "--host", "sandbox")
-        assert done.proved and sentence in done.out, done.out
+        result = desk.run("deploy", "--host", "sandbox")
+        assert result.proved and sentence in result.out, result.out
         assert 'apiKey: "none"' in desk.run("client", "--host", "sandbox").out
         desk.edit(RECIPE, "publish: lan", "publish: loopback")
         planned = desk.run("plan", "--host", "sandbox")
         assert sentence not in planned.out and "127.0.0.1" in planned.out
         assert "open-to-network" not in desk.run("lint", "--recipe", "qwen3.5-35b").out
         desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
-        new_key(monkeypatch)
-        done = desk.run("deploy", "--host", "sandbox")
-        assert done.proved and sentence not in done.out
+        set_new_key(monkeypatch)
+        result = desk.run("deploy", "--host", "sandbox")
+        assert result.proved and sentence not in result.out
         message = desk.run("client", "--host", "sandbox").out
         assert "key        $SPARK_KEY" in message and 'apiKey: "${SPARK_KEY}"' in message
 
 
-def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = new_key(monkeypatch)
+def test_a_host_heals_its_server_with_the_key_it_keeps(desk: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = set_new_key(monkeypatch)
     desk.deployed()
     monkeypatch.delenv("SPARK_KEY")
     machine = Machine.here(control.up(desk.sandbox))
@@ -185,14 +185,14 @@ def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: 
     healed = [check(600.0 + 300 * n).healed for n in range(3)]
     assert any("restarted (run" in item for item in healed), healed
     assert check(3600).state == "ok"
-    assert models(desk, key) == 200
+    assert query_models(desk, key) == 200
     assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
 
 
 def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = new_key(monkeypatch)
+    key = set_new_key(monkeypatch)
     desk.deployed()
     small = ("--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
     result = [desk.run("bench.serve", "--host", "sandbox", *small)]
@@ -202,5 +202,5 @@ def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
     for item in result:
         assert item.code == 0, item.out[-3000:] + item.err
         assert key not in item.out + item.err
-    assert models(desk, key) == 200
+    assert query_models(desk, key) == 200
     assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))

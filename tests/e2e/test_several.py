@@ -14,7 +14,7 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 from tests.gateway.steady import Steady
 from tests.remote.sshd import free_port
 
@@ -23,14 +23,14 @@ CONTAINERS = {CHAT: "qwen35", VECTORS: "qwen3-embedding"}
 TOTAL_GIB = 119.7
 
 
-def serves(desk: Desk, *recipes: str) -> None:
+def set_recipes(desk: SandboxProject, *recipes: str) -> None:
     """Let the sandbox serve these, each on a port of its own."""
     ports = [desk.port, *(free_port() for _ in recipes[1:])]
     rows = "".join(f"\n  - {{recipe: {value}, port: {port}}}" for value, port in zip(recipes, ports, strict=True))
     (desk.root / "hosts/sandbox.yml").write_text(f"connection: sandbox\nuser: spark\nserves:{rows}\n")
 
 
-def started(desk: Desk) -> dict[str, str]:
+def start_times(desk: SandboxProject) -> dict[str, str]:
     """When each container was started, by name: the same afterwards is one that nobody touched."""
     api = desk.docker().api
     rows = [api.inspect_container(row["Id"]) for row in api.containers(all=True)]
@@ -38,20 +38,20 @@ def started(desk: Desk) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[Desk]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+def both() -> Iterator[SandboxProject]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
         desk.deployed()
-        before = started(desk)
-        serves(desk, CHAT, VECTORS)
+        before = start_times(desk)
+        set_recipes(desk, CHAT, VECTORS)
         result = desk.run("deploy", "--host", "sandbox")
         assert result.code == 0, result.out[-3000:]
-        assert started(desk)["qwen35"] == before["qwen35"], "the server that was there is the same"
+        assert start_times(desk)["qwen35"] == before["qwen35"], "the server that was there is the same"
         yield desk
 
 
-def test_the_server_that_was_there_keeps_its_memory(both: Desk) -> None:
+def test_the_server_that_was_there_keeps_its_memory(both: SandboxProject) -> None:
     result = both.run("history", "--host", "sandbox", "--recipe", CHAT, "--json")
     assert [row["what"] for row in result.events()] == ["verified"]
     state = both.sandbox / "home/.local/state/sparkwright"
@@ -59,7 +59,7 @@ def test_the_server_that_was_there_keeps_its_memory(both: Desk) -> None:
     assert {path.parent.name for path in state.glob("servers/*/verified.json")} == set(CONTAINERS.values())
 
 
-def test_each_is_a_row_and_recipe_names_one(both: Desk) -> None:
+def test_each_is_a_row_and_recipe_names_one(both: SandboxProject) -> None:
     rows = both.run("status", "--host", "sandbox", "--json").events()
     assert [(row["host"], row["state"]) for row in rows] == [(f"sandbox/{CHAT}", "up"), (f"sandbox/{VECTORS}", "up")]
     alone = both.run("status", "--host", "sandbox", "--recipe", VECTORS, "--json").events()
@@ -68,7 +68,7 @@ def test_each_is_a_row_and_recipe_names_one(both: Desk) -> None:
     assert unknown.code == 5 and f"Did you mean `{CHAT}`?" in unknown.err + unknown.out
 
 
-def test_health_and_verify_prove_each_by_what_it_does(both: Desk) -> None:
+def test_health_and_verify_prove_each_by_what_it_does(both: SandboxProject) -> None:
     health = both.run("health.check", "--host", "sandbox")
     assert health.code == 0 and "a token in" in health.out and "a vector in" in health.out
     verified = both.run("verify", "--host", "sandbox", "--recipe", VECTORS)
@@ -77,26 +77,26 @@ def test_health_and_verify_prove_each_by_what_it_does(both: Desk) -> None:
     assert [row["state"] for row in rows] == ["ok", "ok"], "each has a health record of its own"
 
 
-def test_a_deploy_a_restart_and_a_rollback_of_one_leave_the_other(both: Desk) -> None:
-    before = started(both)
+def test_a_deploy_a_restart_and_a_rollback_of_one_leave_the_other(both: SandboxProject) -> None:
+    before = start_times(both)
     assert both.run("restart", "--host", f"sandbox/{VECTORS}").code == 0
     both.edit(f"recipes/{VECTORS}.yml", "max-model-len: 8192", "max-model-len: 4096")
     try:
         assert both.run("deploy", "--host", "sandbox", "--recipe", VECTORS).code == 0
-        changed = started(both)
+        changed = start_times(both)
         assert changed["qwen3-embedding"] != before["qwen3-embedding"]
         assert both.run("rollback", "--host", "sandbox", "--recipe", VECTORS).code == 0
     finally:
         both.edit(f"recipes/{VECTORS}.yml", "max-model-len: 4096", "max-model-len: 8192")
-    assert started(both)["qwen35"] == before["qwen35"]
+    assert start_times(both)["qwen35"] == before["qwen35"]
     acts = [row["what"] for row in both.run("history", "--host", f"sandbox/{VECTORS}", "--json").events()]
     assert acts[:1] == ["rolled back"]
     plan = both.run("plan", "--host", "sandbox")
     assert plan.code == 0, plan.out[-2000:]
 
 
-def test_one_that_fails_is_restored_and_its_incident_is_its_own(both: Desk) -> None:
-    before = started(both)
+def test_one_that_fails_is_restored_and_its_incident_is_its_own(both: SandboxProject) -> None:
+    before = start_times(both)
     recipe = both.root / f"recipes/{VECTORS}.yml"
     text = recipe.read_text()
     recipe.write_text(text.replace("8192", "4096") + "  log: [never seen]\n")
@@ -104,15 +104,15 @@ def test_one_that_fails_is_restored_and_its_incident_is_its_own(both: Desk) -> N
         assert both.run("deploy", "--host", "sandbox", "--recipe", VECTORS).code == 1
     finally:
         recipe.write_text(text)
-    assert started(both)["qwen35"] == before["qwen35"]
+    assert start_times(both)["qwen35"] == before["qwen35"]
     assert both.run("health.check", "--host", "sandbox").code == 0
     assert both.run("incident", "--host", "sandbox", "--recipe", VECTORS).code == 0
     none = both.run("incident", "--host", "sandbox", "--recipe", CHAT)
     assert none.code == 1 and "no incidents of qwen35" in none.out + none.err
 
 
-def test_two_that_cannot_fit_are_refused_with_the_table(both: Desk) -> None:
-    before = started(both)
+def test_two_that_cannot_fit_are_refused_with_the_table(both: SandboxProject) -> None:
+    before = start_times(both)
     both.edit(f"recipes/{VECTORS}.yml", "utilization: 0.05", "utilization: 0.2")
     try:
         result = both.run("deploy", "--host", "sandbox")
@@ -126,12 +126,12 @@ def test_two_that_cannot_fit_are_refused_with_the_table(both: Desk) -> None:
     assert size["GPU's"] == round(0.2 * TOTAL_GIB, 1)
     assert size["qwen35"] == pytest.approx(0.72 * TOTAL_GIB + size["host's"], abs=0.2), "as measured, both sides"
     assert size["together"] == pytest.approx(sum(size[name] for name in names[:-2] if name != "/dev/shm"), abs=0.3)
-    assert started(both) == before
+    assert start_times(both) == before
 
 
-def test_what_all_else_on_the_host_holds_counts_too(both: Desk) -> None:
+def test_what_all_else_on_the_host_holds_counts_too(both: SandboxProject) -> None:
     """Three that fit into the machine, but not into what the rest of it leaves: none is started."""
-    hosts, before = both.root / "hosts/sandbox.yml", started(both)
+    hosts, before = both.root / "hosts/sandbox.yml", start_times(both)
     text = hosts.read_text()
     hosts.write_text(f"{text}  - {{recipe: qwen3-1.7b, port: {free_port()}}}\n")
     try:
@@ -140,10 +140,10 @@ def test_what_all_else_on_the_host_holds_counts_too(both: Desk) -> None:
         hosts.write_text(text)
     assert result.code == 5
     assert "do not fit together: that takes" in result.out and "the host itself" in result.out
-    assert started(both) == before
+    assert start_times(both) == before
 
 
-def test_the_laptop_refuses_what_two_cannot_share(both: Desk) -> None:
+def test_the_laptop_refuses_what_two_cannot_share(both: SandboxProject) -> None:
     hosts = both.root / "hosts/sandbox.yml"
     text = hosts.read_text()
     cases = {
@@ -166,7 +166,7 @@ def test_the_laptop_refuses_what_two_cannot_share(both: Desk) -> None:
         hosts.write_text(text)
 
 
-def test_the_doctor_examines_the_machine_once_and_each_port(both: Desk) -> None:
+def test_the_doctor_examines_the_machine_once_and_each_port(both: SandboxProject) -> None:
     result = both.run("doctor", "--host", "sandbox", "--json")
     (row,) = result.events()
     ports = [finding["evidence"] for finding in row["findings"] if finding["check"] == "port"]
@@ -174,83 +174,83 @@ def test_the_doctor_examines_the_machine_once_and_each_port(both: Desk) -> None:
     assert len([finding for finding in row["findings"] if finding["check"] == "disk"]) == 1
 
 
-def test_what_is_asked_of_the_machine_is_asked_once(both: Desk) -> None:
+def test_what_is_asked_of_the_machine_is_asked_once(both: SandboxProject) -> None:
     checked = both.run("hosts.check", "--host", "sandbox", "--json").events()
     assert [row["host"] for row in checked] == ["sandbox"]
     assert {server["name"] for server in checked[0]["servers"]} == set(CONTAINERS.values())
     assert both.run("recommend", "--host", "sandbox", "--for", "search").code == 0
-    taken = both.run(
+    imported = both.run(
         "recipe.import", "--from-host", "sandbox", "--container", "qwen35", "--answer", "model=a/b", "--check"
     )
-    assert taken.code == 0 and "changed nothing on sandbox" in taken.out, taken.err
+    assert imported.code == 0 and "changed nothing on sandbox" in imported.out, imported.err
 
 
-def test_nothing_of_a_neighbour_is_taken_for_a_leftover(both: Desk) -> None:
+def test_nothing_of_a_neighbour_is_taken_for_a_leftover(both: SandboxProject) -> None:
     caches = both.run("caches.list", "--host", "sandbox", "--json").events()[0]["caches"]
     assert {row["container"] for row in caches if row["kept"]} == set(CONTAINERS.values())
     models = both.run("models.prune", "--host", "sandbox", "--yes")
     assert models.code == 0 and "nothing to free" in models.out
-    found = both.run("host.clean", "--host", "sandbox", "--check", "--json").events()[0]["items"]
-    servers = {row["name"]: row["kept"] for row in found if row["kind"] == "container"}
+    items = both.run("host.clean", "--host", "sandbox", "--check", "--json").events()[0]["items"]
+    servers = {row["name"]: row["kept"] for row in items if row["kind"] == "container"}
     assert servers == dict.fromkeys(CONTAINERS.values(), "--server removes it")
 
 
-def test_a_host_goes_back_to_one_recipe_and_keeps_what_it_knew(both: Desk) -> None:
+def test_a_host_goes_back_to_one_recipe_and_keeps_what_it_knew(both: SandboxProject) -> None:
     text = (both.root / "hosts/sandbox.yml").read_text()
-    before = started(both)
+    before = start_times(both)
     (both.root / "hosts/sandbox.yml").write_text(
         f"connection: sandbox\nuser: spark\nrecipe: {CHAT}\nserve_port: {both.port}\n"
     )
     try:
         assert both.deploy().code == 0
-        assert started(both) == before
+        assert start_times(both) == before
         acts = both.run("history", "--host", "sandbox", "--json").events()
         assert [row["what"] for row in acts] == ["verified"]
     finally:
         (both.root / "hosts/sandbox.yml").write_text(text)
     assert both.run("deploy", "--host", "sandbox").code == 0
-    assert started(both) == before
+    assert start_times(both) == before
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
-def test_the_gateway_routes_each_server_of_the_host(both: Desk) -> None:
+def test_the_gateway_routes_each_server_of_the_host(both: SandboxProject) -> None:
     port = free_port()
     groups = both.root / "hosts/groups.yml"
     text, hosts = groups.read_text(), (both.root / "hosts/sandbox.yml").read_text()
     recipe = both.root / f"recipes/{VECTORS}.yml"
-    kept = recipe.read_text()
+    original = recipe.read_text()
     groups.write_text(f"{text}\nhere: {{hosts: [sandbox], gateway: {{host: sandbox, port: {port}, tls: none}}}}\n")
     try:
         result = both.run("gateway.deploy", "--host", "here")
         assert result.code == 0, result.out[-2000:]
         status = both.run("gateway.status", "--host", "here")
         assert status.code == 0 and f"sandbox:{CHAT}" in status.out and f"sandbox:{VECTORS}" in status.out, status.out
-        before = started(both)
-        recipe.write_text(kept.replace(f"served-model-name: {VECTORS}", f"served-model-name: {CHAT}"))
+        before = start_times(both)
+        recipe.write_text(original.replace(f"served-model-name: {VECTORS}", f"served-model-name: {CHAT}"))
         result = both.run("deploy", "--host", "sandbox")
         assert result.code == 5 and f"both serve `{CHAT}` with different models" in result.err, result.out + result.err
-        assert started(both) == before
+        assert start_times(both) == before
     finally:
-        recipe.write_text(kept)
+        recipe.write_text(original)
         groups.write_text(text)
         (both.root / "hosts/sandbox.yml").write_text(hosts)
 
 
 @pytest.mark.parametrize("pattern", ["sandbox2", "sandbox2/qwen3-1.7b"])
-def test_a_fault_is_of_the_host_whichever_of_its_servers_is_named(desk: Desk, pattern: str) -> None:
-    serves(desk, CHAT, "qwen3-1.7b")
+def test_a_fault_is_of_the_host_whichever_of_its_servers_is_named(desk: SandboxProject, pattern: str) -> None:
+    set_recipes(desk, CHAT, "qwen3-1.7b")
     (desk.root / "hosts/sandbox.yml").rename(desk.root / "hosts/sandbox2.yml")
-    done = desk.run("sandbox.fault", "slow", "--host", pattern)
-    assert (done.code, done.err) == (0, "")
+    result = desk.run("sandbox.fault", "slow", "--host", pattern)
+    assert (result.code, result.err) == (0, "")
     assert json.loads(desk.run("sandbox.status", "--host", "sandbox2", "--json").out)["fault"] == "slow"
     assert (desk.sandbox / "hosts/sandbox2/fault").read_text() == "slow"
 
 
-def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) -> None:
+def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: SandboxProject) -> None:
     """They share the GPU. Alone, the same rate is a failure."""
     desk.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
     desk.deployed()
-    serves(desk, CHAT, "qwen3-1.7b")
+    set_recipes(desk, CHAT, "qwen3-1.7b")
     assert (result := desk.run("deploy", "--host", "sandbox", "--json")).code in (0, 4), result.out[-3000:]
     (bound,) = desk.docker().api.inspect_container("qwen3-1.7b")["HostConfig"]["PortBindings"].values()
     verify = ("verify", "--host", "sandbox", "--recipe", CHAT)
@@ -264,7 +264,7 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: Desk) 
     assert alone.code == 1, alone.out
 
 
-def test_whoever_is_notified_hears_which_server_it_is(both: Desk, tmp_path: Path) -> None:
+def test_whoever_is_notified_hears_which_server_it_is(both: SandboxProject, tmp_path: Path) -> None:
     message = tmp_path / "told"
     settings = Settings(host="sandbox", command=("sh", "-c", f'echo "$SPARKWRIGHT_HOST" > {message}'))
     state = StateFolder.of(both.sandbox / "home").for_server("qwen35")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, Said, fresh_desk
-from tests.e2e.test_bench import SMALL, results
+from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
+from tests.e2e.test_bench import SMALL, read_results
 
 NAME = "examples/qwen3.8-27b-sglang"
 RECIPE = f"recipes/{NAME}.yml"
@@ -17,31 +17,31 @@ VLLM = ("hosts/sandbox.yml", "recipe: .*", "recipe: qwen3.5-35b")
 GGUF = "recipes/gpt-oss-120b-gguf.yml"
 
 
-def sglang(desk: Desk) -> Desk:
+def use_sglang(desk: SandboxProject) -> SandboxProject:
     """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
     desk.edit(RECIPE, "name: qwen38\n", "name: qwen35\n")
     desk.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
     return desk
 
 
-def owner(desk: Desk) -> str:
+def query_owner(desk: SandboxProject) -> str:
     """Whose server answers, as it signs its models."""
     with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=5) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 
 
-def serves(desk: Desk, *words: str) -> Said:
+def assert_serving(desk: SandboxProject, *words: str) -> CommandResult:
     result = desk.deploy(*words)
     assert result.proved, result.out[-3000:]
     return result
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Desk]:
+def served() -> Iterator[SandboxProject]:
     """One deployed server; each test leaves it as it was."""
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        result = serves(sglang(desk))
+        result = assert_serving(use_sglang(desk))
         state = result.task("Check the engine log")["data"]["state"]
         assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
         assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
@@ -51,10 +51,10 @@ def served() -> Iterator[Desk]:
         yield desk
 
 
-def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: Desk) -> None:
-    assert owner(served) == "sglang"
-    again = served.deploy()
-    assert (again.code, again.recap["changed"]) == (0, 0)
+def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: SandboxProject) -> None:
+    assert query_owner(served) == "sglang"
+    second_run = served.deploy()
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0)
     status = served.run("status", "--host", "sandbox")
     assert status.code == 0 and NAME in status.out
     verified = served.run("verify", "--host", "sandbox")
@@ -63,57 +63,61 @@ def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: D
 
 
 #: fault, exit codes of verify and diagnose, and what the first line of diagnose says
-RUNNING = [
+RUNNING_FAULTS = [
     ("wedge", 1, 1, "no token"),
     ("slow", 1, 1, "slow: 5.7 of 4"),
     ("power", 4, 1, "held at a low clock"),
 ]
 
 
-@pytest.mark.parametrize(("fault", "verify", "diagnose", "first"), RUNNING, ids=[row[0] for row in RUNNING])
-def test_a_fault_of_a_running_server_is_told(served: Desk, fault: str, verify: int, diagnose: int, first: str) -> None:
-    before = owner(served)
+@pytest.mark.parametrize(
+    ("fault", "verify", "diagnose", "first"), RUNNING_FAULTS, ids=[row[0] for row in RUNNING_FAULTS]
+)
+def test_a_fault_of_a_running_server_is_told(
+    served: SandboxProject, fault: str, verify: int, diagnose: int, first: str
+) -> None:
+    before = query_owner(served)
     assert served.run("sandbox.fault", fault).code == 0
     try:
         checked = served.run("verify", "--host", "sandbox")
         assert checked.code == verify, checked.out
-        shown = served.run("diagnose", "--host", "sandbox", "--token-s", "3")
-        assert (shown.code, first in shown.out.splitlines()[0]) == (diagnose, True), shown.out
+        result = served.run("diagnose", "--host", "sandbox", "--token-s", "3")
+        assert (result.code, first in result.out.splitlines()[0]) == (diagnose, True), result.out
     finally:
         served.run("sandbox.fault", "none")
-    assert owner(served) == before
+    assert query_owner(served) == before
 
 
-def test_a_lab_whose_arm_does_not_fit_is_refused_before_anything_is_stopped(served: Desk) -> None:
-    before = served.containers(), owner(served)
+def test_a_lab_whose_arm_does_not_fit_is_refused_before_anything_is_stopped(served: SandboxProject) -> None:
+    before = served.containers(), query_owner(served)
     result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "too-large", *SMALL)
     assert result.code == 5, result.out + result.err
     assert "16384 tokens of prompts in one piece" in result.out, result.out
     assert "set mem-fraction-static to 0." in result.out and "Stop server" not in result.out
-    assert (served.containers(), owner(served)) == before
+    assert (served.containers(), query_owner(served)) == before
 
 
-def test_its_lab_run_compares_the_two_arms_and_gives_the_server_back(served: Desk) -> None:
+def test_its_lab_run_compares_the_two_arms_and_gives_the_server_back(served: SandboxProject) -> None:
     """Prompts in one piece take 25 GiB to compute with, outside of the share, so the share is less than as shipped."""
     served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
     try:
-        serves(served)
-        _compared(served)
+        assert_serving(served)
+        _run_comparison(served)
     finally:
         served.edit(RECIPE, "mem-fraction-static: 0.6 ", "mem-fraction-static: 0.7 ")
         assert served.deploy().code == 0
 
 
-def _compared(served: Desk) -> None:
+def _run_comparison(served: SandboxProject) -> None:
     result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "sglang", *SMALL)
     assert result.code == 0, result.out + result.err
-    arms: list[dict[str, Any]] = results(served, "sglang")["arms"]
+    arms: list[dict[str, Any]] = read_results(served, "sglang")["arms"]
     assert [arm["effective"]["chunked_prefill"] for arm in arms] == [True, False]
     assert served.deploy().recap["changed"] == 0
 
 
 #: fault at the next start, what the deploy says
-STARTS = [
+START_FAULTS = [
     ("oom", "mem-fraction-static 0.7 is too low for the weights"),
     ("crash-loop", "the engine exited (exit code 0)"),
     ("cpu-only", "the server does not use the GPU"),
@@ -121,21 +125,21 @@ STARTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "result"), STARTS, ids=[row[0] for row in STARTS])
-def test_a_fault_of_a_start_gives_the_server_before_it_back(served: Desk, fault: str, result: str) -> None:
-    before = served.containers(), owner(served)
+@pytest.mark.parametrize(("fault", "result"), START_FAULTS, ids=[row[0] for row in START_FAULTS])
+def test_a_fault_of_a_start_gives_the_server_before_it_back(served: SandboxProject, fault: str, result: str) -> None:
+    before = served.containers(), query_owner(served)
     assert served.run("sandbox.fault", fault).code == 0
     served.edit(RECIPE, "chunked-prefill-size: 2048", "chunked-prefill-size: 4096")
     try:
-        done = served.run("deploy", "--host", "sandbox")
+        outcome = served.run("deploy", "--host", "sandbox")
     finally:
         served.run("sandbox.fault", "none")
         served.edit(RECIPE, "chunked-prefill-size: 4096", "chunked-prefill-size: 2048")
-    assert done.code == 1 and result in done.out, done.out
-    assert (served.containers(), owner(served)) == before
+    assert outcome.code == 1 and result in outcome.out, outcome.out
+    assert (served.containers(), query_owner(served)) == before
 
 
-def test_damaged_weights_generate_another_text(served: Desk) -> None:
+def test_damaged_weights_generate_another_text(served: SandboxProject) -> None:
     assert served.run("sandbox.fault", "other-text").code == 0
     try:
         restarted = served.run("restart", "--host", "sandbox")
@@ -145,29 +149,29 @@ def test_damaged_weights_generate_another_text(served: Desk) -> None:
     served.docker().api.restart("qwen35")
 
 
-def test_chunked_prefill_is_turned_off_and_proved(served: Desk) -> None:
+def test_chunked_prefill_is_turned_off_and_proved(served: SandboxProject) -> None:
     served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
     served.edit(RECIPE, "chunked_prefill: enabled", "chunked_prefill: disabled")
     served.edit(RECIPE, "  chunked-prefill-size: 2048\n", "")
-    result = serves(served)
+    result = assert_serving(served)
     assert result.task("Check the engine log")["data"]["state"]["chunked_prefill"] is False
-    assert owner(served) == "sglang"
+    assert query_owner(served) == "sglang"
 
 
-def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: Desk) -> None:
+def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: SandboxProject) -> None:
     desk.deployed()
-    serves(sglang(desk))
-    assert owner(desk) == "sglang"
+    assert_serving(use_sglang(desk))
+    assert query_owner(desk) == "sglang"
     desk.edit(GGUF, "name: gpt-oss-120b-gguf", "name: qwen35")
     desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     assert desk.run("sandbox.fault", "crash-loop").code == 0
     failed = desk.deploy()
-    assert failed.code == 1 and control.up(desk.sandbox) and owner(desk) == "sglang"
+    assert failed.code == 1 and control.up(desk.sandbox) and query_owner(desk) == "sglang"
     assert desk.run("sandbox.fault", "none").code == 0
-    serves(desk)
-    assert owner(desk) == "llamacpp"
+    assert_serving(desk)
+    assert query_owner(desk) == "llamacpp"
     assert desk.run("rollback", "--host", "sandbox").proved
-    assert owner(desk) == "sglang"
+    assert query_owner(desk) == "sglang"
 
 
 @pytest.mark.parametrize(
@@ -179,8 +183,10 @@ def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: Desk) -
         ("llama_cpp:\n  ctx-size: 8192", "`llama_cpp`"),
     ],
 )
-def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(desk: Desk, section: str, result: str) -> None:
-    sglang(desk).edit(RECIPE, r"sglang:(\n  .*)+", section)
+def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(
+    desk: SandboxProject, section: str, result: str
+) -> None:
+    use_sglang(desk).edit(RECIPE, r"sglang:(\n  .*)+", section)
     refused = desk.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out + refused.err
     assert result in refused.out + refused.err

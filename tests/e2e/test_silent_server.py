@@ -14,25 +14,25 @@ import pytest
 from sparkwright.host.records import history
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 from tests.waiting import wait_until
 
-STOP = "Stop unresponsive server"
-ASK = "Check that the running server generates"
+STOP_TASK = "Stop unresponsive server"
+GENERATE_CHECK = "Check that the running server generates"
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Desk]:
+def spark() -> Iterator[SandboxProject]:
     """One desk for the whole table; each row begins and ends with a server that serves."""
     patch = pytest.MonkeyPatch()
     patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with fresh_desk() as value:
+    with sandbox_project() as value:
         value.deployed()
         yield value
     patch.undo()
 
 
-def token(desk: Desk) -> bool:
+def gives_token(desk: SandboxProject) -> bool:
     """Whether a client is served."""
     body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}
     url = f"http://127.0.0.1:{desk.port}/v1/chat/completions"
@@ -42,72 +42,72 @@ def token(desk: Desk) -> bool:
     return False
 
 
-def inspect(desk: Desk) -> dict[str, Any]:
-    found: dict[str, Any] = desk.docker().api.inspect_container("qwen35")
-    return found
+def inspect_container(desk: SandboxProject) -> dict[str, Any]:
+    container: dict[str, Any] = desk.docker().api.inspect_container("qwen35")
+    return container
 
 
-def told(desk: Desk) -> dict[str, Any]:
+def newest_history_entry(desk: SandboxProject) -> dict[str, Any]:
     """The newest act of the history."""
     return history.read(StateFolder.of(desk.sandbox / "home"))[0]
 
 
-def limits(desk: Desk, **given: float) -> None:
+def write_limits(desk: SandboxProject, **limits: float) -> None:
     """How long a start may take, as `health.install` writes it down."""
-    StateFolder.of(desk.sandbox / "home").write("health-settings", {"limits": given})
+    StateFolder.of(desk.sandbox / "home").write("health-settings", {"limits": limits})
 
 
 # -- what happens to a server ------------------------------------------------------------------------------------------
 
 
-def serves(desk: Desk) -> None:
+def leave_serving(desk: SandboxProject) -> None:
     pass
 
 
-def stopped_manually(desk: Desk) -> None:
+def stop_manually(desk: SandboxProject) -> None:
     desk.docker().api.stop("qwen35")
 
 
-def ended(desk: Desk) -> None:
+def kill_without_policy(desk: SandboxProject) -> None:
     """Its policy was taken, and it was killed."""
     api = desk.docker().api
     api.update_container("qwen35", restart_policy={"Name": "no"})
     api.kill("qwen35")
-    wait_until(lambda: inspect(desk)["State"]["Status"] == "exited", "its end")
+    wait_until(lambda: inspect_container(desk)["State"]["Status"] == "exited", "its end")
 
 
-def removed(desk: Desk) -> None:
+def remove(desk: SandboxProject) -> None:
     desk.docker().api.remove_container("qwen35", force=True)
     wait_until(
         lambda: float(control.status(desk.sandbox)["memory"].split()[0]) > 110, "its memory, released a moment later"
     )
 
 
-def wedged(desk: Desk) -> None:
+def wedge(desk: SandboxProject) -> None:
     control.set_fault(desk.sandbox, "wedge")
 
 
-def crash_looping(desk: Desk) -> None:
+def crash_loop(desk: SandboxProject) -> None:
     control.set_fault(desk.sandbox, "crash-loop")
-    wait_until(lambda: inspect(desk)["RestartCount"] > 2, "a loop")
+    wait_until(lambda: inspect_container(desk)["RestartCount"] > 2, "a loop")
 
 
-def starting(desk: Desk) -> None:
+def start_slowly(desk: SandboxProject) -> None:
     """It died, was started again, and loads for as long as the fault is there."""
     control.set_fault(desk.sandbox, "slow-start")
     wait_until(lambda: b"init engine" in desk.docker().api.logs("qwen35", tail=1), "its start")
 
 
-def start_without_an_end(desk: Desk) -> None:
-    limits(desk, ready_floor_s=0.01, ready_factor=0.01)
-    starting(desk)
+def start_beyond_limit(desk: SandboxProject) -> None:
+    write_limits(desk, ready_floor_s=0.01, ready_factor=0.01)
+    start_slowly(desk)
 
 
 @dataclass(frozen=True)
-class Row:
+class Case:
     """plan: its exit code. word: of the sentence that tells why. kept: the container is the same one, and its start too."""
 
-    happens: Callable[[Desk], None]
+    happens: Callable[[SandboxProject], None]
     plan: int
     word: str
     kept: bool = True
@@ -115,83 +115,93 @@ class Row:
 
 
 TABLE = [
-    Row(serves, 0, "generates: 1 token", started_anew=False),
-    Row(stopped_manually, 2, "qwen35 has exited"),
-    Row(ended, 2, "qwen35 has exited (exit code 137)"),
-    Row(removed, 2, "", kept=False),
-    Row(wedged, 2, "/health answers 200, but no token arrived"),
-    Row(crash_looping, 2, "qwen35"),
-    Row(start_without_an_end, 2, "no answer from"),
+    Case(leave_serving, 0, "generates: 1 token", started_anew=False),
+    Case(stop_manually, 2, "qwen35 has exited"),
+    Case(kill_without_policy, 2, "qwen35 has exited (exit code 137)"),
+    Case(remove, 2, "", kept=False),
+    Case(wedge, 2, "/health answers 200, but no token arrived"),
+    Case(crash_loop, 2, "qwen35"),
+    Case(start_beyond_limit, 2, "no answer from"),
 ]
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row.happens.__name__ for row in TABLE])
-def test_plan_says_what_deploy_does_and_a_client_is_served_afterwards(spark: Desk, row: Row) -> None:
-    before = inspect(spark)
+def test_plan_says_what_deploy_does_and_a_client_is_served_afterwards(spark: SandboxProject, row: Case) -> None:
+    before = inspect_container(spark)
     row.happens(spark)
     try:
         plan = spark.run("plan", "--host", "sandbox", "--json")
         assert plan.code == row.plan, plan.out[-2000:]
-        done = spark.deploy()
-        assert done.proved, done.out[-3000:]
-        now = inspect(spark)
-        assert token(spark)
+        result = spark.deploy()
+        assert result.proved, result.out[-3000:]
+        now = inspect_container(spark)
+        assert gives_token(spark)
         assert now["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
         assert (now["Id"] == before["Id"]) == row.kept
         assert (now["State"]["StartedAt"] != before["State"]["StartedAt"]) == row.started_anew
         if row.kept:
-            assert row.word in plan.task(ASK)["msg"] and row.word in done.task(ASK)["msg"]
-            assert ("will be restarted" in plan.task(ASK)["msg"]) == row.started_anew
-            assert (plan.task(STOP)["status"] == "skipped") == (not row.started_anew)
-        assert (row.word in told(spark).get("why", "")) == (row.kept and row.started_anew) or not row.word
+            assert row.word in plan.task(GENERATE_CHECK)["msg"] and row.word in result.task(GENERATE_CHECK)["msg"]
+            assert ("will be restarted" in plan.task(GENERATE_CHECK)["msg"]) == row.started_anew
+            assert (plan.task(STOP_TASK)["status"] == "skipped") == (not row.started_anew)
+        assert (row.word in newest_history_entry(spark).get("why", "")) == (
+            row.kept and row.started_anew
+        ) or not row.word
     finally:
         control.set_fault(spark.sandbox, None)
-        limits(spark)
+        write_limits(spark)
 
 
-def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: Desk) -> None:
-    limits(spark, ready_floor_s=600)
-    starting(spark)
-    start = inspect(spark)["State"]["StartedAt"]
+def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: SandboxProject) -> None:
+    write_limits(spark, ready_floor_s=600)
+    start_slowly(spark)
+    start = inspect_container(spark)["State"]["StartedAt"]
     plan = spark.run("plan", "--host", "sandbox", "--json")
     assert plan.code == 4, plan.out[-2000:]
     assert "qwen35 is starting for" in plan.recap["msg"] and "`deploy` waits for it" in plan.recap["msg"]
-    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
-    laptop = subprocess.Popen(words, cwd=spark.root, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-c",
+        "from sparkwright.cli import main; main()",
+        "deploy",
+        "--host",
+        "sandbox",
+        "--json",
+    ]
+    laptop = subprocess.Popen(command, cwd=spark.root, stdout=subprocess.PIPE, text=True)
     assert laptop.stdout is not None
     assert any("starting for" in line for line in laptop.stdout if '"progress"' in line)
     control.set_fault(spark.sandbox, None)
     out, _ = laptop.communicate(timeout=60)
     assert laptop.returncode == 0, out[-2000:]
-    assert token(spark)
-    assert inspect(spark)["State"]["StartedAt"] == start
-    limits(spark)
+    assert gives_token(spark)
+    assert inspect_container(spark)["State"]["StartedAt"] == start
+    write_limits(spark)
 
 
-def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(spark: Desk) -> None:
-    stopped_manually(spark)
+def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(spark: SandboxProject) -> None:
+    stop_manually(spark)
     control.set_fault(spark.sandbox, "oom")
-    done = spark.deploy()
-    assert done.code == 1, done.out[-2000:]
-    assert "GiB were free, and the engine wanted" in done.recap["msg"]
-    assert inspect(spark)["HostConfig"]["RestartPolicy"]["Name"] == "no", "no loop is fed"
+    result = spark.deploy()
+    assert result.code == 1, result.out[-2000:]
+    assert "GiB were free, and the engine wanted" in result.recap["msg"]
+    assert inspect_container(spark)["HostConfig"]["RestartPolicy"]["Name"] == "no", "no loop is fed"
     control.set_fault(spark.sandbox, None)
-    assert not token(spark)
+    assert not gives_token(spark)
     assert spark.deploy().proved
-    assert token(spark)
+    assert gives_token(spark)
 
 
-def test_one_that_generates_but_is_not_what_it_was_serves_on(spark: Desk) -> None:
+def test_one_that_generates_but_is_not_what_it_was_serves_on(spark: SandboxProject) -> None:
     """The restart of a dead server whose proof fails: it is started once more, generates, and keeps its policy."""
-    stopped_manually(spark)
-    books = {path: path.read_text() for path in (spark.root / "playbooks").rglob("*.yml")}
+    stop_manually(spark)
+    playbooks = {path: path.read_text() for path in (spark.root / "playbooks").rglob("*.yml")}
     spark.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
-    done = spark.deploy()
-    for path, text in books.items():
+    result = spark.deploy()
+    for path, text in playbooks.items():
         path.write_text(text)
-    assert (done.code, "broken Restarted once more; it is serving." in done.recap["msg"]) == (1, True), done.recap
-    assert token(spark)
-    assert inspect(spark)["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
-    row = told(spark)
+    assert (result.code, "broken Restarted once more; it is serving." in result.recap["msg"]) == (1, True), result.recap
+    assert gives_token(spark)
+    assert inspect_container(spark)["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+    row = newest_history_entry(spark)
     assert (row["what"], row["why"]) == ("restored", "broken")
     assert "@sha256:" in row["image"] and row["commit"]

@@ -5,34 +5,34 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import states
-from tests.e2e.conftest import Said, fresh_desk
-from tests.e2e.states import COLUMNS, STATES, Spark, table
+from tests.e2e.conftest import CommandResult, sandbox_project
+from tests.e2e.states import COLUMNS, STATES, FaultySpark, load_table
 
 #: the rows of `make test-all`; `make test-faults` goes through all of them
-ALWAYS = ("wedge", "engine-exits", "crash-loop", "removed-by-hand")
+QUICK_STATES = ("wedge", "engine-exits", "crash-loop", "removed-by-hand")
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Spark]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+def spark() -> Iterator[FaultySpark]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.deployed()
-        yield Spark(desk)
+        yield FaultySpark(desk)
 
 
 def test_every_fault_has_a_row_and_every_command_a_cell() -> None:
-    assert list(table()) == list(STATES)
-    for state, row in table().items():
+    assert list(load_table()) == list(STATES)
+    for state, row in load_table().items():
         assert list(row) == list(COLUMNS), state
 
 
 @pytest.mark.parametrize(
-    "state", [pytest.param(item, marks=() if item in ALWAYS else pytest.mark.whole) for item in STATES]
+    "state", [pytest.param(item, marks=() if item in QUICK_STATES else pytest.mark.whole) for item in STATES]
 )
-def test_each_command_says_what_is_so(spark: Spark, state: str) -> None:
-    row = table()[state]
-    wrong = states.wrong(row, spark.observe(state, states.filled(row)))
-    assert not wrong, "\n".join(wrong)
+def test_each_command_says_what_is_so(spark: FaultySpark, state: str) -> None:
+    row = load_table()[state]
+    mismatches = states.find_mismatches(row, spark.observe(state, states.specified_columns(row)))
+    assert not mismatches, "\n".join(mismatches)
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_each_command_says_what_is_so(spark: Spark, state: str) -> None:
 def test_a_promise_that_no_client_agrees_with_is_told(
     column: str, code: int, out: str, client: str, kept: bool
 ) -> None:
-    seen = states.Seen(Said(code, out, ""), client)
-    assert (not list(states.broken(column, seen))) == kept
+    observation = states.Observation(CommandResult(code, out, ""), client)
+    assert (not list(states.find_broken_promises(column, observation))) == kept

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.conftest import SandboxProject, sandbox_project
 from tests.gateway.steady import Steady
 from tests.remote.sshd import free_port
 
-LARGE, SMALL, ALWAYS = "qwen3.5-35b", "qwen3-1.7b", "qwen3-embedding-0.6b"
+LARGE, SMALL, ALWAYS_ON = "qwen3.5-35b", "qwen3-1.7b", "qwen3-embedding-0.6b"
 CONTAINERS = {LARGE: "qwen35", SMALL: "qwen3-1.7b"}
 TURNS = ".local/state/sparkwright/turns.json"
 
 
-class Turns:
+class TurnsProject:
     """A desk whose sandbox has both recipes on demand, the large one awake, the small one proved before."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SandboxProject) -> None:
         self.desk, self.gateway = desk, free_port()
         ports = {LARGE: desk.port, SMALL: free_port()}
         rows = "".join(f"\n  - {{recipe: {recipe}, port: {port}}}" for recipe, port in ports.items())
@@ -40,10 +40,10 @@ class Turns:
     def policies(self) -> dict[str, tuple[str, bool, str]]:
         """Of each container its id, whether it runs, and its restart policy."""
         api = self.desk.docker().api
-        found = {recipe: api.inspect_container(name) for recipe, name in CONTAINERS.items()}
+        containers = {recipe: api.inspect_container(name) for recipe, name in CONTAINERS.items()}
         return {
             recipe: (value["Id"], value["State"]["Running"], value["HostConfig"]["RestartPolicy"]["Name"])
-            for recipe, value in found.items()
+            for recipe, value in containers.items()
         }
 
     def awake(self) -> str:
@@ -66,11 +66,11 @@ class Turns:
 
 
 @pytest.fixture(scope="module")
-def turns() -> Iterator[Turns]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+def turns() -> Iterator[TurnsProject]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
-        found = Turns(desk)
+        value = TurnsProject(desk)
         first = desk.deploy()
         assert first.code == 0, first.out[-3000:]
         assert "qwen3-1.7b is asleep and was never verified: it is the turn of qwen35" in first.out
@@ -78,19 +78,19 @@ def turns() -> Iterator[Turns]:
             "prepared, not started"
         )
         for recipe in (SMALL, LARGE):
-            result = found.switch(recipe)
+            result = value.switch(recipe)
             assert result.proved, result.out[-3000:]
-        yield found
+        yield value
 
 
 @pytest.fixture(autouse=True)
-def large_is_awake(turns: Turns) -> Iterator[None]:
+def large_is_awake(turns: TurnsProject) -> Iterator[None]:
     yield
     if turns.states() != {LARGE: "up", SMALL: "asleep"} and turns.awake() != CONTAINERS[LARGE]:
         assert turns.switch(LARGE).proved
 
 
-def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns: Turns) -> None:
+def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns: TurnsProject) -> None:
     before = turns.policies()
     assert [item[1:] for item in before.values()] == [(True, "unless-stopped"), (False, "no")]
     result = turns.switch(SMALL)
@@ -103,11 +103,13 @@ def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns:
     assert turns.states() == {LARGE: "asleep", SMALL: "up"}
     health = turns.desk.run("health.check", "--host", "sandbox")
     assert health.code == 0 and "asleep: it is the turn of qwen3-1.7b" in health.out
-    again = turns.switch(SMALL)
-    assert (again.code, again.recap["changed"]) == (0, 0) and again.recap["msg"].endswith("nothing to switch")
+    second_run = turns.switch(SMALL)
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0) and second_run.recap["msg"].endswith(
+        "nothing to switch"
+    )
 
 
-def test_no_command_wakes_the_one_that_is_asleep(turns: Turns) -> None:
+def test_no_command_wakes_the_one_that_is_asleep(turns: TurnsProject) -> None:
     before = turns.policies()
     for command in ("restart", "rollback"):
         result = turns.desk.run(command, "--host", "sandbox", "--recipe", SMALL)
@@ -121,13 +123,13 @@ def test_no_command_wakes_the_one_that_is_asleep(turns: Turns) -> None:
     assert turns.policies() == before
 
 
-def test_check_mode_shows_a_switch_and_touches_nothing(turns: Turns) -> None:
+def test_check_mode_shows_a_switch_and_touches_nothing(turns: TurnsProject) -> None:
     before = turns.policies()
     result = turns.switch(SMALL, "--check")
     assert result.code == 2 and turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
 
 
-def test_a_switch_that_fails_wakes_the_other_again(turns: Turns) -> None:
+def test_a_switch_that_fails_wakes_the_other_again(turns: TurnsProject) -> None:
     before, recipe = turns.policies(), turns.desk.root / f"recipes/{SMALL}.yml"
     text = recipe.read_text()
     recipe.write_text(text + "  tok_per_s: 9000\n")
@@ -140,7 +142,7 @@ def test_a_switch_that_fails_wakes_the_other_again(turns: Turns) -> None:
     assert turns.states() == {LARGE: "up", SMALL: "asleep"}
 
 
-def test_a_container_that_docker_refuses_is_refused_before_the_other_is_put_to_sleep(turns: Turns) -> None:
+def test_a_container_that_docker_refuses_is_refused_before_the_other_is_put_to_sleep(turns: TurnsProject) -> None:
     before, recipe = turns.policies(), turns.desk.root / f"recipes/{SMALL}.yml"
     started = turns.desk.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"]
     text = recipe.read_text()
@@ -155,7 +157,7 @@ def test_a_container_that_docker_refuses_is_refused_before_the_other_is_put_to_s
     assert not [row for row in turns.desk.docker().api.containers(all=True) if "replacement" in row["Names"][0]]
 
 
-def test_a_new_recipe_of_the_sleeping_one_waits_for_its_turn(turns: Turns) -> None:
+def test_a_new_recipe_of_the_sleeping_one_waits_for_its_turn(turns: TurnsProject) -> None:
     before = turns.policies()
     turns.desk.edit(f"recipes/{SMALL}.yml", "max-model-len: 16384", "max-model-len: 8192")
     try:
@@ -169,7 +171,7 @@ def test_a_new_recipe_of_the_sleeping_one_waits_for_its_turn(turns: Turns) -> No
         turns.desk.edit(f"recipes/{SMALL}.yml", "max-model-len: 8192", "max-model-len: 16384")
 
 
-def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: Turns) -> None:
+def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: TurnsProject) -> None:
     """As a run leaves it that ended between its word whose turn it is and the stop of the other."""
     path: Path = turns.desk.sandbox / "home" / TURNS
     path.write_text(json.dumps({**json.loads(path.read_text()), "awake": CONTAINERS[SMALL]}))
@@ -180,11 +182,11 @@ def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: Turns)
     assert turns.states() == {LARGE: "asleep", SMALL: "up"}
 
 
-def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns: Turns) -> None:
+def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns: TurnsProject) -> None:
     """Two servers that do not fit together fit if they take turns; a third one alongside the largest does not."""
-    text, recipe = turns.hosts.read_text(), turns.desk.root / f"recipes/{ALWAYS}.yml"
-    kept = recipe.read_text()
-    turns.desk.edit(f"recipes/{ALWAYS}.yml", "utilization: 0.05", "utilization: 0.3")
+    text, recipe = turns.hosts.read_text(), turns.desk.root / f"recipes/{ALWAYS_ON}.yml"
+    original = recipe.read_text()
+    turns.desk.edit(f"recipes/{ALWAYS_ON}.yml", "utilization: 0.05", "utilization: 0.3")
     turns.hosts.write_text(f"{text}serves:\n  - {{recipe: qwen3-embedding-0.6b, port: {free_port()}}}\n")
     try:
         result = turns.desk.run("deploy", "--host", "sandbox", "--recipe", LARGE)
@@ -196,29 +198,29 @@ def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns:
         refused = turns.switch(SMALL)
     finally:
         turns.hosts.write_text(text)
-        recipe.write_text(kept)
+        recipe.write_text(original)
     assert refused.code == 5
     evidence = next(event for event in refused.events() if event.get("status") == "failed")["data"]["evidence"]
     assert any("qwen35" in row and "the largest of those on demand" in row for row in evidence)
     assert any("qwen35" in row and "instead of qwen3-1.7b" in row for row in evidence)
 
 
-def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns: Turns) -> None:
+def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns: TurnsProject) -> None:
     """It fits beside whichever is awake, not beside both."""
     text = turns.hosts.read_text()
-    turns.hosts.write_text(f"{text}serves:\n  - {{recipe: {ALWAYS}, port: {free_port()}}}\n")
+    turns.hosts.write_text(f"{text}serves:\n  - {{recipe: {ALWAYS_ON}, port: {free_port()}}}\n")
     try:
         for command in ("deploy", "restart"):
-            result = turns.desk.run(command, "--host", "sandbox", "--recipe", ALWAYS, "--json")
+            result = turns.desk.run(command, "--host", "sandbox", "--recipe", ALWAYS_ON, "--json")
             assert result.proved, result.out[-3000:]
-        assert {**turns.states(), ALWAYS: "up"} == {ALWAYS: "up", LARGE: "up", SMALL: "asleep"}
+        assert {**turns.states(), ALWAYS_ON: "up"} == {ALWAYS_ON: "up", LARGE: "up", SMALL: "asleep"}
     finally:
         turns.hosts.write_text(text)
         for container in turns.desk.docker().api.containers(all=True, filters={"name": "qwen3-embedding"}):
             turns.desk.docker().api.remove_container(container["Id"], force=True)
 
 
-def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: Turns) -> None:
+def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: TurnsProject) -> None:
     """What the host wrote down of turns is forgotten with them."""
     text = turns.hosts.read_text()
     turns.hosts.write_text(text.replace("on_demand:", "serves:"))
@@ -241,7 +243,7 @@ def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: Turns) ->
         ("serves: [qwen3-1.7b]\non_demand: [qwen3.5-35b, qwen3-1.7b]\n", "the recipe qwen3-1.7b is listed twice."),
     ],
 )
-def test_a_list_that_makes_no_sense_is_refused_with_its_line(turns: Turns, written: str, message: str) -> None:
+def test_a_list_that_makes_no_sense_is_refused_with_its_line(turns: TurnsProject, written: str, message: str) -> None:
     text = turns.hosts.read_text()
     turns.hosts.write_text(f"connection: sandbox\nuser: spark\n{written}")
     try:
@@ -251,22 +253,22 @@ def test_a_list_that_makes_no_sense_is_refused_with_its_line(turns: Turns, writt
     assert result.code == 5 and re.search(rf"hosts/sandbox.yml:\d+: {re.escape(message)}", result.err + result.out)
 
 
-def test_a_switch_to_what_is_always_on_or_nowhere_is_refused(turns: Turns) -> None:
+def test_a_switch_to_what_is_always_on_or_nowhere_is_refused(turns: TurnsProject) -> None:
     assert turns.desk.run("switch", "--host", "sandbox").code == 5
     unknown = turns.switch("qwen3-1.8b")
     assert unknown.code == 5 and f"`{SMALL}`" in unknown.out + unknown.err
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
-def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: Turns) -> None:
+def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: TurnsProject) -> None:
     routed = turns.route("refuse")
     assert routed.code == 0 and f"asleep: {SMALL}" in routed.out, routed.out[-2000:]
     assert turns.chat(LARGE).status == 200
     refused = turns.chat(SMALL)
     assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "model_not_up")
-    shown = json.loads(turns.desk.run("gateway.status", "--host", "box", "--json").out)
-    assert {model["model"]: model["on_demand"] for model in shown["models"]} == {LARGE: True, SMALL: True}
-    assert {model["model"]: model["errors"] for model in shown["models"]}[SMALL] == 1, (
+    result = json.loads(turns.desk.run("gateway.status", "--host", "box", "--json").out)
+    assert {model["model"]: model["on_demand"] for model in result["models"]} == {LARGE: True, SMALL: True}
+    assert {model["model"]: model["errors"] for model in result["models"]}[SMALL] == 1, (
         "the client's, and none of the proof"
     )
     rows = turns.desk.run("status", "--host", "sandbox", "--json").events()
@@ -274,17 +276,17 @@ def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: T
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
-def test_a_gateway_that_waits_answers_each_request_after_the_switch(turns: Turns) -> None:
+def test_a_gateway_that_waits_answers_each_request_after_the_switch(turns: TurnsProject) -> None:
     """Clients of the one that goes to sleep, and a request for the one that wakes: none fails."""
     assert turns.route("wait").code == 0
     steady = Steady(turns.gateway, LARGE)
     with ThreadPoolExecutor(1) as pool, steady.running():
         steady.answered(10)
-        wanted = pool.submit(turns.chat, SMALL)
-        there = turns.switch(SMALL)
-        assert there.proved and "not drained" not in there.out, there.out[-3000:]
-        assert wanted.result().status == 200
-        back = turns.switch(LARGE)
-        assert back.code in (0, 4), back.out[-3000:]
+        waiting_request = pool.submit(turns.chat, SMALL)
+        switch_to_small = turns.switch(SMALL)
+        assert switch_to_small.proved and "not drained" not in switch_to_small.out, switch_to_small.out[-3000:]
+        assert waiting_request.result().status == 200
+        switch_back = turns.switch(LARGE)
+        assert switch_back.code in (0, 4), switch_back.out[-3000:]
         steady.answered(10)
     assert not steady.wrong

@@ -20,14 +20,14 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import run_plan
 from sparkwright.sandbox import control
-from tests.e2e.conftest import fresh_desk
-from tests.e2e.test_turns import CONTAINERS, LARGE, SMALL, Turns
+from tests.e2e.conftest import sandbox_project
+from tests.e2e.test_turns import CONTAINERS, LARGE, SMALL, TurnsProject
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 DEADLINE_S = 60.0
 
 
-class Lab(Turns):
+class WakeProject(TurnsProject):
     """Two servers that take turns behind a gateway; intervals of minutes in the host's files are seconds in its records."""
 
     def wake(self, *, large: str = "", small: str = "wake: on_request, sleep_after: 30m") -> None:
@@ -38,7 +38,7 @@ class Lab(Turns):
             text = text.replace(row, row.replace("}", f", {keys}}}" if keys else "}"))
         self.hosts.write_text(text)
 
-    def bring(self) -> str:
+    def install(self) -> str:
         """Bring the plans of both to the host, and the gateway's files; return what the runs say."""
         deployed = [self.desk.deploy("--recipe", recipe) for recipe in CONTAINERS]
         assert [result.code for result in deployed] == [0, 0] and self.route("refuse").code == 0
@@ -58,8 +58,8 @@ class Lab(Turns):
     def times(self, recipe: str, **seconds: float) -> None:
         """Shorten the times in the kept plan of a server."""
         for path in (self.state.for_server(CONTAINERS[recipe]).memory / "restart_plans").glob("*.json"):
-            kept = json.loads(path.read_text())
-            path.write_text(json.dumps({**kept, "wake": {**kept["wake"], **seconds}}))
+            plan = json.loads(path.read_text())
+            path.write_text(json.dumps({**plan, "wake": {**plan["wake"], **seconds}}))
 
     def message(self, recipe: str) -> str:
         return WakeRecord.of(self.state).messages.get(CONTAINERS[recipe], "")
@@ -71,10 +71,10 @@ class Lab(Turns):
     @contextmanager
     def service(self) -> Iterator[Waker]:
         """The service, as it runs on a host: it holds its lock, and looks again and again."""
-        waker, ended = self.waker(), threading.Event()
+        waker, stop_requested = self.waker(), threading.Event()
 
         def loop() -> None:
-            while not ended.wait(0.2):
+            while not stop_requested.wait(0.2):
                 waker.poll()
 
         thread = threading.Thread(target=loop)
@@ -86,7 +86,7 @@ class Lab(Turns):
             try:
                 yield waker
             finally:
-                ended.set()
+                stop_requested.set()
                 thread.join()
 
     def why(self, recipe: str) -> str:
@@ -105,25 +105,25 @@ class Lab(Turns):
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+def lab() -> Iterator[WakeProject]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
-        found = Lab(desk)
-        found.plain = found.hosts.read_text()
-        gateway = {"host": "sandbox", "port": found.gateway, "tls": "none"}
+        value = WakeProject(desk)
+        value.plain = value.hosts.read_text()
+        gateway = {"host": "sandbox", "port": value.gateway, "tls": "none"}
         (desk.root / "hosts/groups.yml").write_text(
             json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}})
         )
-        found.wake()
+        value.wake()
         assert desk.deploy().code == 0
         for recipe in (SMALL, LARGE):
-            assert found.switch(recipe).proved
-        yield found
+            assert value.switch(recipe).proved
+        yield value
 
 
 @pytest.fixture(autouse=True)
-def large_is_awake(lab: Lab) -> Iterator[None]:
+def large_is_awake(lab: WakeProject) -> Iterator[None]:
     for recipe in CONTAINERS:
         lab.times(recipe, stay_awake_s=0.0, sleep_after_s=0.0)
     yield
@@ -132,7 +132,7 @@ def large_is_awake(lab: Lab) -> Iterator[None]:
         assert lab.switch(LARGE).proved
 
 
-def test_a_request_wakes_the_sleeping_one_and_idle_time_puts_it_back(lab: Lab) -> None:
+def test_a_request_wakes_the_sleeping_one_and_idle_time_puts_it_back(lab: WakeProject) -> None:
     routed = lab.route("refuse")
     assert routed.code == 0, routed.out[-2000:]
     assert lab.error(SMALL)[:2] == (503, "model_not_up"), "no service runs on the host"
@@ -154,7 +154,7 @@ def test_a_request_wakes_the_sleeping_one_and_idle_time_puts_it_back(lab: Lab) -
     assert lab.states() == {LARGE: "up", SMALL: "asleep"}
 
 
-def test_a_request_waits_for_the_switch_where_the_gateway_lets_it(lab: Lab) -> None:
+def test_a_request_waits_for_the_switch_where_the_gateway_lets_it(lab: WakeProject) -> None:
     assert lab.route("wait").code == 0
     with lab.service():
         lab.until(lambda: CONTAINERS[SMALL] in WakeRecord.of(lab.state).took_s)
@@ -164,10 +164,10 @@ def test_a_request_waits_for_the_switch_where_the_gateway_lets_it(lab: Lab) -> N
     assert lab.states() == {LARGE: "asleep", SMALL: "up"}
 
 
-def test_two_that_want_each_others_place_take_it_once_in_their_least_time(lab: Lab) -> None:
+def test_two_that_want_each_others_place_take_it_once_in_their_least_time(lab: WakeProject) -> None:
     """Clients ask for both without a pause: no switch before the one that is awake has had its time."""
     lab.wake(large="wake: on_request", small="wake: on_request")
-    assert f"no request wakes {CONTAINERS[LARGE]} yet: " in lab.bring()
+    assert f"no request wakes {CONTAINERS[LARGE]} yet: " in lab.install()
     lab.times(SMALL, stay_awake_s=20.0)
     runs = {path.name for path in lab.state.runs()}
     with lab.service():
@@ -183,16 +183,16 @@ def test_two_that_want_each_others_place_take_it_once_in_their_least_time(lab: L
 
 
 def test_a_switch_that_fails_wakes_the_other_again_and_is_not_tried_for_each_request(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: WakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.wake()
     monkeypatch.setattr(wake, "RETRY_PAUSE_S", 4.0)
     playbook = lab.desk.root / "playbooks/switch.yml"
     text = playbook.read_text()
-    broken = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
-    lab.desk.edit("playbooks/switch.yml", "( +)- include: parts/prove.yml", broken)
+    broken_task = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
+    lab.desk.edit("playbooks/switch.yml", "( +)- include: parts/prove.yml", broken_task)
     try:
-        lab.bring()
+        lab.install()
     finally:
         playbook.write_text(text)
     runs = {path.name for path in lab.state.runs()}
@@ -204,10 +204,10 @@ def test_a_switch_that_fails_wakes_the_other_again_and_is_not_tried_for_each_req
         assert "no request wakes it: 2 tries in a row failed" in lab.why(SMALL)
     assert len({path.name for path in lab.state.runs()} - runs) == 2
     assert lab.states() == {LARGE: "up", SMALL: "asleep"}
-    lab.bring()
+    lab.install()
 
 
-def test_a_run_on_the_host_comes_first(lab: Lab) -> None:
+def test_a_run_on_the_host_comes_first(lab: WakeProject) -> None:
     assert lab.route("refuse").code == 0
     owner = lock.LockOwner("deploy", "somebody", "run-1", 1, time.time())
     with lab.service():
@@ -218,7 +218,7 @@ def test_a_run_on_the_host_comes_first(lab: Lab) -> None:
         lab.until(lambda: lab.chat(SMALL).status == 200)
 
 
-def test_a_switch_of_the_service_that_was_killed_is_finished_by_the_next_one(lab: Lab) -> None:
+def test_a_switch_of_the_service_that_was_killed_is_finished_by_the_next_one(lab: WakeProject) -> None:
     """As it leaves the host when it is killed between its word whose turn it is and the stop of the other."""
     path = lab.state.path / "turns.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "awake": CONTAINERS[SMALL]}))

@@ -3,58 +3,58 @@
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 FROM_CACHE = "from the cache, took"
 
 
-def log(desk: Desk) -> str:
+def start_log(desk: SandboxProject) -> str:
     """What the server said since its last start."""
     text = desk.docker().api.logs("qwen35").decode()
     return str(text.rpartition("version 0.32.0")[2])
 
 
-def caches(desk: Desk) -> list[dict[str, Any]]:
+def list_caches(desk: SandboxProject) -> list[dict[str, Any]]:
     result = desk.run("caches.list", "--host", "sandbox", "--json")
     assert result.code == 0, result.err
     return list(result.events()[0]["caches"])
 
 
-def folder(desk: Desk) -> Path:
+def cache_folder(desk: SandboxProject) -> Path:
     return desk.sandbox / "home/.local/share/sparkwright/compile-caches"
 
 
-def test_the_next_start_is_a_warm_one_and_another_flag_gets_another_cache(desk: Desk) -> None:
+def test_the_next_start_is_a_warm_one_and_another_flag_gets_another_cache(desk: SandboxProject) -> None:
     desk.deployed()
-    done = desk.run("restart", "--host", "sandbox", "--json")
-    assert done.proved, done.out[-2000:]
-    assert FROM_CACHE in log(desk)
-    (first,) = caches(desk)
+    result = desk.run("restart", "--host", "sandbox", "--json")
+    assert result.proved, result.out[-2000:]
+    assert FROM_CACHE in start_log(desk)
+    (first,) = list_caches(desk)
     assert (first["kept"], first["model"][:8]) == ("in use by qwen35", "Qwen/Qwe")
 
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
     assert desk.deploy().proved
-    assert FROM_CACHE not in log(desk)
-    assert {row["kept"] for row in caches(desk)} == {"in use by qwen35", "the state before it, for a rollback"}
+    assert FROM_CACHE not in start_log(desk)
+    assert {row["kept"] for row in list_caches(desk)} == {"in use by qwen35", "the state before it, for a rollback"}
 
     assert desk.run("rollback", "--host", "sandbox", "--json").proved
-    assert FROM_CACHE in log(desk), "a rollback finds what the state before it had compiled"
+    assert FROM_CACHE in start_log(desk), "a rollback finds what the state before it had compiled"
 
 
-def test_a_port_or_a_parser_is_no_reason_to_compile_anew(desk: Desk) -> None:
+def test_a_port_or_a_parser_is_no_reason_to_compile_anew(desk: SandboxProject) -> None:
     desk.deployed()
     desk.edit(RECIPE, "tool-call-parser: qwen3_coder", "tool-call-parser: qwen3_xml")
     assert desk.deploy().proved
-    assert FROM_CACHE in log(desk)
+    assert FROM_CACHE in start_log(desk)
 
 
-def test_a_stale_cache_is_moved_aside_and_the_history_says_so(desk: Desk) -> None:
+def test_a_stale_cache_is_moved_aside_and_the_history_says_so(desk: SandboxProject) -> None:
     desk.deployed()
     desk.run("sandbox.fault", "stale-cache")
-    done = desk.run("restart", "--host", "sandbox", "--json")
-    assert done.proved, done.out[-2000:]
-    assert FROM_CACHE not in log(desk)
+    result = desk.run("restart", "--host", "sandbox", "--json")
+    assert result.proved, result.out[-2000:]
+    assert FROM_CACHE not in start_log(desk)
     rows = desk.run("history", "--host", "sandbox", "--json").events()
     assert [row["what"] for row in rows][:2] == ["verified", "cache moved aside"]
     assert "5.7 tok/s" in rows[1]["why"] and "/aside" in rows[1]["why"]
@@ -62,70 +62,70 @@ def test_a_stale_cache_is_moved_aside_and_the_history_says_so(desk: Desk) -> Non
     looked = desk.run("caches.prune", "--host", "sandbox", "--check", "--json")
     assert looked.code == 2 and looked.events()[0]["freed_bytes"] is None
     assert desk.run("caches.prune", "--host", "sandbox", "--yes").code == 0
-    assert [row["kept"] for row in caches(desk)] == ["in use by qwen35"]
+    assert [row["kept"] for row in list_caches(desk)] == ["in use by qwen35"]
 
 
-def test_a_slow_server_that_started_cold_is_not_started_again(desk: Desk) -> None:
+def test_a_slow_server_that_started_cold_is_not_started_again(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.serving()
     desk.run("sandbox.fault", "slow")
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
-    done = desk.deploy()
-    assert done.code == 1 and "misconfigured" in done.recap["msg"]
-    assert done.task("Move the compile cache of a slow start aside")["status"] == "failed"
-    assert not [event for event in done.events() if event.get("name") == "Start the server cold"]
+    result = desk.deploy()
+    assert result.code == 1 and "misconfigured" in result.recap["msg"]
+    assert result.task("Move the compile cache of a slow start aside")["status"] == "failed"
+    assert not [event for event in result.events() if event.get("name") == "Start the server cold"]
     assert desk.serving() == before
 
 
-def test_what_a_start_that_failed_compiled_is_not_used(desk: Desk) -> None:
+def test_what_a_start_that_failed_compiled_is_not_used(desk: SandboxProject) -> None:
     desk.deployed()
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
     desk.before("Compare the reference text", 'fail: {msg: "after it was measured"}')
     assert desk.deploy().code == 1
-    (half,) = [row for row in caches(desk) if not row["kept"]]
+    (unkept,) = [row for row in list_caches(desk) if not row["kept"]]
     (desk.root / "playbooks/parts/prove.yml").write_text(
         (Path(__file__).parents[2] / "playbooks/parts/prove.yml").read_text()
     )
     assert desk.deploy().proved
-    assert FROM_CACHE not in log(desk)
-    aside = next(row for row in caches(desk) if row["name"] == f"{half['name']}/aside")
+    assert FROM_CACHE not in start_log(desk)
+    aside = next(row for row in list_caches(desk) if row["name"] == f"{unkept['name']}/aside")
     assert aside["why_aside"] == "no server that started with it was verified"
 
 
-def test_a_server_without_the_mount_runs_on_and_gets_it_with_its_next_change(desk: Desk) -> None:
+def test_a_server_without_the_mount_runs_on_and_gets_it_with_its_next_change(desk: SandboxProject) -> None:
     desk.edit(RECIPE, "container:\n", "container:\n  compile_caches: false\n")
     desk.deployed()
-    assert not folder(desk).exists()
+    assert not cache_folder(desk).exists()
     desk.edit(RECIPE, "  compile_caches: false\n", "")
     result = desk.deploy()
     assert result.task("Write an equivalent docker run script")["status"] == "changed"
     assert result.recap["changed"] == 1, result.out
-    assert not folder(desk).exists()
+    assert not cache_folder(desk).exists()
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
     assert desk.deploy().proved
-    assert len(caches(desk)) == 1
+    assert len(list_caches(desk)) == 1
 
     desk.edit(RECIPE, "container:\n", "container:\n  compile_caches: false\n")
     plan = desk.run("plan", "--host", "sandbox")
     assert plan.code == 2 and "compile caches" in plan.out
 
 
-def test_a_recipe_that_keeps_its_caches_itself_gets_no_folder(desk: Desk) -> None:
+def test_a_recipe_that_keeps_its_caches_itself_gets_no_folder(desk: SandboxProject) -> None:
     desk.edit(RECIPE, "container:\n", "container:\n  env: {VLLM_CACHE_ROOT: /srv/mine}\n")
     desk.deployed()
-    assert not folder(desk).exists()
+    assert not cache_folder(desk).exists()
 
 
-def test_keep_starts_the_same_container_again_and_says_why_where_it_does_not(desk: Desk) -> None:
+def test_keep_starts_the_same_container_again_and_says_why_where_it_does_not(desk: SandboxProject) -> None:
     desk.deployed()
     before = desk.docker().api.inspect_container("qwen35")["Id"]
-    done = desk.run("restart", "--host", "sandbox", "--keep", "--json")
-    assert done.proved, done.out[-2000:]
+    result = desk.run("restart", "--host", "sandbox", "--keep", "--json")
+    assert result.proved, result.out[-2000:]
     assert desk.docker().api.inspect_container("qwen35")["Id"] == before
-    assert done.task("Drop the model's page cache")["msg"].startswith("kept: ")
-    assert FROM_CACHE in log(desk)
-    shown = desk.run("restart", "--host", "sandbox", "--keep")
-    assert "  stages: " in shown.out and "start " in shown.out
+    assert result.task("Drop the model's page cache")["msg"].startswith("kept: ")
+    assert FROM_CACHE in start_log(desk)
+    output = desk.run("restart", "--host", "sandbox", "--keep")
+    assert "  stages: " in output.out and "start " in output.out
 
     desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
     refused = desk.run("restart", "--host", "sandbox", "--keep", "--json")

@@ -18,14 +18,14 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 
 PROGRAM = "from sparkwright.cli import main; main()"
 #: prints what a command is asked for, as a pager would show it
 PAGER = "cat"
 
 
-class Watched:
+class WatchedTerminal:
     """A program in a terminal of 24 lines and 80 columns."""
 
     def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
@@ -39,24 +39,26 @@ class Watched:
 
     def until(self, pattern: str, timeout_s: float = 60) -> str:
         """Read until the screen has shown it, since the last call."""
-        deadline_s, found = time.monotonic() + timeout_s, ""
-        while not re.search(pattern, found):
-            assert time.monotonic() < deadline_s, found
+        deadline_s, text = time.monotonic() + timeout_s, ""
+        while not re.search(pattern, text):
+            assert time.monotonic() < deadline_s, text
             if self._ready.poll(200):  # select() refuses the descriptors of a process that has many open
-                found += os.read(self.terminal, 65536).decode(errors="replace")
-        self.seen += found
-        return found
+                text += os.read(self.terminal, 65536).decode(errors="replace")
+        self.seen += text
+        return text
 
 
 @contextmanager
-def watching(desk: Desk, *, hosts: str = "sandbox", term: str = "xterm-256color") -> Iterator[Watched]:
+def watch_status(
+    desk: SandboxProject, *, hosts: str = "sandbox", term: str = "xterm-256color"
+) -> Iterator[WatchedTerminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
     env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "TERM": term, "PAGER": PAGER}
-    words = ["status", "--host", hosts, "--watch", "--every", "0.5"]
+    command = ["status", "--host", hosts, "--watch", "--every", "0.5"]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words],
+        [sys.executable, "-c", PROGRAM, *command],
         cwd=desk.root,
         env=env,
         stdin=theirs,
@@ -65,7 +67,7 @@ def watching(desk: Desk, *, hosts: str = "sandbox", term: str = "xterm-256color"
         start_new_session=True,
     )
     try:
-        watched = Watched(process, ours)
+        watched = WatchedTerminal(process, ours)
         watched.before = before
         yield watched
         assert process.wait(20) == 0
@@ -77,8 +79,8 @@ def watching(desk: Desk, *, hosts: str = "sandbox", term: str = "xterm-256color"
         os.close(theirs)
 
 
-def test_it_shows_the_hosts_until_q(desk: Desk) -> None:
-    with watching(desk) as watch:
+def test_it_shows_the_hosts_until_q(desk: SandboxProject) -> None:
+    with watch_status(desk) as watch:
         assert "\x1b[?1049h" in watch.until(r"1 down[\s\S]*sandbox[\s\S]*°C[\s\S]*nothing was done")
         again = watch.until(r"every 0\.5 s")
         assert "HOST" not in again  # what did not change is not sent again
@@ -86,17 +88,17 @@ def test_it_shows_the_hosts_until_q(desk: Desk) -> None:
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_ctrl_c_ends_it_as_q_does(desk: Desk) -> None:
-    with watching(desk) as watch:
+def test_ctrl_c_ends_it_as_q_does(desk: SandboxProject) -> None:
+    with watch_status(desk) as watch:
         watch.until(r"1 down")
         watch.process.send_signal(2)
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_a_host_that_hangs_delays_no_other(desk: Desk) -> None:
+def test_a_host_that_hangs_delays_no_other(desk: SandboxProject) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         (desk.root / "hosts/hung.yml").write_text(f"address: 127.0.0.1\nport: {silent.getsockname()[1]}\n")
-        with watching(desk, hosts="hung,sandbox") as watch:
+        with watch_status(desk, hosts="hung,sandbox") as watch:
             shown = watch.until(r"1 down")
             assert "unreachable" not in watch.seen and "1 asking" in shown
             watch.press("jr")
@@ -105,8 +107,8 @@ def test_a_host_that_hangs_delays_no_other(desk: Desk) -> None:
             watch.until(r"\x1b\[\?1049l")
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(desk: Desk) -> None:
-    with watching(desk) as watch:
+def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(desk: SandboxProject) -> None:
+    with watch_status(desk) as watch:
         watch.until(r"1 down")
         watch.process.send_signal(signal.SIGTSTP)
         watch.until(r"\x1b\[\?1049l")
@@ -120,8 +122,8 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(desk: Desk) -> None:
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_another_size_is_painted_whole(desk: Desk) -> None:
-    with watching(desk) as watch:
+def test_another_size_is_painted_whole(desk: SandboxProject) -> None:
+    with watch_status(desk) as watch:
         watch.until(r"1 down")
         fcntl.ioctl(watch.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 60, 0, 0))
         watch.process.send_signal(signal.SIGWINCH)
@@ -130,15 +132,15 @@ def test_another_size_is_painted_whole(desk: Desk) -> None:
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_a_terminal_that_cannot_be_painted_on_gets_the_table_again_and_again(desk: Desk) -> None:
-    with watching(desk, term="dumb") as watch:
+def test_a_terminal_that_cannot_be_painted_on_gets_the_table_again_and_again(desk: SandboxProject) -> None:
+    with watch_status(desk, term="dumb") as watch:
         shown = watch.until(r"HOST[\s\S]*HOST")
         assert "\x1b[?1049h" not in shown
         watch.process.send_signal(signal.SIGINT)
 
 
-def test_a_pager_is_told_what_it_shows(desk: Desk) -> None:
-    with watching(desk) as watch:
+def test_a_pager_is_told_what_it_shows(desk: SandboxProject) -> None:
+    with watch_status(desk) as watch:
         watch.until(r"1 down")
         watch.press("h")
         watch.until(r"\$ \S+ history --host sandbox[\s\S]*nothing was done[\s\S]*\x1b\[\?1049h")

@@ -12,14 +12,14 @@ from unittest.mock import patch
 
 from sparkwright.sandbox import control
 from tests import published
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 from tests.remote.sshd import free_port
 
 HOSTS = ("side1", "side2")  # a number at the end: a simulated Spark of its own
 MODEL = "qwen3.5-35b"
 
 
-class Two(Desk):
+class TwoHostProject(SandboxProject):
     """A group `box` of two hosts that serve one model, behind a gateway on the first."""
 
     def __init__(self, folder: Path) -> None:
@@ -29,10 +29,10 @@ class Two(Desk):
             text = f"connection: sandbox\nuser: spark\nrecipe: {MODEL}\nserve_port: {free_port()}\n"
             (folder / f"hosts/{name}.yml").write_text(text)
         (folder / "hosts/sandbox.yml").unlink()
-        about = {"host": HOSTS[0], "port": self.gateway, "tls": "none", "limits": {"check_s": 1}}
+        gateway = {"host": HOSTS[0], "port": self.gateway, "tls": "none", "limits": {"check_s": 1}}
         self.groups: dict[str, Any] = {
             "lab": {},
-            "box": {"hosts": list(HOSTS), "gateway": about, "vars": {"drain_s": 20}},
+            "box": {"hosts": list(HOSTS), "gateway": gateway, "vars": {"drain_s": 20}},
         }
         self.write()
 
@@ -46,26 +46,26 @@ class Two(Desk):
         """Of each host, as the gateway has it."""
         out = self.run("gateway.status", "--host", "box", "--json").out
         assert published.check_output("gateway.status", out) == []
-        found = json.loads(out)
-        return {server["host"]: server["state"] for server in found["models"][0]["servers"]}
+        status = json.loads(out)
+        return {server["host"]: server["state"] for server in status["models"][0]["servers"]}
 
     def served(self, host: str) -> int:
         """How many requests the host answers now, as the gateway counts them."""
-        found = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
-        return next(int(server["running"]) for server in found["models"][0]["servers"] if server["host"] == host)
+        status = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
+        return next(int(server["running"]) for server in status["models"][0]["servers"] if server["host"] == host)
 
     def wait(self, **states: str) -> None:
         deadline_s = time.monotonic() + 30
-        while (found := self.states()) != {**found, **states}:
-            assert time.monotonic() < deadline_s, found
+        while (current := self.states()) != {**current, **states}:
+            assert time.monotonic() < deadline_s, current
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[Two]:
+def two_host_project() -> Iterator[TwoHostProject]:
     """Both deployed, and their gateway."""
     speed = patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"})
     with speed, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        desk = Two(Path(folder))
+        desk = TwoHostProject(Path(folder))
         try:
             result = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
             assert result.code in (0, 4), result.out[-3000:] + result.err

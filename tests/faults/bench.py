@@ -22,7 +22,7 @@ import psutil
 from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
-from tests.e2e.conftest import TOP, Desk
+from tests.e2e.conftest import TOP, SandboxProject
 from tests.faults.watching import Watching
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ LONG_S = 60.0
 class Bench:
     """A desk whose sandbox goes on from one fault to the next."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SandboxProject) -> None:
         self.desk = desk
         books = (desk.root / "playbooks").rglob("*.yml")
         self.good_books = {path: path.read_text() for path in books}

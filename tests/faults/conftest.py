@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import SandboxProject
 from tests.faults.bench import Bench
 
 
@@ -18,7 +18,7 @@ def bench() -> Iterator[Bench]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         folder = Path(tempfile.mkdtemp(prefix="fault-"))
-        value = Bench(Desk(folder))
+        value = Bench(SandboxProject(folder))
         value.desk.deployed()
         yield value
         value.close()

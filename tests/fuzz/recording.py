@@ -225,10 +225,10 @@ def lay(files: Mapping[str, str], folder: Path) -> None:
 def record() -> None:
     """Run every command against two sandboxes and keep what they answer."""
     from sparkwright.sandbox import control
-    from tests.e2e.two_hosts import HOSTS, Two
+    from tests.e2e.two_hosts import HOSTS, TwoHostProject
 
     with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), tempfile.TemporaryDirectory() as name:
-        desk, rows = Two(Path(name)), Path(name) / "rows.jsonl"
+        desk, rows = TwoHostProject(Path(name)), Path(name) / "rows.jsonl"
         try:
             print("deploying two sandboxes")
             # what a reader finds in the state of a host that has a past: a deploy, a check, an incident

@@ -17,7 +17,7 @@ from sparkwright.api import Fleet, Refused
 from sparkwright.app import manual
 from sparkwright.mcp import output
 from sparkwright.mcp.changes import PLAN_LIFETIME_S, PendingChanges
-from tests.e2e.conftest import TOP, Desk, fresh_desk
+from tests.e2e.conftest import TOP, SandboxProject, sandbox_project
 
 PROGRAM = "from sparkwright.cli import main; main()"
 READING = {"hosts", "status", "health", "plan", "diagnose", "logs", "history", "incident", "report", "docs"}
@@ -25,8 +25,8 @@ SECRET = "not-for-a-model-4711"
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with pytest.MonkeyPatch.context() as patch, fresh_desk() as value:
+def desk() -> Iterator[SandboxProject]:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         value.deployed()
         yield value
@@ -36,7 +36,7 @@ def env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(TOP / "src"), "HF_TOKEN": SECRET}
 
 
-def ask(desk: Desk, *words: str, talk: Callable[[Client], Awaitable[Any]]) -> Any:
+def ask(desk: SandboxProject, *words: str, talk: Callable[[Client], Awaitable[Any]]) -> Any:
     """Start a server for the desk's project in another folder, and return the result of a conversation with it."""
     given = ["-c", PROGRAM, "mcp", "--project", str(desk.root), *words]
     server = StdioServerParameters(command=sys.executable, args=given, env=env(), cwd="/")
@@ -62,7 +62,7 @@ async def refused(client: Client, name: str, **given: Any) -> str:
     return str(answer.content[0].text)  # type: ignore[union-attr]
 
 
-def test_by_default_a_client_can_only_read(desk: Desk) -> None:
+def test_by_default_a_client_can_only_read(desk: SandboxProject) -> None:
     async def talk(client: Client) -> None:
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == READING
@@ -73,7 +73,7 @@ def test_by_default_a_client_can_only_read(desk: Desk) -> None:
     ask(desk, talk=talk)
 
 
-def test_every_question_is_answered_as_data(desk: Desk) -> None:
+def test_every_question_is_answered_as_data(desk: SandboxProject) -> None:
     async def talk(client: Client) -> str:
         answers = [await called(client, name, hosts="sandbox") for name in sorted(READING - {"docs", "report"})]
         answers.append(await called(client, "report", hosts="sandbox", since="1d"))
@@ -91,7 +91,7 @@ def test_every_question_is_answered_as_data(desk: Desk) -> None:
     assert SECRET not in ask(desk, talk=talk)
 
 
-def test_every_question_is_a_resource_too(desk: Desk) -> None:
+def test_every_question_is_a_resource_too(desk: SandboxProject) -> None:
     async def talk(client: Client) -> None:
         there = {str(resource.uri) for resource in (await client.list_resources()).resources}
         there |= {
@@ -111,7 +111,7 @@ def test_every_question_is_a_resource_too(desk: Desk) -> None:
     ask(desk, talk=talk)
 
 
-def test_the_documentation_is_read_and_searched(desk: Desk) -> None:
+def test_the_documentation_is_read_and_searched(desk: SandboxProject) -> None:
     async def talk(client: Client) -> None:
         listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
         names = {path.stem for path in (TOP / "docs").glob("*.md")} - {"README"}
@@ -148,7 +148,7 @@ def test_the_documentation_is_read_and_searched(desk: Desk) -> None:
     ],
 )
 def test_what_is_asked_wrongly_is_refused_with_a_sentence(
-    desk: Desk, name: str, given: dict[str, Any], why: str
+    desk: SandboxProject, name: str, given: dict[str, Any], why: str
 ) -> None:
     async def talk(client: Client) -> str:
         return await refused(client, name, **given)
@@ -164,7 +164,7 @@ def test_what_a_host_says_comes_visible_and_bounded() -> None:
     assert len(json.dumps(found)) < output.MAX_ANSWER_CHARS + 1000 and "characters more" in found["hosts"][0]["text"]
 
 
-def test_a_change_is_made_once_after_its_plan_was_confirmed(desk: Desk) -> None:
+def test_a_change_is_made_once_after_its_plan_was_confirmed(desk: SandboxProject) -> None:
     seen: list[str] = []
 
     async def progress(count: float, total: float | None, message: str | None) -> None:
@@ -186,7 +186,7 @@ def test_a_change_is_made_once_after_its_plan_was_confirmed(desk: Desk) -> None:
     assert '"what": "verified"' in desk.run("history", "--host", "sandbox", "--json").out
 
 
-def test_a_plan_that_no_longer_holds_is_refused_and_nothing_is_touched(desk: Desk) -> None:
+def test_a_plan_that_no_longer_holds_is_refused_and_nothing_is_touched(desk: SandboxProject) -> None:
     recipe = desk.root / "recipes/qwen3.5-35b.yml"
     before = recipe.read_text()
 
@@ -209,7 +209,7 @@ def test_a_plan_that_no_longer_holds_is_refused_and_nothing_is_touched(desk: Des
     assert "is out of date" in hosts
 
 
-def test_an_id_stands_for_all_that_was_shown_and_a_longer_plan_gets_none(desk: Desk) -> None:
+def test_an_id_stands_for_all_that_was_shown_and_a_longer_plan_gets_none(desk: SandboxProject) -> None:
     recipe = desk.root / "recipes/qwen3.5-35b.yml"
     before = recipe.read_text()
     assert before.count("container:\n") == 1
@@ -233,7 +233,7 @@ def test_an_id_stands_for_all_that_was_shown_and_a_longer_plan_gets_none(desk: D
         recipe.write_text(before)
 
 
-def test_a_plan_is_too_old_after_its_time(desk: Desk) -> None:
+def test_a_plan_is_too_old_after_its_time(desk: SandboxProject) -> None:
     now_s = [0.0]
     changes = PendingChanges(Fleet.open(desk.root), clock=lambda: now_s[0])
     planned = changes.plan("restart", "sandbox", lambda event: None)
@@ -243,7 +243,7 @@ def test_a_plan_is_too_old_after_its_time(desk: Desk) -> None:
         changes.apply(planned.id, lambda event: None)
 
 
-def test_standard_output_carries_the_protocol_and_nothing_else(desk: Desk) -> None:
+def test_standard_output_carries_the_protocol_and_nothing_else(desk: SandboxProject) -> None:
     hello = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -288,7 +288,7 @@ def test_an_installed_wheel_has_the_pages_and_nothing_of_the_checkout(tmp_path: 
     assert not list(tmp_path.glob("site/sparkwright/starter/docs/modules"))
 
 
-def test_without_the_sdk_the_command_names_the_extra(desk: Desk) -> None:
+def test_without_the_sdk_the_command_names_the_extra(desk: SandboxProject) -> None:
     hidden = "import importlib.util as u; real = u.find_spec; u.find_spec = lambda n, *a: None if n == 'mcp' else real(n, *a)"
     done = subprocess.run(
         [sys.executable, "-c", f"{hidden}\n{PROGRAM}", "mcp"], cwd=desk.root, capture_output=True, text=True, env=env()

@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from tests import commands
-from tests.e2e.conftest import HASTE, Said
+from tests.e2e.conftest import SHORTENED_TASKS, CommandResult
 from tests.registry.server import PROGRAM, Registry
 from tests.remote.sshd import free_port
 
@@ -160,7 +160,7 @@ class Desk:
     haste: additional arguments for modules in the playbooks, which shorten waits.
     """
 
-    haste: ClassVar[dict[str, str]] = HASTE
+    haste: ClassVar[dict[str, str]] = SHORTENED_TASKS
     timeout_s = 240.0
 
     def __init__(self, folder: Path, images: Names, hub: str) -> None:
@@ -237,11 +237,11 @@ class Desk:
         at_once = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
         self.recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=at_once)
 
-    def run(self, *words: str) -> Said:
+    def run(self, *words: str) -> CommandResult:
         done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def deploy(self) -> Said:
+    def deploy(self) -> CommandResult:
         return self.run("deploy", "--host", "here", "--json")
 
     def container(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests import own_hub
-from tests.e2e.conftest import Said
+from tests.e2e.conftest import CommandResult
 from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker, mounts, published
 from tests.remote.sshd import free_port
 
@@ -39,7 +39,7 @@ def desk(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Desk]:
         value.close()
 
 
-def deployed(desk: Desk) -> Said:
+def deployed(desk: Desk) -> CommandResult:
     result = desk.deploy()
     assert result.proved, result.out[-3000:] + result.err
     return result

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.conftest import Said
+from tests.e2e.conftest import CommandResult
 from tests.real_llama.container_desk import Desk, Images, docker
 from tests.real_llama.test_container import hub_url, images  # noqa: F401
 from tests.remote.sshd import free_port
@@ -30,7 +30,7 @@ class Turns(Desk):
         del host["recipe"]
         (self.root / "hosts/here.yml").write_text(yaml.safe_dump({**host, "on_demand": [LLAMA, VLLM]}))
 
-    def switch(self, recipe: str) -> Said:
+    def switch(self, recipe: str) -> CommandResult:
         return self.run("switch", "--host", "here", "--to", recipe, "--json")
 
     def states(self) -> dict[str, str]:

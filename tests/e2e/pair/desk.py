@@ -16,7 +16,7 @@ import docker
 
 from sparkwright.project import starter
 from sparkwright.sandbox import control
-from tests.e2e.conftest import HASTE, Desk, Said
+from tests.e2e.conftest import SHORTENED_TASKS, CommandResult, SandboxProject
 from tests.remote.sshd import free_port
 
 HOSTS = (starter.PAIR_HEAD, starter.PAIR_WORKER)
@@ -24,11 +24,14 @@ RECIPE = f"recipes/{starter.PAIR_RECIPE}.yml"
 NAME = "qwen35-pair"
 
 
-class PairDesk(Desk):
+class PairProject(SandboxProject):
     """The group's name is its --host."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, haste={"smoke_test": HASTE["smoke_test"], "ollama_unload": HASTE["ollama_unload"]})
+        super().__init__(
+            folder,
+            haste={"smoke_test": SHORTENED_TASKS["smoke_test"], "ollama_unload": SHORTENED_TASKS["ollama_unload"]},
+        )
         starter.write_pair(folder)
         self.seqs = 8
         self.ports = {"port": free_port(), "barrier_port": free_port()}
@@ -37,7 +40,7 @@ class PairDesk(Desk):
         self.edit(RECIPE, r"port: \d+ .*", f"port: {self.port}")
         self.edit(RECIPE, r"ready_s: \d+", "ready_s: 8")
 
-    def deploy(self, *words: str) -> Said:
+    def deploy(self, *words: str) -> CommandResult:
         return self.run("deploy", "--host", starter.PAIR_GROUP, "--json", *words)
 
     def deployed(self) -> None:
@@ -58,14 +61,20 @@ class PairDesk(Desk):
 
     def ids(self) -> dict[str, str]:
         """The Id of each host's running container."""
-        found = {host: self.running(host) for host in HOSTS}
-        assert all(len(rows) < 2 for rows in found.values()), found
-        return {host: rows[0]["Id"] for host, rows in found.items() if rows}
+        containers = {host: self.running(host) for host in HOSTS}
+        assert all(len(rows) < 2 for rows in containers.values()), containers
+        return {host: rows[0]["Id"] for host, rows in containers.items() if rows}
 
-    def token(self, most: int = 1) -> tuple[int, str]:
+    def token(self, max_tokens: int = 1) -> tuple[int, str]:
         """Status and body of a request to the head; 0 without an answer."""
         body = json.dumps(
-            {"model": "qwen3.5-35b", "prompt": "1", "max_tokens": most, "stream": most > 1, "ignore_eos": True}
+            {
+                "model": "qwen3.5-35b",
+                "prompt": "1",
+                "max_tokens": max_tokens,
+                "stream": max_tokens > 1,
+                "ignore_eos": True,
+            }
         ).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -97,10 +106,10 @@ class PairDesk(Desk):
 
 
 @contextmanager
-def a_pair() -> Iterator[PairDesk]:
+def pair_project() -> Iterator[PairProject]:
     """For as long as the block."""
     folder = Path(tempfile.mkdtemp(prefix="pair-"))  # short: a unix socket's path has a limit
-    value = PairDesk(folder)
+    value = PairProject(folder)
     try:
         yield value
     finally:

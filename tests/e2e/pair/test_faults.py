@@ -12,24 +12,24 @@ import yaml
 
 from sparkwright.sandbox.faults import MEMBER_FAULTS
 from tests.cells import matches_cell
-from tests.e2e.pair.desk import HOSTS, NAME, RECIPE, PairDesk, a_pair
+from tests.e2e.pair.desk import HOSTS, NAME, RECIPE, PairProject, pair_project
 
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "faults.yml").read_text())
 #: faults that end the member's container, a moment later
-ENDS = ("rank-killed", "reboot")
+FATAL_FAULTS = ("rank-killed", "reboot")
 #: faults that are not a member's alone, but end otherwise in a cluster: one host in danger fails all
-OF_ANY_HOST = ("overshoot",)
+HOST_FAULTS = ("overshoot",)
 COMMANDS = ("cluster.check", "status", "plan", "deploy")
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[PairDesk]:
-    with pytest.MonkeyPatch.context() as patch, a_pair() as value:
+def pair() -> Iterator[PairProject]:
+    with pytest.MonkeyPatch.context() as patch, pair_project() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         yield value
 
 
-def whole(pair: PairDesk) -> dict[str, str]:
+def ensure_serving(pair: PairProject) -> dict[str, str]:
     """The Ids of the members that serve; what an earlier test left broken is mended first."""
     for host in HOSTS:
         pair.run("sandbox.fault", "none", "--host", host)
@@ -41,10 +41,10 @@ def whole(pair: PairDesk) -> dict[str, str]:
 
 
 def test_every_fault_of_a_member_has_a_row() -> None:
-    assert {row.partition(" on ")[0] for row in ROWS} == {*MEMBER_FAULTS, *OF_ANY_HOST}
+    assert {row.partition(" on ")[0] for row in ROWS} == {*MEMBER_FAULTS, *HOST_FAULTS}
 
 
-def test_the_head_proves_the_load_that_the_recipe_promises(pair: PairDesk) -> None:
+def test_the_head_proves_the_load_that_the_recipe_promises(pair: PairProject) -> None:
     promise = "  ready_s: 8\n  load: {context: 512, streams: 2}\n"
     pair.edit(RECIPE, "  ready_s: 8\n", promise)
     try:
@@ -62,8 +62,8 @@ def test_the_head_proves_the_load_that_the_recipe_promises(pair: PairDesk) -> No
     assert "survives 512 x 2: " in pair.run("history", "--host", HOSTS[0]).out
 
 
-def test_a_container_that_docker_refuses_is_refused_before_any_member_stops(pair: PairDesk) -> None:
-    before = whole(pair)
+def test_a_container_that_docker_refuses_is_refused_before_any_member_stops(pair: PairProject) -> None:
+    before = ensure_serving(pair)
     text = (pair.root / RECIPE).read_text()
     pair.edit(RECIPE, r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
     try:
@@ -76,17 +76,17 @@ def test_a_container_that_docker_refuses_is_refused_before_any_member_stops(pair
     assert rows == [f"/{NAME}"] * 2
 
 
-def test_a_restored_cluster_that_serves_is_not_stopped_for_a_later_step_that_fails(pair: PairDesk) -> None:
-    before, text = whole(pair), (pair.root / RECIPE).read_text()
-    books = {path: path.read_text() for path in (pair.root / "playbooks").rglob("*.yml")}
+def test_a_restored_cluster_that_serves_is_not_stopped_for_a_later_step_that_fails(pair: PairProject) -> None:
+    before, text = ensure_serving(pair), (pair.root / RECIPE).read_text()
+    playbooks = {path: path.read_text() for path in (pair.root / "playbooks").rglob("*.yml")}
     pair.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 7")
     pair.before("Wait until it is ready", "{name: Break, fail: {msg: the new one is broken.}, when: head}")
     pair.before("Record that it serves again", "{name: Break, fail: {msg: the state folder is full.}}")
     try:
         result = pair.deploy()
     finally:
-        for path, kept in books.items():
-            path.write_text(kept)
+        for path, original in playbooks.items():
+            path.write_text(original)
         (pair.root / RECIPE).write_text(text)
     assert result.code == 1, result.out[-3000:]
     assert "The previous cluster serves again, but a later step failed: the state folder is full." in result.out
@@ -94,18 +94,18 @@ def test_a_restored_cluster_that_serves_is_not_stopped_for_a_later_step_that_fai
     pair.deployed()
 
 
-def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairDesk) -> None:
+def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairProject) -> None:
     inspected = pair.run("cluster.inspect", "--host", "sandbox-pair")
     assert (inspected.code, inspected.out.count("200 Gb/s")) == (0, 4), inspected.out
     checked = pair.run("cluster.check", "--host", "sandbox-pair")
     assert checked.out == "The links between sandbox1 and sandbox2 are as a cluster needs them.\n"
     pair.deployed()
     before = pair.ids()
-    again = pair.deploy()
-    assert (again.code, again.recap["changed"], pair.ids()) == (0, 0, before)
+    second_run = pair.deploy()
+    assert (second_run.code, second_run.recap["changed"], pair.ids()) == (0, 0, before)
     ranks = [
         event
-        for event in again.events()
+        for event in second_run.events()
         if event.get("name") == "Check that this rank is in its group" and "msg" in event
     ]
     joined = {rank["host"]: rank["msg"] for rank in ranks}
@@ -113,47 +113,47 @@ def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairDesk) 
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_each_command_says_what_is_so(pair: PairDesk, row: str) -> None:
-    whole(pair)
+def test_each_command_says_what_is_so(pair: PairProject, row: str) -> None:
+    ensure_serving(pair)
     fault, _, host = row.partition(" on ")
     assert pair.run("sandbox.fault", fault, "--host", host).code == 0
-    if fault in ENDS:
+    if fault in FATAL_FAULTS:
         pair.engine_of(host).containers.get(NAME).wait(timeout=30)
     if ROWS[row].get("change"):
         pair.change()
-    wrong = []
+    mismatches = []
     for command in COMMANDS:
         if command in ROWS[row]:
             result = pair.run(command, "--host", "sandbox-pair")
             if not matches_cell(ROWS[row][command], result.code, result.out + result.err):
-                wrong.append(f"{command}: {result.code}\n{result.out}{result.err}")
-    assert not wrong, "\n".join(wrong)
+                mismatches.append(f"{command}: {result.code}\n{result.out}{result.err}")
+    assert not mismatches, "\n".join(mismatches)
     assert pair.token()[0] == ROWS[row]["client"]
 
 
-def test_the_server_of_one_member_is_not_cleaned_away(pair: PairDesk) -> None:
-    before = whole(pair)
+def test_the_server_of_one_member_is_not_cleaned_away(pair: PairProject) -> None:
+    before = ensure_serving(pair)
     result = pair.run("host.clean", "--host", "sandbox2", "--server", "--yes")
     assert result.code == 5 and "Use `--host sandbox-pair`." in result.err, result.out + result.err
     assert pair.ids() == before
 
 
-def test_a_stream_ends_with_an_error_when_a_rank_is_killed_under_load(pair: PairDesk) -> None:
-    whole(pair)
-    got: list[tuple[int, str]] = []
-    client = threading.Thread(target=lambda: got.append(pair.token(most=4000)))
+def test_a_stream_ends_with_an_error_when_a_rank_is_killed_under_load(pair: PairProject) -> None:
+    ensure_serving(pair)
+    responses: list[tuple[int, str]] = []
+    client = threading.Thread(target=lambda: responses.append(pair.token(most=4000)))
     client.start()
     pair.until_busy()
     pair.run("sandbox.fault", "rank-killed", "--host", "sandbox2")
     client.join(timeout=30)
-    ((status, text),) = got
+    ((status, text),) = responses
     assert status == 200 and '"error"' in text.split("data: ")[-2] and text.endswith("data: [DONE]\n\n")
     result = pair.deploy()
     assert result.proved and pair.token()[0] == 200
 
 
-def test_ranks_that_are_still_starting_leave_verify_inconclusive_with_the_stage_of_each(pair: PairDesk) -> None:
-    whole(pair)
+def test_ranks_that_are_still_starting_leave_verify_inconclusive_with_the_stage_of_each(pair: PairProject) -> None:
+    ensure_serving(pair)
     pair.run("sandbox.fault", "worker-never-joins", "--host", "sandbox2")
     pair.change()
     assert pair.deploy("--no-rollback").code == 1
@@ -165,14 +165,14 @@ def test_ranks_that_are_still_starting_leave_verify_inconclusive_with_the_stage_
         r"rank +inconclusive .*rank (\d) has not joined its group; the last stage in its log: (\w+)", result.out
     )
     assert sorted(rank for rank, _ in stages) == ["0", "1"], result.out
-    whole(pair)
+    ensure_serving(pair)
 
 
-def test_the_image_that_one_member_has_is_copied_to_the_other(pair: PairDesk) -> None:
-    whole(pair)
+def test_the_image_that_one_member_has_is_copied_to_the_other(pair: PairProject) -> None:
+    ensure_serving(pair)
     engine = pair.engine_of("sandbox2")
-    (served,) = engine.containers.list()
-    image = engine.images.get(served.attrs["Image"])
+    (container,) = engine.containers.list()
+    image = engine.images.get(container.attrs["Image"])
     for item in engine.containers.list(all=True):
         item.remove(force=True)
     engine.images.remove(image.id, force=True)
@@ -187,29 +187,29 @@ def test_the_image_that_one_member_has_is_copied_to_the_other(pair: PairDesk) ->
     assert engine.images.get(image.id).id == image.id
 
 
-def test_a_rank_that_ends_while_the_head_is_proved_is_told_before_its_consequence(pair: PairDesk) -> None:
-    whole(pair)
+def test_a_rank_that_ends_while_the_head_is_proved_is_told_before_its_consequence(pair: PairProject) -> None:
+    ensure_serving(pair)
     pair.change()
     part = pair.root / "playbooks/cluster/parts/prove.yml"
-    kept = part.read_text()
+    original = part.read_text()
     docker = f"unix://{pair.folder_of('sandbox2')}/docker.sock"
     kill = f"{{argv: [docker, --host, '{docker}', kill, {NAME}]}}"
     part.write_text(
-        kept.replace(
+        original.replace(
             "- name: Wait until the cluster is verified\n",
             f"- name: Kill\n  command: {kill}\n  when: not head\n\n- name: Wait until the cluster is verified\n",
         )
     )
     result = pair.run("deploy", "--host", "sandbox-pair")
-    part.write_text(kept)
+    part.write_text(original)
     assert result.code == 1, result.out
-    ends = [line for line in result.out.splitlines() if line.startswith("failed")]
-    assert [line.split()[2] for line in ends] == ["sandbox2", "sandbox1"], result.out
+    failures = [line for line in result.out.splitlines() if line.startswith("failed")]
+    assert [line.split()[2] for line in failures] == ["sandbox2", "sandbox1"], result.out
     assert "rank 1 exited (exit code 137)" in result.out, result.out
     assert pair.token()[0] == 200  # the previous cluster
 
 
-def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairDesk) -> None:
+def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairProject) -> None:
     result = pair.run("sandbox.fault", "sockets")
     assert result.code == 5
     assert (
@@ -219,19 +219,19 @@ def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairD
     assert pair.run("sandbox.pair").code == 5
 
 
-def test_a_recipe_that_is_not_for_the_group_is_refused_once_and_touches_nothing(pair: PairDesk) -> None:
-    before, path = whole(pair), pair.root / RECIPE
+def test_a_recipe_that_is_not_for_the_group_is_refused_once_and_touches_nothing(pair: PairProject) -> None:
+    before, path = ensure_serving(pair), pair.root / RECIPE
     text = path.read_text()
     path.write_text(text.replace("parallel: {tensor: 2}", "parallel: {tensor: 3}"))
     result = pair.run("deploy", "--host", "sandbox-pair")
     path.write_text(text)
-    why = "the recipe sandbox-pair is for 3 hosts (`parallel`), and the cluster sandbox-pair has 2."
-    assert (result.code, (result.out + result.err).count(why)) == (5, 1), result.out + result.err
+    reason = "the recipe sandbox-pair is for 3 hosts (`parallel`), and the cluster sandbox-pair has 2."
+    assert (result.code, (result.out + result.err).count(reason)) == (5, 1), result.out + result.err
     assert pair.ids() == before
 
 
-def test_what_a_rule_refuses_is_said_once_for_the_cluster_and_begins_nothing(pair: PairDesk) -> None:
-    before, path = whole(pair), pair.root / RECIPE
+def test_what_a_rule_refuses_is_said_once_for_the_cluster_and_begins_nothing(pair: PairProject) -> None:
+    before, path = ensure_serving(pair), pair.root / RECIPE
     text = path.read_text()
     path.write_text(text.replace("vllm:\n", "vllm:\n  distributed-executor-backend: ray\n"))
     planned, deployed = (pair.run(command, "--host", "sandbox-pair") for command in ("plan", "deploy"))
@@ -243,20 +243,20 @@ def test_what_a_rule_refuses_is_said_once_for_the_cluster_and_begins_nothing(pai
     assert pair.ids() == before
 
 
-def test_a_cluster_with_a_member_that_failed_is_not_said_to_serve(pair: PairDesk) -> None:
-    whole(pair)
+def test_a_cluster_with_a_member_that_failed_is_not_said_to_serve(pair: PairProject) -> None:
+    ensure_serving(pair)
     pair.deployed()
     assert "sandbox-pair serves" in pair.run("verify", "--host", "sandbox-pair").out
     pair.run("sandbox.fault", "leftover-member", "--host", "sandbox2")
     result = pair.run("verify", "--host", "sandbox-pair")
     assert result.code == 1 and "throughput    proved" in result.out, result.out
     assert "sandbox-pair serves" not in result.out
-    whole(pair)
+    ensure_serving(pair)
 
 
 @pytest.mark.parametrize("command", ["restart", "rollback"])
-def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairDesk, command: str) -> None:
-    whole(pair)
+def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairProject, command: str) -> None:
+    ensure_serving(pair)
     pair.deployed()
     if command == "rollback":  # to the state before this one
         pair.change()
@@ -271,5 +271,5 @@ def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairDesk, 
     assert result.code == 5 and f"port {port}, on which the ranks meet, is in use by" in result.out, (
         result.out + result.err
     )
-    again = pair.run(command, "--host", "sandbox-pair")
-    assert (again.code, pair.token()[0]) == (0, 200), again.out + again.err
+    second_run = pair.run(command, "--host", "sandbox-pair")
+    assert (second_run.code, pair.token()[0]) == (0, 200), second_run.out + second_run.err

@@ -16,7 +16,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from sparkwright.trust import private
 from tests.e2e.conftest import TOP
-from tests.e2e.pair.desk import HOSTS, NAME, PairDesk
+from tests.e2e.pair.desk import HOSTS, NAME, PairProject
 from tests.faults.watching import Watching
 from tests.waiting import wait_until
 
@@ -29,7 +29,7 @@ RUNS_S = 150.0
 class Bench:
     """A pair that is reused from one fault to the next."""
 
-    def __init__(self, desk: PairDesk) -> None:
+    def __init__(self, desk: PairProject) -> None:
         self.desk = desk
         self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
 

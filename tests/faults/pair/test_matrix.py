@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.pair.desk import HOSTS, a_pair
+from tests.e2e.pair.desk import HOSTS, pair_project
 from tests.faults.pair.bench import KEPT, Bench, Watch, left
 
 COLUMNS = ("fails", "killed", "cut", "docker", "reboot", "network")
@@ -48,7 +48,7 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with pytest.MonkeyPatch.context() as patch, a_pair() as desk:
+    with pytest.MonkeyPatch.context() as patch, pair_project() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.deployed()
         yield Bench(desk)

@@ -4,7 +4,7 @@ import yaml
 
 from sparkwright.project.importing import container, recipe_of
 from sparkwright.project.importing.foreign import ImportReport
-from tests.e2e.conftest import Desk, desk  # noqa: F401 - a fixture
+from tests.e2e.conftest import SandboxProject, desk  # noqa: F401 - a fixture
 
 ADOPT = ("recipe.import", "--from-host", "sandbox", "--name", "adopted", "--answer", "model=Qwen/Qwen3.5-35B-A3B-FP8")
 #: as the module returns them
@@ -23,7 +23,7 @@ SETTINGS = {
 }
 
 
-def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: Desk) -> None:  # noqa: F811
+def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
     before = desk.serving()
     done = desk.run(*ADOPT, "--container", "qwen35")
@@ -36,7 +36,7 @@ def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: Desk) -
     assert desk.serving() == before
 
 
-def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: Desk) -> None:  # noqa: F811
+def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
     done = desk.run(*ADOPT, "--container", "qwen36")
     assert done.code == 5 and "no container qwen36. Running: qwen35." in done.err

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.e2e.conftest import Said
+from tests.e2e.conftest import CommandResult
 from tests.real_engine.engine import Engine
 from tests.real_llama.container_desk import Desk as AnyDesk
 from tests.real_llama.container_desk import docker
@@ -86,7 +86,7 @@ class Desk(AnyDesk):
         }
         self.serves({**stated, **(more or {})})
 
-    def deployed(self, **recipe: Any) -> Said:
+    def deployed(self, **recipe: Any) -> CommandResult:
         """The server of this recipe, proved. One that serves already is left alone."""
         self.recipe_of(**recipe)
         result = self.deploy()
