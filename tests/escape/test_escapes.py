@@ -276,7 +276,7 @@ def test_mounts_of_an_earlier_version_lie_in_one_another_and_are_found(hostile: 
     assert (old / "inductor_headers").is_symlink(), "the attack: its next start would mount the host's root folder"
     assert "mounts" in hostile.drift()
     (nested,) = rows_of(hostile, Host_(hostile.context, "ops"))
-    assert nested.verdict == "warning" and f"{old}/inductor_headers lies in {old}" in nested.evidence
+    assert nested.verdict == "warning" and f"{old}/inductor_headers is inside {old}" in nested.evidence
     Started().run(Started.Args(hostile.name, "unless-stopped"), hostile.context)
     hostile.attacked(2)
     assert hostile.inspect()["HostConfig"]["RestartPolicy"]["Name"] == "no"
