@@ -10,7 +10,7 @@ from tests.e2e.conftest import SandboxProject, sandbox_project
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SandboxProject]:
+def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -20,5 +20,5 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SandboxPro
 
 
 @pytest.fixture
-def fleet(desk: SandboxProject) -> Fleet:
-    return Fleet.open(desk.root)
+def fleet(project: SandboxProject) -> Fleet:
+    return Fleet.open(project.root)

@@ -16,12 +16,12 @@ from tests.e2e.conftest import TOP, SandboxProject, sandbox_project
 
 
 def test_two_fleets_live_in_one_process_and_print_nothing(
-    desk: SandboxProject, fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    project: SandboxProject, fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with sandbox_project() as second:
         other = Fleet.open(str(second.root / "recipes"))
-        desk.deployed()
-        assert (fleet.root, other.root) == (desk.root, second.root)
+        project.deployed()
+        assert (fleet.root, other.root) == (project.root, second.root)
         runs = fleet.plan("sandbox"), other.plan("sandbox")
         same, new = (run.result() for run in runs)
         states = fleet.status("sandbox")[0].state, other.status("sandbox")[0].state
@@ -49,8 +49,8 @@ def test_a_deploy_streams_its_events_and_ends_in_a_typed_result(fleet: Fleet) ->
         assert history.acts[0]["what"] == "verified"
 
 
-def test_what_is_asked_of_a_server_is_typed(desk: SandboxProject, fleet: Fleet) -> None:
-    desk.deployed()
+def test_what_is_asked_of_a_server_is_typed(project: SandboxProject, fleet: Fleet) -> None:
+    project.deployed()
     (health,) = fleet.health("sandbox").result().hosts.values()
     (diagnosis,) = fleet.diagnose("sandbox")
     (log,) = fleet.logs("sandbox", tail=5)
@@ -70,7 +70,7 @@ def test_a_host_that_is_away_is_a_row_and_a_typed_error(fleet: Fleet) -> None:
         result.check()
 
 
-def test_mistakes_are_refused_with_their_place(desk: SandboxProject, fleet: Fleet, tmp_path: Path) -> None:
+def test_mistakes_are_refused_with_their_place(project: SandboxProject, fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="nobody"):
         fleet.status("nobody")
     with pytest.raises(Refused, match="nobody"):
@@ -79,13 +79,13 @@ def test_mistakes_are_refused_with_their_place(desk: SandboxProject, fleet: Flee
         Fleet.open(tmp_path)
     with pytest.raises(TypeError, match="cannary"):
         fleet.deploy("sandbox", cannary=1)
-    desk.edit("recipes/qwen3.5-35b.yml", "image:", "imagee:")
+    project.edit("recipes/qwen3.5-35b.yml", "image:", "imagee:")
     with pytest.raises(Refused, match=r"recipes/qwen3\.5-35b\.yml:\d+"):
         fleet.plan("sandbox").result().check()
 
 
-def test_a_run_that_is_left_goes_on_at_the_host(desk: SandboxProject, fleet: Fleet) -> None:
-    desk.deployed()
+def test_a_run_that_is_left_goes_on_at_the_host(project: SandboxProject, fleet: Fleet) -> None:
+    project.deployed()
     run = fleet.restart("sandbox")
     for event in run:
         if event.kind == "task_started":
@@ -95,10 +95,10 @@ def test_a_run_that_is_left_goes_on_at_the_host(desk: SandboxProject, fleet: Fle
     assert fleet.attach("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
 
 
-def test_a_run_that_is_stopped_ends_at_a_safe_point(desk: SandboxProject, fleet: Fleet) -> None:
-    desk.deployed()
-    hold = f"until find {desk.sandbox} -name stop | grep -q .; do sleep 0.05; done"  # until the host was asked
-    desk.before("Stop the server", f"{{name: Hold, command: {{argv: [sh, -c, '{hold}']}}}}")
+def test_a_run_that_is_stopped_ends_at_a_safe_point(project: SandboxProject, fleet: Fleet) -> None:
+    project.deployed()
+    hold = f"until find {project.sandbox} -name stop | grep -q .; do sleep 0.05; done"  # until the host was asked
+    project.before("Stop the server", f"{{name: Hold, command: {{argv: [sh, -c, '{hold}']}}}}")
     run = fleet.restart("sandbox")
     for event in run:
         if event.kind == "task_started" and event.fields["name"] == "Hold":
@@ -113,12 +113,12 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (TOP / "docs/api.md").read_text(),
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_the_documentation_runs(
-    desk: SandboxProject, tmp_path: Path, example: str, capsys: pytest.CaptureFixture[str]
+    project: SandboxProject, tmp_path: Path, example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    desk.deployed()
-    (desk.root / "hosts/away.yml").unlink()
-    (desk.root / "hosts/spark1.yml").unlink()
-    (tmp_path / "my-sparks").symlink_to(desk.root)
+    project.deployed()
+    (project.root / "hosts/away.yml").unlink()
+    (project.root / "hosts/spark1.yml").unlink()
+    (tmp_path / "my-sparks").symlink_to(project.root)
     exec(compile(example, "docs/api.md", "exec"), {})
     assert capsys.readouterr().out
 
@@ -131,10 +131,10 @@ for event in Fleet.open(sys.argv[1]).restart("sandbox"):
 """
 
 
-def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(desk: SandboxProject, fleet: Fleet) -> None:
-    desk.deployed()
+def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(project: SandboxProject, fleet: Fleet) -> None:
+    project.deployed()
     env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
-    words = [sys.executable, "-c", INTERRUPTED, str(desk.root)]
+    words = [sys.executable, "-c", INTERRUPTED, str(project.root)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True) as program:
         assert program.stdout is not None
         for line in program.stdout:

@@ -10,7 +10,8 @@ from sparkwright.app.setup.proposal import HostMemory
 from sparkwright.engines.budget import StartFacts
 from sparkwright.project import catalogue, recipe, shipped_files
 from sparkwright.units import GIB
-from tests.e2e.conftest import SandboxProject, desk  # noqa: F401 - a fixture
+from tests.e2e.conftest import SandboxProject
+from tests.e2e.conftest import project as desk  # noqa: F401 - a fixture
 
 TOP = shipped_files.shipped_folder()
 

@@ -19,20 +19,20 @@ INTERIM = f"{CONTAINER}-interim"
 class SingleServer:
     """seqs: of the recipe, another number for each change."""
 
-    def __init__(self, desk: SandboxProject) -> None:
-        self.desk, self.port, self.seqs = desk, free_port(), 4
-        host = desk.root / "hosts/sandbox.yml"
+    def __init__(self, project: SandboxProject) -> None:
+        self.project, self.port, self.seqs = project, free_port(), 4
+        host = project.root / "hosts/sandbox.yml"
         host.write_text(re.sub(r"(?m)^recipe: .*", f"recipe: {RECIPE}", host.read_text()))
-        self.recipe = desk.root / f"recipes/{RECIPE}.yml"
+        self.recipe = project.root / f"recipes/{RECIPE}.yml"
         self.text = self.recipe.read_text()
-        self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+        self.books = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
         self.group()
 
     def group(self, **variables: Any) -> None:
         """groups.yml; given: variables of the group."""
         gateway = {"host": "sandbox", "port": self.port, "tls": "none", "limits": {"check_s": 1}}
         box = {"hosts": ["sandbox"], "gateway": gateway, "vars": {"drain_s": 20, **variables}}
-        (self.desk.root / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": box}))
+        (self.project.root / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": box}))
 
     def changed(self) -> None:
         """Another number of sequences, so that the next deploy replaces the server."""
@@ -40,33 +40,33 @@ class SingleServer:
         self.recipe.write_text(re.sub(r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}", self.text))
 
     def deploy(self, *words: str) -> CommandResult:
-        return self.desk.run("deploy", "--host", "sandbox", "--json", *words, timeout_s=300)
+        return self.project.run("deploy", "--host", "sandbox", "--json", *words, timeout_s=300)
 
     def containers(self) -> dict[str, str]:
         """Each container's state, but for the gateway's."""
-        rows = self.desk.docker().api.containers(all=True)
+        rows = self.project.docker().api.containers(all=True)
         states = {row["Names"][0].lstrip("/"): str(row["State"]) for row in rows}
         return {name: state for name, state in states.items() if name.startswith(CONTAINER)}
 
     def id(self) -> str:
-        return str(self.desk.docker().api.inspect_container(CONTAINER)["Id"])
+        return str(self.project.docker().api.inspect_container(CONTAINER)["Id"])
 
     def servers(self) -> dict[str, str]:
         """As the gateway has them."""
-        status = json.loads(self.desk.run("gateway.status", "--host", "box", "--json").out)
+        status = json.loads(self.project.run("gateway.status", "--host", "box", "--json").out)
         return {server["host"]: server["state"] for server in status["models"][0]["servers"]}
 
     @property
     def state(self) -> Path:
-        return self.desk.sandbox / "home/.local/state/sparkwright"
+        return self.project.sandbox / "home/.local/state/sparkwright"
 
 
 @contextlib.contextmanager
 def single_server() -> Iterator[SingleServer]:
     """Deployed, with its gateway."""
-    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), sandbox_project() as desk:
-        server = SingleServer(desk)
+    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), sandbox_project() as project:
+        server = SingleServer(project)
         assert (result := server.deploy()).code in (0, 4), result.out[-3000:] + result.err
-        result = desk.run("gateway.deploy", "--host", "box", "--json")
+        result = project.run("gateway.deploy", "--host", "box", "--json")
         assert result.code == 0, result.out[-3000:] + result.err
         yield server

@@ -186,7 +186,7 @@ TOKEN_PLAYBOOK = (
 
 @contextmanager
 def sandbox_project() -> Iterator[SandboxProject]:
-    """A desk for as long as the block; its sandbox takes no time."""
+    """A project for as long as the block; its sandbox takes no time."""
     with free_snapshot().lent() as snapshot:
         value = SandboxProject(snapshot.folder, snapshot)
         (snapshot.folder / "playbooks/token.yml").write_text(TOKEN_PLAYBOOK)
@@ -199,7 +199,7 @@ def sandbox_project() -> Iterator[SandboxProject]:
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
+def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     with sandbox_project() as value:
         yield value

@@ -30,10 +30,10 @@ PROJECT = ("hosts", "recipes", "playbooks", "templates")
 
 
 class SandboxSnapshot:
-    """folder: where it is used, by one desk at a time; the copy stands beside it."""
+    """folder: where it is used, by one project at a time; the copy stands beside it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
+        self.folder = Path(tempfile.mkdtemp(prefix="project-"))  # short: a unix socket's path has a limit
         self.port = free_port()
         self._copy = self.folder.with_name(f"{self.folder.name}.kept")
         self._lent = False
@@ -44,12 +44,12 @@ class SandboxSnapshot:
 
     @property
     def free(self) -> bool:
-        """Whether no desk has it, and nobody else listens on its port."""
+        """Whether no project has it, and nobody else listens on its port."""
         return not self._lent and _is_port_free(self.port)
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[SandboxSnapshot]:
-        """For a desk, in an empty folder."""
+        """For a project, in an empty folder."""
         self._lent = True
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
@@ -92,7 +92,7 @@ _snapshots: list[SandboxSnapshot] = []
 
 
 def free_snapshot() -> SandboxSnapshot:
-    """One that nobody has, of this process; a module's own desk has another than those of its tests."""
+    """One that nobody has, of this process; a module's own project has another than those of its tests."""
     snapshot = next((item for item in _snapshots if item.free), None)
     if snapshot is None:
         snapshot = SandboxSnapshot()

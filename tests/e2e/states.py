@@ -85,15 +85,15 @@ class Observation:
 class FaultySpark:
     """A deployed and checked sandbox that is broken and fixed again, state by state."""
 
-    def __init__(self, desk: SandboxProject) -> None:
-        self.desk = desk
-        self._run = desk.run
+    def __init__(self, project: SandboxProject) -> None:
+        self.project = project
+        self._run = project.run
         self._observe_column("health")
 
     @property
     def docker(self) -> Any:
         """A new connection: the sandbox drops those that nobody uses for a while."""
-        return self.desk.docker().api
+        return self.project.docker().api
 
     def observe(self, state: str, columns: Collection[str] = COLUMNS) -> dict[str, Observation]:
         """Some cells of a row. Afterwards the server is as its fix left it."""
@@ -104,7 +104,7 @@ class FaultySpark:
             observations[column] = self._observe_column(column)
         for column in (item for item in CHANGE_COLUMNS if item in columns):
             observations[column] = self._observe_column(column, lambda: self._restart_state(state))
-        control.set_fault(self.desk.sandbox, None)
+        control.set_fault(self.project.sandbox, None)
         if "fixed" in columns:
             observations["fixed"] = self._observe_column("fixed")
         self._restore()
@@ -135,17 +135,17 @@ class FaultySpark:
         if state in MANUAL_ACTIONS:
             MANUAL_ACTIONS[state](self.docker)
         elif state in control.FAULTS:
-            control.set_fault(self.desk.sandbox, state)
+            control.set_fault(self.project.sandbox, state)
 
     def _clear_flapping(self) -> None:
         """That the rows before made it come and go: flapping is no part of the table."""
-        path = self.desk.sandbox / "home/.local/state/sparkwright/health-remembered.json"
+        path = self.project.sandbox / "home/.local/state/sparkwright/health-remembered.json"
         record = json.loads(path.read_text())
         path.write_text(json.dumps({**record, "seen": record["seen"][-1:]}))
 
     def _restore(self) -> None:
         """No fault, and a server that serves, whatever it takes."""
-        control.set_fault(self.desk.sandbox, None)
+        control.set_fault(self.project.sandbox, None)
         for command in ("", "restart", "deploy"):
             if command:
                 self._observe_column(command)
@@ -164,7 +164,7 @@ class FaultySpark:
 
     def _is_up(self) -> bool:
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=1)
+            connection = http.client.HTTPConnection("127.0.0.1", self.project.port, timeout=1)
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
         except (OSError, http.client.HTTPException):
@@ -173,7 +173,7 @@ class FaultySpark:
     def client(self) -> str:
         """What a streaming request gets: tokens, slow ones, or nothing."""
         self._wait_for_start()
-        connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=CLIENT_TIMEOUT_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.project.port, timeout=CLIENT_TIMEOUT_S)
         request = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": REQUESTED_TOKENS, "stream": True}
         try:
             connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
@@ -281,9 +281,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.states) - set(STATES):
         parser.error(f"no state {', '.join(sorted(unknown))}: there are {', '.join(STATES)}")
-    with sandbox_project() as desk:
-        desk.deployed()
-        spark = FaultySpark(desk)
+    with sandbox_project() as project:
+        project.deployed()
+        spark = FaultySpark(project)
         for state in arguments.states or STATES:
             observations = spark.observe(state, arguments.columns.split(","))
             print(format_row(state, observations), flush=True)

@@ -16,23 +16,23 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
+def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with sandbox_project() as desk:
-        desk.edit(RECIPE, r"(?m)^container:.*\n", ADAPTERS)
-        yield desk
+    with sandbox_project() as project:
+        project.edit(RECIPE, r"(?m)^container:.*\n", ADAPTERS)
+        yield project
 
 
-def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on_with(desk: SandboxProject) -> None:
-    deployed = desk.deploy()
+def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on_with(project: SandboxProject) -> None:
+    deployed = project.deploy()
     assert deployed.code == 0, deployed.err + deployed.out
-    lock = yaml.safe_load((desk.sandbox / "spark.lock").read_text())["models"]
+    lock = yaml.safe_load((project.sandbox / "spark.lock").read_text())["models"]
     entry = lock[f"{SQL}@main:adapter"]
     assert [file["path"] for file in entry["files"]] == ["adapter_config.json", "adapter_model.safetensors"]
     assert entry["adapter"]["base"] == "Qwen/Qwen3.5-35B-A3B"
     assert (entry["adapter"]["rank"], entry["adapter"]["layers"]) == (16, 40)
     assert entry["adapter"]["sizes"] == {"o_proj": [4096, 2048], "q_proj": [2048, 4096]}
-    (container,) = desk.docker().containers.list()
+    (container,) = project.docker().containers.list()
     command = container.attrs["Config"]["Cmd"]
     position = command.index("--lora-modules")
     assert command[position + 1 : position + 3] == ["sql=/adapters/sql", "law=/adapters/law"]
@@ -41,42 +41,44 @@ def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on
         bind.endswith("/models/adapters/sql:/adapters/sql:ro") for bind in container.attrs["HostConfig"]["Binds"]
     )
     for name in ("qwen3.5-35b", "sql", "law"):
-        assert query_model(desk, name)["model"] == name
-    assert len({json.dumps(query_model(desk, name)["choices"]) for name in ("qwen3.5-35b", "sql", "law")}) == 3
+        assert query_model(project, name)["model"] == name
+    assert len({json.dumps(query_model(project, name)["choices"]) for name in ("qwen3.5-35b", "sql", "law")}) == 3
     health = deployed.task("Check that it generates")["msg"]
     assert "; sql: generates: 8 tokens" in health and "; law: generates: 8 tokens" in health
     assert deployed.task("Compare the reference text")["msg"].count("reference text") == 3
-    assert desk.run("plan", "--host", "sandbox").code == 0
-    assert "adapters   sql, law: as `model` in requests" in desk.run("client", "--host", "sandbox").out
-    assert json.loads(desk.run("client", "--host", "sandbox", "--json").out)["adapters"] == ["sql", "law"]
+    assert project.run("plan", "--host", "sandbox").code == 0
+    assert "adapters   sql, law: as `model` in requests" in project.run("client", "--host", "sandbox").out
+    assert json.loads(project.run("client", "--host", "sandbox", "--json").out)["adapters"] == ["sql", "law"]
     assert (
         "# its adapters are models of their own: sql, law"
-        in desk.run("client", "--host", "sandbox", "--for", "codex").out
+        in project.run("client", "--host", "sandbox", "--for", "codex").out
     )
-    assert "adapters sql, law" in desk.run("deploy", "--host", "sandbox").out
-    listed = json.loads(desk.run("models.list", "--host", "sandbox", "--json").out)
+    assert "adapters sql, law" in project.run("deploy", "--host", "sandbox").out
+    listed = json.loads(project.run("models.list", "--host", "sandbox", "--json").out)
     assert {row["id"]: row["used_by"] for row in listed}[SQL] == ["qwen35"]
-    assert "nothing to free" in desk.run("models.prune", "--host", "sandbox", "--yes").out
+    assert "nothing to free" in project.run("models.prune", "--host", "sandbox", "--yes").out
 
-    before = (desk.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes()
-    desk.run("sandbox.fault", "moved-model")
-    updated = desk.run("lock", "--host", "sandbox", "--update", SQL, "--yes")
+    before = (project.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes()
+    project.run("sandbox.fault", "moved-model")
+    updated = project.run("lock", "--host", "sandbox", "--update", SQL, "--yes")
     assert updated.code == 0, updated.err
-    planned = desk.run("plan", "--host", "sandbox", "--json")
+    planned = project.run("plan", "--host", "sandbox", "--json")
     assert planned.code == 2, planned.err
     rows = planned.task("Compare running container with recipe")["diff"]
     assert [row["field"] for row in rows] == ["adapter sql revision"]
-    assert desk.deploy().code == 0
-    assert (desk.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes() != before
-    rolled = desk.run("rollback", "--host", "sandbox")
+    assert project.deploy().code == 0
+    assert (project.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes() != before
+    rolled = project.run("rollback", "--host", "sandbox")
     assert rolled.code == 0, rolled.err + rolled.out
-    assert (desk.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes() == before
-    assert query_model(desk, "sql")["model"] == "sql"
+    assert (project.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes() == before
+    assert query_model(project, "sql")["model"] == "sql"
 
 
-def query_model(desk: SandboxProject, model: str) -> dict[str, Any]:
+def query_model(project: SandboxProject, model: str) -> dict[str, Any]:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
-    response = http_probe.send_request(f"http://127.0.0.1:{desk.port}", "/v1/chat/completions", body=body, timeout_s=20)
+    response = http_probe.send_request(
+        f"http://127.0.0.1:{project.port}", "/v1/chat/completions", body=body, timeout_s=20
+    )
     assert response.status == 200, response.body
     return dict(response.json())
 
@@ -88,25 +90,25 @@ BAD = {
 }
 
 
-def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(desk: SandboxProject) -> None:
-    recipe = desk.root / RECIPE
+def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(project: SandboxProject) -> None:
+    recipe = project.root / RECIPE
     original = recipe.read_text()
     for repository, sentence in BAD.values():
         recipe.write_text(original.replace(SQL, f"sandbox-org/{repository}"))
-        refused = desk.deploy()
+        refused = project.deploy()
         assert refused.code == 5 and sentence in refused.err + refused.out, refused.err + refused.out
     recipe.write_text(original.replace(SQL, "Qwen/Qwen3-1.7B"))
-    refused = desk.deploy()
+    refused = project.deploy()
     assert refused.code == 5, refused.out
     assert "Qwen/Qwen3-1.7B is no LoRA adapter: it has no adapter_config.json" in refused.err + refused.out
-    assert not desk.docker().containers.list(all=True)
+    assert not project.docker().containers.list(all=True)
 
 
 @pytest.fixture
 def without_adapters(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with sandbox_project() as desk:
-        yield desk
+    with sandbox_project() as project:
+        yield project
 
 
 def test_sglang_serves_one_behind_the_served_name(without_adapters: SandboxProject) -> None:
@@ -139,5 +141,5 @@ def test_llama_cpp_serves_one_as_the_whole_server_and_refuses_another_architectu
     assert command[command.index("--lora") + 1] == "/adapters/gpt-oss-120b/gpt-oss-120b-sql-lora-f16.gguf"
 
 
-def generate_text(desk: SandboxProject, model: str) -> str:
-    return str(query_model(desk, model)["choices"][0]["message"]["content"])
+def generate_text(project: SandboxProject, model: str) -> str:
+    return str(query_model(project, model)["choices"][0]["message"]["content"])

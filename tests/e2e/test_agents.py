@@ -30,13 +30,13 @@ SENTENCE = "turned above the dark water"
 
 @pytest.fixture(scope="module")
 def gate() -> Iterator[GatewayProject]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         patch.setenv("GATEWAY_KEY", KEY)
         for agent in (*AGENTS, "litellm"):
             patch.setenv(key_variable(agent), key_of(agent))
-        desk.deployed()
-        value = GatewayProject(desk)
+        project.deployed()
+        value = GatewayProject(project)
         value.write(clients={agent: {"key": {"env": key_variable(agent)}} for agent in (*AGENTS, "litellm")})
         assert (result := value.deploy()).code == 0, result.out + result.err
         yield value
@@ -69,7 +69,7 @@ def test_an_agent_gets_its_answer_from_the_sandbox(agent: str, gate: GatewayProj
     output = completed.stdout + completed.stderr
     assert completed.returncode == 0, output[-3000:]
     assert SENTENCE in " ".join(output.split()), output[-3000:]
-    log = gate.desk.docker().api.logs("gateway").decode()
+    log = gate.project.docker().api.logs("gateway").decode()
     log_lines = [line for line in log.splitlines() if f"{{{agent}}}" in line]
     assert log_lines and all(f'"POST {FORMATS[agent].path}' in line and " 200 " in line for line in log_lines), (
         log_lines
@@ -93,7 +93,7 @@ def wait_for_usage(gate: GatewayProject, agent: str, requests: int) -> dict[str,
     """What the gateway counted of a client, once all of its requests are in the file of the day."""
     deadline_s = time.monotonic() + 30
     while True:
-        clients = json.loads(gate.desk.run("gateway.status", "--host", "box", "--json").out)["clients"]
+        clients = json.loads(gate.project.run("gateway.status", "--host", "box", "--json").out)["clients"]
         counts: dict[str, Any] = next(row for row in clients if row["client"] == agent)
         if counts["requests"] >= requests:
             return counts

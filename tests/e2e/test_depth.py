@@ -10,9 +10,9 @@ from tests.e2e.conftest import SandboxProject, sandbox_project
 @pytest.fixture
 def deep(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with sandbox_project() as desk:
-        desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:.*\n", "expect:\n  depths: [4608]\n")
-        yield desk
+    with sandbox_project() as project:
+        project.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:.*\n", "expect:\n  depths: [4608]\n")
+        yield project
 
 
 def test_a_rate_that_falls_at_depth_alone_fails_verify_and_not_the_throughput(deep: SandboxProject) -> None:

@@ -33,12 +33,12 @@ RECIPE = {
 
 
 @pytest.fixture
-def described(desk: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> SandboxProject:
+def described(project: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> SandboxProject:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    (desk.root / "recipes/described.yml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
-    (desk.root / "templates/options.yml.j2").write_text("name: {{ served_name }}\n")
-    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: described")
-    return desk
+    (project.root / "recipes/described.yml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
+    (project.root / "templates/options.yml.j2").write_text("name: {{ served_name }}\n")
+    project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: described")
+    return project
 
 
 def test_what_can_be_proved_is_and_the_rest_is_unknown(described: SandboxProject) -> None:

@@ -76,19 +76,19 @@ def served() -> Iterator[SandboxProject]:
     before = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED")
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     try:
-        with sandbox_project() as desk:
-            desk.deployed()
-            yield desk
+        with sandbox_project() as project:
+            project.deployed()
+            yield project
     finally:
         os.environ.pop("SPARKWRIGHT_SANDBOX_SPEED")
         if before is not None:
             os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = before
 
 
-def diagnose(desk: SandboxProject, *words: str) -> dict[str, Any]:
+def diagnose(project: SandboxProject, *words: str) -> dict[str, Any]:
     """What programs get. A machine that is too busy to measure is asked again."""
     for _ in range(5):
-        result = desk.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
+        result = project.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
         row: dict[str, Any] = json.loads(result.out)
         assert row["exit"] == result.code
         if "client is too slow" not in row["summary"]:
@@ -96,22 +96,22 @@ def diagnose(desk: SandboxProject, *words: str) -> dict[str, Any]:
     return row
 
 
-def restore_server(desk: SandboxProject) -> None:
+def restore_server(project: SandboxProject) -> None:
     """A running server again, whatever was done to it."""
-    control.set_fault(desk.sandbox, None)
-    if desk.containers() == ["qwen35 running"]:
-        desk.docker().api.restart("qwen35")
+    control.set_fault(project.sandbox, None)
+    if project.containers() == ["qwen35 running"]:
+        project.docker().api.restart("qwen35")
     else:
-        desk.docker().api.start("qwen35")
-    wait_for_health(desk)
+        project.docker().api.start("qwen35")
+    wait_for_health(project)
 
 
-def wait_for_health(desk: SandboxProject) -> None:
+def wait_for_health(project: SandboxProject) -> None:
     """Wait for /health."""
     deadline_s = time.monotonic() + SETTLES_S
     while time.monotonic() < deadline_s:
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=5)
+            connection = http.client.HTTPConnection("127.0.0.1", project.port, timeout=5)
             connection.request("GET", "/health")
             if connection.getresponse().status == 200:
                 return
@@ -120,18 +120,18 @@ def wait_for_health(desk: SandboxProject) -> None:
     raise AssertionError("no server came up")
 
 
-def diagnose_case(desk: SandboxProject, case: Case) -> dict[str, Any]:
+def diagnose_case(project: SandboxProject, case: Case) -> dict[str, Any]:
     """Do it, and the diagnosis of what it has come to."""
     if case.do in REUSABLE_ENDS:
-        getattr(desk.docker().api, case.do)("qwen35", **({"force": True} if case.do == "remove_container" else {}))
+        getattr(project.docker().api, case.do)("qwen35", **({"force": True} if case.do == "remove_container" else {}))
     else:
-        control.set_fault(desk.sandbox, None if case.do == "none" else case.do)
-    row = diagnose(desk)
+        control.set_fault(project.sandbox, None if case.do == "none" else case.do)
+    row = diagnose(project)
     deadline_s = time.monotonic() + SETTLES_S
     while case.until and row["state"] != case.until and time.monotonic() < deadline_s:
         assert row["exit"] in (1, 4), row["summary"]  # never green on its way there
         time.sleep(PAUSE_S)
-        row = diagnose(desk)
+        row = diagnose(project)
     return row
 
 
@@ -174,43 +174,43 @@ def open_stream(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
         connection.close()
 
 
-def count_requests(desk: SandboxProject) -> int:
+def count_requests(project: SandboxProject) -> int:
     """How many answers the server has begun, as its own log counts them."""
-    log = desk.docker().api.logs("qwen35")
+    log = project.docker().api.logs("qwen35")
     return int(log.count(b"/v1/chat/completions HTTP/1.1"))
 
 
-def test_beside_the_load_of_another_nothing_is_asked_and_that_is_said(desk: SandboxProject) -> None:
-    desk.deployed()
-    with open_stream(desk.port, 4000) as answer:
-        before = count_requests(desk)
-        row = diagnose(desk)
+def test_beside_the_load_of_another_nothing_is_asked_and_that_is_said(project: SandboxProject) -> None:
+    project.deployed()
+    with open_stream(project.port, 4000) as answer:
+        before = count_requests(project)
+        row = diagnose(project)
         assert answer.readline() is not None
-        assert count_requests(desk) == before
+        assert count_requests(project) == before
     assert re.fullmatch(r"not measured: 1 request running at [\d.]+ tok/s in total; .*", row["summary"])
     assert (row["state"], row["exit"], row["tok_per_s"]) == ("busy", 4, None)
 
 
-def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: SandboxProject) -> None:
-    desk.deployed()
-    before = count_requests(desk)
+def test_beside_a_run_nothing_is_asked_and_the_run_is_named(project: SandboxProject) -> None:
+    project.deployed()
+    before = count_requests(project)
     owner = lock.LockOwner("deploy", "ada@laptop", "20260101T000000-ab", os.getpid(), time.time())
-    with lock.acquire(StateFolder(desk.sandbox / "home/.local/state/sparkwright"), owner, host="sandbox"):
-        row = diagnose(desk)
-        desk.docker().api.stop("qwen35")
-        stopped = diagnose(desk)
+    with lock.acquire(StateFolder(project.sandbox / "home/.local/state/sparkwright"), owner, host="sandbox"):
+        row = diagnose(project)
+        project.docker().api.stop("qwen35")
+        stopped = diagnose(project)
     assert re.match(r"in progress: deploy by ada@laptop, since .*; /health answers; not measured", row["summary"])
     assert re.match(
         r"in progress: deploy by ada@laptop, since .*; no server answers: qwen35 exited", stopped["summary"]
     )
-    assert (row["exit"], stopped["exit"], count_requests(desk)) == (4, 4, before)
+    assert (row["exit"], stopped["exit"], count_requests(project)) == (4, 4, before)
 
 
-def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk: SandboxProject) -> None:
-    desk.deployed()
+def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(project: SandboxProject) -> None:
+    project.deployed()
 
     def hang() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", project.port, timeout=60)
         body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "Count."}], "max_tokens": 5000}
         try:
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -219,22 +219,22 @@ def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk:
             pass
 
     threading.Thread(target=hang, daemon=True).start()
-    while not has_running_requests(read_metrics(desk)):
+    while not has_running_requests(read_metrics(project)):
         time.sleep(0.05)
-    control.set_fault(desk.sandbox, "wedge")
-    row = diagnose(desk, "--token-s", "1")
+    control.set_fault(project.sandbox, "wedge")
+    row = diagnose(project, "--token-s", "1")
     assert re.match(r"unknown whether it is wedged: 1 request running, no token for \d+ s; .*", row["summary"])
     assert (row["state"], row["exit"]) == ("unknown", 4)
 
-    folder = StateFolder(desk.sandbox / "home/.local/state/sparkwright")
+    folder = StateFolder(project.sandbox / "home/.local/state/sparkwright")
     folder.write(settings.NAME, {"limits": {"frozen_s": 1.0}})
-    row = diagnose(desk)
+    row = diagnose(project)
     assert re.match(r"no token: the server is wedged: 1 request running, no token for \d+ s", row["summary"])
     assert (row["state"], row["exit"]) == ("stalled", 1)
 
 
-def read_metrics(desk: SandboxProject) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=5)
+def read_metrics(project: SandboxProject) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", project.port, timeout=5)
     connection.request("GET", "/metrics")
     return connection.getresponse().read()
 
@@ -248,27 +248,29 @@ def has_running_requests(text: bytes) -> bool:
 # -- with what is left -------------------------------------------------------------------------------------------------
 
 
-def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is_said(desk: SandboxProject) -> None:
-    desk.deployed()
-    pinned = [path.unlink() for path in desk.root.rglob("spark.lock")]
+def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is_said(project: SandboxProject) -> None:
+    project.deployed()
+    pinned = [path.unlink() for path in project.root.rglob("spark.lock")]
     assert pinned
-    desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: no.such.registry.invalid/vllm:v1")
-    row = diagnose(desk)
+    project.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: no.such.registry.invalid/vllm:v1")
+    row = diagnose(project)
     assert re.fullmatch(FAST, row["summary"])
-    assert not list(desk.root.rglob("spark.lock"))
+    assert not list(project.root.rglob("spark.lock"))
 
-    desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: [")
-    row = diagnose(desk)
+    project.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: [")
+    row = diagnose(project)
     assert (row["exit"], bool(re.fullmatch(FAST, row["summary"]))) == (0, True)
     unknown = {cause["cause"]: cause["evidence"] for cause in row["causes"] if cause["verdict"] == "unknown"}
     assert "recipes/qwen3.5-35b.yml" in unknown["the host's recipe can't be read"]
 
 
-def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_slow_ones(desk: SandboxProject) -> None:
+def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_slow_ones(
+    project: SandboxProject,
+) -> None:
     nowhere = 'connection: local\nuser: root\nserve_port: 9\nenv: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
-    (desk.root / "hosts/bare.yml").write_text(nowhere)
-    (desk.root / "hosts/down.yml").write_text(f"recipe: qwen3.5-35b\n{nowhere}")
-    bare, down = (json.loads(desk.run("diagnose", "--host", item, "--json").out) for item in ("bare", "down"))
+    (project.root / "hosts/bare.yml").write_text(nowhere)
+    (project.root / "hosts/down.yml").write_text(f"recipe: qwen3.5-35b\n{nowhere}")
+    bare, down = (json.loads(project.run("diagnose", "--host", item, "--json").out) for item in ("bare", "down"))
     assert bare["summary"] == "no server known: nothing deployed, and the host has no recipe"
     assert bare["exit"] == 4
     assert re.match(
@@ -279,13 +281,13 @@ def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_
     assert "systemctl start docker" in down["causes"][0]["fix"]
 
 
-def test_a_server_goes_on_being_measured_when_its_docker_engine_does_not_answer(desk: SandboxProject) -> None:
-    desk.deployed()
-    control.up(desk.sandbox)
-    (desk.root / "hosts/sandbox.yml").write_text(
-        (desk.root / "hosts/sandbox.yml").read_text() + 'env: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
+def test_a_server_goes_on_being_measured_when_its_docker_engine_does_not_answer(project: SandboxProject) -> None:
+    project.deployed()
+    control.up(project.sandbox)
+    (project.root / "hosts/sandbox.yml").write_text(
+        (project.root / "hosts/sandbox.yml").read_text() + 'env: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
     )
-    row = diagnose(desk)
+    row = diagnose(project)
     assert re.match(FAST + r"; but no answer from the Docker Engine: .*", row["summary"]), row["summary"]
     assert row["exit"] == 1
 
@@ -294,20 +296,20 @@ def test_a_server_goes_on_being_measured_when_its_docker_engine_does_not_answer(
 
 
 def test_nothing_is_cut_at_eighty_columns_and_the_sentence_comes_first(
-    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    result = desk.run("diagnose", "--host", "sandbox")
+    result = project.run("diagnose", "--host", "sandbox")
     assert result.code == 1
     assert result.out.splitlines()[0].startswith("no server answers: there is no container qwen35")
-    desk.deployed()
-    control.set_fault(desk.sandbox, "power")
-    result = desk.run("diagnose", "--host", "sandbox")
+    project.deployed()
+    control.set_fault(project.sandbox, "power")
+    result = project.run("diagnose", "--host", "sandbox")
     first, *rest = result.out.splitlines()
     assert first.startswith("slow: 5.7 of ")
     assert max(map(len, rest)) <= 80
     assert "…" not in result.out
     verdicts = [line.split()[0] for line in rest if line and not line.startswith(" ")]
     assert {"found", "possible", "noted", "unknown", "ruled"} <= set(verdicts)
-    group = desk.run("diagnose", "--host", "all")
+    group = project.run("diagnose", "--host", "all")
     assert {"sandbox:", "spark1:"} <= {line.split()[0] for line in group.out.splitlines() if line}

@@ -6,14 +6,14 @@ from typing import Any
 from tests.e2e.conftest import SandboxProject
 
 
-def run_doctor(desk: SandboxProject, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    result = desk.run("doctor", "--host", "sandbox", "--json", *words)
+def run_doctor(project: SandboxProject, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    result = project.run("doctor", "--host", "sandbox", "--json", *words)
     (line,) = result.out.splitlines()
     return result.code, {finding["check"]: finding for finding in json.loads(line)["findings"]}
 
 
-def test_it_looks_and_changes_nothing(desk: SandboxProject) -> None:
-    code, found = run_doctor(desk, "--fix", "--yes")
+def test_it_looks_and_changes_nothing(project: SandboxProject) -> None:
+    code, found = run_doctor(project, "--fix", "--yes")
     assert code == 0
     assert {name for name, value in found.items() if value["verdict"] == "bad"} == set()
     assert found["logout"]["verdict"] == "warning"
@@ -22,22 +22,22 @@ def test_it_looks_and_changes_nothing(desk: SandboxProject) -> None:
     assert found["Ollama"]["fix"] == "sparkwright ollama.unload --host sandbox"
     assert found["docker"]["verdict"] == "ok"
     assert found["image platform"]["verdict"] == "unknown"
-    assert not (desk.root / "spark.lock").exists()
-    assert desk.containers() == []
+    assert not (project.root / "spark.lock").exists()
+    assert project.containers() == []
 
 
-def test_it_says_that_it_is_the_sandbox_where_nothing_is_fixed(desk: SandboxProject) -> None:
-    result = desk.run("doctor", "--host", "sandbox", "--fix", "--yes")
+def test_it_says_that_it_is_the_sandbox_where_nothing_is_fixed(project: SandboxProject) -> None:
+    result = project.run("doctor", "--host", "sandbox", "--fix", "--yes")
     assert result.out.startswith("sandbox is the sandbox: a simulated Spark")
     assert result.out.endswith("Nothing is fixed in the sandbox.\n")
 
 
-def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(desk: SandboxProject) -> None:
-    desk.run("doctor", "--host", "sandbox")
-    desk.run("sandbox.fault", "port-taken")
-    result = desk.run("doctor", "--host", "sandbox")
+def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(project: SandboxProject) -> None:
+    project.run("doctor", "--host", "sandbox")
+    project.run("sandbox.fault", "port-taken")
+    result = project.run("doctor", "--host", "sandbox")
     assert result.code == 1
     (line,) = [line for line in result.out.splitlines() if line.startswith("port ")]
     assert "bad" in line
-    assert f"port {desk.port} is in use by" in line
+    assert f"port {project.port} is in use by" in line
     assert "→ sudo ss -tlnp" in result.out

@@ -11,14 +11,14 @@ NAME = "qwen3-embedding-0.6b"
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[SandboxProject]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
-        result = desk.deploy()
+        project.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
+        result = project.deploy()
         assert result.code == 0, result.out[-3000:]
         assert result.task("Check that it generates")["msg"].startswith("answers: a vector of 1024 numbers")
         assert result.task("Measure throughput")["msg"] == "no throughput test: it serves embeddings"
-        yield desk
+        yield project
 
 
 def test_a_second_deploy_changes_nothing_and_verify_proves_it(served: SandboxProject) -> None:

@@ -36,124 +36,124 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "change", "code", "result"), FAULTS, ids=[row[0] for row in FAULTS])
 def test_a_fault_is_a_clear_failure_with_the_old_server_back(
-    desk: SandboxProject, fault: str, change: tuple[str, str, str], code: int, result: str
+    project: SandboxProject, fault: str, change: tuple[str, str, str], code: int, result: str
 ) -> None:
-    desk.deployed()
-    before = desk.serving()
+    project.deployed()
+    before = project.serving()
     assert before
-    desk.run("sandbox.fault", fault)
+    project.run("sandbox.fault", fault)
     if fault == "no-space":
         change = ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest")
-    desk.edit(*change)
-    outcome = desk.run("deploy", "--host", "sandbox")
+    project.edit(*change)
+    outcome = project.run("deploy", "--host", "sandbox")
     assert outcome.code == code, outcome.out + outcome.err
     assert result in outcome.out + outcome.err
     assert "failed=0" not in outcome.out
-    desk.run("sandbox.fault", "none")
-    assert desk.serving() == before
-    assert desk.containers() == ["qwen35 running"]
+    project.run("sandbox.fault", "none")
+    assert project.serving() == before
+    assert project.containers() == ["qwen35 running"]
 
 
-def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: SandboxProject) -> None:
-    desk.deployed()
-    before = desk.serving()
-    desk.run("sandbox.fault", "port-taken")
-    desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
-    result = desk.run("deploy", "--host", "sandbox")
+def test_a_port_taken_by_something_else_is_refused_with_its_name(project: SandboxProject) -> None:
+    project.deployed()
+    before = project.serving()
+    project.run("sandbox.fault", "port-taken")
+    project.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {project.port + 1}")
+    result = project.run("deploy", "--host", "sandbox")
     assert result.code == 5, result.out
-    assert f"port {desk.port + 1} is in use by port-squatter (pid " in result.out
-    desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
-    assert desk.serving() == before
+    assert f"port {project.port + 1} is in use by port-squatter (pid " in result.out
+    project.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {project.port}")
+    assert project.serving() == before
 
 
-def test_a_second_sandbox_on_the_same_port_is_refused_with_the_first_ones_folder(desk: SandboxProject) -> None:
-    desk.deployed()
+def test_a_second_sandbox_on_the_same_port_is_refused_with_the_first_ones_folder(project: SandboxProject) -> None:
+    project.deployed()
     with sandbox_project() as other:
-        other.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
+        other.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {project.port}")
         assert other.run("lock", "--host", "sandbox").code == 0
         outcome = other.run("deploy", "--host", "sandbox")
         result = " ".join(outcome.out.split())
         assert outcome.code == 5, outcome.out
-        assert f"port {desk.port} is in use by the sandbox in {desk.sandbox.resolve()} (pid " in result
+        assert f"port {project.port} is in use by the sandbox in {project.sandbox.resolve()} (pid " in result
         assert "Run `sparkwright sandbox.down` in its project, or use another port with `serve_port:`" in result
         assert other.containers() == []
-    assert desk.containers() == ["qwen35 running"]
+    assert project.containers() == ["qwen35 running"]
 
 
-def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: SandboxProject) -> None:
+def test_a_busy_ollama_stops_the_deploy_before_the_old_server(project: SandboxProject) -> None:
     for flag in ("0.85", "0.60"):
-        desk.edit("recipes/qwen3.5-35b.yml", f"gpu-memory-utilization: {flag}", "gpu-memory-utilization: 0.60")
-    desk.deployed()
-    before = desk.serving()
-    desk.run("sandbox.fault", "ollama-busy")
-    desk.edit(*CHANGE)
-    result = desk.run("deploy", "--host", "sandbox")
+        project.edit("recipes/qwen3.5-35b.yml", f"gpu-memory-utilization: {flag}", "gpu-memory-utilization: 0.60")
+    project.deployed()
+    before = project.serving()
+    project.run("sandbox.fault", "ollama-busy")
+    project.edit(*CHANGE)
+    result = project.run("deploy", "--host", "sandbox")
     assert result.code == 1
     assert "Ollama keeps qwen3:32b in memory: a request is using it" in result.out
-    assert desk.serving() == before
+    assert project.serving() == before
 
 
 @pytest.mark.parametrize("fault", ["moved-tag", "moved-model"])
-def test_a_moved_tag_or_model_does_not_change_a_locked_host(desk: SandboxProject, fault: str) -> None:
-    desk.deployed()
-    before = (desk.sandbox / "spark.lock").read_text()
-    desk.run("sandbox.fault", fault)
-    result = desk.deploy()
+def test_a_moved_tag_or_model_does_not_change_a_locked_host(project: SandboxProject, fault: str) -> None:
+    project.deployed()
+    before = (project.sandbox / "spark.lock").read_text()
+    project.run("sandbox.fault", fault)
+    result = project.deploy()
     assert (result.code, result.recap["changed"]) == (0, 0)
-    assert (desk.sandbox / "spark.lock").read_text() == before
+    assert (project.sandbox / "spark.lock").read_text() == before
 
 
-def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: SandboxProject) -> None:
-    desk.run("sandbox.fault", "crash-loop")
-    result = desk.run("deploy", "--host", "sandbox")
+def test_a_first_deploy_that_fails_leaves_no_crash_loop(project: SandboxProject) -> None:
+    project.run("sandbox.fault", "crash-loop")
+    result = project.run("deploy", "--host", "sandbox")
     assert result.code == 1
     assert "There was no previous server to restore" in result.out
-    assert desk.containers() == ["qwen35 exited"]
+    assert project.containers() == ["qwen35 exited"]
 
 
-def test_a_value_that_the_engine_would_refuse_never_takes_the_server_down(desk: SandboxProject) -> None:
-    desk.deployed()
-    before = desk.serving()
-    desk.edit("recipes/qwen3.5-35b.yml", "  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
-    result = desk.run("deploy", "--host", "sandbox")
+def test_a_value_that_the_engine_would_refuse_never_takes_the_server_down(project: SandboxProject) -> None:
+    project.deployed()
+    before = project.serving()
+    project.edit("recipes/qwen3.5-35b.yml", "  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
+    result = project.run("deploy", "--host", "sandbox")
     assert result.code == 5
     assert "kv-cache-dtype must be one of auto, bfloat16" in result.out
-    assert desk.serving() == before
+    assert project.serving() == before
 
 
-def test_faults_are_listed_and_a_near_miss_is_named(desk: SandboxProject) -> None:
-    listed = desk.run("sandbox.fault")
+def test_faults_are_listed_and_a_near_miss_is_named(project: SandboxProject) -> None:
+    listed = project.run("sandbox.fault")
     assert listed.out.count("\n") == len({**control.FAULTS, **MEMBER_FAULTS})
-    assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err
+    assert "Did you mean `wedge`?" in project.run("sandbox.fault", "wege").err
 
 
-def test_a_fault_means_what_it_says_each_time_it_is_said(desk: SandboxProject) -> None:
+def test_a_fault_means_what_it_says_each_time_it_is_said(project: SandboxProject) -> None:
     """Beside a server that holds the memory Ollama loads nothing; said twice it breaks twice; what a stop cured stays so."""
-    desk.deployed()
-    server = desk.docker().api.inspect_container("qwen35")
+    project.deployed()
+    server = project.docker().api.inspect_container("qwen35")
     for order in ("ollama-busy", None, "ollama-loads", None):
-        control.set_fault(desk.sandbox, order)
-        assert control.status(desk.sandbox)["sandbox"] == "up"
-    assert desk.docker().api.inspect_container("qwen35")["State"] == server["State"], "it serves all the while"
-    assert desk.serving() == server["Id"]
+        control.set_fault(project.sandbox, order)
+        assert control.status(project.sandbox)["sandbox"] == "up"
+    assert project.docker().api.inspect_container("qwen35")["State"] == server["State"], "it serves all the while"
+    assert project.serving() == server["Id"]
     for _ in range(2):
-        control.set_fault(desk.sandbox, "wedge")
-        assert not desk.serving()
-        desk.docker().api.restart("qwen35")
-        wait_until(desk.serving, "its cure")
-    os.kill(json.loads((desk.sandbox / "state.json").read_text())["pid"], signal.SIGKILL)
-    wait_until(lambda: released(desk.sandbox / "alive"), "the sandbox's end")
-    control.up(desk.sandbox)
-    wait_until(desk.serving, "the cured server")
+        control.set_fault(project.sandbox, "wedge")
+        assert not project.serving()
+        project.docker().api.restart("qwen35")
+        wait_until(project.serving, "its cure")
+    os.kill(json.loads((project.sandbox / "state.json").read_text())["pid"], signal.SIGKILL)
+    wait_until(lambda: released(project.sandbox / "alive"), "the sandbox's end")
+    control.up(project.sandbox)
+    wait_until(project.serving, "the cured server")
 
 
-def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk: SandboxProject) -> None:
-    desk.deployed()
-    before = desk.serving()
-    control.set_fault(desk.sandbox, "oom")
-    result = desk.run("restart", "--host", "sandbox", "--json")
+def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(project: SandboxProject) -> None:
+    project.deployed()
+    before = project.serving()
+    control.set_fault(project.sandbox, "oom")
+    result = project.run("restart", "--host", "sandbox", "--json")
     assert (result.code, "GiB were free, and the engine wanted" in result.recap["msg"]) == (1, True), result.recap
-    assert desk.serving() == ""
-    control.set_fault(desk.sandbox, None)
-    assert desk.deploy().proved
-    assert desk.serving() == before
+    assert project.serving() == ""
+    control.set_fault(project.sandbox, None)
+    assert project.deploy().proved
+    assert project.serving() == before

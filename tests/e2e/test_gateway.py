@@ -20,37 +20,37 @@ FILES = ".local/state/sparkwright/gateway"
 
 
 class GatewayProject:
-    """A desk whose sandbox serves a model behind a gateway."""
+    """A project whose sandbox serves a model behind a gateway."""
 
-    def __init__(self, desk: SandboxProject) -> None:
-        self.desk, self.port = desk, free_port()
+    def __init__(self, project: SandboxProject) -> None:
+        self.project, self.port = project, free_port()
         self.write()
 
     def write(self, **changes: Any) -> None:
         """`gateway:` of the group box."""
         settings = {"host": "sandbox", "port": self.port, "tls": "none", "key": {"env": "GATEWAY_KEY"}, **changes}
         gateway = {key: value for key, value in settings.items() if value is not None}
-        (self.desk.root / "hosts/groups.yml").write_text(
+        (self.project.root / "hosts/groups.yml").write_text(
             json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}})
         )
 
     def deploy(self, *words: str) -> CommandResult:
-        return self.desk.run("gateway.deploy", "--host", "box", "--json", *words)
+        return self.project.run("gateway.deploy", "--host", "box", "--json", *words)
 
     def rollback(self, *words: str) -> CommandResult:
-        result = self.desk.run("gateway.rollback", "--host", "box", "--json", *words)
+        result = self.project.run("gateway.rollback", "--host", "box", "--json", *words)
         assert published.check_output("gateway.rollback", result.out) == []
         return result
 
     def status(self) -> dict[str, Any]:
-        result = self.desk.run("gateway.status", "--host", "box", "--json")
+        result = self.project.run("gateway.status", "--host", "box", "--json")
         status: dict[str, Any] = json.loads(result.out)
         assert result.code == (0 if status["running"] else 1)
         return status
 
     def fleet_entry(self) -> tuple[int, dict[str, Any]]:
         """The gateway in `status`, and its exit code."""
-        result = self.desk.run("status", "--host", "sandbox", "--json")
+        result = self.project.run("status", "--host", "sandbox", "--json")
         gateway: dict[str, Any] = json.loads(result.out)["gateway"]
         return result.code, gateway
 
@@ -64,7 +64,7 @@ class GatewayProject:
         return link.getresponse()
 
     def container(self) -> dict[str, Any]:
-        container: dict[str, Any] = self.desk.docker().api.inspect_container("gateway")
+        container: dict[str, Any] = self.project.docker().api.inspect_container("gateway")
         return container
 
 
@@ -74,9 +74,9 @@ def gate() -> Iterator[GatewayProject]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         patch.setenv("GATEWAY_KEY", KEY)
-        with sandbox_project() as desk:
-            desk.deployed()
-            value = GatewayProject(desk)
+        with sandbox_project() as project:
+            project.deployed()
+            value = GatewayProject(project)
             assert (result := value.deploy()).code == 0, result.out + result.err
             yield value
 
@@ -108,11 +108,11 @@ def test_a_second_deploy_changes_nothing(gate: GatewayProject) -> None:
 
 def test_no_key_is_in_the_configuration_and_no_file_is_anothers_to_read(gate: GatewayProject) -> None:
     gate.deploy()
-    files = [path for path in (gate.desk.sandbox / "home" / FILES).rglob("*") if path.is_file()]
+    files = [path for path in (gate.project.sandbox / "home" / FILES).rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"haproxy.cfg", "keys", "models.map"}
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert not [path for path in files if KEY in path.read_text()]
-    runs = (gate.desk.sandbox / "home/.local/state/sparkwright/runs").rglob("*")
+    runs = (gate.project.sandbox / "home/.local/state/sparkwright/runs").rglob("*")
     assert not [path for path in runs if path.is_file() and KEY in path.read_text(errors="replace")]
 
 
@@ -138,7 +138,9 @@ def test_another_port_makes_another_container_and_the_one_before_goes(gate: Gate
     assert gate.deploy().code == 0
     assert gate.request().status == 200
     assert gate.container()["Id"] != before
-    assert [container for container in gate.desk.containers() if container.startswith("gateway")] == ["gateway running"]
+    assert [container for container in gate.project.containers() if container.startswith("gateway")] == [
+        "gateway running"
+    ]
 
 
 def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: GatewayProject) -> None:
@@ -155,7 +157,7 @@ def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: Gatewa
 def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: GatewayProject, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.deploy()
     before = gate.container()
-    broken = gate.desk.root / "playbooks/gateway/deploy.yml"
+    broken = gate.project.root / "playbooks/gateway/deploy.yml"
     text = broken.read_text()
     broken.write_text(text.replace('files: "{{ gateway.files }}"', 'files: {haproxy.cfg: "global\\n  nonsense 1\\n"}'))
     try:
@@ -171,9 +173,9 @@ def test_what_the_pinned_haproxy_refuses_touches_nothing(gate: GatewayProject, m
 def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: GatewayProject) -> None:
     """Its configuration is valid and routes to a port where nobody listens."""
     gate.deploy()
-    served = gate.desk.root / "hosts/sandbox.yml"
+    served = gate.project.root / "hosts/sandbox.yml"
     text = served.read_text()
-    served.write_text(text.replace(str(gate.desk.port), str(free_port())))
+    served.write_text(text.replace(str(gate.project.port), str(free_port())))
     try:
         result = gate.deploy()
     finally:
@@ -186,10 +188,10 @@ def test_a_gateway_that_is_not_proved_gives_way_to_the_last_verified_one(gate: G
 
 def test_a_port_of_another_program_is_refused(gate: GatewayProject) -> None:
     gate.deploy()
-    gate.write(port=gate.desk.port)
-    result = gate.desk.run("gateway.deploy", "--host", "box")
+    gate.write(port=gate.project.port)
+    result = gate.project.run("gateway.deploy", "--host", "box")
     assert result.code == 5
-    assert f"`box.gateway.port`: {gate.desk.port} is the port of the server of sandbox." in result.err
+    assert f"`box.gateway.port`: {gate.project.port} is the port of the server of sandbox." in result.err
 
 
 def test_status_counts_requests_and_names_servers(gate: GatewayProject) -> None:
@@ -200,31 +202,31 @@ def test_status_counts_requests_and_names_servers(gate: GatewayProject) -> None:
     while (now := gate.status()["models"][0])["requests"] == before["requests"]:
         assert time.monotonic() < deadline_s
     assert (now["model"], now["queued"], now["servers"][0]["host"]) == ("qwen3.5-35b", 0, "sandbox")
-    result = gate.desk.run("gateway.status", "--host", "box")
+    result = gate.project.run("gateway.status", "--host", "box")
     assert result.code == 0 and "qwen3.5-35b" in result.out and "sandbox up" in result.out
 
 
 def test_the_script_starts_the_same_container(gate: GatewayProject) -> None:
     gate.deploy()
-    script = (gate.desk.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
+    script = (gate.project.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
     found = gate.container()
     assert found["Config"]["Image"] in script
     assert script.rstrip().endswith(" ".join(found["Config"]["Cmd"]))
 
 
 def test_the_history_says_what_was_verified(gate: GatewayProject) -> None:
-    result = gate.desk.run("history", "--host", "sandbox", "--json")
+    result = gate.project.run("history", "--host", "sandbox", "--json")
     assert "gateway verified" in result.out
-    output = gate.desk.run("history", "--host", "sandbox").out
+    output = gate.project.run("history", "--host", "sandbox").out
     assert ": changed" in output and "None" not in output
 
 
 def test_its_address_is_told_where_it_is_needed(gate: GatewayProject) -> None:
     url = f"base URL {f'http://127.0.0.1:{gate.port}/v1'}"
-    assert url in gate.desk.run("gateway.deploy", "--host", "box").out
-    assert url.removeprefix("base URL ") in gate.desk.run("gateway.status", "--host", "box").out
-    assert url.removeprefix("base URL ") in gate.desk.run("client", "--host", "sandbox").out
-    assert url not in gate.desk.run("gateway.deploy", "--host", "box", "--check").out
+    assert url in gate.project.run("gateway.deploy", "--host", "box").out
+    assert url.removeprefix("base URL ") in gate.project.run("gateway.status", "--host", "box").out
+    assert url.removeprefix("base URL ") in gate.project.run("client", "--host", "sandbox").out
+    assert url not in gate.project.run("gateway.deploy", "--host", "box", "--check").out
 
 
 def test_the_fleets_status_shows_it(gate: GatewayProject) -> None:
@@ -234,31 +236,31 @@ def test_the_fleets_status_shows_it(gate: GatewayProject) -> None:
     assert [(model["model"], model["queued"], model["servers"][0]["state"]) for model in entry["models"]] == [
         ("qwen3.5-35b", 0, "up")
     ]
-    output = gate.desk.run("status", "--host", "sandbox").out
+    output = gate.project.run("status", "--host", "sandbox").out
     assert f"box (sandbox:{gate.port})" in output and "sandbox up (0)" in output
 
 
 def test_files_that_somebody_changed_are_drift(gate: GatewayProject) -> None:
     gate.deploy()
-    config = gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg"
+    config = gate.project.sandbox / "home" / FILES / "files/haproxy.cfg"
     config.write_text(config.read_text().replace("retries 3", "retries 4"))
     code, entry = gate.fleet_entry()
     assert (code, entry["state"], entry["why"]) == (2, "degraded", "files were changed: haproxy.cfg")
-    result = gate.desk.run("health", "--host", "sandbox")
+    result = gate.project.run("health", "--host", "sandbox")
     assert result.code == 2
     assert "files of the gateway differ from the verified ones: haproxy.cfg" in result.out
     assert gate.deploy().code == 0
     assert gate.fleet_entry()[0] == 0
-    assert gate.desk.run("health", "--host", "sandbox").code == 0
+    assert gate.project.run("health", "--host", "sandbox").code == 0
 
 
 def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: GatewayProject) -> None:
     gate.deploy()
-    gate.desk.docker().api.stop("gateway")
+    gate.project.docker().api.stop("gateway")
     assert gate.status()["running"] is False
     code, entry = gate.fleet_entry()
     assert (code, entry["state"], entry["models"]) == (1, "down", [])
-    assert "the gateway is down" in gate.desk.run("health", "--host", "sandbox").out
+    assert "the gateway is down" in gate.project.run("health", "--host", "sandbox").out
     assert gate.deploy().code == 0
     assert gate.status()["running"] is True
 
@@ -279,11 +281,11 @@ def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gatewa
     result = gate.rollback()
     assert result.code == 0, result.out + result.err
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
-    config = (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
+    config = (gate.project.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
     assert "timeout queue 11s" in config
     assert gate.status()["verified"] is True
     assert gate.request().status == 200
-    assert "gateway rolled back" in gate.desk.run("history", "--host", "sandbox", "--json").out
+    assert "gateway rolled back" in gate.project.run("history", "--host", "sandbox", "--json").out
 
 
 def test_a_rollback_brings_back_the_container_and_its_script(gate: GatewayProject) -> None:
@@ -296,8 +298,10 @@ def test_a_rollback_brings_back_the_container_and_its_script(gate: GatewayProjec
     result = gate.rollback()
     assert result.code == 0, result.out + result.err
     assert gate.request().status == 200
-    assert [container for container in gate.desk.containers() if container.startswith("gateway")] == ["gateway running"]
-    script = (gate.desk.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
+    assert [container for container in gate.project.containers() if container.startswith("gateway")] == [
+        "gateway running"
+    ]
+    script = (gate.project.sandbox / "home/.local/share/sparkwright/run/gateway.sh").read_text()
     assert f"{was}:{was}" in script
     gate.write()
     assert gate.deploy().recap["changed"] == 0
@@ -312,7 +316,7 @@ def test_without_a_good_clients_key_no_host_is_asked(
     else:
         monkeypatch.setenv("GATEWAY_KEY", key)
     for command in ("gateway.deploy", "gateway.rollback"):
-        result = gate.desk.run(command, "--host", "box")
+        result = gate.project.run(command, "--host", "box")
         assert (result.code, result.out) == (5, ""), "no host was asked"
         assert "box.gateway.key`:" in result.err and "groups.yml:" in result.err, result.err
 
@@ -334,20 +338,20 @@ def test_a_rollback_without_the_key_of_then_touches_nothing(
 def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gate: GatewayProject) -> None:
     """A server under another port is routed there: its clients never hear of it."""
     gate.deploy()
-    host, groups = gate.desk.root / "hosts/sandbox.yml", gate.desk.root / "hosts/groups.yml"
+    host, groups = gate.project.root / "hosts/sandbox.yml", gate.project.root / "hosts/groups.yml"
     was = host.read_text()
     port = free_port()
-    host.write_text(was.replace(str(gate.desk.port), str(port)))
+    host.write_text(was.replace(str(gate.project.port), str(port)))
     try:
-        result = gate.desk.run("deploy", "--host", "sandbox")
+        result = gate.project.run("deploy", "--host", "sandbox")
         assert result.code == 0, result.out + result.err
         assert "A server behind the gateway box was changed: gateway.deploy follows." in result.out
-        assert f"127.0.0.1:{port}" in (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
+        assert f"127.0.0.1:{port}" in (gate.project.sandbox / "home" / FILES / "files/haproxy.cfg").read_text()
         assert gate.request().status == 200
-        assert "gateway.deploy" not in gate.desk.run("deploy", "--host", "sandbox").out
+        assert "gateway.deploy" not in gate.project.run("deploy", "--host", "sandbox").out
         groups.write_text(groups.read_text().replace("GATEWAY_KEY", "NO_KEY"))
         host.write_text(was)
-        result = gate.desk.run("deploy", "--host", "sandbox")
+        result = gate.project.run("deploy", "--host", "sandbox")
         assert result.code == 1, "5 would say that nothing was touched, and the server was replaced"
         assert "NO_KEY holds no key" in result.err
         assert (
@@ -357,28 +361,28 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
     finally:
         host.write_text(was)
         gate.write()
-        gate.desk.run("deploy", "--host", "sandbox")
+        gate.project.run("deploy", "--host", "sandbox")
         gate.deploy()
 
 
 def test_a_group_without_a_gateway_is_refused(gate: GatewayProject) -> None:
-    result = gate.desk.run("gateway.deploy", "--host", "lab")
+    result = gate.project.run("gateway.deploy", "--host", "lab")
     assert (result.code, result.err.strip()) == (5, "no gateway is called 'lab'. Available: box.")
 
 
 def test_a_clean_host_keeps_a_gateway_that_runs_and_what_it_reads(gate: GatewayProject) -> None:
     gate.deploy()
-    result = gate.desk.run("host.clean", "--host", "sandbox", "--yes")
+    result = gate.project.run("host.clean", "--host", "sandbox", "--yes")
     assert result.code == 0, result.out + result.err
-    assert "gateway running" in gate.desk.containers()
+    assert "gateway running" in gate.project.containers()
     assert gate.request().status == 200
-    assert (gate.desk.sandbox / "home" / FILES / "files/haproxy.cfg").is_file()
+    assert (gate.project.sandbox / "home" / FILES / "files/haproxy.cfg").is_file()
     assert gate.status()["running"] is True
 
 
 def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate: GatewayProject) -> None:
     """Issue 30: whatever was called gateway-previous or gateway-check was removed."""
-    api = gate.desk.docker().api
+    api = gate.project.docker().api
     image = next(row["RepoTags"][0] for row in api.images())
     theirs = [api.create_container(image, name=name)["Id"] for name in ("gateway-previous", "gateway-check")]
     before = gate.container()["Id"]
@@ -397,12 +401,12 @@ def test_containers_of_a_person_that_have_the_gateways_names_are_left_alone(gate
 
 
 def test_a_deploy_proves_each_api_that_the_recipe_promises(gate: GatewayProject) -> None:
-    recipe = gate.desk.root / "recipes/qwen3.5-35b.yml"
+    recipe = gate.project.root / "recipes/qwen3.5-35b.yml"
     before = recipe.read_text()
     recipe.write_text(before.replace("json_schema, image,", "json_schema, image, messages, responses,"))
     try:
         assert (result := gate.deploy()).code == 0, result.out
-        log = gate.desk.docker().containers.get("qwen35").logs().decode()
+        log = gate.project.docker().containers.get("qwen35").logs().decode()
     finally:
         recipe.write_text(before)
     for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"):
@@ -433,9 +437,11 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     until_s = time.monotonic() + 30  # the counts are written every 5 s
     while not expected.items() <= (row := gate.status()["clients"][0]).items():
         assert time.monotonic() < until_s, row
-    output = gate.desk.run("gateway.status", "--host", "box", "--clients").out
+    output = gate.project.run("gateway.status", "--host", "box", "--clients").out
     assert "CLIENT" in output and "alice" in output and "0% of 9000" in output
-    state_files = [path for path in (gate.desk.sandbox / "home/.local/state/sparkwright").rglob("*") if path.is_file()]
+    state_files = [
+        path for path in (gate.project.sandbox / "home/.local/state/sparkwright").rglob("*") if path.is_file()
+    ]
     assert not [path for path in state_files if secret in path.read_text(errors="replace")]
 
 
@@ -467,7 +473,7 @@ def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gat
     gate.write(clients={"alice": alice, "bob": bob, "carol": carol}, models={"fast": "qwen3.5-35b", "other": "nobody"})
 
     def run_client(*words: str) -> str:
-        result = gate.desk.run("client", "--host", "sandbox", *words)
+        result = gate.project.run("client", "--host", "sandbox", *words)
         return f"{result.code} {result.out}{result.err}"
 
     own, named = run_client("--for", "codex"), run_client("--for", "codex", "--client", "alice")

@@ -31,9 +31,9 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 
 @dataclass
 class HealingHost:
-    """A desk's host, and the time that its clock has come to."""
+    """A project's host, and the time that its clock has come to."""
 
-    desk: SandboxProject
+    project: SandboxProject
     machine: Machine
     state: StateFolder
     ahead_s: float = 0.0
@@ -46,10 +46,10 @@ class HealingHost:
 
     def healed(self) -> Record:
         """The server hangs until two checks have seen it."""
-        control.set_fault(self.desk.sandbox, "wedge")
+        control.set_fault(self.project.sandbox, "wedge")
         self.check()
         found = self.check()
-        control.set_fault(self.desk.sandbox, None)
+        control.set_fault(self.project.sandbox, None)
         self.ahead_s += 3600
         return found
 
@@ -61,7 +61,7 @@ class HealingHost:
 
     def container(self) -> tuple[str, str, str]:
         """The server's container: its id, when it was started, its restart policy."""
-        box = self.desk.docker().api.inspect_container("qwen35")
+        box = self.project.docker().api.inspect_container("qwen35")
         return box["Id"], box["State"]["StartedAt"], box["HostConfig"]["RestartPolicy"]["Name"]
 
     def plans(self) -> list[Path]:
@@ -70,27 +70,27 @@ class HealingHost:
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[HealingHost]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
-        desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 3\n    drain_s: 1")
-        desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
-        desk.deployed()
-        machine = Machine.here(control.up(desk.sandbox))
-        yield HealingHost(desk, machine, StateFolder.of(machine.home))
+        project.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
+        project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 3\n    drain_s: 1")
+        project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+        project.deployed()
+        machine = Machine.here(control.up(project.sandbox))
+        yield HealingHost(project, machine, StateFolder.of(machine.home))
 
 
 @pytest.fixture
 def host(deployed: HealingHost) -> Iterator[HealingHost]:
     """The host as it was deployed first, checked once."""
-    playbooks = {path: path.read_text() for path in (deployed.desk.root / "playbooks").rglob("*.yml")}
-    set_max_num_seqs(deployed.desk, 8)
-    assert deployed.desk.deploy().proved
+    playbooks = {path: path.read_text() for path in (deployed.project.root / "playbooks").rglob("*.yml")}
+    set_max_num_seqs(deployed.project, 8)
+    assert deployed.project.deploy().proved
     for path in deployed.state.path.glob("health*"):
         path.unlink()
     assert deployed.check().state == "ok"
     yield deployed
-    control.set_fault(deployed.desk.sandbox, None)
+    control.set_fault(deployed.project.sandbox, None)
     for path, text in playbooks.items():
         path.write_text(text)
 
@@ -109,8 +109,8 @@ def test_it_is_the_restart_of_the_playbook_with_the_hosts_own_variables(host: He
     assert finished["smoke_test"]["data"]["tok_per_s"] > 0
     fits = next(step["args"] for step in plan["steps"] if step["module"] == "assert_memory_fits")
     assert (fits["reserve_gib"], fits["ollama"]) == (3, "leave")
-    assert ollama_models(host.desk) == ["qwen3:32b"], "Ollama was to be left alone"
-    row = host.desk.run("history", "--host", "sandbox", "--json").events()[0]
+    assert ollama_models(host.project) == ["qwen3:32b"], "Ollama was to be left alone"
+    row = host.project.run("history", "--host", "sandbox", "--json").events()[0]
     assert (row["what"], row["who"]) == ("healed", "the health check") and "token" in row["why"]
 
 
@@ -118,30 +118,30 @@ def test_a_deploy_that_changes_the_recipe_renews_the_plan_and_a_roll_back_finds_
     host: HealingHost,
 ) -> None:
     first = host.plans()
-    set_max_num_seqs(host.desk, 4)
-    assert host.desk.deploy().proved
+    set_max_num_seqs(host.project, 4)
+    assert host.project.deploy().proved
     assert len(host.plans()) == len(set(first) | set(host.plans())) == 2
     assert host.healed().healed.startswith("restarted (run ")
-    assert server_command(host.desk)[server_command(host.desk).index("--max-num-seqs") + 1] == "4"
-    assert host.desk.run("rollback", "--host", "sandbox").code == 0
+    assert server_command(host.project)[server_command(host.project).index("--max-num-seqs") + 1] == "4"
+    assert host.project.run("rollback", "--host", "sandbox").code == 0
     host.check()
     assert host.healed().healed.startswith("restarted (run ")
-    assert server_command(host.desk)[server_command(host.desk).index("--max-num-seqs") + 1] == "8"
+    assert server_command(host.project)[server_command(host.project).index("--max-num-seqs") + 1] == "8"
 
 
 def test_a_deploy_that_changes_nothing_but_the_hosts_variables_renews_the_plan(host: HealingHost) -> None:
-    host.desk.edit("hosts/groups.yml", "drain_s: 1", "drain_s: 2")
+    host.project.edit("hosts/groups.yml", "drain_s: 1", "drain_s: 2")
     assert '"drain_s": 1' in host.plans()[0].read_text()
-    result = host.desk.deploy()
+    result = host.project.deploy()
     assert (result.code, result.recap["changed"]) == (0, 0)
     assert '"drain_s": 2' in host.plans()[0].read_text()
-    host.desk.edit("hosts/groups.yml", "drain_s: 2", "drain_s: 1")
+    host.project.edit("hosts/groups.yml", "drain_s: 2", "drain_s: 1")
 
 
 def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(host: HealingHost) -> None:
-    host.desk.edit("playbooks/parts/prove.yml", "Measure throughput", "Measure how fast it is")
+    host.project.edit("playbooks/parts/prove.yml", "Measure throughput", "Measure how fast it is")
     assert "Measure throughput" in host.plans()[0].read_text()
-    assert host.desk.deploy().recap["changed"] == 0
+    assert host.project.deploy().recap["changed"] == 0
     assert "Measure how fast it is" in host.plans()[0].read_text()
 
 
@@ -149,7 +149,7 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
     host: HealingHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of `health.install` but its timer, which the sandbox has none of (tests/bed/test_health.py has one)."""
-    monkeypatch.chdir(host.desk.root)
+    monkeypatch.chdir(host.project.root)
     before = {path: path.read_text() for path in host.plans()}
     host.state.write("health-settings", {"heal": "restart"})
 
@@ -163,29 +163,29 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
 
     assert "will not restart" not in install()
     assert host.plans()[0].read_text() == before[host.plans()[0]]
-    set_max_num_seqs(host.desk, 3)
+    set_max_num_seqs(host.project, 3)
     assert "will not restart this server: no restart plan is kept" in install()
     assert host.plans() == []
 
 
 def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: HealingHost) -> None:
     before = [path.read_text() for path in host.plans()]
-    host.desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
-    set_max_num_seqs(host.desk, 2)
-    assert host.desk.deploy().code == 1
+    host.project.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
+    set_max_num_seqs(host.project, 2)
+    assert host.project.deploy().code == 1
     assert [path.read_text() for path in host.plans()] == before
 
 
 def test_when_the_first_start_fails_it_is_started_once_more(host: HealingHost) -> None:
     broken_task = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
-    host.desk.edit("playbooks/restart.yml", "( +)- include: parts/prove.yml", broken_task)
-    assert host.desk.deploy().recap["changed"] == 0
+    host.project.edit("playbooks/restart.yml", "( +)- include: parts/prove.yml", broken_task)
+    assert host.project.deploy().recap["changed"] == 0
     before = host.container()
     record = host.healed()
     assert record.state == "ok"
     assert "the restart failed (run " in record.healed and "broken Restarted once more; it is serving." in record.healed
     assert host.container()[0] == before[0] and host.container()[2] == "unless-stopped"
-    assert host.desk.serving()
+    assert host.project.serving()
 
 
 def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing(host: HealingHost) -> None:
@@ -195,7 +195,7 @@ def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing
     path.write_text(json.dumps({**json.loads(original), "runtime": "another"}))
     assert "another version of sparkwright" in host.healed().healed
     path.unlink()
-    control.set_fault(host.desk.sandbox, "wedge")
+    control.set_fault(host.project.sandbox, "wedge")
     record = host.check()
     assert "no restart plan is kept" in record.healed and "`invoke health.install" in record.healed
     assert record.state == "wedged" and host.container() == before
@@ -213,10 +213,10 @@ def test_what_is_not_the_last_good_state_is_not_restarted(host: HealingHost) -> 
 
 
 def test_a_restart_playbook_that_does_not_compile_is_told_and_the_deploy_goes_on(host: HealingHost) -> None:
-    host.desk.edit("playbooks/restart.yml", "wait_memory_released:", "wait_memory_relaesed:")
-    result = host.desk.run("deploy", "--host", "sandbox")
+    host.project.edit("playbooks/restart.yml", "wait_memory_released:", "wait_memory_relaesed:")
+    result = host.project.run("deploy", "--host", "sandbox")
     assert result.code == 0, result.out + result.err
     assert "no restart plan for its health check: playbooks/restart.yml:" in result.out
-    host.desk.edit("playbooks/restart.yml", "(?s)^.*$", "- hosts: all\n  tasks: []\n")
-    result = host.desk.run("deploy", "--host", "sandbox")
+    host.project.edit("playbooks/restart.yml", "(?s)^.*$", "- hosts: all\n  tasks: []\n")
+    result = host.project.run("deploy", "--host", "sandbox")
     assert (result.code, "needs exactly one play that restarts and verifies it" in result.out) == (0, True), result.out

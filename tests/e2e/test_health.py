@@ -43,7 +43,7 @@ STATE_RECORDS = ("health-remembered", "restarts", "verified")
 class CheckedHost:
     """The deployed host, and a clock that goes on by itself and by hand."""
 
-    desk: SandboxProject
+    project: SandboxProject
     machine: Machine
     state: StateFolder
     kept: dict[str, Any]
@@ -61,7 +61,7 @@ class CheckedHost:
         return self.context().docker().api
 
     def fault(self, name: str) -> None:
-        control.set_fault(self.desk.sandbox, name)
+        control.set_fault(self.project.sandbox, name)
 
     def until(self, true: Callable[[Any], bool]) -> None:
         """Until docker says so of the container."""
@@ -72,7 +72,7 @@ class CheckedHost:
 
     def repair(self) -> None:
         """As it was deployed: no fault, serving, nothing remembered."""
-        control.set_fault(self.desk.sandbox, None)
+        control.set_fault(self.project.sandbox, None)
         box = self.docker().inspect_container("qwen35")
         if box["State"]["Status"] != "running" or box["RestartCount"]:
             self.docker().stop("qwen35", timeout=1)
@@ -90,7 +90,7 @@ class CheckedHost:
 
     def answers(self) -> bool:
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=1)
+            connection = http.client.HTTPConnection("127.0.0.1", self.project.port, timeout=1)
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
         except OSError:
@@ -99,7 +99,7 @@ class CheckedHost:
     @contextmanager
     def client(self) -> Iterator[None]:
         """Somebody whose request runs as long as the block."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.project.port, timeout=60)
         request = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": 100000, "stream": True, "ignore_eos": True}
         connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
         sock = connection.sock
@@ -115,7 +115,7 @@ class CheckedHost:
         answer.join(timeout=10)
 
     def metrics(self) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.project.port, timeout=5)
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()
 
@@ -141,13 +141,13 @@ def _count_running(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[CheckedHost]:
-    with sandbox_project() as desk:
-        desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 1")
-        desk.deployed()
-        machine = Machine.here(control.up(desk.sandbox))
+    with sandbox_project() as project:
+        project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 1")
+        project.deployed()
+        machine = Machine.here(control.up(project.sandbox))
         state = StateFolder.of(machine.home)
         state_records = {name: data for name in STATE_RECORDS if (data := state.read(name))}
-        yield CheckedHost(desk, machine, state, state_records)
+        yield CheckedHost(project, machine, state, state_records)
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def test_a_file_of_the_model_that_changed_is_drift(ward: CheckedHost) -> None:
     model.write_bytes(content)
     os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert ward.check().drift == (f"model {model.name}",), "its old time was put back, and nothing proved its bytes"
-    kept.renew_ctimes(ward.desk.sandbox)
+    kept.renew_ctimes(ward.project.sandbox)
     assert ward.check().drift == ()
 
 
@@ -320,7 +320,7 @@ print(os.nice(0), int(psutil.Process().ionice().ioclass))
 
 def run_hash_check(ward: CheckedHost, hours: str = "", ahead_s: float = 0.0) -> list[str]:
     """The periodic hash of a scheduled check, in a process of its own, for it lowers its priority. Returns what it printed."""
-    command = [sys.executable, "-c", HASH_CHECK_PROGRAM, str(ward.desk.sandbox), hours, str(ahead_s)]
+    command = [sys.executable, "-c", HASH_CHECK_PROGRAM, str(ward.project.sandbox), hours, str(ahead_s)]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return completed.stdout.splitlines()
 
@@ -350,15 +350,15 @@ def test_a_full_hash_in_quiet_hours_finds_bytes_that_changed_under_an_unchanged_
     content, stat = model.read_bytes(), model.stat()
     model.write_bytes(content[:-10] + b"1234567890")
     os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    kept.renew_ctimes(ward.desk.sandbox)  # a disk leaves the whole stamp as it was
+    kept.renew_ctimes(ward.project.sandbox)  # a disk leaves the whole stamp as it was
     assert ward.check(asks).state == "ok", "a stamp says nothing of it"
     assert "1 wrong" in run_hash_check(ward, ahead_s=90000)[0]
     records = [ward.check(asks) for _ in range(2)][-1]
     assert (records.state, records.cure) == ("degraded", "deploy") and model.name in records.why
-    assert ward.desk.run("models.verify", "--host", "sandbox").code == 2, "a deploy would fetch it"
+    assert ward.project.run("models.verify", "--host", "sandbox").code == 2, "a deploy would fetch it"
     model.write_bytes(content)
     os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert ward.desk.run("models.verify", "--host", "sandbox").code == 0
+    assert ward.project.run("models.verify", "--host", "sandbox").code == 0
     assert ward.check(asks).seen == "ok"
 
 
@@ -419,16 +419,16 @@ def test_a_wedged_server_is_restarted_once_an_hour(ward: CheckedHost) -> None:
 
 
 def test_the_command_says_it_with_its_exit_code(ward: CheckedHost) -> None:
-    fine = ward.desk.run("health", "--host", "sandbox", "--json")
+    fine = ward.project.run("health", "--host", "sandbox", "--json")
     assert (fine.code, fine.task("Check the server's health")["data"]["record"]["state"]) == (0, "ok")
     ward.fault("hot")
     for _ in range(2):
-        hot = ward.desk.run("health", "--host", "sandbox")
+        hot = ward.project.run("health", "--host", "sandbox")
     assert hot.code == 2 and "degraded: GPU temperature 96 °C" in hot.out
     ward.docker().stop("qwen35", timeout=1)
-    down = ward.desk.run("health", "--host", "sandbox")
+    down = ward.project.run("health", "--host", "sandbox")
     assert down.code == 1 and "down: qwen35 was stopped by hand: exited (0)" in down.out
-    refused = ward.desk.run("health.install", "--host", "sandbox")
+    refused = ward.project.run("health.install", "--host", "sandbox")
     assert refused.code == 5 and "has no scheduler" in refused.out
 
 
@@ -445,8 +445,8 @@ def test_the_command_says_it_with_its_exit_code(ward: CheckedHost) -> None:
         (("--verify-models", "7d", "--quiet-hours", "2-5"), "Write it as 02:00-05:00"),
     ],
 )
-def test_what_is_asked_for_is_checked_first(desk: SandboxProject, words: tuple[str, ...], result: str) -> None:
-    outcome = desk.run("health.install", "--host", "sandbox", *words)
+def test_what_is_asked_for_is_checked_first(project: SandboxProject, words: tuple[str, ...], result: str) -> None:
+    outcome = project.run("health.install", "--host", "sandbox", *words)
     assert outcome.code == 5 and result in outcome.err
 
 

@@ -17,46 +17,46 @@ def contents(home: Path) -> list[str]:
     return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
 
 
-def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(desk: SandboxProject) -> None:
-    desk.docker()
-    home = desk.sandbox / "home"
+def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(project: SandboxProject) -> None:
+    project.docker()
+    home = project.sandbox / "home"
     (home / "notes").write_text("mine")
     before = contents(home)
-    desk.deployed()
+    project.deployed()
     waiting = home / "models/qwen35-35b-hf/.cache/sparkwright"
     waiting.mkdir(parents=True)
     (waiting / "part").write_text("left by a download")
 
-    listed = desk.run(*CLEAN, "--check", "--json")
+    listed = project.run(*CLEAN, "--check", "--json")
     items = {(row["kind"], row["name"]): row for row in json.loads(listed.out)["items"]}
     assert listed.code == 2 and json.loads(listed.out)["freed_bytes"] is None
     assert items["container", "qwen35"]["kept"] == "--server removes it"
     assert items["image", "vllm/vllm-openai:v0.32.0"]["kept"] == "used by qwen35"
     assert items["folder", str(home / ".local/state/sparkwright")]["kept"] == ""
-    assert desk.containers() == ["qwen35 running"]
+    assert project.containers() == ["qwen35 running"]
 
-    unasked = desk.run(*CLEAN, "--server", "--models", "--images")  # standard input is no terminal
+    unasked = project.run(*CLEAN, "--server", "--models", "--images")  # standard input is no terminal
     assert (unasked.code, (home / ".local/state/sparkwright/verified.json").exists()) == (2, True), unasked.out
 
-    cleaned = desk.run(*CLEAN, "--server", "--models", "--images", "--yes")
+    cleaned = project.run(*CLEAN, "--server", "--models", "--images", "--yes")
     assert cleaned.code == 0, cleaned.out + cleaned.err
     assert contents(home) == before
-    assert desk.containers() == []
-    assert desk.docker().api.images() == []
+    assert project.containers() == []
+    assert project.docker().api.images() == []
 
 
 def test_the_server_keeps_running_with_its_key_and_its_model(
-    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_KEY", "a-key-of-this-test-only")
-    desk.edit(RECIPE, "(?m)^publish: loopback.*", "server_key: {env: SPARK_KEY}")
-    desk.deployed()
-    before = desk.docker().api.inspect_container("qwen35")["Id"]
-    home = desk.sandbox / "home"
+    project.edit(RECIPE, "(?m)^publish: loopback.*", "server_key: {env: SPARK_KEY}")
+    project.deployed()
+    before = project.docker().api.inspect_container("qwen35")["Id"]
+    home = project.sandbox / "home"
     model = contents(home / "models")
-    result = desk.run(*CLEAN, "--models", "--images", "--yes", "--json")
+    result = project.run(*CLEAN, "--models", "--images", "--yes", "--json")
     assert result.code == 0, result.out + result.err
-    container = desk.docker().api.inspect_container("qwen35")
+    container = project.docker().api.inspect_container("qwen35")
     assert (container["Id"], container["State"]["Running"]) == (before, True)
     assert contents(home / "models") == model
     compiled = home / ".local/share/sparkwright/compile-caches"
@@ -71,22 +71,22 @@ def test_the_server_keeps_running_with_its_key_and_its_model(
     assert sorted(path.name for path in compiled.glob("*/*")) == ["frozen", "live"]
 
 
-def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: SandboxProject) -> None:
-    desk.deployed()
-    api = desk.docker().api
+def test_the_previous_server_goes_and_a_run_under_way_refuses_it(project: SandboxProject) -> None:
+    project.deployed()
+    api = project.docker().api
     container = api.inspect_container("qwen35")
     image, marks = container["Config"]["Image"], container["Config"]["Labels"]
     api.create_container(image, name="qwen35-previous", command=["--model", "x"], labels=marks)
     api.create_container(image, name="qwen35-interim", command=["--model", "x"])  # by hand, as its labels say
     api.create_container(image, name="someone-elses", command=["--model", "x"])
-    state = StateFolder.of(desk.sandbox / "home")
-    with lock.acquire(state, lock.LockOwner("deploy", "alice@desk", "run-a", 1, 1.0), host="sandbox"):
-        refused = desk.run(*CLEAN, "--yes")
-        assert (refused.code, "deploy by alice@desk" in refused.err) == (5, True), refused.out + refused.err
+    state = StateFolder.of(project.sandbox / "home")
+    with lock.acquire(state, lock.LockOwner("deploy", "alice@project", "run-a", 1, 1.0), host="sandbox"):
+        refused = project.run(*CLEAN, "--yes")
+        assert (refused.code, "deploy by alice@project" in refused.err) == (5, True), refused.out + refused.err
     others = ["qwen35-interim created", "someone-elses created"]
-    assert desk.containers() == sorted(["qwen35 running", "qwen35-previous created", *others])
+    assert project.containers() == sorted(["qwen35 running", "qwen35-previous created", *others])
     assert (state.path / "verified.json").exists()
-    assert desk.run(*CLEAN, "--yes").code == 0
-    assert desk.containers() == sorted(["qwen35 running", *others])
+    assert project.run(*CLEAN, "--yes").code == 0
+    assert project.containers() == sorted(["qwen35 running", *others])
     assert not state.path.exists()
-    assert desk.deploy().code in (0, 4)  # and it is taken up again
+    assert project.deploy().code in (0, 4)  # and it is taken up again

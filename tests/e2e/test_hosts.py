@@ -7,45 +7,45 @@ from sparkwright.project.inventory.inventory import Inventory
 from tests.e2e.conftest import SandboxProject
 
 
-def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(desk: SandboxProject) -> None:
-    desk.deployed()
-    result = desk.run("hosts.check", "--host", "sandbox", "--json")
+def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(project: SandboxProject) -> None:
+    project.deployed()
+    result = project.run("hosts.check", "--host", "sandbox", "--json")
     row = json.loads(result.out)
     (server,) = row["servers"]
     assert (result.code, row["missing"], row["gpu"]["name"]) == (0, [], "NVIDIA GB10"), row["missing"]
     assert (server["name"], server["models"], server["verified"]) == ("qwen35", ["qwen3.5-35b"], True)
     assert row["models"][0]["id"] == "Qwen/Qwen3.5-35B-A3B-FP8"
-    output = desk.run("hosts.check", "--host", "sandbox").out
-    assert f"qwen35:{desk.port}" in output and output.rstrip().endswith("nothing")
+    output = project.run("hosts.check", "--host", "sandbox").out
+    assert f"qwen35:{project.port}" in output and output.rstrip().endswith("nothing")
 
 
-def test_what_is_missing_is_exit_code_1_and_names_what_says_more(desk: SandboxProject) -> None:
+def test_what_is_missing_is_exit_code_1_and_names_what_says_more(project: SandboxProject) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {other.getsockname()[1]}")
-        result = desk.run("hosts.check", "--host", "sandbox", "--json")
-        output = desk.run("hosts.check", "--host", "sandbox").out
+        project.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {other.getsockname()[1]}")
+        result = project.run("hosts.check", "--host", "sandbox", "--json")
+        output = project.run("hosts.check", "--host", "sandbox").out
     assert (result.code, [item["check"] for item in json.loads(result.out)["missing"]]) == (1, ["port"])
     assert "port: port" in output
 
 
-def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(desk: SandboxProject) -> None:
+def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(project: SandboxProject) -> None:
     command = (
         "hosts.add", "spark2", "--address", "ops@10.0.0.7", "--groups", "lab,night", "--recipe", "llama-3.1-8b",
         "--offline",
     )  # fmt: skip
-    result = desk.run(*command)
+    result = project.run(*command)
     assert result.code == 0 and "sparkwright doctor --host spark2" in result.out, result.err
-    inventory = Inventory.load(desk.root)
+    inventory = Inventory.load(project.root)
     assert inventory.groups["night"] == ("spark2",) and inventory.hosts["spark2"].recipe == "llama-3.1-8b"
-    before = {path: path.read_bytes() for path in (desk.root / "hosts").iterdir()}
+    before = {path: path.read_bytes() for path in (project.root / "hosts").iterdir()}
     for name, recipe, sentence in (
         ("spark2", "llama-3.1-8b", "there is a host spark2 already"),
         ("lab", "llama-3.1-8b", "there is a group lab already"),
         ("spark3", "lama", "Did you mean `llama-3.1-8b`?"),
     ):
-        refused = desk.run("hosts.add", name, "--address", "10.0.0.8", "--recipe", recipe, "--offline")
+        refused = project.run("hosts.add", name, "--address", "10.0.0.8", "--recipe", recipe, "--offline")
         assert refused.code == 5 and sentence in refused.err, refused.err
-    assert desk.run("hosts.add").code == 5
-    assert {path: path.read_bytes() for path in (desk.root / "hosts").iterdir()} == before
+    assert project.run("hosts.add").code == 5
+    assert {path: path.read_bytes() for path in (project.root / "hosts").iterdir()} == before

@@ -61,10 +61,10 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: SingleServer) -> No
 
 def test_a_plan_says_that_the_interim_server_answers_meanwhile(alone: SingleServer) -> None:
     alone.changed()
-    result = alone.desk.run("plan", "--host", "sandbox", "--json")
+    result = alone.project.run("plan", "--host", "sandbox", "--json")
     assert result.task("Drain requests")["msg"].startswith(f"{INTERIM} answers meanwhile; ")
     alone.group(swap="in_place")
-    assert "server down for" in alone.desk.run("plan", "--host", "sandbox", "--json").task("Drain requests")["msg"]
+    assert "server down for" in alone.project.run("plan", "--host", "sandbox", "--json").task("Drain requests")["msg"]
 
 
 def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone: SingleServer) -> None:
@@ -75,7 +75,7 @@ def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone
     alone.changed()
     result = alone.deploy()
     assert result.task("Wait for its memory to be released")["data"]["back"] is True
-    rows = alone.desk.run("caches.list", "--host", "sandbox", "--json").out
+    rows = alone.project.run("caches.list", "--host", "sandbox", "--json").out
     assert CONTAINER in rows and INTERIM not in rows
 
 
@@ -91,7 +91,7 @@ def test_a_restart_of_the_only_server_fails_no_request(alone: SingleServer) -> N
     steady = Steady(alone.port, MODEL)
     with steady.running():
         steady.answered(20)
-        result = alone.desk.run("restart", "--host", "sandbox", "--json", timeout_s=300)
+        result = alone.project.run("restart", "--host", "sandbox", "--json", timeout_s=300)
         steady.answered(20)
     assert result.code in (0, 4), result.out[-3000:]
     assert interim_took_over(result)
@@ -100,9 +100,9 @@ def test_a_restart_of_the_only_server_fails_no_request(alone: SingleServer) -> N
 
 def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alone: SingleServer) -> None:
     """Replaced in place, the running one would have been stopped for it."""
-    before, since = alone.id(), alone.desk.docker().api.inspect_container(CONTAINER)["State"]["StartedAt"]
+    before, since = alone.id(), alone.project.docker().api.inspect_container(CONTAINER)["State"]["StartedAt"]
     alone.changed()
-    assert alone.desk.run("sandbox.fault", "oom").code == 0
+    assert alone.project.run("sandbox.fault", "oom").code == 0
     steady = Steady(alone.port, MODEL)
     try:
         with steady.running():
@@ -110,29 +110,29 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
             result = alone.deploy()
             steady.answered(10)
     finally:
-        alone.desk.run("sandbox.fault", "none")
+        alone.project.run("sandbox.fault", "none")
     assert result.code == 1, result.out[-3000:]
     assert "was not touched and goes on serving" in result.out
     assert not steady.wrong
-    now = alone.desk.docker().api.inspect_container(CONTAINER)
+    now = alone.project.docker().api.inspect_container(CONTAINER)
     assert (now["Id"], now["State"]["StartedAt"]) == (before, since)
     assert alone.containers() == {CONTAINER: "running"}
-    marker = alone.desk.root / "kept"
-    assert alone.desk.run("incident", "--host", "sandbox", "--to", str(marker)).code == 0
+    marker = alone.project.root / "kept"
+    assert alone.project.run("incident", "--host", "sandbox", "--to", str(marker)).code == 0
     assert "Free memory on device" in (marker / "container.log").read_text()
 
 
 def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alone: SingleServer) -> None:
     before = alone.id()
     alone.changed()
-    control.set_fault(alone.desk.sandbox, "overshoot")
+    control.set_fault(alone.project.sandbox, "overshoot")
     try:
         result = alone.deploy()
     finally:
-        control.set_fault(alone.desk.sandbox, None)
+        control.set_fault(alone.project.sandbox, None)
     assert result.code == 1, result.out[-3000:]
     assert "was stopped to save the host" in result.out
-    assert not control.is_lost(alone.desk.sandbox)
+    assert not control.is_lost(alone.project.sandbox)
     assert (alone.id(), alone.containers()) == (before, {CONTAINER: "running"})
 
 
@@ -176,8 +176,8 @@ def test_in_place_is_in_place(alone: SingleServer) -> None:
 
 def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: SingleServer) -> None:
     text = json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "vars": {"swap": "beside"}}}, indent=1)
-    (alone.desk.root / "hosts/groups.yml").write_text(text)
-    result = alone.desk.run("deploy", "--host", "sandbox")
+    (alone.project.root / "hosts/groups.yml").write_text(text)
+    result = alone.project.run("deploy", "--host", "sandbox")
     assert result.code == 5
     assert "`swap: beside`: no gateway is in front of this host" in result.out + result.err
     assert "hosts/groups.yml:" in result.out + result.err
@@ -189,9 +189,9 @@ def test_a_health_check_removes_what_a_killed_run_left(alone: SingleServer, task
     deploy_killed_before(alone, task)
     new = {f"{CONTAINER}-replacement": "created"}  # never started; the next deploy removes it
     assert alone.containers() == {CONTAINER: "running", INTERIM: "running"} | new
-    extra = alone.desk.docker().api.inspect_container(INTERIM)
+    extra = alone.project.docker().api.inspect_container(INTERIM)
     assert extra["HostConfig"]["RestartPolicy"]["Name"] == "no", "a reboot ends it"
-    machine = Machine.here(control.up(alone.desk.sandbox))
+    machine = Machine.here(control.up(alone.project.sandbox))
     notes = list[str]()
     context = RunContext(
         machine, StateFolder.of(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
@@ -231,7 +231,7 @@ def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alon
         ("Wait until it is ready", "the new one is broken."),
         ("Start previous server", "and the old one."),
     ):
-        alone.desk.before(task, f"{{name: Break, fail: {{msg: {reason}}}}}")
+        alone.project.before(task, f"{{name: Break, fail: {{msg: {reason}}}}}")
     result = alone.deploy()
     outcome = "The previous server failed: neither serves now."
     assert (result.code, result.recap["msg"]) == (1, f"the new one is broken. {outcome}"), result.out[-3000:]
@@ -241,7 +241,7 @@ def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alon
 def deploy_killed_before(alone: SingleServer, task: str) -> None:
     """A deploy whose runner is killed before this task."""
     alone.changed()
-    alone.desk.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
+    alone.project.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
     try:
         alone.deploy()
     finally:

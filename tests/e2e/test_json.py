@@ -90,7 +90,7 @@ def test_every_command_that_reads_is_asked_below() -> None:
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[SandboxProject]:
+def project() -> Iterator[SandboxProject]:
     with pytest.MonkeyPatch.context() as patch, sandbox_project() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         (value.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
@@ -112,11 +112,11 @@ def find_errors(documents: list[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("command", [*HOST_COMMANDS, *(name for name in FILE_COMMANDS)])
-def test_an_answer_is_json_and_nothing_else(desk: SandboxProject, command: str) -> None:
+def test_an_answer_is_json_and_nothing_else(project: SandboxProject, command: str) -> None:
     arguments = (
         ("--host", "sandbox", *HOST_COMMANDS[command]) if command in HOST_COMMANDS else FILE_COMMANDS[command][0]
     )
-    result = desk.run(command, *arguments, "--json")
+    result = project.run(command, *arguments, "--json")
     assert published.parse_output(result.out), result.err
     assert published.check_output(command, result.out) == []
     if command != "incident":  # none was kept of a server that never failed
@@ -126,8 +126,8 @@ def test_an_answer_is_json_and_nothing_else(desk: SandboxProject, command: str) 
 
 
 @pytest.mark.parametrize("command", HOST_COMMANDS)
-def test_a_host_that_is_away_is_an_error_in_json(desk: SandboxProject, command: str) -> None:
-    result = desk.run(command, "--host", "away", *HOST_COMMANDS[command], "--json")
+def test_a_host_that_is_away_is_an_error_in_json(project: SandboxProject, command: str) -> None:
+    result = project.run(command, "--host", "away", *HOST_COMMANDS[command], "--json")
     errors = find_errors(published.parse_output(result.out))
     assert result.code == 3, result.out + result.err
     assert published.check_output(command, result.out) == []
@@ -137,9 +137,9 @@ def test_a_host_that_is_away_is_an_error_in_json(desk: SandboxProject, command: 
 
 
 @pytest.mark.parametrize("command", [*HOST_COMMANDS, *(name for name, (_, wrong) in FILE_COMMANDS.items() if wrong)])
-def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: SandboxProject, command: str) -> None:
+def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(project: SandboxProject, command: str) -> None:
     arguments = ("--host", "nobody", *HOST_COMMANDS[command]) if command in HOST_COMMANDS else FILE_COMMANDS[command][1]
-    result = desk.run(command, *arguments, "--json")
+    result = project.run(command, *arguments, "--json")
     (error,) = find_errors(published.parse_output(result.out))
     assert published.check_output(command, result.out) == []
     assert error["exit"] == result.code and result.code in (1, 5)
@@ -153,8 +153,8 @@ def test_every_command_that_prints_json_has_its_schema_and_the_others_are_named(
 
 
 @pytest.mark.parametrize("hosts", ["sandbox", "sandbox,away"])
-def test_the_events_of_a_deploy_are_as_published(desk: SandboxProject, hosts: str) -> None:
-    result = desk.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
+def test_the_events_of_a_deploy_are_as_published(project: SandboxProject, hosts: str) -> None:
+    result = project.run("deploy", "--host", hosts, "--serial", "1", "--skip-unreachable", "--json")
     assert published.check_output("deploy", result.out) == []
     kinds = {event["event"] for event in result.events()}
     assert {"play_started", "run_started", "task_finished", "host_finished", "recap"} <= kinds
@@ -166,30 +166,30 @@ def test_what_is_no_event_is_none_by_the_schema(wrong: dict[str, Any]) -> None:
     assert not jsonschema.Draft202012Validator(json_schemas.events_schema()).is_valid(wrong)
 
 
-def test_the_model_of_the_container_is_used_and_never_one_to_remove(desk: SandboxProject) -> None:
-    (model,) = json.loads(desk.run("models.list", "--host", "sandbox", "--json").out)
+def test_the_model_of_the_container_is_used_and_never_one_to_remove(project: SandboxProject) -> None:
+    (model,) = json.loads(project.run("models.list", "--host", "sandbox", "--json").out)
     assert model["used_by"] == ["qwen35"]
-    assert "qwen35" in desk.run("models.list", "--host", "sandbox").out
+    assert "qwen35" in project.run("models.list", "--host", "sandbox").out
 
 
-def test_a_command_line_that_is_none_is_a_sentence_alone(desk: SandboxProject) -> None:
-    result = desk.run("status", "--json", "--hst", "sandbox")
+def test_a_command_line_that_is_none_is_a_sentence_alone(project: SandboxProject) -> None:
+    result = project.run("status", "--json", "--hst", "sandbox")
     assert (result.code, result.out) == (5, "")
     assert "--hst" in result.err
 
 
 @pytest.mark.parametrize("command", ["deploy", "restart", "rollback", "provision", "verify", "plan"])
-def test_the_tasks_of_a_command_are_one_document(desk: SandboxProject, command: str) -> None:
-    (play, *_) = json.loads(desk.run(command, "--list-tasks", "--json").out)["plays"]
+def test_the_tasks_of_a_command_are_one_document(project: SandboxProject, command: str) -> None:
+    (play, *_) = json.loads(project.run(command, "--list-tasks", "--json").out)["plays"]
     assert {"name", "module", "tags"} <= play["tasks"][0].keys()
-    listed = desk.run(command, "--list-tasks").out
+    listed = project.run(command, "--list-tasks").out
     assert play["name"] in listed and play["tasks"][0]["name"] in listed
 
 
-def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk: SandboxProject) -> None:
-    book = desk.root / "playbooks/wrong.yml"
+def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(project: SandboxProject) -> None:
+    book = project.root / "playbooks/wrong.yml"
     book.write_text("- hosts: all\n  tasks:\n    - block: 3\n")
-    result = desk.run("play", "wrong", "--list-tasks", "--json")
+    result = project.run("play", "wrong", "--list-tasks", "--json")
     book.unlink()
     (error,) = find_errors(published.parse_output(result.out))
     assert (result.code, error["exit"]) == (5, 5)

@@ -9,112 +9,112 @@ from tests.e2e.conftest import SandboxProject
 RECIPE = "recipes/qwen3.5-35b.yml"
 
 
-def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(desk: SandboxProject) -> None:
-    desk.edit(RECIPE, "when_impossible: report", "when_impossible: refuse")
-    result = desk.run("deploy", "--host", "sandbox")
+def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(project: SandboxProject) -> None:
+    project.edit(RECIPE, "when_impossible: report", "when_impossible: refuse")
+    result = project.run("deploy", "--host", "sandbox")
     assert result.code == 5
     assert f"{RECIPE}:" in result.out and "prefix caching on a recurrent model needs it" in result.out
     assert "Gather facts" not in result.out
-    assert desk.containers() == []
-    planned = desk.run("plan", "--host", "sandbox")
+    assert project.containers() == []
+    planned = project.run("plan", "--host", "sandbox")
     assert planned.code == 5 and "Give up prefix caching" in planned.out
 
 
-def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serves(desk: SandboxProject) -> None:
+def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serves(project: SandboxProject) -> None:
     """Of a build between two releases, whose options only the image knows."""
-    desk.edit(RECIPE, "image: .*", "image: vllm/vllm-openai:cu130-nightly")
-    desk.deployed()
-    before = desk.serving()
-    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-sequences: 8")
-    result = desk.run("deploy", "--host", "sandbox")
+    project.edit(RECIPE, "image: .*", "image: vllm/vllm-openai:cu130-nightly")
+    project.deployed()
+    before = project.serving()
+    project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-sequences: 8")
+    result = project.run("deploy", "--host", "sandbox")
     assert result.code == 5, result.out
     assert "max-num-sequences: the engine does not list it" in result.out
-    assert desk.serving() == before
+    assert project.serving() == before
 
 
-def test_the_engines_version_is_written_into_the_lock_and_read_from_there(desk: SandboxProject) -> None:
-    desk.deployed()
-    lock = yaml.safe_load((desk.root / ".sandbox/spark.lock").read_text())
+def test_the_engines_version_is_written_into_the_lock_and_read_from_there(project: SandboxProject) -> None:
+    project.deployed()
+    lock = yaml.safe_load((project.root / ".sandbox/spark.lock").read_text())
     (image,) = lock["images"].values()
     assert image["engine_version"].startswith("0.32.0")
     (model,) = lock["models"].values()
     assert model["config"]["architectures"] == ["Qwen3_5MoeForConditionalGeneration"]
-    second_run = desk.run("deploy", "--host", "sandbox")
+    second_run = project.run("deploy", "--host", "sandbox")
     assert "changed=0" in second_run.out and "reading the image" not in second_run.out
 
 
-def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(desk: SandboxProject) -> None:
-    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  swap-space: 4")
-    result = desk.run("lint", "--recipe", "qwen3.5-35b", "--engine-version", "0.32.0", "--json")
+def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(project: SandboxProject) -> None:
+    project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  swap-space: 4")
+    result = project.run("lint", "--recipe", "qwen3.5-35b", "--engine-version", "0.32.0", "--json")
     assert result.code == 1
     findings = {finding["rule"]: finding for finding in json.loads(result.out)["recipes"][0]["findings"]}
-    line = (desk.root / RECIPE).read_text().splitlines().index("  swap-space: 4") + 1
+    line = (project.root / RECIPE).read_text().splitlines().index("  swap-space: 4") + 1
     assert findings["unknown-flag"]["where"] == f"{RECIPE}:{line}"
-    message = desk.run("explain", "unknown-flag")
+    message = project.run("explain", "unknown-flag")
     assert message.code == 0 and "swap-space: 4" in message.out
-    assert "Did you mean `unknown-flag`?" in desk.run("explain", "unknown-flags").err
+    assert "Did you mean `unknown-flag`?" in project.run("explain", "unknown-flags").err
 
 
-def test_a_value_the_engine_refuses_stops_a_deploy_before_anything_is_touched(desk: SandboxProject) -> None:
-    desk.edit(RECIPE, "  max-num-seqs: 8", "  max_num_seqs: -3")
-    line = (desk.root / RECIPE).read_text().splitlines().index("  max_num_seqs: -3") + 1
+def test_a_value_the_engine_refuses_stops_a_deploy_before_anything_is_touched(project: SandboxProject) -> None:
+    project.edit(RECIPE, "  max-num-seqs: 8", "  max_num_seqs: -3")
+    line = (project.root / RECIPE).read_text().splitlines().index("  max_num_seqs: -3") + 1
     for verb in ("plan", "deploy"):
-        result = desk.run(verb, "--host", "sandbox")
+        result = project.run(verb, "--host", "sandbox")
         assert result.code == 5 and f"{RECIPE}:{line}: max-num-seqs must be at least 1, got -3" in result.out
-    assert desk.containers() == []
+    assert project.containers() == []
 
 
-def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(desk: SandboxProject) -> None:
-    desk.edit(RECIPE, "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
-    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  dtype: bfloat17")
-    doubted = desk.run("plan", "--host", "sandbox")
+def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(project: SandboxProject) -> None:
+    project.edit(RECIPE, "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
+    project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  dtype: bfloat17")
+    doubted = project.run("plan", "--host", "sandbox")
     assert doubted.code == 2 and "dtype must be one of auto," in doubted.out and "may refuse to start" in doubted.out
-    refused = desk.run("deploy", "--host", "sandbox")
+    refused = project.run("deploy", "--host", "sandbox")
     assert refused.code == 1 and "refuses to start" in refused.out, "the image says so itself, before the swap"
-    assert desk.containers() == []
-    (image,) = yaml.safe_load((desk.root / ".sandbox/spark.lock").read_text())["images"].values()
+    assert project.containers() == []
+    (image,) = yaml.safe_load((project.root / ".sandbox/spark.lock").read_text())["images"].values()
     assert image["options"]["differ"]["prefix-match-unit"] is None
-    planned = desk.run("plan", "--host", "sandbox")
+    planned = project.run("plan", "--host", "sandbox")
     assert planned.code == 5 and "Write dtype: bfloat16." in planned.out
 
 
-def test_an_engine_newer_than_the_tables_is_told_once_in_a_plan(desk: SandboxProject) -> None:
-    desk.deployed()
-    lock = desk.root / ".sandbox/spark.lock"
+def test_an_engine_newer_than_the_tables_is_told_once_in_a_plan(project: SandboxProject) -> None:
+    project.deployed()
+    lock = project.root / ".sandbox/spark.lock"
     lock.write_text(lock.read_text().replace("engine_version: 0.32.0", "engine_version: 0.99.0"))
-    planned = desk.run("plan", "--host", "sandbox")
+    planned = project.run("plan", "--host", "sandbox")
     assert planned.out.count("vLLM 0.99.0 is newer than 0.33.0") == 1, planned.out
 
 
-def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_ports(desk: SandboxProject) -> None:
-    desk.edit(RECIPE, "ports: .*", 'ports: ["8000:9000"]')
-    outcome = desk.run("deploy", "--host", "sandbox")
-    line = (desk.root / RECIPE).read_text().splitlines().index('  ports: ["8000:9000"]') + 1
+def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_ports(project: SandboxProject) -> None:
+    project.edit(RECIPE, "ports: .*", 'ports: ["8000:9000"]')
+    outcome = project.run("deploy", "--host", "sandbox")
+    line = (project.root / RECIPE).read_text().splitlines().index('  ports: ["8000:9000"]') + 1
     result = "the server listens on port 8000 in its container, but the first published port maps to 9000."
     assert outcome.code == 5 and f"{RECIPE}:{line}: {result}" in outcome.out
-    assert desk.containers() == []
+    assert project.containers() == []
 
 
-def test_lint_reads_what_the_sandbox_pinned_and_says_so(desk: SandboxProject) -> None:
-    before = desk.run("lint", "--recipe", "qwen3.5-35b")
+def test_lint_reads_what_the_sandbox_pinned_and_says_so(project: SandboxProject) -> None:
+    before = project.run("lint", "--recipe", "qwen3.5-35b")
     assert "engine version unknown (not pinned yet)" in before.out and "sandbox" not in before.out
-    deployed = desk.run("deploy", "--host", "sandbox")
+    deployed = project.run("deploy", "--host", "sandbox")
     assert "the sandbox's own lock: vllm/vllm-openai:v0.32.0 pinned to sha256:" in deployed.out
-    assert "commit it" not in deployed.out and not (desk.root / "spark.lock").exists()
-    after = desk.run("lint", "--recipe", "qwen3.5-35b")
+    assert "commit it" not in deployed.out and not (project.root / "spark.lock").exists()
+    after = project.run("lint", "--recipe", "qwen3.5-35b")
     assert "30 of 40 layers recurrent" in after.out and "vLLM 0.32.0; as the sandbox pinned it" in after.out
-    assert json.loads(desk.run("lint", "--recipe", "qwen3.5-35b", "--json").out)["recipes"][0]["simulated"] is True
-    exported = desk.run("recipe.export", "qwen3.5-35b")
+    assert json.loads(project.run("lint", "--recipe", "qwen3.5-35b", "--json").out)["recipes"][0]["simulated"] is True
+    exported = project.run("recipe.export", "qwen3.5-35b")
     assert exported.code == 5 and "The sandbox's pins do not come from a real registry." in exported.err
 
 
-def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_linted(desk: SandboxProject) -> None:
-    (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
-    result = desk.run("lint")
+def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_linted(project: SandboxProject) -> None:
+    (project.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
+    result = project.run("lint")
     assert result.code == 5
     assert "recipes/broken.yml:2: not YAML" in result.err
-    recipes = len(list((desk.root / "recipes").glob("*.yml")))
+    recipes = len(list((project.root / "recipes").glob("*.yml")))
     assert "qwen3.5-35b: architecture unknown" in result.out and f"\n{recipes} recipes: 0 errors" in result.out
     assert "1 not readable" in result.out.splitlines()[-1]
-    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: none")
-    assert desk.run("lint").code == 1  # a failed check counts for more than what could not be checked
+    project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: none")
+    assert project.run("lint").code == 1  # a failed check counts for more than what could not be checked

@@ -12,21 +12,21 @@ RECIPE = "recipes/gpt-oss-120b-gguf.yml"
 
 
 @pytest.fixture
-def llama(desk: SandboxProject) -> SandboxProject:
+def llama(project: SandboxProject) -> SandboxProject:
     """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
-    desk.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
-    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    return desk
+    project.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
+    project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    return project
 
 
-def query_owner(desk: SandboxProject) -> str:
+def query_owner(project: SandboxProject) -> str:
     """Whose server answers, as it signs its models."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{project.port}/v1/models", timeout=5) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 
 
-def assert_serving(desk: SandboxProject) -> CommandResult:
-    result = desk.deploy()
+def assert_serving(project: SandboxProject) -> CommandResult:
+    result = project.deploy()
     assert result.proved, result.out[-3000:]
     return result
 
@@ -48,15 +48,15 @@ def test_a_deploy_is_proved_and_a_second_one_changes_nothing(llama: SandboxProje
     assert output.code == 0 and "unknown-flag" not in output.out and "model-file" not in output.out
 
 
-def test_it_takes_the_place_of_a_vllm_server_and_gives_it_back(desk: SandboxProject) -> None:
-    desk.deployed()
-    assert query_owner(desk) == "vllm"
-    desk.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
-    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    assert_serving(desk)
-    assert query_owner(desk) == "llamacpp"
-    assert desk.run("rollback", "--host", "sandbox").code == 0
-    assert query_owner(desk) == "vllm"
+def test_it_takes_the_place_of_a_vllm_server_and_gives_it_back(project: SandboxProject) -> None:
+    project.deployed()
+    assert query_owner(project) == "vllm"
+    project.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
+    project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    assert_serving(project)
+    assert query_owner(project) == "llamacpp"
+    assert project.run("rollback", "--host", "sandbox").code == 0
+    assert query_owner(project) == "vllm"
 
 
 def test_one_that_dies_gives_the_vllm_server_back(llama: SandboxProject) -> None:
@@ -94,11 +94,13 @@ def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(
     assert result in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
 
 
-def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would_do_that(desk: SandboxProject) -> None:
-    desk.deployed()
-    (desk.sandbox / "home/.local/state/sparkwright/verified.json").unlink()
-    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    refused = desk.run("deploy", "--host", "sandbox")
+def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would_do_that(
+    project: SandboxProject,
+) -> None:
+    project.deployed()
+    (project.sandbox / "home/.local/state/sparkwright/verified.json").unlink()
+    project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    refused = project.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out
     result = " ".join(refused.out.split())
     assert (
@@ -106,4 +108,4 @@ def test_a_server_that_nobody_verified_is_not_replaced_and_it_is_said_what_would
         and "`docker stop qwen35`" in result
         and "`container.name: qwen35`" in result
     )
-    assert query_owner(desk) == "vllm"
+    assert query_owner(project) == "vllm"

@@ -5,38 +5,38 @@ import json
 from tests.e2e.conftest import SandboxProject
 
 
-def test_logs_tells_the_state_of_the_running_engine_and_its_words(desk: SandboxProject) -> None:
-    without_server = desk.run("logs", "--host", "sandbox", "--state", "--json")
+def test_logs_tells_the_state_of_the_running_engine_and_its_words(project: SandboxProject) -> None:
+    without_server = project.run("logs", "--host", "sandbox", "--state", "--json")
     assert without_server.code == 4
     assert json.loads(without_server.out)["error"] == "there is no container qwen35."
-    desk.deployed()
-    result = desk.run("logs", "--host", "sandbox", "--state", "--json")
+    project.deployed()
+    result = project.run("logs", "--host", "sandbox", "--state", "--json")
     state = json.loads(result.out)
     assert result.code == 0, result.out + result.err
     assert (state["host"], state["ready"], state["failure"]) == ("sandbox", True, None)
     assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
     assert state["kv_cache_tokens"] > 0
     assert "enable_chunked_prefill=True" in state["evidence"]["chunked_prefill"]
-    text = desk.run("logs", "--host", "sandbox", "--tail", "3")
+    text = project.run("logs", "--host", "sandbox", "--tail", "3")
     assert (text.code, len(text.out.splitlines())) == (0, 3)
 
 
 def test_an_expectation_that_the_log_does_not_meet_fails_the_deploy_unless_the_recipe_lets_it_pass(
-    desk: SandboxProject,
+    project: SandboxProject,
 ) -> None:
-    desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", 'expect:\n  log: ["NET/IB"]\n')
-    refused = desk.deploy()
+    project.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", 'expect:\n  log: ["NET/IB"]\n')
+    refused = project.deploy()
     task = refused.task("Check the engine log")
     assert (refused.code, task["msg"]) == (1, "a line matches 'NET/IB': not found.")
-    desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", "expect:\n  log_unknown: pass\n")
-    passed = desk.deploy()
+    project.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", "expect:\n  log_unknown: pass\n")
+    passed = project.deploy()
     assert passed.code == 0, passed.out
     assert "a line matches 'NET/IB': not found" in passed.task("Check the engine log")["msg"]
 
 
-def test_every_host_gets_its_object_and_the_worst_its_exit_code(desk: SandboxProject) -> None:
-    (desk.root / "hosts/far.yml").write_text("address: 127.0.0.1\nport: 9\nrecipe: qwen3.5-35b\n")
-    result = desk.run("logs", "--host", "far,sandbox", "--state", "--json")
+def test_every_host_gets_its_object_and_the_worst_its_exit_code(project: SandboxProject) -> None:
+    (project.root / "hosts/far.yml").write_text("address: 127.0.0.1\nport: 9\nrecipe: qwen3.5-35b\n")
+    result = project.run("logs", "--host", "far,sandbox", "--state", "--json")
     by_host = {item["host"]: item for item in map(json.loads, result.out.splitlines())}
     assert result.code == 3
     assert set(by_host) == {"far", "sandbox"}

@@ -21,12 +21,12 @@ FIT_CHECK = "Check that it fits in memory"
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[tuple[SandboxProject, CommandResult]]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.edit(RECIPE, "  ready_s: 900", "  ready_s: 900\n  load: {context: 2048, streams: 2}")
-        result = desk.deploy()
+        project.edit(RECIPE, "  ready_s: 900", "  ready_s: 900\n  load: {context: 2048, streams: 2}")
+        result = project.deploy()
         assert result.proved, result.out[-3000:]
-        yield desk, result
+        yield project, result
 
 
 @pytest.fixture

@@ -22,38 +22,38 @@ def find_open_paths(top: Path) -> list[str]:
     return open_paths
 
 
-def test_state_and_caches_are_closed_at_umask_000(desk: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, state = desk.root / "cache", desk.sandbox / "home/.local/state/sparkwright"
+def test_state_and_caches_are_closed_at_umask_000(project: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, state = project.root / "cache", project.sandbox / "home/.local/state/sparkwright"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     (cache / "sparkwright").mkdir(parents=True)
     (cache / "sparkwright").chmod(0o777)  # as an earlier version left it
     before = os.umask(0)
     try:
-        result = desk.deploy()
+        result = project.deploy()
         assert result.proved, result.out[-3000:] + result.err
-        desk.run("health.check", "--host", "sandbox")
-        desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
-        desk.before("Measure throughput", "fail: {msg: enough}")
-        failed = desk.deploy()
+        project.run("health.check", "--host", "sandbox")
+        project.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
+        project.before("Measure throughput", "fail: {msg: enough}")
+        failed = project.deploy()
         assert failed.code == 1, failed.out[-3000:]
-        assert desk.run("incident", "--host", "sandbox").code == 0
+        assert project.run("incident", "--host", "sandbox").code == 0
     finally:
         os.umask(before)
     kept = {path.relative_to(state).parts[0] for path in state.rglob("*")}
     assert {"lock", "runs", "verified.json", "history.jsonl", "incidents", "baselines"} <= kept, kept
     assert find_open_paths(state) == []
     assert find_open_paths(cache / "sparkwright") == []
-    assert desk.sandbox.stat().st_mode & 0o777 == FOLDER
-    models = desk.sandbox / "home/models"
+    assert project.sandbox.stat().st_mode & 0o777 == FOLDER
+    models = project.sandbox / "home/models"
     assert any(models.rglob("*.safetensors"))
     writable = [str(path) for path in models.rglob("*") if path.lstat().st_mode & 0o022 and not path.is_symlink()]
     assert writable == []
 
 
-def test_what_an_earlier_version_left_open_is_closed_by_the_next_run(desk: SandboxProject) -> None:
-    desk.deploy("--tags", "image")
-    state = desk.sandbox / "home/.local/state/sparkwright"
+def test_what_an_earlier_version_left_open_is_closed_by_the_next_run(project: SandboxProject) -> None:
+    project.deploy("--tags", "image")
+    state = project.sandbox / "home/.local/state/sparkwright"
     for path in (state, *state.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)
-    desk.deploy("--tags", "image")
+    project.deploy("--tags", "image")
     assert find_open_paths(state) == []

@@ -13,9 +13,9 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 DEPLOY = ("deploy", "--host", "sandbox", "--json")
 
 
-def create_manually(desk: SandboxProject, name: str, labels: dict[str, str] | None = None) -> str:
+def create_manually(project: SandboxProject, name: str, labels: dict[str, str] | None = None) -> str:
     """A container that a person created and started under this name. Returns its id."""
-    api = desk.docker().api
+    api = project.docker().api
     (image, *_) = (row["RepoTags"][0] for row in api.images())
     container_id: str = api.create_container(image, name=name, command=["--model", "x", "--port", "9"], labels=labels)[
         "Id"
@@ -23,9 +23,9 @@ def create_manually(desk: SandboxProject, name: str, labels: dict[str, str] | No
     return container_id
 
 
-def container_state(desk: SandboxProject, container_id: str) -> tuple[Any, ...]:
+def container_state(project: SandboxProject, container_id: str) -> tuple[Any, ...]:
     """All of a container that a stop, a rename or an update would change."""
-    container = desk.docker().api.inspect_container(container_id)
+    container = project.docker().api.inspect_container(container_id)
     return (
         container["Name"],
         container["State"]["Status"],
@@ -34,8 +34,8 @@ def container_state(desk: SandboxProject, container_id: str) -> tuple[Any, ...]:
     )
 
 
-def change_recipe(desk: SandboxProject) -> None:
-    desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 17")
+def change_recipe(project: SandboxProject) -> None:
+    project.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 17")
 
 
 def refusal(result: CommandResult) -> str:
@@ -45,91 +45,93 @@ def refusal(result: CommandResult) -> str:
 
 @pytest.mark.parametrize("taken", ["qwen35-previous", "qwen35-replacement", "qwen35"])
 def test_a_container_of_a_person_that_has_a_name_we_need_is_named_and_nothing_is_touched(
-    desk: SandboxProject, taken: str
+    project: SandboxProject, taken: str
 ) -> None:
     if taken != "qwen35":
-        desk.deployed()
+        project.deployed()
     else:
-        assert desk.run("deploy", "--host", "sandbox", "--tags", "image,model").code == 0
-    theirs = create_manually(desk, taken, {"sparkwright.role": "server", "sparkwright.owner": "of-an-image"})
+        assert project.run("deploy", "--host", "sandbox", "--tags", "image,model").code == 0
+    theirs = create_manually(project, taken, {"sparkwright.role": "server", "sparkwright.owner": "of-an-image"})
     before = [
-        (container["Id"], container_state(desk, container["Id"]))
-        for container in desk.docker().api.containers(all=True)
+        (container["Id"], container_state(project, container["Id"]))
+        for container in project.docker().api.containers(all=True)
     ]
-    change_recipe(desk)
+    change_recipe(project)
     for command in (DEPLOY, ("plan", "--host", "sandbox", "--json")):
-        result = desk.run(*command)
+        result = project.run(*command)
         assert f"container {taken} (" in refusal(result)
         assert f"`docker rename {taken} {taken}-kept`" in json.dumps(result.recap)
     assert [
-        (container["Id"], container_state(desk, container["Id"]))
-        for container in desk.docker().api.containers(all=True)
+        (container["Id"], container_state(project, container["Id"]))
+        for container in project.docker().api.containers(all=True)
     ] == before
-    desk.docker().api.rename(theirs, "moved-away")
-    assert desk.deploy().proved
-    assert container_state(desk, theirs)[0] == "/moved-away"
+    project.docker().api.rename(theirs, "moved-away")
+    assert project.deploy().proved
+    assert container_state(project, theirs)[0] == "/moved-away"
 
 
 @pytest.mark.parametrize("command", ["deploy", "rollback", "restart"])
-def test_a_server_that_a_person_renamed_is_found_and_told(desk: SandboxProject, command: str) -> None:
-    desk.deployed()
-    (row,) = desk.docker().api.containers()
-    desk.docker().api.rename(row["Id"], "mine")
-    before = container_state(desk, row["Id"])
+def test_a_server_that_a_person_renamed_is_found_and_told(project: SandboxProject, command: str) -> None:
+    project.deployed()
+    (row,) = project.docker().api.containers()
+    project.docker().api.rename(row["Id"], "mine")
+    before = container_state(project, row["Id"])
     if command == "deploy":
-        checked = desk.run("health.check", "--host", "sandbox")
+        checked = project.run("health.check", "--host", "sandbox")
         assert (checked.code, "differs from the last good state: name" in checked.out) == (2, True), checked.out
-    result = desk.run(command, "--host", "sandbox", "--json")
+    result = project.run(command, "--host", "sandbox", "--json")
     assert refusal(result).startswith(
         "container mine is the server qwen35, renamed by hand. On the host: `docker rename mine"
     )
-    assert container_state(desk, row["Id"]) == before
-    desk.docker().api.rename(row["Id"], "qwen35")
-    second_run = desk.deploy()
+    assert container_state(project, row["Id"]) == before
+    project.docker().api.rename(row["Id"], "qwen35")
+    second_run = project.deploy()
     assert (second_run.code, second_run.recap["changed"]) == (0, 0), second_run.out[-2000:]
 
 
-def test_a_server_of_an_earlier_release_has_no_labels_and_is_replaced_as_ever(desk: SandboxProject) -> None:
-    desk.deployed()
-    state, api = StateFolder.of(desk.sandbox / "home"), desk.docker().api
+def test_a_server_of_an_earlier_release_has_no_labels_and_is_replaced_as_ever(project: SandboxProject) -> None:
+    project.deployed()
+    state, api = StateFolder.of(project.sandbox / "home"), project.docker().api
     container = api.inspect_container("qwen35")
     api.remove_container("qwen35", force=True)
     config = {**container["Config"], "Labels": {}, "Hostname": "", "HostConfig": container["HostConfig"]}
     old = api.create_container_from_config(config, "qwen35")["Id"]
     api.start(old)
     state.write("verified", {**(state.read("verified") or {}), "container_id": old})
-    same = desk.deploy()
+    same = project.deploy()
     assert same.task("Compare running container with recipe")["diff"] == []
     assert (same.code, same.recap["changed"]) == (0, 0), same.out[-2000:]
-    change_recipe(desk)
-    assert desk.deploy().proved
+    change_recipe(project)
+    assert project.deploy().proved
     (row,) = api.containers(all=True)
     assert row["Id"] != old and "sparkwright.owner" in row["Labels"]
 
 
-def test_a_container_whose_label_only_begins_like_ours_is_left_alone(desk: SandboxProject) -> None:
+def test_a_container_whose_label_only_begins_like_ours_is_left_alone(project: SandboxProject) -> None:
     """`host.clean` removed every container with a label `sparkwright.*`, whoever had given it."""
-    desk.deployed()
-    theirs = create_manually(desk, "theirs", {"sparkwright.mine": "1", "sparkwright.engineer": "me"})
-    cleaned = desk.run("host.clean", "--host", "sandbox", "--server", "--yes")
+    project.deployed()
+    theirs = create_manually(project, "theirs", {"sparkwright.mine": "1", "sparkwright.engineer": "me"})
+    cleaned = project.run("host.clean", "--host", "sandbox", "--server", "--yes")
     assert cleaned.code == 0, cleaned.out + cleaned.err
-    assert [row["Id"] for row in desk.docker().api.containers(all=True)] == [theirs]
+    assert [row["Id"] for row in project.docker().api.containers(all=True)] == [theirs]
 
 
-def test_the_verified_server_of_another_recipe_is_no_previous_one_of_this(desk: SandboxProject) -> None:
+def test_the_verified_server_of_another_recipe_is_no_previous_one_of_this(project: SandboxProject) -> None:
     """Issue 30: a deploy of `small` removed the running server of a recipe called `small-previous`."""
-    desk.deployed()
-    state, api = StateFolder.of(desk.sandbox / "home"), desk.docker().api
-    other = create_manually(desk, "qwen35-previous")  # as an earlier release left it: verified, without labels
+    project.deployed()
+    state, api = StateFolder.of(project.sandbox / "home"), project.docker().api
+    other = create_manually(project, "qwen35-previous")  # as an earlier release left it: verified, without labels
     state.for_server("qwen35-previous")
     StateFolder(state.path, "qwen35-previous").write(
         "verified",
         {**(state.read("verified") or {}), "container_id": other, "spec": verified_spec(state, "qwen35-previous")},
     )
-    before = container_state(desk, other)
-    change_recipe(desk)
-    assert refusal(desk.deploy()).startswith("container qwen35-previous is the server of another recipe of this host")
-    assert container_state(desk, other) == before
+    before = container_state(project, other)
+    change_recipe(project)
+    assert refusal(project.deploy()).startswith(
+        "container qwen35-previous is the server of another recipe of this host"
+    )
+    assert container_state(project, other) == before
     assert api.inspect_container("qwen35")["State"]["Running"]
 
 

@@ -13,18 +13,18 @@ FAIL_TASK = "{name: Break, fail: {msg: %s}}"
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
-    """A desk whose next server fails after it started."""
+    """A project whose next server fails after it started."""
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with sandbox_project() as desk:
-        desk.deployed()
-        desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 17")
-        desk.before("Wait until it is ready", FAIL_TASK % "the new one is broken.")
-        yield desk
+    with sandbox_project() as project:
+        project.deployed()
+        project.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 17")
+        project.before("Wait until it is ready", FAIL_TASK % "the new one is broken.")
+        yield project
 
 
-def is_answering(desk: SandboxProject) -> bool:
+def is_answering(project: SandboxProject) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{project.port}/health", timeout=5) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

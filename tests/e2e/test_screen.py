@@ -9,9 +9,9 @@ COLUMNS = 80
 RECIPE = "recipes/qwen3.5-35b.yml"
 
 
-def run_on_screen(desk: SandboxProject, *words: str) -> tuple[int, list[str]]:
+def run_on_screen(project: SandboxProject, *words: str) -> tuple[int, list[str]]:
     """Run a command on a terminal. Return its exit code, and the lines that the terminal shows in the end."""
-    with open_screen(*words, cwd=desk.root, env=desk.environment(), columns=COLUMNS) as terminal:
+    with open_screen(*words, cwd=project.root, env=project.environment(), columns=COLUMNS) as terminal:
         code = terminal.wait_for_exit(120)
         return code, terminal.lines
 
@@ -20,27 +20,27 @@ def stages(lines: list[str]) -> list[str]:
     return [line.split()[1] for line in lines if line.startswith(("✓", "✗"))]
 
 
-def test_a_deploy_shows_a_line_a_stage_and_one_without_changes_five_lines(desk: SandboxProject) -> None:
-    code, first = run_on_screen(desk, "deploy", "--host", "sandbox")
+def test_a_deploy_shows_a_line_a_stage_and_one_without_changes_five_lines(project: SandboxProject) -> None:
+    code, first = run_on_screen(project, "deploy", "--host", "sandbox")
     output = "\n".join(first)
     assert code in (0, 4), output
     assert stages(first) == ["pin", "prepare", "stop", "start", "verify"], output
     assert len(first) <= 25 and max(map(len, first)) <= COLUMNS, output
     assert "generates: 8 tokens" in output and "skipped" not in output.replace("skipped=", ""), output
-    desk.deployed()
-    code, second = run_on_screen(desk, "deploy", "--host", "sandbox")
+    project.deployed()
+    code, second = run_on_screen(project, "deploy", "--host", "sandbox")
     assert code == 0 and len(second) <= 5, second
     assert "matches the recipe; generates: 1 token" in second[1], second
-    code, every_task = run_on_screen(desk, "deploy", "--host", "sandbox", "-v")
+    code, every_task = run_on_screen(project, "deploy", "--host", "sandbox", "-v")
     assert code == 0 and any(line.startswith("ok       Gather facts") for line in every_task), every_task
     assert any(line.startswith("skipped  ") for line in every_task), every_task
 
 
-def test_a_failure_ends_with_the_task_the_reason_the_evidence_and_what_was_restored(desk: SandboxProject) -> None:
-    desk.deployed()
-    assert desk.run("sandbox.fault", "oom").code == 0
-    desk.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
-    code, lines = run_on_screen(desk, "deploy", "--host", "sandbox")
+def test_a_failure_ends_with_the_task_the_reason_the_evidence_and_what_was_restored(project: SandboxProject) -> None:
+    project.deployed()
+    assert project.run("sandbox.fault", "oom").code == 0
+    project.edit(RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 4")
+    code, lines = run_on_screen(project, "deploy", "--host", "sandbox")
     output = "\n".join(lines)
     assert code == 1, output
     assert stages(lines) == ["prepare", "stop", "start", "rescue"], output
@@ -51,10 +51,10 @@ def test_a_failure_ends_with_the_task_the_reason_the_evidence_and_what_was_resto
     assert lines[-1].startswith("→ ") or lines[-2].startswith("→ "), output
 
 
-def test_a_rescue_that_fails_for_the_same_reason_is_no_success(desk: SandboxProject) -> None:
-    desk.deployed()
-    assert desk.run("sandbox.fault", "oom").code == 0
-    code, lines = run_on_screen(desk, "restart", "--host", "sandbox")
+def test_a_rescue_that_fails_for_the_same_reason_is_no_success(project: SandboxProject) -> None:
+    project.deployed()
+    assert project.run("sandbox.fault", "oom").code == 0
+    code, lines = run_on_screen(project, "restart", "--host", "sandbox")
     output = "\n".join(lines)
     assert code == 1, output
     marks = {line.split()[1]: line[0] for line in lines if line.startswith(("✓", "✗"))}
@@ -62,7 +62,7 @@ def test_a_rescue_that_fails_for_the_same_reason_is_no_success(desk: SandboxProj
 
 
 @pytest.mark.parametrize("words", [("deploy", "--host", "sandbox"), ("deploy", "--host", "sandbox", "--json")])
-def test_in_a_pipe_each_task_has_its_line(desk: SandboxProject, words: tuple[str, ...]) -> None:
-    desk.deployed()
-    result = desk.run(*words)
+def test_in_a_pipe_each_task_has_its_line(project: SandboxProject, words: tuple[str, ...]) -> None:
+    project.deployed()
+    result = project.run(*words)
     assert result.code == 0 and "Gather facts" in result.out and "Pull image by digest" in result.out

@@ -16,32 +16,32 @@ CONFIG = "vllm:\n  speculative-config: {method: draft_model, num_speculative_tok
 @pytest.fixture
 def drafting(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with sandbox_project() as desk:
-        desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^container:.*\n", MODELS)
-        desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^vllm:.*\n", CONFIG)
-        yield desk
+    with sandbox_project() as project:
+        project.edit("recipes/qwen3.5-35b.yml", r"(?m)^container:.*\n", MODELS)
+        project.edit("recipes/qwen3.5-35b.yml", r"(?m)^vllm:.*\n", CONFIG)
+        yield project
 
 
 def test_it_is_pinned_fetched_mounted_given_to_the_engine_kept_and_moved_on_with(drafting: SandboxProject) -> None:
-    desk = drafting
-    deployed = desk.deploy()
+    project = drafting
+    deployed = project.deploy()
     assert deployed.code == 0, deployed.err + deployed.out
-    lock = yaml.safe_load((desk.sandbox / "spark.lock").read_text())["models"]
+    lock = yaml.safe_load((project.sandbox / "spark.lock").read_text())["models"]
     assert len(lock[f"{DRAFT}@main:draft"]["files"]) == 19
-    (container,) = desk.docker().containers.list()
+    (container,) = project.docker().containers.list()
     command = container.attrs["Config"]["Cmd"]
     config = json.loads(command[command.index("--speculative-config") + 1])
     assert config["model"] == "/models/draft"
     assert any(bind.endswith("/models/draft:/models/draft:ro") for bind in container.attrs["HostConfig"]["Binds"])
-    assert desk.run("plan", "--host", "sandbox").code == 0
-    listed = json.loads(desk.run("models.list", "--host", "sandbox", "--json").out)
+    assert project.run("plan", "--host", "sandbox").code == 0
+    listed = json.loads(project.run("models.list", "--host", "sandbox", "--json").out)
     assert {row["id"]: row["used_by"] for row in listed}[DRAFT] == ["qwen35"]
-    assert "nothing to free" in desk.run("models.prune", "--host", "sandbox", "--yes").out
+    assert "nothing to free" in project.run("models.prune", "--host", "sandbox", "--yes").out
 
-    desk.run("sandbox.fault", "moved-model")
-    updated = desk.run("lock", "--host", "sandbox", "--update", DRAFT, "--yes")
+    project.run("sandbox.fault", "moved-model")
+    updated = project.run("lock", "--host", "sandbox", "--update", DRAFT, "--yes")
     assert updated.code == 0, updated.err
-    planned = desk.run("plan", "--host", "sandbox", "--json")
+    planned = project.run("plan", "--host", "sandbox", "--json")
     assert planned.code == 2, planned.err
     changed_fields = {row["field"] for row in planned.task("Download further models and verify every file")["diff"]}
     assert "draft: model-00001-of-00014.safetensors" in changed_fields

@@ -9,17 +9,17 @@ from tests.watching import ProcessWatcher, find_files_with_secret
 
 
 def test_the_runner_and_the_sandbox_do_not_inherit_the_token_of_the_shell(
-    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "hf_" + secrets.token_hex(20)
     monkeypatch.setenv("HF_TOKEN", token)
-    desk.edit("hosts/sandbox.yml", r"recipe: \S+", "recipe: llama-3.1-8b")
+    project.edit("hosts/sandbox.yml", r"recipe: \S+", "recipe: llama-3.1-8b")
     with ProcessWatcher(token) as watch:
-        result = desk.run_apart("deploy", "--host", "sandbox", "--json", "--tags", "image,model")
+        result = project.run_apart("deploy", "--host", "sandbox", "--json", "--tags", "image,model")
     assert result.code == 0, result.out[-2000:] + result.err
     assert watch.saw_command("sparkwright.host.models.transfer_process") and watch.saw_command(
         "sparkwright.sandbox serve"
     )
     assert [line for line, _ in watch.leaks if "sparkwright.cli" not in line] == []
     assert token not in result.out + result.err
-    assert find_files_with_secret(token, desk.root) == []
+    assert find_files_with_secret(token, project.root) == []

@@ -28,14 +28,14 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 
 @contextmanager
 def keyed_desk() -> Iterator[SandboxProject]:
-    """A desk whose recipe asks for a key that the environment holds."""
-    with sandbox_project() as desk:
-        desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
-        yield desk
+    """A project whose recipe asks for a key that the environment holds."""
+    with sandbox_project() as project:
+        project.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
+        yield project
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
+def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("SPARK_KEY", raising=False)
     with keyed_desk() as value:
@@ -48,10 +48,10 @@ def set_new_key(monkeypatch: pytest.MonkeyPatch) -> str:
     return key
 
 
-def query_models(desk: SandboxProject, key: str = "") -> int:
+def query_models(project: SandboxProject, key: str = "") -> int:
     """How the server answers who comes from outside."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    request = urllib.request.Request(f"http://127.0.0.1:{desk.port}/v1/models", headers=headers)
+    request = urllib.request.Request(f"http://127.0.0.1:{project.port}/v1/models", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
             return int(answer.status)
@@ -59,26 +59,26 @@ def query_models(desk: SandboxProject, key: str = "") -> int:
         return error.code
 
 
-def key_files(desk: SandboxProject) -> list[Path]:
-    folder = desk.sandbox / "home/.local/state/sparkwright/server_keys"
+def key_files(project: SandboxProject) -> list[Path]:
+    folder = project.sandbox / "home/.local/state/sparkwright/server_keys"
     return sorted(path for path in folder.glob("*.yaml") if not path.is_symlink())
 
 
-def inspect_text(desk: SandboxProject) -> str:
+def inspect_text(project: SandboxProject) -> str:
     import docker
 
-    client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
+    client = docker.DockerClient(base_url=control.up(project.sandbox)["DOCKER_HOST"])
     return json.dumps([client.api.inspect_container(row["Id"]) for row in client.api.containers(all=True)])
 
 
 def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
-    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")  # it prints its key
+    project.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")  # it prints its key
     result: list[CommandResult] = []
 
     def run(*words: str) -> CommandResult:
-        result.append(desk.run_apart(*words, "--host", "sandbox"))
+        result.append(project.run_apart(*words, "--host", "sandbox"))
         return result[-1]
 
     first = set_new_key(monkeypatch)
@@ -86,7 +86,7 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
         assert run("deploy", "--json").proved, result[-1].out[-3000:]
     assert [line for line, _ in watch.leaks if "sparkwright.cli" not in line] == []
     assert watch.saw_command("sparkwright.sandbox serve") and watch.saw_command("sparkwright.runner")
-    assert (query_models(desk), query_models(desk, "spk-wrong"), query_models(desk, first)) == (401, 401, 200)
+    assert (query_models(project), query_models(project, "spk-wrong"), query_models(project, first)) == (401, 401, 200)
     second_run = run("deploy", "--json")
     assert second_run.proved and second_run.recap["changed"] == 0, second_run.out[-3000:]
 
@@ -100,79 +100,81 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     planned = run("plan", "--diff")
     assert (planned.code, "+ server_key: changed" in planned.out) == (2, True), planned.out
     assert run("deploy", "--diff").proved, result[-1].out
-    assert (query_models(desk, first), query_models(desk, second)) == (401, 200)
-    assert len(key_files(desk)) == 2
+    assert (query_models(project, first), query_models(project, second)) == (401, 200)
+    assert len(key_files(project)) == 2
     assert run("rollback").proved, result[-1].out
-    assert (query_models(desk, first), query_models(desk, second)) == (200, 401)
+    assert (query_models(project, first), query_models(project, second)) == (200, 401)
     assert run("health").code == 0
     assert run("history", "--json").code == 0
 
     for key in (first, second):
         assert key not in "".join(item.out + item.err for item in result)
-        assert key not in inspect_text(desk)
-        assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
-    assert {stat.S_IMODE(path.stat().st_mode) for path in key_files(desk)} == {0o600}
-    assert stat.S_IMODE(key_files(desk)[0].parent.stat().st_mode) == 0o700
+        assert key not in inspect_text(project)
+        assert set(find_files_with_secret(key, project.root)) <= set(map(str, key_files(project)))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in key_files(project)} == {0o600}
+    assert stat.S_IMODE(key_files(project)[0].parent.stat().st_mode) == 0o700
 
 
 def test_a_deploy_that_fails_leaves_the_server_its_key_and_the_bundle_holds_none(
-    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = set_new_key(monkeypatch)
-    desk.deployed()
+    project.deployed()
     new = set_new_key(monkeypatch)
-    desk.edit(RECIPE, "tok_per_s: 47", "tok_per_s: 4700")
-    failed = desk.deploy()
+    project.edit(RECIPE, "tok_per_s: 47", "tok_per_s: 4700")
+    failed = project.deploy()
     assert failed.code == 1, failed.out[-2000:]
-    assert (query_models(desk, old), query_models(desk, new)) == (200, 401)
-    assert desk.run("incident", "--host", "sandbox").code == 0
+    assert (query_models(project, old), query_models(project, new)) == (200, 401)
+    assert project.run("incident", "--host", "sandbox").code == 0
     for key in (old, new):
         assert key not in failed.out + failed.err
-        assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
+        assert set(find_files_with_secret(key, project.root)) <= set(map(str, key_files(project)))
 
 
 def test_a_key_that_is_not_there_or_too_short_is_refused_with_its_line(
-    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = (desk.root / RECIPE).read_text().splitlines().index("server_key: {env: SPARK_KEY}") + 1
-    missing = desk.run("deploy", "--host", "sandbox")
+    line = (project.root / RECIPE).read_text().splitlines().index("server_key: {env: SPARK_KEY}") + 1
+    missing = project.run("deploy", "--host", "sandbox")
     assert missing.code == 5
     assert (
         f"{RECIPE}:{line}: `server_key`: the environment variable SPARK_KEY holds no key." in missing.out + missing.err
     )
     monkeypatch.setenv("SPARK_KEY", "hunter2")
-    short = desk.run("deploy", "--host", "sandbox")
+    short = project.run("deploy", "--host", "sandbox")
     assert (short.code, "16 to 512" in short.out + short.err, "hunter2" in short.out + short.err) == (5, True, False)
-    assert desk.containers() == []
+    assert project.containers() == []
 
 
 def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     sentence = "anyone on the network can use this server; set `server_key` or `publish: loopback`"
-    with sandbox_project() as desk:
-        desk.edit(RECIPE, "(?m)^publish: loopback", "publish: lan")
-        assert sentence in desk.run("plan", "--host", "sandbox").out
-        assert "open-to-network" in desk.run("lint", "--recipe", "qwen3.5-35b").out
-        result = desk.run("deploy", "--host", "sandbox")
+    with sandbox_project() as project:
+        project.edit(RECIPE, "(?m)^publish: loopback", "publish: lan")
+        assert sentence in project.run("plan", "--host", "sandbox").out
+        assert "open-to-network" in project.run("lint", "--recipe", "qwen3.5-35b").out
+        result = project.run("deploy", "--host", "sandbox")
         assert result.proved and sentence in result.out, result.out
-        assert 'apiKey: "none"' in desk.run("client", "--host", "sandbox").out
-        desk.edit(RECIPE, "publish: lan", "publish: loopback")
-        planned = desk.run("plan", "--host", "sandbox")
+        assert 'apiKey: "none"' in project.run("client", "--host", "sandbox").out
+        project.edit(RECIPE, "publish: lan", "publish: loopback")
+        planned = project.run("plan", "--host", "sandbox")
         assert sentence not in planned.out and "127.0.0.1" in planned.out
-        assert "open-to-network" not in desk.run("lint", "--recipe", "qwen3.5-35b").out
-        desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
+        assert "open-to-network" not in project.run("lint", "--recipe", "qwen3.5-35b").out
+        project.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
         set_new_key(monkeypatch)
-        result = desk.run("deploy", "--host", "sandbox")
+        result = project.run("deploy", "--host", "sandbox")
         assert result.proved and sentence not in result.out
-        message = desk.run("client", "--host", "sandbox").out
+        message = project.run("client", "--host", "sandbox").out
         assert "key        $SPARK_KEY" in message and 'apiKey: "${SPARK_KEY}"' in message
 
 
-def test_a_host_heals_its_server_with_the_key_it_keeps(desk: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_heals_its_server_with_the_key_it_keeps(
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = set_new_key(monkeypatch)
-    desk.deployed()
+    project.deployed()
     monkeypatch.delenv("SPARK_KEY")
-    machine = Machine.here(control.up(desk.sandbox))
+    machine = Machine.here(control.up(project.sandbox))
     state = StateFolder.of(machine.home)
     settings = Settings(host="sandbox", heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
 
@@ -181,26 +183,26 @@ def test_a_host_heals_its_server_with_the_key_it_keeps(desk: SandboxProject, mon
         return build_check(context, settings, now=lambda: time.time() + later_s, scheduled=True).run()
 
     assert (check(0).state, check(300).server.token) == ("ok", "made")
-    control.set_fault(desk.sandbox, "wedge")
+    control.set_fault(project.sandbox, "wedge")
     healed = [check(600.0 + 300 * n).healed for n in range(3)]
     assert any("restarted (run" in item for item in healed), healed
     assert check(3600).state == "ok"
-    assert query_models(desk, key) == 200
-    assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
+    assert query_models(project, key) == 200
+    assert set(find_files_with_secret(key, project.root)) <= set(map(str, key_files(project)))
 
 
 def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
-    desk: SandboxProject, monkeypatch: pytest.MonkeyPatch
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = set_new_key(monkeypatch)
-    desk.deployed()
+    project.deployed()
     small = ("--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
-    result = [desk.run("bench.serve", "--host", "sandbox", *small)]
+    result = [project.run("bench.serve", "--host", "sandbox", *small)]
     result.append(
-        desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096", "--loads", "serve", *small)
+        project.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096", "--loads", "serve", *small)
     )
     for item in result:
         assert item.code == 0, item.out[-3000:] + item.err
         assert key not in item.out + item.err
-    assert query_models(desk, key) == 200
-    assert set(find_files_with_secret(key, desk.root)) <= set(map(str, key_files(desk)))
+    assert query_models(project, key) == 200
+    assert set(find_files_with_secret(key, project.root)) <= set(map(str, key_files(project)))

@@ -23,32 +23,32 @@ CONTAINERS = {CHAT: "qwen35", VECTORS: "qwen3-embedding"}
 TOTAL_GIB = 119.7
 
 
-def set_recipes(desk: SandboxProject, *recipes: str) -> None:
+def set_recipes(project: SandboxProject, *recipes: str) -> None:
     """Let the sandbox serve these, each on a port of its own."""
-    ports = [desk.port, *(free_port() for _ in recipes[1:])]
+    ports = [project.port, *(free_port() for _ in recipes[1:])]
     rows = "".join(f"\n  - {{recipe: {value}, port: {port}}}" for value, port in zip(recipes, ports, strict=True))
-    (desk.root / "hosts/sandbox.yml").write_text(f"connection: sandbox\nuser: spark\nserves:{rows}\n")
+    (project.root / "hosts/sandbox.yml").write_text(f"connection: sandbox\nuser: spark\nserves:{rows}\n")
 
 
-def start_times(desk: SandboxProject) -> dict[str, str]:
+def start_times(project: SandboxProject) -> dict[str, str]:
     """When each container was started, by name: the same afterwards is one that nobody touched."""
-    api = desk.docker().api
+    api = project.docker().api
     rows = [api.inspect_container(row["Id"]) for row in api.containers(all=True)]
     return {row["Name"].lstrip("/"): f"{row['Id']} {row['State']['StartedAt']}" for row in rows}
 
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[SandboxProject]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
-        desk.deployed()
-        before = start_times(desk)
-        set_recipes(desk, CHAT, VECTORS)
-        result = desk.run("deploy", "--host", "sandbox")
+        project.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
+        project.deployed()
+        before = start_times(project)
+        set_recipes(project, CHAT, VECTORS)
+        result = project.run("deploy", "--host", "sandbox")
         assert result.code == 0, result.out[-3000:]
-        assert start_times(desk)["qwen35"] == before["qwen35"], "the server that was there is the same"
-        yield desk
+        assert start_times(project)["qwen35"] == before["qwen35"], "the server that was there is the same"
+        yield project
 
 
 def test_the_server_that_was_there_keeps_its_memory(both: SandboxProject) -> None:
@@ -237,29 +237,29 @@ def test_the_gateway_routes_each_server_of_the_host(both: SandboxProject) -> Non
 
 
 @pytest.mark.parametrize("pattern", ["sandbox2", "sandbox2/qwen3-1.7b"])
-def test_a_fault_is_of_the_host_whichever_of_its_servers_is_named(desk: SandboxProject, pattern: str) -> None:
-    set_recipes(desk, CHAT, "qwen3-1.7b")
-    (desk.root / "hosts/sandbox.yml").rename(desk.root / "hosts/sandbox2.yml")
-    result = desk.run("sandbox.fault", "slow", "--host", pattern)
+def test_a_fault_is_of_the_host_whichever_of_its_servers_is_named(project: SandboxProject, pattern: str) -> None:
+    set_recipes(project, CHAT, "qwen3-1.7b")
+    (project.root / "hosts/sandbox.yml").rename(project.root / "hosts/sandbox2.yml")
+    result = project.run("sandbox.fault", "slow", "--host", pattern)
     assert (result.code, result.err) == (0, "")
-    assert json.loads(desk.run("sandbox.status", "--host", "sandbox2", "--json").out)["fault"] == "slow"
-    assert (desk.sandbox / "hosts/sandbox2/fault").read_text() == "slow"
+    assert json.loads(project.run("sandbox.status", "--host", "sandbox2", "--json").out)["fault"] == "slow"
+    assert (project.sandbox / "hosts/sandbox2/fault").read_text() == "slow"
 
 
-def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(desk: SandboxProject) -> None:
+def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(project: SandboxProject) -> None:
     """They share the GPU. Alone, the same rate is a failure."""
-    desk.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
-    desk.deployed()
-    set_recipes(desk, CHAT, "qwen3-1.7b")
-    assert (result := desk.run("deploy", "--host", "sandbox", "--json")).code in (0, 4), result.out[-3000:]
-    (bound,) = desk.docker().api.inspect_container("qwen3-1.7b")["HostConfig"]["PortBindings"].values()
+    project.edit(f"recipes/{CHAT}.yml", "utilization: 0.85", "utilization: 0.72")
+    project.deployed()
+    set_recipes(project, CHAT, "qwen3-1.7b")
+    assert (result := project.run("deploy", "--host", "sandbox", "--json")).code in (0, 4), result.out[-3000:]
+    (bound,) = project.docker().api.inspect_container("qwen3-1.7b")["HostConfig"]["PortBindings"].values()
     verify = ("verify", "--host", "sandbox", "--recipe", CHAT)
-    assert desk.run("sandbox.fault", "slow").code == 0
+    assert project.run("sandbox.fault", "slow").code == 0
     steady = Steady(int(bound[0]["HostPort"]), "qwen3-1.7b", clients=2)
     with steady.running():
         steady.answered(2)
-        extra = desk.run(*verify, timeout_s=300)
-    alone = desk.run(*verify, timeout_s=300)
+        extra = project.run(*verify, timeout_s=300)
+    alone = project.run(*verify, timeout_s=300)
     assert (extra.code, "the GPU was shared: qwen3-1.7b generated" in extra.out) == (4, True), extra.out
     assert alone.code == 1, alone.out
 

@@ -17,21 +17,21 @@ VLLM = ("hosts/sandbox.yml", "recipe: .*", "recipe: qwen3.5-35b")
 GGUF = "recipes/gpt-oss-120b-gguf.yml"
 
 
-def use_sglang(desk: SandboxProject) -> SandboxProject:
+def use_sglang(project: SandboxProject) -> SandboxProject:
     """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
-    desk.edit(RECIPE, "name: qwen38\n", "name: qwen35\n")
-    desk.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
-    return desk
+    project.edit(RECIPE, "name: qwen38\n", "name: qwen35\n")
+    project.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
+    return project
 
 
-def query_owner(desk: SandboxProject) -> str:
+def query_owner(project: SandboxProject) -> str:
     """Whose server answers, as it signs its models."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{project.port}/v1/models", timeout=5) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 
 
-def assert_serving(desk: SandboxProject, *words: str) -> CommandResult:
-    result = desk.deploy(*words)
+def assert_serving(project: SandboxProject, *words: str) -> CommandResult:
+    result = project.deploy(*words)
     assert result.proved, result.out[-3000:]
     return result
 
@@ -39,16 +39,16 @@ def assert_serving(desk: SandboxProject, *words: str) -> CommandResult:
 @pytest.fixture(scope="module")
 def served() -> Iterator[SandboxProject]:
     """One deployed server; each test leaves it as it was."""
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        result = assert_serving(use_sglang(desk))
+        result = assert_serving(use_sglang(project))
         state = result.task("Check the engine log")["data"]["state"]
         assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
         assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
         probes = {check["check"]: check["verdict"] for check in result.task("Probe its answers")["data"]["checks"]}
         assert {"json_schema", "language de"} <= set(probes) and set(probes.values()) == {"proved"}
         assert result.task("Check that it uses the GPU")["data"]["processes"][0]["name"] == "sglang::scheduler"
-        yield desk
+        yield project
 
 
 def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: SandboxProject) -> None:
@@ -158,20 +158,20 @@ def test_chunked_prefill_is_turned_off_and_proved(served: SandboxProject) -> Non
     assert query_owner(served) == "sglang"
 
 
-def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: SandboxProject) -> None:
-    desk.deployed()
-    assert_serving(use_sglang(desk))
-    assert query_owner(desk) == "sglang"
-    desk.edit(GGUF, "name: gpt-oss-120b-gguf", "name: qwen35")
-    desk.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    assert desk.run("sandbox.fault", "crash-loop").code == 0
-    failed = desk.deploy()
-    assert failed.code == 1 and control.up(desk.sandbox) and query_owner(desk) == "sglang"
-    assert desk.run("sandbox.fault", "none").code == 0
-    assert_serving(desk)
-    assert query_owner(desk) == "llamacpp"
-    assert desk.run("rollback", "--host", "sandbox").proved
-    assert query_owner(desk) == "sglang"
+def test_the_three_engines_follow_one_another_on_one_port_and_back(project: SandboxProject) -> None:
+    project.deployed()
+    assert_serving(use_sglang(project))
+    assert query_owner(project) == "sglang"
+    project.edit(GGUF, "name: gpt-oss-120b-gguf", "name: qwen35")
+    project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
+    assert project.run("sandbox.fault", "crash-loop").code == 0
+    failed = project.deploy()
+    assert failed.code == 1 and control.up(project.sandbox) and query_owner(project) == "sglang"
+    assert project.run("sandbox.fault", "none").code == 0
+    assert_serving(project)
+    assert query_owner(project) == "llamacpp"
+    assert project.run("rollback", "--host", "sandbox").proved
+    assert query_owner(project) == "sglang"
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_the_three_engines_follow_one_another_on_one_port_and_back(desk: Sandbox
     ],
 )
 def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(
-    desk: SandboxProject, section: str, result: str
+    project: SandboxProject, section: str, result: str
 ) -> None:
-    use_sglang(desk).edit(RECIPE, r"sglang:(\n  .*)+", section)
-    refused = desk.run("deploy", "--host", "sandbox")
+    use_sglang(project).edit(RECIPE, r"sglang:(\n  .*)+", section)
+    refused = project.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out + refused.err
     assert result in refused.out + refused.err

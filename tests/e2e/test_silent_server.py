@@ -23,7 +23,7 @@ GENERATE_CHECK = "Check that the running server generates"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SandboxProject]:
-    """One desk for the whole table; each row begins and ends with a server that serves."""
+    """One project for the whole table; each row begins and ends with a server that serves."""
     patch = pytest.MonkeyPatch()
     patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     with sandbox_project() as value:
@@ -32,75 +32,75 @@ def spark() -> Iterator[SandboxProject]:
     patch.undo()
 
 
-def gives_token(desk: SandboxProject) -> bool:
+def gives_token(project: SandboxProject) -> bool:
     """Whether a client is served."""
     body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}
-    url = f"http://127.0.0.1:{desk.port}/v1/chat/completions"
+    url = f"http://127.0.0.1:{project.port}/v1/chat/completions"
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
     with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=3) as answer:
         return bool(json.loads(answer.read())["choices"])
     return False
 
 
-def inspect_container(desk: SandboxProject) -> dict[str, Any]:
-    container: dict[str, Any] = desk.docker().api.inspect_container("qwen35")
+def inspect_container(project: SandboxProject) -> dict[str, Any]:
+    container: dict[str, Any] = project.docker().api.inspect_container("qwen35")
     return container
 
 
-def newest_history_entry(desk: SandboxProject) -> dict[str, Any]:
+def newest_history_entry(project: SandboxProject) -> dict[str, Any]:
     """The newest act of the history."""
-    return history.read(StateFolder.of(desk.sandbox / "home"))[0]
+    return history.read(StateFolder.of(project.sandbox / "home"))[0]
 
 
-def write_limits(desk: SandboxProject, **limits: float) -> None:
+def write_limits(project: SandboxProject, **limits: float) -> None:
     """How long a start may take, as `health.install` writes it down."""
-    StateFolder.of(desk.sandbox / "home").write("health-settings", {"limits": limits})
+    StateFolder.of(project.sandbox / "home").write("health-settings", {"limits": limits})
 
 
 # -- what happens to a server ------------------------------------------------------------------------------------------
 
 
-def leave_serving(desk: SandboxProject) -> None:
+def leave_serving(project: SandboxProject) -> None:
     pass
 
 
-def stop_manually(desk: SandboxProject) -> None:
-    desk.docker().api.stop("qwen35")
+def stop_manually(project: SandboxProject) -> None:
+    project.docker().api.stop("qwen35")
 
 
-def kill_without_policy(desk: SandboxProject) -> None:
+def kill_without_policy(project: SandboxProject) -> None:
     """Its policy was taken, and it was killed."""
-    api = desk.docker().api
+    api = project.docker().api
     api.update_container("qwen35", restart_policy={"Name": "no"})
     api.kill("qwen35")
-    wait_until(lambda: inspect_container(desk)["State"]["Status"] == "exited", "its end")
+    wait_until(lambda: inspect_container(project)["State"]["Status"] == "exited", "its end")
 
 
-def remove(desk: SandboxProject) -> None:
-    desk.docker().api.remove_container("qwen35", force=True)
+def remove(project: SandboxProject) -> None:
+    project.docker().api.remove_container("qwen35", force=True)
     wait_until(
-        lambda: float(control.status(desk.sandbox)["memory"].split()[0]) > 110, "its memory, released a moment later"
+        lambda: float(control.status(project.sandbox)["memory"].split()[0]) > 110, "its memory, released a moment later"
     )
 
 
-def wedge(desk: SandboxProject) -> None:
-    control.set_fault(desk.sandbox, "wedge")
+def wedge(project: SandboxProject) -> None:
+    control.set_fault(project.sandbox, "wedge")
 
 
-def crash_loop(desk: SandboxProject) -> None:
-    control.set_fault(desk.sandbox, "crash-loop")
-    wait_until(lambda: inspect_container(desk)["RestartCount"] > 2, "a loop")
+def crash_loop(project: SandboxProject) -> None:
+    control.set_fault(project.sandbox, "crash-loop")
+    wait_until(lambda: inspect_container(project)["RestartCount"] > 2, "a loop")
 
 
-def start_slowly(desk: SandboxProject) -> None:
+def start_slowly(project: SandboxProject) -> None:
     """It died, was started again, and loads for as long as the fault is there."""
-    control.set_fault(desk.sandbox, "slow-start")
-    wait_until(lambda: b"init engine" in desk.docker().api.logs("qwen35", tail=1), "its start")
+    control.set_fault(project.sandbox, "slow-start")
+    wait_until(lambda: b"init engine" in project.docker().api.logs("qwen35", tail=1), "its start")
 
 
-def start_beyond_limit(desk: SandboxProject) -> None:
-    write_limits(desk, ready_floor_s=0.01, ready_factor=0.01)
-    start_slowly(desk)
+def start_beyond_limit(project: SandboxProject) -> None:
+    write_limits(project, ready_floor_s=0.01, ready_factor=0.01)
+    start_slowly(project)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ QUICK_STATES = ("wedge", "engine-exits", "crash-loop", "removed-by-hand")
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[FaultySpark]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.deployed()
-        yield FaultySpark(desk)
+        project.deployed()
+        yield FaultySpark(project)
 
 
 def test_every_fault_has_a_row_and_every_command_a_cell() -> None:

@@ -21,25 +21,25 @@ TURNS = ".local/state/sparkwright/turns.json"
 
 
 class TurnsProject:
-    """A desk whose sandbox has both recipes on demand, the large one awake, the small one proved before."""
+    """A project whose sandbox has both recipes on demand, the large one awake, the small one proved before."""
 
-    def __init__(self, desk: SandboxProject) -> None:
-        self.desk, self.gateway = desk, free_port()
-        ports = {LARGE: desk.port, SMALL: free_port()}
+    def __init__(self, project: SandboxProject) -> None:
+        self.project, self.gateway = project, free_port()
+        ports = {LARGE: project.port, SMALL: free_port()}
         rows = "".join(f"\n  - {{recipe: {recipe}, port: {port}}}" for recipe, port in ports.items())
-        self.hosts = desk.root / "hosts/sandbox.yml"
+        self.hosts = project.root / "hosts/sandbox.yml"
         self.hosts.write_text(f"connection: sandbox\nuser: spark\non_demand:{rows}\n")
 
     def switch(self, recipe: str, *words: str) -> Any:
-        return self.desk.run("switch", "--host", "sandbox", "--to", recipe, "--json", *words)
+        return self.project.run("switch", "--host", "sandbox", "--to", recipe, "--json", *words)
 
     def states(self, command: str = "status") -> dict[str, str]:
-        rows = self.desk.run(command, "--host", "sandbox", "--json").events()
+        rows = self.project.run(command, "--host", "sandbox", "--json").events()
         return {row["recipe"]: row["state"] for row in rows}
 
     def policies(self) -> dict[str, tuple[str, bool, str]]:
         """Of each container its id, whether it runs, and its restart policy."""
-        api = self.desk.docker().api
+        api = self.project.docker().api
         containers = {recipe: api.inspect_container(name) for recipe, name in CONTAINERS.items()}
         return {
             recipe: (value["Id"], value["State"]["Running"], value["HostConfig"]["RestartPolicy"]["Name"])
@@ -47,7 +47,7 @@ class TurnsProject:
         }
 
     def awake(self) -> str:
-        path: Path = self.desk.sandbox / "home" / TURNS
+        path: Path = self.project.sandbox / "home" / TURNS
         return str(json.loads(path.read_text())["awake"]) if path.exists() else ""
 
     def chat(self, recipe: str, timeout_s: float = 60) -> http.client.HTTPResponse:
@@ -61,20 +61,20 @@ class TurnsProject:
         """A gateway in front of both, deployed."""
         gateway = {"host": "sandbox", "port": self.gateway, "tls": "none", "not_up": not_up}
         groups = {"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}}
-        (self.desk.root / "hosts/groups.yml").write_text(json.dumps(groups))
-        return self.desk.run("gateway.deploy", "--host", "box", "--json")
+        (self.project.root / "hosts/groups.yml").write_text(json.dumps(groups))
+        return self.project.run("gateway.deploy", "--host", "box", "--json")
 
 
 @pytest.fixture(scope="module")
 def turns() -> Iterator[TurnsProject]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
-        value = TurnsProject(desk)
-        first = desk.deploy()
+        project.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
+        value = TurnsProject(project)
+        first = project.deploy()
         assert first.code == 0, first.out[-3000:]
         assert "qwen3-1.7b is asleep and was never verified: it is the turn of qwen35" in first.out
-        assert desk.docker().api.containers(all=True, filters={"name": CONTAINERS[SMALL]}) == [], (
+        assert project.docker().api.containers(all=True, filters={"name": CONTAINERS[SMALL]}) == [], (
             "prepared, not started"
         )
         for recipe in (SMALL, LARGE):
@@ -101,7 +101,7 @@ def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns:
     }
     assert [item[1:] for item in after.values()] == [(False, "no"), (True, "unless-stopped")]
     assert turns.states() == {LARGE: "asleep", SMALL: "up"}
-    health = turns.desk.run("health.check", "--host", "sandbox")
+    health = turns.project.run("health.check", "--host", "sandbox")
     assert health.code == 0 and "asleep: it is the turn of qwen3-1.7b" in health.out
     second_run = turns.switch(SMALL)
     assert (second_run.code, second_run.recap["changed"]) == (0, 0) and second_run.recap["msg"].endswith(
@@ -112,13 +112,13 @@ def test_one_is_awake_and_the_other_keeps_its_container_for_its_next_turn(turns:
 def test_no_command_wakes_the_one_that_is_asleep(turns: TurnsProject) -> None:
     before = turns.policies()
     for command in ("restart", "rollback"):
-        result = turns.desk.run(command, "--host", "sandbox", "--recipe", SMALL)
+        result = turns.project.run(command, "--host", "sandbox", "--recipe", SMALL)
         assert result.code == 5 and f"switch --host sandbox --to {SMALL}` wakes it" in result.out, command
-    deployed = turns.desk.deploy("--recipe", SMALL)
+    deployed = turns.project.deploy("--recipe", SMALL)
     assert (deployed.code, deployed.recap["changed"]) == (0, 0) and "is asleep (since" in deployed.recap["msg"]
-    verified = turns.desk.run("verify", "--host", "sandbox", "--recipe", SMALL)
+    verified = turns.project.run("verify", "--host", "sandbox", "--recipe", SMALL)
     assert verified.code == 0 and "wakes and verifies it" in verified.out
-    client = turns.desk.run("client", "--host", "sandbox", "--recipe", SMALL)
+    client = turns.project.run("client", "--host", "sandbox", "--recipe", SMALL)
     assert client.code == 1 and "is asleep: it is the turn of qwen35" in client.out + client.err
     assert turns.policies() == before
 
@@ -130,7 +130,7 @@ def test_check_mode_shows_a_switch_and_touches_nothing(turns: TurnsProject) -> N
 
 
 def test_a_switch_that_fails_wakes_the_other_again(turns: TurnsProject) -> None:
-    before, recipe = turns.policies(), turns.desk.root / f"recipes/{SMALL}.yml"
+    before, recipe = turns.policies(), turns.project.root / f"recipes/{SMALL}.yml"
     text = recipe.read_text()
     recipe.write_text(text + "  tok_per_s: 9000\n")
     try:
@@ -143,39 +143,39 @@ def test_a_switch_that_fails_wakes_the_other_again(turns: TurnsProject) -> None:
 
 
 def test_a_container_that_docker_refuses_is_refused_before_the_other_is_put_to_sleep(turns: TurnsProject) -> None:
-    before, recipe = turns.policies(), turns.desk.root / f"recipes/{SMALL}.yml"
-    started = turns.desk.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"]
+    before, recipe = turns.policies(), turns.project.root / f"recipes/{SMALL}.yml"
+    started = turns.project.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"]
     text = recipe.read_text()
-    turns.desk.edit(f"recipes/{SMALL}.yml", r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
+    turns.project.edit(f"recipes/{SMALL}.yml", r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
     try:
         result = turns.switch(SMALL)
     finally:
         recipe.write_text(text)
     assert result.code == 1 and 'plugin "lokki" not found.' in result.recap["msg"], result.out[-2000:]
     assert turns.policies() == before and turns.awake() == CONTAINERS[LARGE]
-    assert turns.desk.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"] == started
-    assert not [row for row in turns.desk.docker().api.containers(all=True) if "replacement" in row["Names"][0]]
+    assert turns.project.docker().api.inspect_container(CONTAINERS[LARGE])["State"]["StartedAt"] == started
+    assert not [row for row in turns.project.docker().api.containers(all=True) if "replacement" in row["Names"][0]]
 
 
 def test_a_new_recipe_of_the_sleeping_one_waits_for_its_turn(turns: TurnsProject) -> None:
     before = turns.policies()
-    turns.desk.edit(f"recipes/{SMALL}.yml", "max-model-len: 16384", "max-model-len: 8192")
+    turns.project.edit(f"recipes/{SMALL}.yml", "max-model-len: 16384", "max-model-len: 8192")
     try:
-        deployed = turns.desk.deploy("--recipe", SMALL)
+        deployed = turns.project.deploy("--recipe", SMALL)
         assert deployed.code == 0 and "its recipe changed: the next switch starts it anew" in deployed.recap["msg"]
         assert turns.policies() == before
         assert turns.switch(SMALL).proved
         after = turns.policies()
         assert after[SMALL][0] != before[SMALL][0] and after[LARGE][0] == before[LARGE][0]
     finally:
-        turns.desk.edit(f"recipes/{SMALL}.yml", "max-model-len: 8192", "max-model-len: 16384")
+        turns.project.edit(f"recipes/{SMALL}.yml", "max-model-len: 8192", "max-model-len: 16384")
 
 
 def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: TurnsProject) -> None:
     """As a run leaves it that ended between its word whose turn it is and the stop of the other."""
-    path: Path = turns.desk.sandbox / "home" / TURNS
+    path: Path = turns.project.sandbox / "home" / TURNS
     path.write_text(json.dumps({**json.loads(path.read_text()), "awake": CONTAINERS[SMALL]}))
-    refused = turns.desk.run("deploy", "--host", "sandbox", "--recipe", SMALL)
+    refused = turns.project.run("deploy", "--host", "sandbox", "--recipe", SMALL)
     assert refused.code == 5 and f"switch --host sandbox --to {SMALL}` finishes it" in refused.out
     assert turns.states()[LARGE] == "degraded"
     assert turns.switch(SMALL).proved
@@ -184,12 +184,12 @@ def test_a_switch_that_was_cut_off_is_finished_by_the_same_command(turns: TurnsP
 
 def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns: TurnsProject) -> None:
     """Two servers that do not fit together fit if they take turns; a third one alongside the largest does not."""
-    text, recipe = turns.hosts.read_text(), turns.desk.root / f"recipes/{ALWAYS_ON}.yml"
+    text, recipe = turns.hosts.read_text(), turns.project.root / f"recipes/{ALWAYS_ON}.yml"
     original = recipe.read_text()
-    turns.desk.edit(f"recipes/{ALWAYS_ON}.yml", "utilization: 0.05", "utilization: 0.3")
+    turns.project.edit(f"recipes/{ALWAYS_ON}.yml", "utilization: 0.05", "utilization: 0.3")
     turns.hosts.write_text(f"{text}serves:\n  - {{recipe: qwen3-embedding-0.6b, port: {free_port()}}}\n")
     try:
-        result = turns.desk.run("deploy", "--host", "sandbox", "--recipe", LARGE)
+        result = turns.project.run("deploy", "--host", "sandbox", "--recipe", LARGE)
     finally:
         turns.hosts.write_text(text)
     assert result.code == 0, "nothing has to be started for what runs already"
@@ -211,13 +211,13 @@ def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns
     turns.hosts.write_text(f"{text}serves:\n  - {{recipe: {ALWAYS_ON}, port: {free_port()}}}\n")
     try:
         for command in ("deploy", "restart"):
-            result = turns.desk.run(command, "--host", "sandbox", "--recipe", ALWAYS_ON, "--json")
+            result = turns.project.run(command, "--host", "sandbox", "--recipe", ALWAYS_ON, "--json")
             assert result.proved, result.out[-3000:]
         assert {**turns.states(), ALWAYS_ON: "up"} == {ALWAYS_ON: "up", LARGE: "up", SMALL: "asleep"}
     finally:
         turns.hosts.write_text(text)
-        for container in turns.desk.docker().api.containers(all=True, filters={"name": "qwen3-embedding"}):
-            turns.desk.docker().api.remove_container(container["Id"], force=True)
+        for container in turns.project.docker().api.containers(all=True, filters={"name": "qwen3-embedding"}):
+            turns.project.docker().api.remove_container(container["Id"], force=True)
 
 
 def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: TurnsProject) -> None:
@@ -225,13 +225,13 @@ def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: TurnsProj
     text = turns.hosts.read_text()
     turns.hosts.write_text(text.replace("on_demand:", "serves:"))
     try:
-        result = turns.desk.deploy("--recipe", SMALL)
+        result = turns.project.deploy("--recipe", SMALL)
         assert result.proved, result.out[-3000:]
         assert turns.states() == {LARGE: "up", SMALL: "up"} and turns.awake() == ""
     finally:
         turns.hosts.write_text(text)
-        turns.desk.docker().api.stop(CONTAINERS[SMALL])
-    assert turns.desk.deploy("--recipe", LARGE).code == 0
+        turns.project.docker().api.stop(CONTAINERS[SMALL])
+    assert turns.project.deploy("--recipe", LARGE).code == 0
     assert turns.states() == {LARGE: "up", SMALL: "asleep"}
 
 
@@ -247,14 +247,14 @@ def test_a_list_that_makes_no_sense_is_refused_with_its_line(turns: TurnsProject
     text = turns.hosts.read_text()
     turns.hosts.write_text(f"connection: sandbox\nuser: spark\n{written}")
     try:
-        result = turns.desk.run("status", "--host", "sandbox")
+        result = turns.project.run("status", "--host", "sandbox")
     finally:
         turns.hosts.write_text(text)
     assert result.code == 5 and re.search(rf"hosts/sandbox.yml:\d+: {re.escape(message)}", result.err + result.out)
 
 
 def test_a_switch_to_what_is_always_on_or_nowhere_is_refused(turns: TurnsProject) -> None:
-    assert turns.desk.run("switch", "--host", "sandbox").code == 5
+    assert turns.project.run("switch", "--host", "sandbox").code == 5
     unknown = turns.switch("qwen3-1.8b")
     assert unknown.code == 5 and f"`{SMALL}`" in unknown.out + unknown.err
 
@@ -266,12 +266,12 @@ def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: T
     assert turns.chat(LARGE).status == 200
     refused = turns.chat(SMALL)
     assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "model_not_up")
-    result = json.loads(turns.desk.run("gateway.status", "--host", "box", "--json").out)
+    result = json.loads(turns.project.run("gateway.status", "--host", "box", "--json").out)
     assert {model["model"]: model["on_demand"] for model in result["models"]} == {LARGE: True, SMALL: True}
     assert {model["model"]: model["errors"] for model in result["models"]}[SMALL] == 1, (
         "the client's, and none of the proof"
     )
-    rows = turns.desk.run("status", "--host", "sandbox", "--json").events()
+    rows = turns.project.run("status", "--host", "sandbox", "--json").events()
     assert [row["gateway"]["state"] for row in rows if row.get("gateway")] == ["up"]
 
 

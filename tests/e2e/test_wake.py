@@ -40,7 +40,7 @@ class WakeProject(TurnsProject):
 
     def install(self) -> str:
         """Bring the plans of both to the host, and the gateway's files; return what the runs say."""
-        deployed = [self.desk.deploy("--recipe", recipe) for recipe in CONTAINERS]
+        deployed = [self.project.deploy("--recipe", recipe) for recipe in CONTAINERS]
         assert [result.code for result in deployed] == [0, 0] and self.route("refuse").code == 0
         for recipe in CONTAINERS:
             self.times(recipe, stay_awake_s=0.0, sleep_after_s=0.0)
@@ -48,10 +48,10 @@ class WakeProject(TurnsProject):
 
     @property
     def state(self) -> StateFolder:
-        return StateFolder.of(self.desk.sandbox / "home")
+        return StateFolder.of(self.project.sandbox / "home")
 
     def waker(self) -> Waker:
-        machine = Machine.here(control.up(self.desk.sandbox))
+        machine = Machine.here(control.up(self.project.sandbox))
         context = RunContext(machine, self.state, "wake-1", lambda event: None)
         return Waker(context, run_plan)
 
@@ -90,7 +90,7 @@ class WakeProject(TurnsProject):
                 thread.join()
 
     def why(self, recipe: str) -> str:
-        rows = self.desk.run("status", "--host", "sandbox", "--json").events()
+        rows = self.project.run("status", "--host", "sandbox", "--json").events()
         return str(next(row["why"] for row in rows if row["recipe"] == recipe))
 
     def error(self, recipe: str) -> tuple[int, str, int]:
@@ -106,17 +106,17 @@ class WakeProject(TurnsProject):
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[WakeProject]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
-        value = WakeProject(desk)
+        project.edit(f"recipes/{LARGE}.yml", "utilization: 0.85", "utilization: 0.72")
+        value = WakeProject(project)
         value.plain = value.hosts.read_text()
         gateway = {"host": "sandbox", "port": value.gateway, "tls": "none"}
-        (desk.root / "hosts/groups.yml").write_text(
+        (project.root / "hosts/groups.yml").write_text(
             json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}})
         )
         value.wake()
-        assert desk.deploy().code == 0
+        assert project.deploy().code == 0
         for recipe in (SMALL, LARGE):
             assert value.switch(recipe).proved
         yield value
@@ -187,10 +187,10 @@ def test_a_switch_that_fails_wakes_the_other_again_and_is_not_tried_for_each_req
 ) -> None:
     lab.wake()
     monkeypatch.setattr(wake, "RETRY_PAUSE_S", 4.0)
-    playbook = lab.desk.root / "playbooks/switch.yml"
+    playbook = lab.project.root / "playbooks/switch.yml"
     text = playbook.read_text()
     broken_task = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
-    lab.desk.edit("playbooks/switch.yml", "( +)- include: parts/prove.yml", broken_task)
+    lab.project.edit("playbooks/switch.yml", "( +)- include: parts/prove.yml", broken_task)
     try:
         lab.install()
     finally:

@@ -50,7 +50,7 @@ class WatchedTerminal:
 
 @contextmanager
 def watch_status(
-    desk: SandboxProject, *, hosts: str = "sandbox", term: str = "xterm-256color"
+    project: SandboxProject, *, hosts: str = "sandbox", term: str = "xterm-256color"
 ) -> Iterator[WatchedTerminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -59,7 +59,7 @@ def watch_status(
     command = ["status", "--host", hosts, "--watch", "--every", "0.5"]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *command],
-        cwd=desk.root,
+        cwd=project.root,
         env=env,
         stdin=theirs,
         stdout=theirs,
@@ -79,8 +79,8 @@ def watch_status(
         os.close(theirs)
 
 
-def test_it_shows_the_hosts_until_q(desk: SandboxProject) -> None:
-    with watch_status(desk) as watch:
+def test_it_shows_the_hosts_until_q(project: SandboxProject) -> None:
+    with watch_status(project) as watch:
         assert "\x1b[?1049h" in watch.until(r"1 down[\s\S]*sandbox[\s\S]*°C[\s\S]*nothing was done")
         again = watch.until(r"every 0\.5 s")
         assert "HOST" not in again  # what did not change is not sent again
@@ -88,17 +88,17 @@ def test_it_shows_the_hosts_until_q(desk: SandboxProject) -> None:
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_ctrl_c_ends_it_as_q_does(desk: SandboxProject) -> None:
-    with watch_status(desk) as watch:
+def test_ctrl_c_ends_it_as_q_does(project: SandboxProject) -> None:
+    with watch_status(project) as watch:
         watch.until(r"1 down")
         watch.process.send_signal(2)
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_a_host_that_hangs_delays_no_other(desk: SandboxProject) -> None:
+def test_a_host_that_hangs_delays_no_other(project: SandboxProject) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        (desk.root / "hosts/hung.yml").write_text(f"address: 127.0.0.1\nport: {silent.getsockname()[1]}\n")
-        with watch_status(desk, hosts="hung,sandbox") as watch:
+        (project.root / "hosts/hung.yml").write_text(f"address: 127.0.0.1\nport: {silent.getsockname()[1]}\n")
+        with watch_status(project, hosts="hung,sandbox") as watch:
             shown = watch.until(r"1 down")
             assert "unreachable" not in watch.seen and "1 asking" in shown
             watch.press("jr")
@@ -107,8 +107,8 @@ def test_a_host_that_hangs_delays_no_other(desk: SandboxProject) -> None:
             watch.until(r"\x1b\[\?1049l")
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(desk: SandboxProject) -> None:
-    with watch_status(desk) as watch:
+def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(project: SandboxProject) -> None:
+    with watch_status(project) as watch:
         watch.until(r"1 down")
         watch.process.send_signal(signal.SIGTSTP)
         watch.until(r"\x1b\[\?1049l")
@@ -122,8 +122,8 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(desk: SandboxProject) 
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_another_size_is_painted_whole(desk: SandboxProject) -> None:
-    with watch_status(desk) as watch:
+def test_another_size_is_painted_whole(project: SandboxProject) -> None:
+    with watch_status(project) as watch:
         watch.until(r"1 down")
         fcntl.ioctl(watch.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 60, 0, 0))
         watch.process.send_signal(signal.SIGWINCH)
@@ -132,15 +132,15 @@ def test_another_size_is_painted_whole(desk: SandboxProject) -> None:
         watch.until(r"\x1b\[\?1049l")
 
 
-def test_a_terminal_that_cannot_be_painted_on_gets_the_table_again_and_again(desk: SandboxProject) -> None:
-    with watch_status(desk, term="dumb") as watch:
+def test_a_terminal_that_cannot_be_painted_on_gets_the_table_again_and_again(project: SandboxProject) -> None:
+    with watch_status(project, term="dumb") as watch:
         shown = watch.until(r"HOST[\s\S]*HOST")
         assert "\x1b[?1049h" not in shown
         watch.process.send_signal(signal.SIGINT)
 
 
-def test_a_pager_is_told_what_it_shows(desk: SandboxProject) -> None:
-    with watch_status(desk) as watch:
+def test_a_pager_is_told_what_it_shows(project: SandboxProject) -> None:
+    with watch_status(project) as watch:
         watch.until(r"1 down")
         watch.press("h")
         watch.until(r"\$ \S+ history --host sandbox[\s\S]*nothing was done[\s\S]*\x1b\[\?1049h")

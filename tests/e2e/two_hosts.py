@@ -65,13 +65,13 @@ def two_host_project() -> Iterator[TwoHostProject]:
     """Both deployed, and their gateway."""
     speed = patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"})
     with speed, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        desk = TwoHostProject(Path(folder))
+        project = TwoHostProject(Path(folder))
         try:
-            result = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
+            result = project.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
             assert result.code in (0, 4), result.out[-3000:] + result.err
-            result = desk.run("gateway.deploy", "--host", "box", "--json")
+            result = project.run("gateway.deploy", "--host", "box", "--json")
             assert result.code == 0, result.out[-3000:] + result.err
-            yield desk
+            yield project
         finally:
             for name in HOSTS:
-                control.down(desk.sandbox / "hosts" / name)
+                control.down(project.sandbox / "hosts" / name)

@@ -31,11 +31,11 @@ LONG_S = 60.0
 
 
 class Bench:
-    """A desk whose sandbox goes on from one fault to the next."""
+    """A project whose sandbox goes on from one fault to the next."""
 
-    def __init__(self, desk: SandboxProject) -> None:
-        self.desk = desk
-        books = (desk.root / "playbooks").rglob("*.yml")
+    def __init__(self, project: SandboxProject) -> None:
+        self.project = project
+        books = (project.root / "playbooks").rglob("*.yml")
         self.good_books = {path: path.read_text() for path in books}
         self.seqs = 8
         self.room = self.state.path
@@ -45,18 +45,18 @@ class Bench:
         ).returncode
 
     def close(self) -> None:
-        control.down(self.desk.sandbox)
+        control.down(self.project.sandbox)
         if self.tmpfs:
             subprocess.run(["umount", "-l", str(self.room)], check=False)
 
     @property
     def state(self) -> StateFolder:
-        return StateFolder.of(self.desk.sandbox / "home")
+        return StateFolder.of(self.project.sandbox / "home")
 
     def whole(self) -> str:
         """The Id of the server that serves before anything is broken; one that an earlier cell left broken is made anew."""
         if not self.serving():
-            self.desk.deploy()
+            self.project.deploy()
         serves = self.serving()
         assert serves, "the cell before left nothing that a deploy could mend"
         return serves
@@ -66,17 +66,17 @@ class Bench:
     def change(self) -> None:
         """Ask for another server than the one that runs."""
         self.seqs = self.seqs % 60 + 1
-        self.desk.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
+        self.project.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
 
     def gate(self, before: str, fail_at: str = "") -> None:
         """Put the gate before a task. fail_at: a task of the swap before which the change fails."""
         for name in ("reached", "open", "fail"):
-            (self.desk.root / name).unlink(missing_ok=True)
-        here = self.desk.root
+            (self.project.root / name).unlink(missing_ok=True)
+        here = self.project.root
         wait = f"touch {here}/reached; until [ -e {here}/open ]; do sleep 0.02; done; test ! -e {here}/fail"
-        self.desk.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
+        self.project.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
         if fail_at:
-            self.desk.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
+            self.project.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
 
     def ungate(self) -> None:
         for path, text in self.good_books.items():
@@ -93,10 +93,10 @@ class Bench:
             "--json",
         ]
         env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
-        out = (self.desk.root / "said").open("w")
+        out = (self.project.root / "said").open("w")
         return subprocess.Popen(
             words,
-            cwd=self.desk.root,
+            cwd=self.project.root,
             env=env,
             stdout=out,
             stderr=out,
@@ -107,11 +107,11 @@ class Bench:
 
     def reached(self, laptop: subprocess.Popen[str]) -> None:
         """Wait until the run stands at the gate."""
-        wait_until(lambda: (self.desk.root / "reached").exists() or laptop.poll() is not None, "the gate")
-        assert (self.desk.root / "reached").exists(), (self.desk.root / "said").read_text()[-2000:]
+        wait_until(lambda: (self.project.root / "reached").exists() or laptop.poll() is not None, "the gate")
+        assert (self.project.root / "reached").exists(), (self.project.root / "said").read_text()[-2000:]
 
     def open(self) -> None:
-        (self.desk.root / "open").touch()
+        (self.project.root / "open").touch()
 
     def ended(self) -> dict[str, Any]:
         """Wait for the newest run's end, with or without a laptop; its recap, empty when it was cut off."""
@@ -122,7 +122,7 @@ class Bench:
     # -- faults --------------------------------------------------------------------------------------------------
 
     def fails(self, laptop: subprocess.Popen[str]) -> None:
-        (self.desk.root / "fail").touch()
+        (self.project.root / "fail").touch()
 
     def killed(self, laptop: subprocess.Popen[str]) -> None:
         os.kill(json.loads((self.state.path / "lock").read_text())["pid"], signal.SIGKILL)
@@ -132,29 +132,29 @@ class Bench:
 
     def docker(self, laptop: subprocess.Popen[str]) -> None:
         """The engine goes and comes back: every container dies, those with a policy start again."""
-        pid = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
+        pid = json.loads((self.project.sandbox / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
+        wait_until(lambda: released(self.project.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        control.up(self.desk.sandbox)
+        control.up(self.project.sandbox)
 
     def power(self) -> None:
         """The whole host dies at this moment, the run and the engine with it, and boots."""
-        daemon = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
+        daemon = json.loads((self.project.sandbox / "state.json").read_text())["pid"]
         with contextlib.suppress(OSError, ValueError, psutil.Error):
             runner = psutil.Process(json.loads((self.state.path / "lock").read_text())["pid"])
             runner.suspend()  # it starts nothing more
             for process in (runner, *runner.children(recursive=True)):
                 process.kill()
         os.kill(daemon, signal.SIGKILL)
-        wait_until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
+        wait_until(lambda: released(self.project.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(daemon, 0)
-        control.up(self.desk.sandbox)
+        control.up(self.project.sandbox)
 
     def ollama(self, laptop: subprocess.Popen[str]) -> None:
-        url = f"http://{control.up(self.desk.sandbox)['OLLAMA_HOST']}/api/generate"
+        url = f"http://{control.up(self.project.sandbox)['OLLAMA_HOST']}/api/generate"
         body = json.dumps({"model": "qwen3:32b"}).encode()
         with contextlib.suppress(urllib.error.HTTPError):  # beside a server that holds the memory it does not fit
             urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=10).read()
@@ -171,7 +171,7 @@ class Bench:
     # -- what came of it -----------------------------------------------------------------------------------------
 
     def client(self) -> docker.DockerClient:
-        return docker.DockerClient(base_url=control.up(self.desk.sandbox)["DOCKER_HOST"])
+        return docker.DockerClient(base_url=control.up(self.project.sandbox)["DOCKER_HOST"])
 
     def serving(self) -> str:
         """The Id of the one server that runs with its earned policy and gives a token; empty when there is none."""
@@ -185,7 +185,7 @@ class Bench:
 
     def _token(self) -> bool:
         body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}
-        url = f"http://127.0.0.1:{self.desk.port}/v1/chat/completions"
+        url = f"http://127.0.0.1:{self.project.port}/v1/chat/completions"
         request = urllib.request.Request(
             url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
@@ -220,7 +220,7 @@ class Watch(Watching):
 
     def look(self) -> None:
         try:
-            rows = json.loads((self.bench.desk.sandbox / "containers.json").read_text())["containers"]
+            rows = json.loads((self.bench.project.sandbox / "containers.json").read_text())["containers"]
             running = self.bench.client().api.containers()
         except Exception:  # the engine is being restarted
             return

@@ -19,7 +19,7 @@ def bench() -> Iterator[Bench]:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         folder = Path(tempfile.mkdtemp(prefix="fault-"))
         value = Bench(SandboxProject(folder))
-        value.desk.deployed()
+        value.project.deployed()
         yield value
         value.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -70,7 +70,7 @@ PUT_BACK = (
 
 
 def test_the_table_has_every_step_of_the_swap(bench: Bench) -> None:
-    steps = [step for step in swap_tasks(bench.desk.root / "playbooks") if step != "Stop Ollama"]
+    steps = [step for step in swap_tasks(bench.project.root / "playbooks") if step != "Stop Ollama"]
     assert steps == [row.split("|")[0].strip() for row in TABLE.strip().splitlines()]
 
 
@@ -99,7 +99,7 @@ def test_afterwards_one_verified_server_serves(
             bench.repair()
         message = bench.story()
         if fault == "killed":
-            again = bench.desk.deploy()
+            again = bench.project.deploy()
             assert again.code in PROVED, again.out[-3000:]
             notes = [event["text"] for event in again.events() if event["event"] == "note"]
             assert any("an earlier run was interrupted" in text and "in: Gate" in text for text in notes), notes
@@ -137,7 +137,7 @@ def while_it_is_put_back(bench: Bench, step: str, fault: str) -> tuple[str, dict
 )
 def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step: str) -> None:
     old, _ = while_it_is_put_back(bench, step, "killed")
-    done = bench.desk.run("rollback", "--host", "sandbox", "--json")
+    done = bench.project.run("rollback", "--host", "sandbox", "--json")
     assert done.code == 0, done.out[-3000:]
     assert "an earlier run was interrupted" in done.out
     assert bench.serving() == old
@@ -153,6 +153,6 @@ def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step:
         "msg"
     ]
     assert bench.settled() == old
-    (row, *_) = bench.desk.run("history", "--host", "sandbox", "--json").events()
+    (row, *_) = bench.project.run("history", "--host", "sandbox", "--json").events()
     assert (row["what"], "broken on purpose" in row["why"]) == ("restored", True), row
     assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]

@@ -47,7 +47,7 @@ def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench,
     bench.whole()
     before = next(bench.state.runs())
     step, after_s = moment(
-        seed, [swap_task for swap_task in swap_tasks(bench.desk.root / "playbooks") if swap_task != "Stop Ollama"]
+        seed, [swap_task for swap_task in swap_tasks(bench.project.root / "playbooks") if swap_task != "Stop Ollama"]
     )
     bench.change()
     with Watch(bench) as seen:
@@ -57,7 +57,7 @@ def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench,
         time.sleep(after_s)  # not a wait for anything: it chooses the moment
         bench.power()
         laptop.wait(timeout=60)
-        again = bench.desk.deploy()
+        again = bench.project.deploy()
         assert again.code in PROVED, (step, after_s, again.out[-3000:])
         serves = bench.settled()
     assert serves, (step, after_s)
@@ -66,5 +66,5 @@ def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench,
     assert row["Names"] == ["/qwen35"], "nothing half made is left"
     assert (bench.state.read("verified") or {})["container_id"] == serves
     assert bench.state.read("previous") is None and bench.state.read("interim") is None
-    same = bench.desk.deploy()
+    same = bench.project.deploy()
     assert (same.code, same.recap["changed"]) == (0, 0), (step, after_s, same.out[-3000:])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.desk import Desk
+from tests.fleet.project import HostsProject
 from tests.remote.conftest import Lab, lab  # noqa: F401
 
 pytestmark = pytest.mark.ssh
@@ -25,18 +25,18 @@ def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_o
     """One connection each, at most 16 at a time; the answer is complete, and the memory stays that of a laptop's command."""
     names = [f"h{n}" for n in range(HOSTS)]
     lab.write_config(f"Host h*\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
-    root = tmp_path / "desk"
+    root = tmp_path / "project"
     root.mkdir()
-    desk = Desk(root, 0)
+    project = HostsProject(root, 0)
     for name in names:
-        desk.host(name, f"home: {lab.sshd.home}\n")
-    desk.host("h50", f"home: {lab.sshd.home}\naddress: 127.0.0.1\nport: 1\n")
-    (desk.root / "playbooks/look.yml").write_text(
+        project.host(name, f"home: {lab.sshd.home}\n")
+    project.host("h50", f"home: {lab.sshd.home}\naddress: 127.0.0.1\nport: 1\n")
+    (project.root / "playbooks/look.yml").write_text(
         "- hosts: all\n  read_only: true\n  tasks: [{command: {argv: ['true']}, changed_when: false}]\n"
     )
-    desk.run("play", "look", "--host", "h0")  # ships the runtime
+    project.run("play", "look", "--host", "h0")  # ships the runtime
     peak = tmp_path / "peak"
-    result = desk.run("play", "look", "--host", "all", "--json", under=(sys.executable, "-c", MEASURED, str(peak)))
+    result = project.run("play", "look", "--host", "all", "--json", under=(sys.executable, "-c", MEASURED, str(peak)))
     ends = {event["host"]: event["exit"] for event in result.events("recap")}
     assert result.code == 3, {event["msg"] for event in result.events("recap")}
     assert ends == {name: 3 if name == "h50" else 0 for name in names}
@@ -46,8 +46,8 @@ def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_o
 
 
 def test_many_hosts_end_with_one_line_each(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 12)
-    desk.playbook("look", "  read_only: true\n  tasks: [{command: {argv: ['true']}, changed_when: false}]")
-    lines = desk.run("play", "look", "--host", "lab").out.splitlines()
+    project = HostsProject(tmp_path, 12)
+    project.playbook("look", "  read_only: true\n  tasks: [{command: {argv: ['true']}, changed_when: false}]")
+    lines = project.run("play", "look", "--host", "lab").out.splitlines()
     assert len([line for line in lines if line.startswith("ok ")]) == 12
     assert lines[-1] == "12 hosts: 12 ok"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.desk import Desk
+from tests.fleet.project import HostsProject
 
 BOOK = """  serial: 1
   tasks:
@@ -20,57 +20,57 @@ BOOK = """  serial: 1
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    value = Desk(tmp_path, 4)
+def project(tmp_path: Path) -> HostsProject:
+    value = HostsProject(tmp_path, 4)
     value.playbook("roll", BOOK)
     (value.root / "hosts/groups.yml").write_text("all: {vars: {refused: [], failing: []}}\n")
     return value
 
 
-def made(desk: Desk) -> list[str]:
+def made(project: HostsProject) -> list[str]:
     """Return the hosts that were touched."""
-    return sorted(path.parent.name for path in (desk.root / "homes").glob("*/made"))
+    return sorted(path.parent.name for path in (project.root / "homes").glob("*/made"))
 
 
-def say(desk: Desk, **names: list[str]) -> None:
-    (desk.root / "hosts/groups.yml").write_text(f"all: {{vars: { ({'refused': [], 'failing': []} | names) }}}\n")
+def say(project: HostsProject, **names: list[str]) -> None:
+    (project.root / "hosts/groups.yml").write_text(f"all: {{vars: { ({'refused': [], 'failing': []} | names) }}}\n")
 
 
-def test_who_has_nothing_to_do_is_through_without_a_turn(desk: Desk) -> None:
+def test_who_has_nothing_to_do_is_through_without_a_turn(project: HostsProject) -> None:
     for name in ("s1", "s2", "s4"):
-        (desk.home(name) / "made").mkdir()
-    first = desk.roll("--host", "lab")
-    assert (first.code, made(desk)) == (0, ["s1", "s2", "s3", "s4"])
+        (project.home(name) / "made").mkdir()
+    first = project.roll("--host", "lab")
+    assert (first.code, made(project)) == (0, ["s1", "s2", "s3", "s4"])
     assert [event["hosts"] for event in first.events("batch_started")] == [["s3"]]
     assert [event["host"] for event in first.events("waiting")] == ["s3"]
     assert first.ran[-1] == "s3", "after the others were looked at"
     assert {event["host"]: event["changed"] for event in first.events("recap")} == {"s1": 0, "s2": 0, "s3": 1, "s4": 0}
-    second = desk.roll("--host", "lab")
+    second = project.roll("--host", "lab")
     assert (second.code, second.rolled["done"]) == (0, ["s1", "s2", "s3", "s4"])
     assert {event["check"] for event in second.events("run_started")} == {True}
 
 
-def test_a_host_that_would_be_refused_is_known_before_one_is_touched(desk: Desk) -> None:
-    say(desk, refused=["s3"])
-    result = desk.roll("--host", "lab")
-    assert (result.code, made(desk)) == (5, [])
+def test_a_host_that_would_be_refused_is_known_before_one_is_touched(project: HostsProject) -> None:
+    say(project, refused=["s3"])
+    result = project.roll("--host", "lab")
+    assert (result.code, made(project)) == (5, [])
     assert (result.rolled["failed"], result.rolled["not_begun"]) == (["s3"], ["s1", "s2", "s4"])
     assert result.rolled["why"] == "checks failed on s3; no host was touched"
-    say(desk)
-    assert desk.roll("--resume").code == 0
-    assert made(desk) == ["s1", "s2", "s3", "s4"]
+    say(project)
+    assert project.roll("--resume").code == 0
+    assert made(project) == ["s1", "s2", "s3", "s4"]
 
 
-def test_a_share_of_refusals_may_be_allowed(desk: Desk) -> None:
-    say(desk, refused=["s3"])
-    result = desk.roll("--host", "lab", "--max-fail-percentage", "25")
-    assert (result.code, made(desk)) == (5, ["s1", "s2", "s4"])
+def test_a_share_of_refusals_may_be_allowed(project: HostsProject) -> None:
+    say(project, refused=["s3"])
+    result = project.roll("--host", "lab", "--max-fail-percentage", "25")
+    assert (result.code, made(project)) == (5, ["s1", "s2", "s4"])
 
 
-def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(desk: Desk) -> None:
-    say(desk, failing=["s2"])
-    result = desk.roll("--host", "lab")
-    assert (result.code, made(desk)) == (1, ["s1"])
+def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(project: HostsProject) -> None:
+    say(project, failing=["s2"])
+    result = project.roll("--host", "lab")
+    assert (result.code, made(project)) == (1, ["s1"])
     assert (result.rolled["done"], result.rolled["failed"], result.rolled["not_begun"]) == (
         ["s1"],
         ["s2"],
@@ -78,28 +78,28 @@ def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(desk: Desk) -
     )
 
 
-def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(desk: Desk) -> None:
-    bin_, go = desk.root / "bin", desk.root / "go"
+def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(project: HostsProject) -> None:
+    bin_, go = project.root / "bin", project.root / "go"
     bin_.mkdir()
     (bin_ / "nvidia-smi").write_text(f"#!/bin/sh\nwhile test ! -e {go}; do sleep 0.02; done\n")
     (bin_ / "nvidia-smi").chmod(0o755)
     for name in ("s1", "s2", "s3", "s4"):
-        env = f"{{HOME: {desk.home(name)}, PATH: '{bin_}:/usr/bin:/bin'}}"
-        desk.host(name, f"connection: local\ngroups: [lab]\nenv: {env}\n")
-    desk.playbook("roll", BOOK.replace("  tasks:\n", "  tasks:\n    - facts:\n"))
-    laptop = desk.start("play", "roll", "--host", "lab", "--json")
+        env = f"{{HOME: {project.home(name)}, PATH: '{bin_}:/usr/bin:/bin'}}"
+        project.host(name, f"connection: local\ngroups: [lab]\nenv: {env}\n")
+    project.playbook("roll", BOOK.replace("  tasks:\n", "  tasks:\n    - facts:\n"))
+    laptop = project.start("play", "roll", "--host", "lab", "--json")
     assert laptop.stdout is not None
     next(line for line in laptop.stdout if '"looking"' in line)
     laptop.send_signal(signal.SIGINT)
     _, err = laptop.communicate(timeout=60)
-    assert (laptop.returncode, made(desk)) == (4, []), err
+    assert (laptop.returncode, made(project)) == (4, []), err
     assert "`sparkwright play roll --resume` goes on with the rest" in err
     go.touch()
-    assert desk.roll("--resume").code == 0
-    assert made(desk) == ["s1", "s2", "s3", "s4"]
+    assert project.roll("--resume").code == 0
+    assert made(project) == ["s1", "s2", "s3", "s4"]
 
 
-def test_a_play_with_a_task_that_acts_in_check_mode_is_not_tried_on_everybody(desk: Desk) -> None:
-    desk.playbook("roll", BOOK + "    - command: {argv: [touch, acted]}\n      check_mode: false\n")
-    result = desk.roll("--host", "lab")
+def test_a_play_with_a_task_that_acts_in_check_mode_is_not_tried_on_everybody(project: HostsProject) -> None:
+    project.playbook("roll", BOOK + "    - command: {argv: [touch, acted]}\n      check_mode: false\n")
+    result = project.roll("--host", "lab")
     assert (result.code, result.events("looking"), len(result.events("batch_started"))) == (0, [], 4)

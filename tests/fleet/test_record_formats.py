@@ -10,22 +10,22 @@ import pytest
 
 from sparkwright.host import state
 from sparkwright.version import __version__
-from tests.fleet.desk import Desk
+from tests.fleet.project import HostsProject
 
 SAYS = f"the records on this host are those of sparkwright 7.0 (format 9), and this is {__version__} (format 1)."
 
 
-def folder(desk: Desk) -> Path:
-    return desk.home("s1") / ".local/state/sparkwright"
+def folder(project: HostsProject) -> Path:
+    return project.home("s1") / ".local/state/sparkwright"
 
 
 @pytest.fixture
-def newer(tmp_path: Path) -> Desk:
+def newer(tmp_path: Path) -> HostsProject:
     """A host whose records a much newer sparkwright has written."""
-    desk = Desk(tmp_path, 2)
-    folder(desk).mkdir(parents=True)
-    (folder(desk) / "format.json").write_text(json.dumps({"format": 9, "version": "7.0", "more": 1}))
-    return desk
+    project = HostsProject(tmp_path, 2)
+    folder(project).mkdir(parents=True)
+    (folder(project) / "format.json").write_text(json.dumps({"format": 9, "version": "7.0", "more": 1}))
+    return project
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def newer(tmp_path: Path) -> Desk:
     [("play", "roll"), ("status",), ("history",), ("runs",), ("health.check",), ("unlock",), ("report",)],
     ids=" ".join,
 )
-def test_an_older_laptop_is_told_to_upgrade_and_touches_nothing(words: tuple[str, ...], newer: Desk) -> None:
+def test_an_older_laptop_is_told_to_upgrade_and_touches_nothing(words: tuple[str, ...], newer: HostsProject) -> None:
     before = {path: path.read_bytes() for path in folder(newer).rglob("*") if path.is_file()}
     result = newer.run(*words, "--host", "s1")
     assert SAYS in result.out + result.err
@@ -41,7 +41,7 @@ def test_an_older_laptop_is_told_to_upgrade_and_touches_nothing(words: tuple[str
     assert {path: path.read_bytes() for path in folder(newer).rglob("*") if path.is_file()} == before
 
 
-def test_an_older_health_check_is_to_be_installed_again(newer: Desk) -> None:
+def test_an_older_health_check_is_to_be_installed_again(newer: HostsProject) -> None:
     script = Path(state.__file__).parents[1] / "runner/scheduled_checks.py"
     env = {**os.environ, "HOME": str(newer.home("s1"))}
     done = subprocess.run([sys.executable, "-I", script], env=env, capture_output=True, text=True, timeout=60)
@@ -51,19 +51,19 @@ def test_an_older_health_check_is_to_be_installed_again(newer: Desk) -> None:
 
 @pytest.mark.parametrize("kept", [None, '{"format": 1, "version": "0.0.1"}', "no JSON", '{"format": "9"}'])
 def test_a_newer_laptop_takes_the_records_over_and_notes_its_version(kept: str | None, tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
-    folder(desk).mkdir(parents=True)
+    project = HostsProject(tmp_path, 2)
+    folder(project).mkdir(parents=True)
     if kept is not None:
-        (folder(desk) / "format.json").write_text(kept)
-    assert desk.roll("--host", "s1").code == 0
-    assert json.loads((folder(desk) / "format.json").read_text()) == {"format": 1, "version": __version__}
+        (folder(project) / "format.json").write_text(kept)
+    assert project.roll("--host", "s1").code == 0
+    assert json.loads((folder(project) / "format.json").read_text()) == {"format": 1, "version": __version__}
 
 
 def test_a_lock_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
+    project = HostsProject(tmp_path, 2)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "spark.lock").write_text("schema: 2\nimages: {}\nthings: {}\n")
-    result = desk.run("lint")
+    result = project.run("lint")
     assert result.code == 5
     assert result.err.startswith("spark.lock:1: ") and "newer than this sparkwright" in result.err
     assert result.err.endswith("Upgrade sparkwright here.\n")

@@ -3,83 +3,83 @@
 import signal
 from pathlib import Path
 
-from tests.fleet.desk import Desk
+from tests.fleet.project import HostsProject
 
 
 def test_a_failure_stops_the_run_and_resume_goes_on_with_the_rest(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 4)
-    (desk.home("s2") / "broken").touch()
-    first = desk.roll("--host", "lab")
+    project = HostsProject(tmp_path, 4)
+    (project.home("s2") / "broken").touch()
+    first = project.roll("--host", "lab")
     assert (first.code, first.ran) == (1, ["s1", "s2"])
     assert (first.rolled["done"], first.rolled["failed"], first.rolled["not_begun"]) == (["s1"], ["s2"], ["s3", "s4"])
     assert "s2 failed" in first.rolled["why"]
     assert first.rolled["resume"] == "sparkwright play roll --resume"
-    (desk.home("s2") / "broken").unlink()
-    second = desk.roll("--resume")
+    (project.home("s2") / "broken").unlink()
+    second = project.roll("--resume")
     assert (second.code, second.ran) == (0, ["s2", "s3", "s4"])
     assert second.rolled["earlier"] == ["s1"]
-    assert desk.roll("--resume").code == 5
+    assert project.roll("--resume").code == 5
 
 
 def test_a_canary_and_batches_of_the_command_line_win_over_the_playbook(tmp_path: Path) -> None:
-    result = Desk(tmp_path, 5).roll("--host", "lab", "--canary", "1", "--serial", "50%")
+    result = HostsProject(tmp_path, 5).roll("--host", "lab", "--canary", "1", "--serial", "50%")
     assert result.code == 0
     batches = [(event["hosts"], event["canary"]) for event in result.events("batch_started")]
     assert batches == [(["s1"], True), (["s2", "s3"], False), (["s4", "s5"], False)]
 
 
 def test_a_share_of_failures_may_be_allowed_and_counts_in_the_exit_code(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 4)
-    (desk.home("s2") / "broken").touch()
-    result = desk.roll("--host", "lab", "--serial", "2", "--max-fail-percentage", "50")
+    project = HostsProject(tmp_path, 4)
+    (project.home("s2") / "broken").touch()
+    result = project.roll("--host", "lab", "--serial", "2", "--max-fail-percentage", "50")
     assert (result.code, sorted(result.ran)) == (1, ["s1", "s2", "s3", "s4"])
     assert result.rolled["failed"] == ["s2"] and result.rolled["not_begun"] == []
-    assert desk.roll("--resume").ran == ["s2"]
+    assert project.roll("--resume").ran == ["s2"]
 
 
 def test_nothing_begins_with_a_host_missing_unless_it_is_left_out(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
-    desk.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
-    result = desk.roll("--host", "lab")
+    project = HostsProject(tmp_path, 2)
+    project.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
+    result = project.roll("--host", "lab")
     assert (result.code, result.ran) == (3, [])
     assert result.rolled["unreachable"] == ["s3"] and "--skip-unreachable" in result.rolled["why"]
-    without = desk.roll("--host", "lab", "--skip-unreachable")
+    without = project.roll("--host", "lab", "--skip-unreachable")
     assert (without.code, without.ran) == (3, ["s1", "s2"])
     assert without.rolled["resume"]
 
 
 def test_a_command_that_only_looks_goes_on_without_the_missing_host(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
-    desk.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
-    desk.playbook("look", "  read_only: true\n  serial: 1\n  tasks: [{facts: }]")
-    result = desk.run("play", "look", "--host", "lab", "--json")
+    project = HostsProject(tmp_path, 2)
+    project.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
+    project.playbook("look", "  read_only: true\n  serial: 1\n  tasks: [{facts: }]")
+    result = project.run("play", "look", "--host", "lab", "--json")
     assert (result.code, sorted(result.ran)) == (3, ["s1", "s2"])
 
 
 def test_resume_refuses_another_playbook_other_hosts_and_other_options(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
-    (desk.home("s2") / "broken").touch()
-    desk.roll("--host", "lab")
-    assert "not for s1." in desk.roll("--resume", "--host", "s1").err
-    assert "a different skip_tags" in desk.roll("--resume", "--skip-tags", "all").err
-    desk.playbook("roll", "  serial: 1\n  tasks: [{facts: }]")
-    result = desk.roll("--resume")
+    project = HostsProject(tmp_path, 2)
+    (project.home("s2") / "broken").touch()
+    project.roll("--host", "lab")
+    assert "not for s1." in project.roll("--resume", "--host", "s1").err
+    assert "a different skip_tags" in project.roll("--resume", "--skip-tags", "all").err
+    project.playbook("roll", "  serial: 1\n  tasks: [{facts: }]")
+    result = project.roll("--resume")
     assert result.code == 5
     assert "playbooks/roll.yml has changed since s1 was done" in result.err
 
 
 def test_no_later_play_begins_after_a_run_was_stopped(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
-    book = desk.root / "playbooks/roll.yml"
+    project = HostsProject(tmp_path, 2)
+    book = project.root / "playbooks/roll.yml"
     book.write_text(book.read_text() + book.read_text().replace("~/broken", "~/never"))
-    (desk.home("s1") / "broken").touch()
-    assert desk.roll("--host", "lab").ran == ["s1"]
+    (project.home("s1") / "broken").touch()
+    assert project.roll("--host", "lab").ran == ["s1"]
 
 
 def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 3)
-    (desk.home("s2") / "broken").touch()
-    end = desk.run("play", "roll", "--host", "lab").out.splitlines()[-5:]
+    project = HostsProject(tmp_path, 3)
+    (project.home("s2") / "broken").touch()
+    end = project.run("play", "roll", "--host", "lab").out.splitlines()[-5:]
     assert end == [
         "roll stopped: s2 failed.",
         "  done         s1",
@@ -90,26 +90,26 @@ def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
 
 
 def test_what_a_playbook_includes_is_part_of_what_the_done_hosts_were_made_from(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
-    (desk.root / "playbooks/parts").mkdir()
-    part = desk.root / "playbooks/parts/a.yml"
+    project = HostsProject(tmp_path, 2)
+    (project.root / "playbooks/parts").mkdir()
+    part = project.root / "playbooks/parts/a.yml"
     part.write_text("- command: {argv: [sh, -c, 'test ! -e ~/broken']}\n")
-    desk.playbook("roll", "  serial: 1\n  tasks: [{include: parts/a.yml}]")
-    (desk.home("s2") / "broken").touch()
-    assert desk.roll("--host", "lab").code == 1
+    project.playbook("roll", "  serial: 1\n  tasks: [{include: parts/a.yml}]")
+    (project.home("s2") / "broken").touch()
+    assert project.roll("--host", "lab").code == 1
     part.write_text("- command: {argv: ['true']}\n")
-    result = desk.roll("--resume")
+    result = project.roll("--resume")
     assert (result.code, "has changed since s1 was done" in result.err) == (5, True)
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 2)
-    waits = desk.root / "go"
-    desk.playbook(
+    project = HostsProject(tmp_path, 2)
+    waits = project.root / "go"
+    project.playbook(
         "roll",
         f"  serial: 1\n  tasks:\n    - command: {{argv: [sh, -c, 'while test ! -e {waits}; do sleep 0.02; done']}}",
     )
-    laptop = desk.start("play", "roll", "--host", "lab", "--json")
+    laptop = project.start("play", "roll", "--host", "lab", "--json")
     assert laptop.stdout is not None
     next(line for line in laptop.stdout if '"task_started"' in line)
     laptop.send_signal(signal.SIGINT)
@@ -117,5 +117,5 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     assert laptop.returncode == 4, err
     assert "`sparkwright play roll --resume` goes on with the rest" in err
     waits.touch()
-    result = desk.roll("--resume", "--wait")
+    result = project.roll("--resume", "--wait")
     assert (result.code, result.ran) == (0, ["s1", "s2"])

@@ -25,7 +25,7 @@ SECRET = "not-for-a-model-4711"
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[SandboxProject]:
+def project() -> Iterator[SandboxProject]:
     with pytest.MonkeyPatch.context() as patch, sandbox_project() as value:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         value.deployed()
@@ -36,9 +36,9 @@ def env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(TOP / "src"), "HF_TOKEN": SECRET}
 
 
-def ask(desk: SandboxProject, *words: str, talk: Callable[[Client], Awaitable[Any]]) -> Any:
-    """Start a server for the desk's project in another folder, and return the result of a conversation with it."""
-    given = ["-c", PROGRAM, "mcp", "--project", str(desk.root), *words]
+def ask(project: SandboxProject, *words: str, talk: Callable[[Client], Awaitable[Any]]) -> Any:
+    """Start a server for the project's project in another folder, and return the result of a conversation with it."""
+    given = ["-c", PROGRAM, "mcp", "--project", str(project.root), *words]
     server = StdioServerParameters(command=sys.executable, args=given, env=env(), cwd="/")
 
     async def talking() -> Any:
@@ -62,7 +62,7 @@ async def refused(client: Client, name: str, **given: Any) -> str:
     return str(answer.content[0].text)  # type: ignore[union-attr]
 
 
-def test_by_default_a_client_can_only_read(desk: SandboxProject) -> None:
+def test_by_default_a_client_can_only_read(project: SandboxProject) -> None:
     async def talk(client: Client) -> None:
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == READING
@@ -70,10 +70,10 @@ def test_by_default_a_client_can_only_read(desk: SandboxProject) -> None:
         for name in ("deploy", "restart", "rollback", "plan_change", "apply_change"):
             assert "Unknown tool" in await refused(client, name, operation="deploy", hosts="sandbox", id="0" * 16)
 
-    ask(desk, talk=talk)
+    ask(project, talk=talk)
 
 
-def test_every_question_is_answered_as_data(desk: SandboxProject) -> None:
+def test_every_question_is_answered_as_data(project: SandboxProject) -> None:
     async def talk(client: Client) -> str:
         answers = [await called(client, name, hosts="sandbox") for name in sorted(READING - {"docs", "report"})]
         answers.append(await called(client, "report", hosts="sandbox", since="1d"))
@@ -88,10 +88,10 @@ def test_every_question_is_answered_as_data(desk: SandboxProject) -> None:
         assert json.loads(pages[2].contents[0].text)["title"] == "sparkwright event"  # type: ignore[union-attr]
         return json.dumps(answers)
 
-    assert SECRET not in ask(desk, talk=talk)
+    assert SECRET not in ask(project, talk=talk)
 
 
-def test_every_question_is_a_resource_too(desk: SandboxProject) -> None:
+def test_every_question_is_a_resource_too(project: SandboxProject) -> None:
     async def talk(client: Client) -> None:
         there = {str(resource.uri) for resource in (await client.list_resources()).resources}
         there |= {
@@ -108,10 +108,10 @@ def test_every_question_is_a_resource_too(desk: SandboxProject) -> None:
         with pytest.raises(MCPError, match="no host or group named 'nobody'"):
             await client.read_resource("sparkwright://history/nobody")
 
-    ask(desk, talk=talk)
+    ask(project, talk=talk)
 
 
-def test_the_documentation_is_read_and_searched(desk: SandboxProject) -> None:
+def test_the_documentation_is_read_and_searched(project: SandboxProject) -> None:
     async def talk(client: Client) -> None:
         listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
         names = {path.stem for path in (TOP / "docs").glob("*.md")} - {"README"}
@@ -130,7 +130,7 @@ def test_the_documentation_is_read_and_searched(desk: SandboxProject) -> None:
         for name in names:
             assert len((await called(client, "docs", topic=name))["text"]) <= manual.MAX_PAGE_CHARS + 100
 
-    ask(desk, talk=talk)
+    ask(project, talk=talk)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_the_documentation_is_read_and_searched(desk: SandboxProject) -> None:
     ],
 )
 def test_what_is_asked_wrongly_is_refused_with_a_sentence(
-    desk: SandboxProject, name: str, given: dict[str, Any], why: str
+    project: SandboxProject, name: str, given: dict[str, Any], why: str
 ) -> None:
     async def talk(client: Client) -> str:
         return await refused(client, name, **given)
 
-    assert why in ask(desk, talk=talk)
+    assert why in ask(project, talk=talk)
 
 
 def test_what_a_host_says_comes_visible_and_bounded() -> None:
@@ -164,7 +164,7 @@ def test_what_a_host_says_comes_visible_and_bounded() -> None:
     assert len(json.dumps(found)) < output.MAX_ANSWER_CHARS + 1000 and "characters more" in found["hosts"][0]["text"]
 
 
-def test_a_change_is_made_once_after_its_plan_was_confirmed(desk: SandboxProject) -> None:
+def test_a_change_is_made_once_after_its_plan_was_confirmed(project: SandboxProject) -> None:
     seen: list[str] = []
 
     async def progress(count: float, total: float | None, message: str | None) -> None:
@@ -181,13 +181,13 @@ def test_a_change_is_made_once_after_its_plan_was_confirmed(desk: SandboxProject
         nothing = await called(client, "plan_change", operation="deploy", hosts="sandbox")
         assert nothing["id"] == ""
 
-    ask(desk, "--allow-changes", talk=talk)
+    ask(project, "--allow-changes", talk=talk)
     assert "sandbox: Stop the server" in seen
-    assert '"what": "verified"' in desk.run("history", "--host", "sandbox", "--json").out
+    assert '"what": "verified"' in project.run("history", "--host", "sandbox", "--json").out
 
 
-def test_a_plan_that_no_longer_holds_is_refused_and_nothing_is_touched(desk: SandboxProject) -> None:
-    recipe = desk.root / "recipes/qwen3.5-35b.yml"
+def test_a_plan_that_no_longer_holds_is_refused_and_nothing_is_touched(project: SandboxProject) -> None:
+    recipe = project.root / "recipes/qwen3.5-35b.yml"
     before = recipe.read_text()
 
     async def talk(client: Client) -> tuple[str, str]:
@@ -196,21 +196,21 @@ def test_a_plan_that_no_longer_holds_is_refused_and_nothing_is_touched(desk: San
         files = await refused(client, "apply_change", id=planned["id"])
         recipe.write_text(before)
         planned = await called(client, "plan_change", operation="restart", hosts="sandbox")
-        await anyio.to_thread.run_sync(lambda: desk.docker().containers.get("qwen35").stop())
+        await anyio.to_thread.run_sync(lambda: project.docker().containers.get("qwen35").stop())
         return files, await refused(client, "apply_change", id=planned["id"])
 
     try:
-        files, hosts = ask(desk, "--allow-changes", talk=talk)
-        assert desk.containers() == ["qwen35 exited"]
+        files, hosts = ask(project, "--allow-changes", talk=talk)
+        assert project.containers() == ["qwen35 exited"]
     finally:
         recipe.write_text(before)
-        assert desk.run("restart", "--host", "sandbox").code in (0, 4)
+        assert project.run("restart", "--host", "sandbox").code in (0, 4)
     assert "the project's files changed" in files
     assert "is out of date" in hosts
 
 
-def test_an_id_stands_for_all_that_was_shown_and_a_longer_plan_gets_none(desk: SandboxProject) -> None:
-    recipe = desk.root / "recipes/qwen3.5-35b.yml"
+def test_an_id_stands_for_all_that_was_shown_and_a_longer_plan_gets_none(project: SandboxProject) -> None:
+    recipe = project.root / "recipes/qwen3.5-35b.yml"
     before = recipe.read_text()
     assert before.count("container:\n") == 1
 
@@ -228,14 +228,14 @@ def test_an_id_stands_for_all_that_was_shown_and_a_longer_plan_gets_none(desk: S
         assert "more than 60,000 characters" in why and "Plan fewer hosts" in why
 
     try:
-        ask(desk, "--allow-changes", talk=talk)
+        ask(project, "--allow-changes", talk=talk)
     finally:
         recipe.write_text(before)
 
 
-def test_a_plan_is_too_old_after_its_time(desk: SandboxProject) -> None:
+def test_a_plan_is_too_old_after_its_time(project: SandboxProject) -> None:
     now_s = [0.0]
-    changes = PendingChanges(Fleet.open(desk.root), clock=lambda: now_s[0])
+    changes = PendingChanges(Fleet.open(project.root), clock=lambda: now_s[0])
     planned = changes.plan("restart", "sandbox", lambda event: None)
     assert planned is not None
     now_s[0] = PLAN_LIFETIME_S + 1
@@ -243,7 +243,7 @@ def test_a_plan_is_too_old_after_its_time(desk: SandboxProject) -> None:
         changes.apply(planned.id, lambda event: None)
 
 
-def test_standard_output_carries_the_protocol_and_nothing_else(desk: SandboxProject) -> None:
+def test_standard_output_carries_the_protocol_and_nothing_else(project: SandboxProject) -> None:
     hello = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -257,7 +257,7 @@ def test_standard_output_carries_the_protocol_and_nothing_else(desk: SandboxProj
         "params": {"name": "plan", "arguments": {"hosts": "all"}},
     }
     ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    words = [sys.executable, "-c", PROGRAM, "mcp", "--project", str(desk.root)]
+    words = [sys.executable, "-c", PROGRAM, "mcp", "--project", str(project.root)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env(), text=True) as server:
         assert server.stdin is not None and server.stdout is not None
         for item in (hello, ready, plan):
@@ -288,10 +288,14 @@ def test_an_installed_wheel_has_the_pages_and_nothing_of_the_checkout(tmp_path: 
     assert not list(tmp_path.glob("site/sparkwright/starter/docs/modules"))
 
 
-def test_without_the_sdk_the_command_names_the_extra(desk: SandboxProject) -> None:
+def test_without_the_sdk_the_command_names_the_extra(project: SandboxProject) -> None:
     hidden = "import importlib.util as u; real = u.find_spec; u.find_spec = lambda n, *a: None if n == 'mcp' else real(n, *a)"
     done = subprocess.run(
-        [sys.executable, "-c", f"{hidden}\n{PROGRAM}", "mcp"], cwd=desk.root, capture_output=True, text=True, env=env()
+        [sys.executable, "-c", f"{hidden}\n{PROGRAM}", "mcp"],
+        cwd=project.root,
+        capture_output=True,
+        text=True,
+        env=env(),
     )
     assert done.returncode == 5 and "install" in done.stderr and "'mcp>=2.3,<3'" in done.stderr and done.stdout == ""
     assert "sparkwright[" not in done.stderr

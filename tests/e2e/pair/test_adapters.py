@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sparkwright.measure import http_probe
-from tests.e2e.pair.desk import HOSTS, RECIPE, PairProject, pair_project
+from tests.e2e.pair.project import HOSTS, RECIPE, PairProject, pair_project
 
 SQL, LAW = "sandbox-org/qwen3.5-35b-sql-lora", "sandbox-org/qwen3.5-35b-law-lora"
 NAMES = ("qwen3.5-35b", "sql", "law")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.pair.desk import HOSTS, NAME, PairProject, pair_project
+from tests.e2e.pair.project import HOSTS, NAME, PairProject, pair_project
 
 HOST_OPTIONS = ("--host", "sandbox-pair")
 SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")

@@ -12,7 +12,7 @@ import yaml
 
 from sparkwright.sandbox.faults import MEMBER_FAULTS
 from tests.cells import matches_cell
-from tests.e2e.pair.desk import HOSTS, NAME, RECIPE, PairProject, pair_project
+from tests.e2e.pair.project import HOSTS, NAME, RECIPE, PairProject, pair_project
 
 ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "faults.yml").read_text())
 #: faults that end the member's container, a moment later

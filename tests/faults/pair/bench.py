@@ -16,7 +16,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from sparkwright.trust import private
 from tests.e2e.conftest import TOP
-from tests.e2e.pair.desk import HOSTS, NAME, PairProject
+from tests.e2e.pair.project import HOSTS, NAME, PairProject
 from tests.faults.watching import Watching
 from tests.waiting import wait_until
 
@@ -29,26 +29,26 @@ RUNS_S = 150.0
 class Bench:
     """A pair that is reused from one fault to the next."""
 
-    def __init__(self, desk: PairProject) -> None:
-        self.desk = desk
-        self.books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+    def __init__(self, project: PairProject) -> None:
+        self.project = project
+        self.books = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
 
     def home(self, host: str) -> Path:
-        return self.desk.folder_of(host) / "home"
+        return self.project.folder_of(host) / "home"
 
     def whole(self) -> dict[str, str]:
         """Return the Ids of the serving ranks before anything is broken, after repairing what an earlier cell left."""
         if self.outcome({}) != "new":
-            self.desk.deployed()
+            self.project.deployed()
         assert self.outcome({}) == "new", "the cell before left nothing that a deploy could heal"
-        return self.desk.ids()
+        return self.project.ids()
 
     def outcome(self, old: dict[str, str]) -> str:
         """Return which ranks serve: old, new, none, or half if only one runs. old: the Ids of the ranks that served before."""
-        now = self.desk.ids()
+        now = self.project.ids()
         if len(now) < len(HOSTS):
             return "half" if now else "none"
-        status, text = self.desk.token()
+        status, text = self.project.token()
         return ("old" if now == old else "new") if status == 200 else f"broken ({status}: {text})"
 
     # -- a deploy with a gate ------------------------------------------------------------------------------------
@@ -59,9 +59,9 @@ class Bench:
         for name in SIGNS:
             (self.home(host) / name).unlink(missing_ok=True)
         (self.home(host) / "hold").touch()
-        self.desk.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{GATE}"]}}}}')
+        self.project.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{GATE}"]}}}}')
         if fail_at:
-            self.desk.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
+            self.project.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
         try:
             yield
         finally:
@@ -72,16 +72,16 @@ class Bench:
     def start(self) -> subprocess.Popen[str]:
         program = "from sparkwright.cli import main; main()"
         env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
-        out = (self.desk.root / "said").open("w")
+        out = (self.project.root / "said").open("w")
         words = [sys.executable, "-c", program, "deploy", "--host", "sandbox-pair", "--json"]
-        where: dict[str, Any] = {"cwd": self.desk.root, "env": env, "stdout": out, "stderr": out}
+        where: dict[str, Any] = {"cwd": self.project.root, "env": env, "stdout": out, "stderr": out}
         return subprocess.Popen(words, **where, stdin=subprocess.DEVNULL, start_new_session=True, text=True)
 
     def reached(self, host: str, laptop: subprocess.Popen[str]) -> None:
         """Wait until the run on this host has reached the gate."""
         there = self.home(host) / "reached"
         wait_until(lambda: there.exists() or laptop.poll() is not None, "the gate", RUNS_S)
-        assert there.exists(), (self.desk.root / "said").read_text()[-3000:]
+        assert there.exists(), (self.project.root / "said").read_text()[-3000:]
 
     def open(self, host: str) -> None:
         (self.home(host) / "open").touch()
@@ -109,7 +109,7 @@ class Bench:
 
     def docker(self, host: str, laptop: subprocess.Popen[str]) -> None:
         """Restart the host's engine; its containers exit."""
-        folder = self.desk.folder_of(host)
+        folder = self.project.folder_of(host)
         pid = json.loads((folder / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not private.is_locked(folder / "alive"), "the engine's end")
@@ -129,7 +129,7 @@ class Bench:
                 pass
 
     def _rules(self) -> list[list[str]]:
-        ports = (f"--{side}port={port}" for port in self.desk.ports.values() for side in ("d", "s"))
+        ports = (f"--{side}port={port}" for port in self.project.ports.values() for side in ("d", "s"))
         return [["-i", "lo", "-p", "tcp", port, "-j", "DROP"] for port in ports]
 
     def reboot(self, host: str, laptop: subprocess.Popen[str]) -> None:
@@ -149,12 +149,12 @@ class Watch(Watching):
     def look(self) -> None:
         for host in HOSTS:
             with contextlib.suppress(Exception):  # the engine is being restarted
-                self.most = max(self.most, len(self._bench.desk.running(host)))
+                self.most = max(self.most, len(self._bench.project.running(host)))
 
 
 def left(bench: Bench) -> set[str]:
     """Return the names of all containers on both hosts."""
-    return {row["Names"][0] for host in HOSTS for row in bench.desk.engine_of(host).api.containers(all=True)}
+    return {row["Names"][0] for host in HOSTS for row in bench.project.engine_of(host).api.containers(all=True)}
 
 
 KEPT = {f"/{NAME}"}

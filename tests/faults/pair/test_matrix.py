@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.pair.desk import HOSTS, pair_project
+from tests.e2e.pair.project import HOSTS, pair_project
 from tests.faults.pair.bench import KEPT, Bench, Watch, left
 
 COLUMNS = ("fails", "killed", "cut", "docker", "reboot", "network")
@@ -48,10 +48,10 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with pytest.MonkeyPatch.context() as patch, pair_project() as desk:
+    with pytest.MonkeyPatch.context() as patch, pair_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        desk.deployed()
-        yield Bench(desk)
+        project.deployed()
+        yield Bench(project)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
     if fault == "network" and (os.geteuid() or not shutil.which("iptables")):
         pytest.skip("cutting a network needs root and iptables")
     old = bench.whole()
-    bench.desk.change()
+    bench.project.change()
     with Watch(bench) as seen:
         with bench.gate(step, host):
             laptop = bench.start()
@@ -88,7 +88,7 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
         outcome = bench.outcome(old)
         record_property("outcome", outcome)  # `--junitxml FILE` shows it
         result = {key: events[-1].get("msg", "") for key, events in message.items()}
-        again = bench.desk.deploy()
+        again = bench.project.deploy()
     assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, result)
     assert again.proved, again.out[-3000:]
     assert bench.outcome(old) in ("old", "new")

@@ -4,7 +4,8 @@ import yaml
 
 from sparkwright.project.importing import container, recipe_of
 from sparkwright.project.importing.foreign import ImportReport
-from tests.e2e.conftest import SandboxProject, desk  # noqa: F401 - a fixture
+from tests.e2e.conftest import SandboxProject
+from tests.e2e.conftest import project as desk  # noqa: F401 - a fixture
 
 ADOPT = ("recipe.import", "--from-host", "sandbox", "--name", "adopted", "--answer", "model=Qwen/Qwen3.5-35B-A3B-FP8")
 #: as the module returns them

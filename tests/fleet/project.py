@@ -36,7 +36,7 @@ class Said:
         return self.events("rolled")[-1]
 
 
-class Desk:
+class HostsProject:
     """hosts: s1, s2 ... with connection local. A file `broken` in a host's home makes its task of roll.yml fail."""
 
     def __init__(self, root: Path, hosts: int) -> None:
