@@ -62,10 +62,10 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {TOKENS} tokens a stream, medians of {RUNS} runs")
     with tempfile.TemporaryDirectory(prefix="bench-llama-") as name:
         folder = Path(name)
-        model = tiny_gguf.make(folder / tiny_gguf.FILE_NAME, SHAPE)
+        model = tiny_gguf.write_model(folder / tiny_gguf.FILE_NAME, SHAPE)
         words = ("-m", str(model), "-c", str(SLOTS * CONTEXT), "-np", str(SLOTS), "-a", "tiny", "--skip-chat-parsing")
-        with servers.started(folder, *words) as server:
-            if not server.until_served():
+        with servers.running_server(folder, *words) as server:
+            if not server.wait_until_served():
                 sys.exit(server.log)
             rates(server.base_url)
             first_tokens(server.base_url)

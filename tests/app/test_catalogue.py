@@ -16,12 +16,12 @@ from tests.e2e.conftest import project as desk  # noqa: F401 - a fixture
 TOP = shipped_files.shipped_folder()
 
 
-def row(name: str, *proofs: shown.Proof) -> shown.CatalogueRow:
+def catalogue_row(name: str, *proofs: shown.Proof) -> shown.CatalogueRow:
     return shown.CatalogueRow(recipe.load(TOP, name), catalogue.ENTRIES[name], {}, proofs)
 
 
 def test_what_makers_serve_without_a_figure_comes_between_a_report_and_arithmetic() -> None:
-    kind, rate, sentence = row("gemma-4-26b").evidence
+    kind, rate, sentence = catalogue_row("gemma-4-26b").evidence
     assert (kind, rate) == ("served", 0.0) and "vllm-project/recipes #916" in sentence and "2026-09-02" in sentence
     assert (
         shown.EVIDENCE_ORDER.index("reported")
@@ -32,7 +32,7 @@ def test_what_makers_serve_without_a_figure_comes_between_a_report_and_arithmeti
 
 def test_a_recipe_older_than_six_months_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "today", lambda: "2026-11-26")
-    old, new, undated = row("qwen3.5-35b"), row("qwen3.6-35b"), row("qwen3-coder-next")
+    old, new, undated = catalogue_row("qwen3.5-35b"), catalogue_row("qwen3.6-35b"), catalogue_row("qwen3-coder-next")
     assert old.to_json()["old"] and "of 2026-03-05, older than six months" in "\n".join(
         shown._format_entry(old, hosts_answered=False)
     )
@@ -42,66 +42,68 @@ def test_a_recipe_older_than_six_months_is_called_so(monkeypatch: pytest.MonkeyP
 
 def test_every_shipped_recipe_is_known_and_every_report_has_a_source() -> None:
     assert set(catalogue.ENTRIES) == set(recipe.names(TOP))
-    for name, known in catalogue.ENTRIES.items():
-        assert known.model == recipe.load(TOP, name).file.model.id
-        assert known.uses and set(known.uses) <= set(catalogue.USES)
-        assert known.reported is None or (known.reported.source and known.reported.tok_per_s > 0)
-        assert known.served is None or (known.served.source and known.served.date)
+    for name, entry in catalogue.ENTRIES.items():
+        assert entry.model == recipe.load(TOP, name).file.model.id
+        assert entry.uses and set(entry.uses) <= set(catalogue.USES)
+        assert entry.reported is None or (entry.reported.source and entry.reported.tok_per_s > 0)
+        assert entry.served is None or (entry.served.source and entry.served.date)
 
 
 def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_one() -> None:
-    measured = row("qwen3.5-35b", shown.Proof("spark1", "2026-11-01", 44.0), shown.Proof("spark1", "2026-11-02", None))
+    measured = catalogue_row(
+        "qwen3.5-35b", shown.Proof("spark1", "2026-11-01", 44.0), shown.Proof("spark1", "2026-11-02", None)
+    )
     assert measured.evidence == (
         "proved",
         44.0,
         "44 tok/s measured on spark1, 2026-11-01, with this image, model and arguments",
     )
-    kind, rate, sentence = row("qwen3.5-35b").evidence
+    kind, rate, sentence = catalogue_row("qwen3.5-35b").evidence
     assert (kind, rate) == ("reported", 47.0) and "ai-muninn.com" in sentence and "2026-03-05" in sentence
-    kind, rate, sentence = row("llama-3.1-8b").evidence
+    kind, rate, sentence = catalogue_row("llama-3.1-8b").evidence
     assert kind == "ceiling" and round(rate) == 17 and sentence.startswith("no figure; at most 17")
-    assert row("glm-4.7-flash").evidence[:2] == ("unknown", 0.0)
+    assert catalogue_row("glm-4.7-flash").evidence[:2] == ("unknown", 0.0)
 
 
-def judged(name: str, memory_gib: float, reserve_gib: float = 4) -> tuple[str, str]:
-    fit = shown._evaluate_fit(row(name), HostMemory(int(memory_gib * GIB), reserve_gib), StartFacts())
+def evaluate_fit(name: str, memory_gib: float, reserve_gib: float = 4) -> tuple[str, str]:
+    fit = shown._evaluate_fit(catalogue_row(name), HostMemory(int(memory_gib * GIB), reserve_gib), StartFacts())
     return fit.verdict, fit.why
 
 
 def test_what_does_not_fit_says_so() -> None:
-    assert judged("qwen3-coder-next", 120)[0] == "fits"
-    verdict, why = judged("qwen3-coder-next", 64)
+    assert evaluate_fit("qwen3-coder-next", 120)[0] == "fits"
+    verdict, why = evaluate_fit("qwen3-coder-next", 64)
     assert verdict == "too large" and "80 GB of weights alone, 4 GiB of 64.0 must stay free" in why
-    verdict, why = judged("qwen3-coder-next", 84)
+    verdict, why = evaluate_fit("qwen3-coder-next", 84)
     assert verdict == "too large" and "74.5 GiB of files, the engine takes 71.4 of 84.0 GiB" in why
-    verdict, why = judged("qwen3-coder-next", 120, reserve_gib=24)
+    verdict, why = evaluate_fit("qwen3-coder-next", 120, reserve_gib=24)
     assert verdict == "too large" and "7.0 on the host's side" in why and "24.0 reserve" in why
 
 
 def test_what_nobody_knows_is_no_yes() -> None:
-    assert judged("glm-4.7-flash", 120)[0] == "unknown"  # the size of its weights
-    assert judged("gpt-oss-120b-gguf", 120)[0] == "unknown"  # what the engine takes
-    assert judged("gpt-oss-120b-gguf", 60)[0] == "too large"  # its weights alone are more
-    assert judged("qwen3-coder-next", 0)[0] == "unknown"
+    assert evaluate_fit("glm-4.7-flash", 120)[0] == "unknown"  # the size of its weights
+    assert evaluate_fit("gpt-oss-120b-gguf", 120)[0] == "unknown"  # what the engine takes
+    assert evaluate_fit("gpt-oss-120b-gguf", 60)[0] == "too large"  # its weights alone are more
+    assert evaluate_fit("qwen3-coder-next", 0)[0] == "unknown"
 
 
 def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
     simulated = shown.Proof("sandbox", "2026-11-01", 47.0, simulated=True)
-    assert row("qwen3.5-35b", simulated).evidence[0] == "reported"
-    kind, _, sentence = row("glm-4.7-flash", simulated).evidence
+    assert catalogue_row("qwen3.5-35b", simulated).evidence[0] == "reported"
+    kind, _, sentence = catalogue_row("glm-4.7-flash", simulated).evidence
     assert kind == "simulated" and sentence == "no figure; the sandbox simulates 47 tok/s"
-    message = row("glm-4.7-flash", simulated).to_json()
+    message = catalogue_row("glm-4.7-flash", simulated).to_json()
     assert message["proved_on"] == [] and message["simulated_on"] == ["sandbox"]
 
 
 def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
-    listed = desk.run("recipe.list", "--host", "sandbox", "--json")
-    found = {recipe["recipe"]: recipe for recipe in json.loads(listed.out)["recipes"]}
-    assert found["qwen3.5-35b"]["evidence"] == "reported" and found["qwen3.5-35b"]["simulated_on"] == ["sandbox"]
-    other = found["qwen3.5-35b-200k"]  # the same image and model, another context
+    result = desk.run("recipe.list", "--host", "sandbox", "--json")
+    data = {recipe["recipe"]: recipe for recipe in json.loads(result.out)["recipes"]}
+    assert data["qwen3.5-35b"]["evidence"] == "reported" and data["qwen3.5-35b"]["simulated_on"] == ["sandbox"]
+    other = data["qwen3.5-35b-200k"]  # the same image and model, another context
     assert other["simulated_on"] and other["evidence"] == "reported" and other["proved_on"] == []
-    assert found["gpt-oss-120b"]["simulated_on"] == [] and found["gpt-oss-120b"]["evidence"] == "reported"
+    assert data["gpt-oss-120b"]["simulated_on"] == [] and data["gpt-oss-120b"]["evidence"] == "reported"
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding")
     assert ranked.code == 0, ranked.err
     assert re.search(r"1\. qwen3\.6-35b-nvfp4: .* reported by vllm-project/recipes #918", ranked.out), ranked.out
@@ -127,10 +129,10 @@ def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: S
     shipped = len(recipe.names(TOP))
     (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
     (desk.root / "recipes/wrong.yml").write_text("image: x\nmodle: y\n")
-    listed = desk.run("recipe.list")
-    assert listed.code == 5
-    assert "recipes/broken.yml:2: not YAML" in listed.err and "recipes/wrong.yml:2: unknown key `modle`" in listed.err
-    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in listed.out and f"{shipped} recipes." in listed.out
+    result = desk.run("recipe.list")
+    assert result.code == 5
+    assert "recipes/broken.yml:2: not YAML" in result.err and "recipes/wrong.yml:2: unknown key `modle`" in result.err
+    assert "qwen3.5-35b: Qwen/Qwen3.5-35B-A3B-FP8" in result.out and f"{shipped} recipes." in result.out
     lines = [json.loads(line) for line in desk.run("recipe.list", "--json").out.splitlines()]
     assert [line["exit"] for line in lines if "error" in line] == [5, 5]
     assert len(next(line["recipes"] for line in lines if "recipes" in line)) == shipped

@@ -17,16 +17,16 @@ PLAN = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def run(command: str, server: ExactServer, **given: Any) -> int:
+def run_experiment(command: str, server: ExactServer, **options_given: Any) -> int:
     """Run a command with its defaults, as Invoke passes them."""
     options = next(options for name, options, _ in bench.COMMANDS if name == command)
     defaults = {name.replace("-", "_"): default for name, default, _ in (*bench.COMMON_OPTIONS, *options)}
-    return experiments.run(command, {**defaults, "url": server.url, **given})
+    return experiments.run(command, {**defaults, "url": server.url, **options_given})
 
 
 def exit_code(body: Callable[[], object]) -> int:
@@ -37,9 +37,9 @@ def exit_code(body: Callable[[], object]) -> int:
     return 0
 
 
-def results(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((Path("results") / name / "results.json").read_text())
-    return found
+def load_results(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((Path("results") / name / "results.json").read_text())
+    return data
 
 
 @pytest.mark.parametrize(
@@ -51,53 +51,55 @@ def test_concurrencies_are_a_list_or_a_span_that_doubles(text: str, numbers: tup
 
 def test_any_openai_compatible_server_is_measured_from_here(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(PLAN) as server:
-        code = run("serve", server, concurrency="1,3", requests=3, output_tokens=12, prompt_tokens=64, name="mine")
+        code = run_experiment(
+            "serve", server, concurrency="1,3", requests=3, output_tokens=12, prompt_tokens=64, name="mine"
+        )
         generated = server.generated
     assert code == 0
-    found = results("mine")
-    assert [cell["figures"]["output_tokens"] for cell in found["cells"]] == [36, 36]
+    data = load_results("mine")
+    assert [cell["figures"]["output_tokens"] for cell in data["cells"]] == [36, 36]
     assert generated == 72 + 2 * (1 + 1 + 8)
-    assert (found["measured_from"], found["arms"][0]["title"]) == ("laptop", f"m at {server.url}")
+    assert (data["measured_from"], data["arms"][0]["title"]) == ("laptop", f"m at {server.url}")
     result = capsys.readouterr()
     assert "serve c=3" in result.out
     assert "measuring: 3 requests, 3 at a time" in result.err
 
 
-def test_a_finished_cell_is_not_measured_again_until_all_are(here: Path) -> None:
+def test_a_finished_cell_is_not_measured_again_until_all_are(working_folder: Path) -> None:
     with serving(PLAN) as server:
-        given = {"concurrency": "1,2", "requests": 2, "output_tokens": 4, "prompt_tokens": 20, "name": "x"}
-        run("serve", server, **given)
-        first = results("x")
-        state = here / "results/x/experiment.json"
+        options = {"concurrency": "1,2", "requests": 2, "output_tokens": 4, "prompt_tokens": 20, "name": "x"}
+        run_experiment("serve", server, **options)
+        first = load_results("x")
+        state = working_folder / "results/x/experiment.json"
         state.write_text(json.dumps({**json.loads(state.read_text()), "finished": False}))
-        (here / "results/x/results.json").write_text(json.dumps({**first, "cells": first["cells"][:1]}))
+        (working_folder / "results/x/results.json").write_text(json.dumps({**first, "cells": first["cells"][:1]}))
         before = len(server.bodies)
-        run("serve", server, **given)
+        run_experiment("serve", server, **options)
         assert len(server.bodies) - before == 2 + 3
-        assert results("x")["cells"][0] == first["cells"][0]
-        run("serve", server, **given)
-        assert results("x")["series"] != first["series"] or results("x")["cells"] != first["cells"]
-    assert [path.name for path in (here / "results/x/before").glob("*.json")] == [f"{first['series']}.json"]
+        assert load_results("x")["cells"][0] == first["cells"][0]
+        run_experiment("serve", server, **options)
+        assert load_results("x")["series"] != first["series"] or load_results("x")["cells"] != first["cells"]
+    assert [path.name for path in (working_folder / "results/x/before").glob("*.json")] == [f"{first['series']}.json"]
 
 
 def test_json_is_the_results_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(PLAN) as server:
-        run("smoke", server, prompt_tokens=100, output_tokens=10, repeat=2, json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert [cell["repetition"] for cell in found["cells"]] == [1, 2]
+        run_experiment("smoke", server, prompt_tokens=100, output_tokens=10, repeat=2, json=True)
+    data = json.loads(capsys.readouterr().out)
+    assert [cell["repetition"] for cell in data["cells"]] == [1, 2]
 
 
 def test_a_measurement_that_proves_nothing_ends_with_four() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.002, chunks=60, ghost=9)) as server:
-        code = run("serve", server, concurrency="1", requests=2, output_tokens=4, name="x")
+        code = run_experiment("serve", server, concurrency="1", requests=2, output_tokens=4, name="x")
         assert code == 4
-        assert results("x")["cells"][0]["verdict"] == "inconclusive"
+        assert load_results("x")["cells"][0]["verdict"] == "inconclusive"
 
 
-def test_ours_and_vllms_are_laid_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ours_and_vllms_are_laid_side_by_side(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(PLAN) as server:
-        run("serve", server, concurrency="2", requests=2, output_tokens=12, prompt_tokens=64, name="ours")
-    (here / "theirs.txt").write_text(
+        run_experiment("serve", server, concurrency="2", requests=2, output_tokens=12, prompt_tokens=64, name="ours")
+    (working_folder / "theirs.txt").write_text(
         "Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\nOutput token throughput (tok/s):  400.00\n"
     )
     assert exit_code(lambda: bench.take_in.body(None, file="theirs.txt")) == 0
@@ -105,26 +107,26 @@ def test_ours_and_vllms_are_laid_side_by_side(here: Path, capsys: pytest.Capture
     assert exit_code(lambda: bench.compare.body(None, first="theirs", second="ours", json=True)) == 0
     rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["output tok/s"]["first"] == 400.0
-    assert rows["TTFT p50 ms"]["second"] == results("ours")["cells"][0]["figures"]["ttft_p50_ms"]
+    assert rows["TTFT p50 ms"]["second"] == load_results("ours")["cells"][0]["figures"]["ttft_p50_ms"]
 
 
 def test_a_server_that_wants_a_key_says_where_it_is_taken_from(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.002, api_key="sesame")) as server:
         with pytest.raises(Failed) as error:
-            run("smoke", server)
+            run_experiment("smoke", server)
         assert error.value.fix == "A key is taken from VLLM_API_KEY."
         monkeypatch.setenv("VLLM_API_KEY", "sesame")
-        assert run("smoke", server, prompt_tokens=50, output_tokens=4) == 0
+        assert run_experiment("smoke", server, prompt_tokens=50, output_tokens=4) == 0
 
 
 @pytest.mark.parametrize(
     ("file", "name"), [("...json", ""), ("theirs.txt", ".hidden"), ("theirs.txt", "../x"), ("theirs.txt", "/x")]
 )
-def test_an_import_is_written_below_the_results(here: Path, file: str, name: str) -> None:
-    (here / file).write_text("Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\n")
-    before = set(here.parent.rglob("*"))
+def test_an_import_is_written_below_the_results(working_folder: Path, file: str, name: str) -> None:
+    (working_folder / file).write_text("Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\n")
+    before = set(working_folder.parent.rglob("*"))
     assert exit_code(lambda: bench.take_in.body(None, file=file, name=name)) == 5
-    assert set(here.parent.rglob("*")) == before
+    assert set(working_folder.parent.rglob("*")) == before
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -132,7 +134,7 @@ def test_a_server_that_is_measured_sends_the_terminal_nothing(capsys: pytest.Cap
     """Its answers come directly to this laptop, and its own name is in every table."""
     plan = Schedule(first_s=0.01, gap_s=0.002, chunks=20, model="m\x1b]52;c;aGk=\x07\x9b")
     with serving(plan) as server:
-        run("smoke", server, prompt_tokens=50, output_tokens=4, name="odd", json=json)
+        run_experiment("smoke", server, prompt_tokens=50, output_tokens=4, name="odd", json=json)
     result = capsys.readouterr()
-    assert results("odd")["arms"][0]["title"].startswith("m\\x1b]52;c;aGk=\\x07\\x9b at ")
+    assert load_results("odd")["arms"][0]["title"].startswith("m\\x1b]52;c;aGk=\\x07\\x9b at ")
     assert not set("\x1b\x07\x9b") & set(result.out + result.err)

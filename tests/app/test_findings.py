@@ -9,42 +9,42 @@ from sparkwright.app import findings
 from sparkwright.errors import Refused
 from sparkwright.project import starter
 
-WELL = "qwen3.5-35b"
+RECIPE_NAME = "qwen3.5-35b"
 
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     starter.write_starter(tmp_path)
     monkeypatch.chdir(tmp_path)
-    return tmp_path / f"recipes/{WELL}.yml"
+    return tmp_path / f"recipes/{RECIPE_NAME}.yml"
 
 
-def needs(client: str) -> list[tuple[str, str]]:
-    checked, _ = findings.check_recipes(WELL, "", "")
-    own = len(checked[0].served.findings)
+def client_needs(client: str) -> list[tuple[str, str]]:
+    checked, _ = findings.check_recipes(RECIPE_NAME, "", "")
+    lint_count = len(checked[0].served.findings)
     return [
         (finding.severity, finding.sentence)
-        for finding in findings.add_client_findings(checked, client)[0].served.findings[own:]
+        for finding in findings.add_client_findings(checked, client)[0].served.findings[lint_count:]
     ]
 
 
-def shorter(recipe: Path) -> None:
+def shorten_context(recipe: Path) -> None:
     """Give a recipe a context that is too short for an agent, and remove its expected load."""
-    edit(recipe, r"max-model-len: \d+", "max-model-len: 32768")
+    edit_recipe(recipe, r"max-model-len: \d+", "max-model-len: 32768")
     recipe.write_text(re.sub(r"\n  load: .*", "", recipe.read_text()))
 
 
-def edit(recipe: Path, pattern: str, new: str) -> None:
+def edit_recipe(recipe: Path, pattern: str, new: str) -> None:
     text, hits = re.subn(pattern, new, recipe.read_text())
     assert hits
     recipe.write_text(text)
 
 
 def test_a_recipe_for_agents_lacks_only_the_proof(recipe: Path) -> None:
-    (unproved,) = needs("claude-code")
+    (unproved,) = client_needs("claude-code")
     assert unproved == ("info", "nothing proves that this server answers as claude-code expects.")
-    edit(recipe, r"json_schema, image", "json_schema, messages, image")
-    assert needs("claude-code") == [] and needs("opencode") == []
+    edit_recipe(recipe, r"json_schema, image", "json_schema, messages, image")
+    assert client_needs("claude-code") == [] and client_needs("opencode") == []
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_a_recipe_for_agents_lacks_only_the_proof(recipe: Path) -> None:
 def test_what_an_agent_cannot_do_without_is_named(
     recipe: Path, pattern: str, new: str, severity: str, word: str
 ) -> None:
-    edit(recipe, pattern, new)
-    (found,) = [row for row in needs("claude-code") if row[0] != "info"]
-    assert found[0] == severity and word in found[1], found
+    edit_recipe(recipe, pattern, new)
+    (finding,) = [row for row in client_needs("claude-code") if row[0] != "info"]
+    assert finding[0] == severity and word in finding[1], finding
 
 
 def test_a_context_that_is_too_short_for_an_agent_is_named(recipe: Path) -> None:
-    shorter(recipe)
-    (found,) = [row for row in needs("claude-code") if row[0] != "info"]
-    assert found == ("error", "claude-code needs a context of 65536 tokens or more, and this one has 32768.")
+    shorten_context(recipe)
+    (finding,) = [row for row in client_needs("claude-code") if row[0] != "info"]
+    assert finding == ("error", "claude-code needs a context of 65536 tokens or more, and this one has 32768.")
 
 
 def test_a_front_end_needs_none_of_it_and_an_unknown_client_is_refused(recipe: Path) -> None:
-    shorter(recipe)
-    assert needs("open-webui") == []
+    shorten_context(recipe)
+    assert client_needs("open-webui") == []
     with pytest.raises(Refused, match="no client named 'claude-cod'.*claude-code"):
-        needs("claude-cod")
+        client_needs("claude-cod")

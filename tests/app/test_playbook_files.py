@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @dataclass
-class Installed:
+class InstalledCopy:
     """sparkwright as a wheel installs it, with shipped files that a test may change."""
 
     site: Path
@@ -43,8 +43,8 @@ class Installed:
 
 
 @pytest.fixture
-def newer(tmp_path: Path) -> Installed:
-    installed = Installed(tmp_path / "site")
+def newer(tmp_path: Path) -> InstalledCopy:
+    installed = InstalledCopy(tmp_path / "site")
     package = Path(sparkwright.__file__).parent
     installed.shipped.mkdir(parents=True)
     for path in package.iterdir():
@@ -56,23 +56,23 @@ def newer(tmp_path: Path) -> Installed:
     return installed
 
 
-def replace(path: Path, old: str, new: str) -> None:
+def replace_text(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
 
 
-def rows(text: str) -> list[dict[str, object]]:
+def parse_lines(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_part_is_ejected_changed_and_merged_after_an_upgrade(project: Path, newer: Installed) -> None:
+def test_a_part_is_ejected_changed_and_merged_after_an_upgrade(project: Path, newer: InstalledCopy) -> None:
     result = newer.run("playbook.eject", "parts/prove", cwd=project)
     assert (result.returncode, result.stdout.splitlines()[0].split(": ")[0]) == (0, PART)
     again = newer.run("playbook.eject", "parts/prove", cwd=project)
     assert (again.returncode, f"{PART} exists in this project" in again.stderr) == (5, True)
     quiet = newer.run("lint", cwd=project)
-    replace(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
+    replace_text(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
     (newer.shipped / PART).write_text((newer.shipped / PART).read_text() + "\n- name: New\n  facts:\n")
     lint = newer.run("lint", cwd=project)
     shown = [line for line in lint.stdout.splitlines() if line not in quiet.stdout.splitlines()]
@@ -90,10 +90,10 @@ def test_a_part_is_ejected_changed_and_merged_after_an_upgrade(project: Path, ne
     assert newer.run("lint", cwd=project).stdout == quiet.stdout
 
 
-def test_a_conflict_names_the_line_and_mine_settles_it(project: Path, newer: Installed) -> None:
+def test_a_conflict_names_the_line_and_mine_settles_it(project: Path, newer: InstalledCopy) -> None:
     newer.run("playbook.eject", "parts/prove", cwd=project)
-    replace(project / PART, "- name: Check that it generates\n", "- name: Ours\n")
-    replace(newer.shipped / PART, "- name: Check that it generates\n", "- name: Theirs\n")
+    replace_text(project / PART, "- name: Check that it generates\n", "- name: Ours\n")
+    replace_text(newer.shipped / PART, "- name: Check that it generates\n", "- name: Theirs\n")
     before = (project / PART).read_text()
     result = newer.run("playbook.update", "parts/prove", cwd=project)
     line = before.splitlines().index("- name: Ours") + 1
@@ -107,12 +107,12 @@ def test_a_conflict_names_the_line_and_mine_settles_it(project: Path, newer: Ins
 def test_the_list_shows_the_state_of_each_file(project: Path) -> None:
     commands.run("playbook.eject", "client.j2", cwd=project)
     commands.run("playbook.eject", "parts/prove", cwd=project)
-    replace(project / PART, "- name: ", "- name: My ")
+    replace_text(project / PART, "- name: ", "- name: My ")
     (project / "playbooks/ours.yml").write_text("- hosts: all\n  tasks: []\n")
     shutil.copy(shipped_files.shipped_folder() / "playbooks/verify.yml", project / "playbooks")
     states = {
         row["file"]: row["state"]
-        for row in rows(commands.run("playbook.eject", "--list", "--json", cwd=project).stdout)
+        for row in parse_lines(commands.run("playbook.eject", "--list", "--json", cwd=project).stdout)
     }
     assert {states.pop(name) for name in ("templates/client.j2",)} == {"ejected"}
     assert [states.pop(name) for name in (PART, "playbooks/ours.yml", "playbooks/verify.yml")] == [

@@ -17,7 +17,7 @@ def base() -> Recipe:
     return recipe.load(TOP, "qwen3.5-35b")
 
 
-def pinned(version: str = "0.32.0", model: str = "hybrid") -> dict[str, Any]:
+def lock_entries(version: str = "0.32.0", model: str = "hybrid") -> dict[str, Any]:
     """Return the entries of a lock: the engine's version, the model's config."""
     from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL
 

@@ -13,9 +13,9 @@ from tests.bench import made
 SERVE = {"kind": "serve", "concurrency": 8, "requests": 16}
 
 
-def of(*rates: float) -> Results:
-    cells = [made.cell("server", SERVE, n + 1, output_tok_per_s=rate) for n, rate in enumerate(rates)]
-    return made.made("serve", [], cells)
+def make_rates(*rates: float) -> Results:
+    cells = [made.make_cell("server", SERVE, n + 1, output_tok_per_s=rate) for n, rate in enumerate(rates)]
+    return made.make_results("serve", [], cells)
 
 
 @pytest.mark.parametrize(
@@ -32,21 +32,21 @@ def of(*rates: float) -> Results:
 def test_a_difference_counts_when_repetitions_do_not_overlap(
     first: tuple[float, ...], second: tuple[float, ...], verdict: str
 ) -> None:
-    found = compare.compare_results(of(*first), of(*second))
-    row = next(item for item in found if item.figure == "output tok/s")
+    comparisons = compare.compare_results(make_rates(*first), make_rates(*second))
+    row = next(item for item in comparisons if item.figure == "output tok/s")
     assert row.verdict == verdict
 
 
 def test_two_arms_are_compared_by_what_each_load_is_there_for() -> None:
-    found = compare.compare_arms(made.ab())
-    rows = {(item.load.split(":")[0], item.figure): item for item in found}
+    comparisons = compare.compare_arms(made.make_ab_results())
+    rows = {(item.load.split(":")[0], item.figure): item for item in comparisons}
     gap = rows["H1", "largest gap ms"]
     assert (gap.first, gap.second, gap.verdict) == (502, 3002, "worse")
     shorts = rows["H2", "shorts behind it, mean TTFT ms"]
     assert shorts.ratio == pytest.approx(1 / 6, rel=0.01)
     assert shorts.verdict == "better"
-    assert compare.compare_arms(made.sweep()) != []
-    assert compare.compare_arms(of(1, 2)) == []
+    assert compare.compare_arms(made.make_sweep_results()) != []
+    assert compare.compare_arms(make_rates(1, 2)) == []
 
 
 def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
@@ -54,17 +54,17 @@ def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
     seen = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
     missed = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
     cells = [
-        made.cell(arm, load, n, group="decoding", **message)
+        made.make_cell(arm, load, n, group="decoding", **message)
         for n in (1, 2)
         for arm, message in (("a", seen), ("b", missed))
     ]
-    found = {arm.figure: arm.verdict for arm in compare.compare_arms(made.made("ab", [], cells))}
-    assert (found["ITL p99 ms"], found["largest gap ms"]) == ("misses stalls", "worse")
+    comparisons = {arm.figure: arm.verdict for arm in compare.compare_arms(made.make_results("ab", [], cells))}
+    assert (comparisons["ITL p99 ms"], comparisons["largest gap ms"]) == ("misses stalls", "worse")
 
 
 def test_the_terminal_says_arms_figures_and_what_was_not_started() -> None:
     out = io.StringIO()
-    summary.print_results(made.sweep(), out, width=200)
+    summary.print_results(made.make_sweep_results(), out, width=200)
     text = out.getvalue()
     assert (
         "arm 512 (max-num-batched-tokens 512): not started: a block of 2096 tokens is larger than a step of 512."
@@ -121,9 +121,9 @@ def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
         ' "median_ttft_ms": 205.0, "p99_ttft_ms": 300.0, "median_itl_ms": 21.0, "ttfts": [0.2, 0.21], "itls": [[0.02, 0.03], []]}'
     )
     theirs = vllm_results.read_results(path)
-    found = {two_file.figure: two_file for two_file in compare.compare_results(theirs, of(100))}
-    assert found["output tok/s"].verdict == "equal"
-    assert found["TTFT p50 ms"].ratio == pytest.approx(200 / 205)
+    comparisons = {two_file.figure: two_file for two_file in compare.compare_results(theirs, make_rates(100))}
+    assert comparisons["output tok/s"].verdict == "equal"
+    assert comparisons["TTFT p50 ms"].ratio == pytest.approx(200 / 205)
     assert theirs.cells[0].figures.largest_gap_ms == 30.0
 
 

@@ -19,45 +19,45 @@ from sparkwright.measure import http_probe
 from sparkwright.project import recipe
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import LAB_LABEL
-from tests.bench.conftest import TOP, pinned
+from tests.bench.conftest import TOP, lock_entries
 
 
 def test_chunked_prefill_off_takes_prefix_caching_with_it_in_both_arms(base: Recipe) -> None:
-    on, off = experiment.flag_arms(base, "chunked-prefill", pinned())
+    on, off = experiment.flag_arms(base, "chunked-prefill", lock_entries())
     for arm in (on, off):
         assert arm.recipe.file.vllm["enable-prefix-caching"] is False
         assert arm.recipe.file.vllm["max-model-len"] == MAX_UNCHUNKED_TOKENS
-        assert experiment.find_refusal(arm, pinned()) is None
+        assert experiment.find_refusal(arm, lock_entries()) is None
     assert experiment.changed_flags(on, off) == ["enable-chunked-prefill", "max-num-batched-tokens"]
-    effective = [arm.effective(pinned()) for arm in (on, off)]
+    effective = [arm.effective(lock_entries()) for arm in (on, off)]
     assert [item.chunked_prefill for item in effective] == [True, False]
     assert [item.budget for item in effective] == [4096, MAX_UNCHUNKED_TOKENS]
 
 
 def test_a_dense_model_keeps_its_prefix_caching(base: Recipe) -> None:
-    _, off = experiment.flag_arms(base, "chunked-prefill", pinned(model="dense"))
+    _, off = experiment.flag_arms(base, "chunked-prefill", lock_entries(model="dense"))
     assert off.recipe.file.vllm["enable-prefix-caching"] is True
 
 
 def test_any_other_flag_is_with_and_without(base: Recipe) -> None:
-    plain, with_it = experiment.flag_arms(base, "enable-chunked-prefill", pinned())
+    plain, with_it = experiment.flag_arms(base, "enable-chunked-prefill", lock_entries())
     assert plain.recipe.file.vllm == base.file.vllm
     assert with_it.changes == {"enable-chunked-prefill": True}
-    _, fewer = experiment.flag_arms(base, "max-num-seqs=4", pinned())
+    _, fewer = experiment.flag_arms(base, "max-num-seqs=4", lock_entries())
     assert fewer.recipe.file.vllm["max-num-seqs"] == 4
-    _, off = experiment.flag_arms(base, "no-enable-prefix-caching", pinned())
+    _, off = experiment.flag_arms(base, "no-enable-prefix-caching", lock_entries())
     assert off.recipe.file.vllm["enable-prefix-caching"] is False
 
 
 def test_a_step_smaller_than_a_block_is_foretold_to_be_refused_where_it_is(base: Recipe) -> None:
-    found = experiment.sweep_arms(base, (512, 2048, 4096), pinned())
-    old = [experiment.find_refusal(arm, pinned("0.19.2")) for arm in found]
+    planned = experiment.sweep_arms(base, (512, 2048, 4096), lock_entries())
+    old = [experiment.find_refusal(arm, lock_entries("0.19.2")) for arm in planned]
     assert [item.rule if item else None for item in old][2] is None
     assert all(item is not None and "block" in item.sentence for item in old[:2])
-    assert [experiment.find_refusal(arm, pinned("0.32.0")) for arm in found] == [None, None, None]
+    assert [experiment.find_refusal(arm, lock_entries("0.32.0")) for arm in planned] == [None, None, None]
 
 
-def expecting(base: Recipe, chunked_prefill: str) -> Recipe:
+def with_expected(base: Recipe, chunked_prefill: str) -> Recipe:
     expect = base.file.expect.model_copy(update={"chunked_prefill": chunked_prefill})
     return replace(base, file=base.file.model_copy(update={"expect": expect}))
 
@@ -65,20 +65,20 @@ def expecting(base: Recipe, chunked_prefill: str) -> Recipe:
 def test_an_arm_runs_with_what_a_deploy_of_its_recipe_would() -> None:
     """A recipe's expectation of chunked prefill decides a flag."""
     unchunked = recipe.load(TOP, "qwen3.5-35b-unchunked")
-    chunked = expecting(unchunked, "any")
-    found = [arm.effective(pinned()).chunked_prefill for arm in experiment.recipe_arms(chunked, unchunked)]
+    chunked = with_expected(unchunked, "any")
+    found = [arm.effective(lock_entries()).chunked_prefill for arm in experiment.recipe_arms(chunked, unchunked)]
     assert found == [True, False]
-    both = experiment.flag_arms(unchunked, "max-num-seqs=2", pinned())
-    assert [arm.effective(pinned()).chunked_prefill for arm in both] == [False, False]
+    both = experiment.flag_arms(unchunked, "max-num-seqs=2", lock_entries())
+    assert [arm.effective(lock_entries()).chunked_prefill for arm in both] == [False, False]
     assert experiment.changed_flags(*both) == ["max-num-seqs"]
-    (large,) = experiment.sweep_arms(unchunked, (262144,), pinned())
-    assert large.effective(pinned()).chunked_prefill is False
+    (large,) = experiment.sweep_arms(unchunked, (262144,), lock_entries())
+    assert large.effective(lock_entries()).chunked_prefill is False
 
 
 def test_a_change_does_not_make_possible_what_the_recipe_goes_without(base: Recipe) -> None:
     """With prefix caching, chunked prefill can't be off, and the recipe continues with it on; one flag is one change."""
-    both = experiment.flag_arms(expecting(base, "disabled"), "no-enable-prefix-caching", pinned())
-    assert [arm.effective(pinned()).chunked_prefill for arm in both] == [True, True]
+    both = experiment.flag_arms(with_expected(base, "disabled"), "no-enable-prefix-caching", lock_entries())
+    assert [arm.effective(lock_entries()).chunked_prefill for arm in both] == [True, True]
 
 
 def test_two_recipes_of_different_images_are_two_changes_at_once() -> None:
@@ -88,31 +88,31 @@ def test_two_recipes_of_different_images_are_two_changes_at_once() -> None:
 
 
 def test_an_arm_is_marked_as_the_labs_and_has_the_servers_name(base: Recipe) -> None:
-    (arm,) = experiment.sweep_arms(base, (8192,), pinned())
+    (arm,) = experiment.sweep_arms(base, (8192,), lock_entries())
     box = experiment.with_container_name(arm, "production").recipe.file.container
     assert (box.name, box.labels[LAB_LABEL]) == ("production", "8192")
 
 
 def test_whoever_uses_the_server_does_not_reach_an_arm(base: Recipe) -> None:
-    (arm,) = experiment.sweep_arms(base, (8192,), pinned())
+    (arm,) = experiment.sweep_arms(base, (8192,), lock_entries())
     assert experiment.with_container_name(arm, "production").recipe.file.container.ports == ["127.0.0.1:8000:8000"]
 
 
-def speculating(base: Recipe, **config: object) -> Recipe:
+def with_speculation(base: Recipe, **config: object) -> Recipe:
     words = {**base.file.flags, "speculative-config": {"method": "mtp", "num_speculative_tokens": 2, **config}}
     return replace(base, file=base.file.with_flags(words))
 
 
 def test_a_key_inside_a_json_flag_is_swept_and_the_others_stay(base: Recipe) -> None:
     depth = Axis("speculative-config.num_speculative_tokens", (1, 3, UNSET))
-    found = experiment.grid_arms(speculating(base), [depth], pinned())
-    assert [arm.name for arm in found] == ["1", "3", "unset"]
-    assert [arm.recipe.file.flags.get("speculative-config") for arm in found] == [
+    planned = experiment.grid_arms(with_speculation(base), [depth], lock_entries())
+    assert [arm.name for arm in planned] == ["1", "3", "unset"]
+    assert [arm.recipe.file.flags.get("speculative-config") for arm in planned] == [
         {"method": "mtp", "num_speculative_tokens": 1},
         {"method": "mtp", "num_speculative_tokens": 3},
         None,
     ]
-    assert [dict(arm.at) for arm in found][1] == {"speculative-config.num_speculative_tokens": 3}
+    assert [dict(arm.at) for arm in planned][1] == {"speculative-config.num_speculative_tokens": 3}
 
 
 def test_a_key_is_found_in_json_text_and_in_flags_with_dots(base: Recipe) -> None:
@@ -120,20 +120,20 @@ def test_a_key_is_found_in_json_text_and_in_flags_with_dots(base: Recipe) -> Non
     dotted = base.file.with_flags({**base.file.flags, "speculative-config.method": "ngram"})
     for file in (text, dotted):
         depth = Axis("speculative_config.num_speculative_tokens", (4,))
-        (arm,) = experiment.grid_arms(replace(base, file=file), [depth], pinned())
+        (arm,) = experiment.grid_arms(replace(base, file=file), [depth], lock_entries())
         flags = {name: value for name, value in arm.recipe.file.flags.items() if name.startswith("speculative")}
         assert flags == {"speculative-config": {"method": "ngram", "num_speculative_tokens": 4}}
 
 
 def test_two_flags_are_a_grid_and_two_keys_of_one_flag_too(base: Recipe) -> None:
-    found = experiment.grid_arms(
-        base, [Axis("max-num-seqs", (4, 8)), Axis("max-num-batched-tokens", (2048, 4096))], pinned()
+    planned = experiment.grid_arms(
+        base, [Axis("max-num-seqs", (4, 8)), Axis("max-num-batched-tokens", (2048, 4096))], lock_entries()
     )
-    assert [arm.name for arm in found] == ["4-2048", "4-4096", "8-2048", "8-4096"]
-    flags = found[1].recipe.file.flags
+    assert [arm.name for arm in planned] == ["4-2048", "4-4096", "8-2048", "8-4096"]
+    flags = planned[1].recipe.file.flags
     assert (flags["max-num-seqs"], flags["max-num-batched-tokens"]) == (4, 4096)
     keys = [Axis("speculative-config.method", ("mtp",)), Axis("speculative-config.num_speculative_tokens", (5,))]
-    (both,) = experiment.grid_arms(speculating(base), keys, pinned())
+    (both,) = experiment.grid_arms(with_speculation(base), keys, lock_entries())
     assert both.recipe.file.flags["speculative-config"] == {"method": "mtp", "num_speculative_tokens": 5}
 
 
@@ -149,32 +149,33 @@ def test_a_flag_that_cannot_be_swept_is_refused_with_what_to_write(
     base: Recipe, name: str, message: str, fix: str
 ) -> None:
     with pytest.raises(Refused, match=message) as error:
-        experiment.grid_arms(base, [Axis(name, (1, 2))], pinned())
+        experiment.grid_arms(base, [Axis(name, (1, 2))], lock_entries())
     assert fix in error.value.fix
 
 
 def test_two_spellings_of_one_flag_and_too_many_arms_are_refused(base: Recipe) -> None:
     with pytest.raises(Refused, match="are the same flag"):
-        experiment.grid_arms(base, [Axis("tp", (1,)), Axis("tensor-parallel-size", (1, 2))], pinned())
+        experiment.grid_arms(base, [Axis("tp", (1,)), Axis("tensor-parallel-size", (1, 2))], lock_entries())
     with pytest.raises(Refused, match="20 arms: an experiment starts at most 16"):
-        experiment.grid_arms(base, [Axis("max-num-seqs", tuple(range(1, 21)))], pinned())
+        experiment.grid_arms(base, [Axis("max-num-seqs", tuple(range(1, 21)))], lock_entries())
 
 
 def test_a_value_that_the_engine_refuses_is_foretold_of_its_arm(base: Recipe) -> None:
-    found = experiment.grid_arms(base, [Axis("max-num-seqs", (-1, 8))], pinned())
-    rules = [value.rule if (value := experiment.find_refusal(arm, pinned())) else "" for arm in found]
+    planned = experiment.grid_arms(base, [Axis("max-num-seqs", (-1, 8))], lock_entries())
+    rules = [value.rule if (value := experiment.find_refusal(arm, lock_entries())) else "" for arm in planned]
     assert rules == ["flag-value", ""]
 
 
 def test_ab_takes_a_key_with_its_value_and_two_values_of_a_flag(base: Recipe) -> None:
-    mtp = speculating(base)
-    plain, deeper = experiment.flag_arms(mtp, "speculative-config.num_speculative_tokens=4", pinned())
+    mtp = with_speculation(base)
+    plain, deeper = experiment.flag_arms(mtp, "speculative-config.num_speculative_tokens=4", lock_entries())
     assert plain.recipe.file.flags["speculative-config"]["num_speculative_tokens"] == 2
     assert deeper.recipe.file.flags["speculative-config"]["num_speculative_tokens"] == 4
     assert (
-        "speculative-config" not in experiment.flag_arms(mtp, "speculative-config=unset", pinned())[1].recipe.file.flags
+        "speculative-config"
+        not in experiment.flag_arms(mtp, "speculative-config=unset", lock_entries())[1].recipe.file.flags
     )
-    pair = experiment.value_arms(mtp, Axis("max-num-seqs", (2, 4)), pinned())
+    pair = experiment.value_arms(mtp, Axis("max-num-seqs", (2, 4)), lock_entries())
     assert [(arm.name, arm.title) for arm in pair] == [("a", "max-num-seqs 2"), ("b", "max-num-seqs 4")]
 
 
@@ -215,16 +216,16 @@ SECRET = "Tr0ub4dor-3-horse"
     ],
 )  # fmt: skip
 def test_an_address_with_more_in_it_is_refused(tmp_path: Path, url: str) -> None:
-    with pytest.raises(Refused, match="^--url ") as caught:
+    with pytest.raises(Refused, match="^--url ") as excinfo:
         experiments.run_at_url(url.replace("SECRET", SECRET), "", BenchOptions("smoke"), root=tmp_path)
-    assert SECRET not in str(caught.value) and not list(tmp_path.iterdir())
+    assert SECRET not in str(excinfo.value) and not list(tmp_path.iterdir())
 
 
 def test_a_key_that_no_header_carries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(experiments.KEY_VARIABLE, f"{SECRET}\nX-Other: 1")
-    with pytest.raises(Refused, match="no header can carry") as caught:
+    with pytest.raises(Refused, match="no header can carry") as excinfo:
         experiments.run_at_url("http://127.0.0.1:1", "", BenchOptions("smoke"), root=tmp_path)
-    assert SECRET not in str(caught.value)
+    assert SECRET not in str(excinfo.value)
 
 
 def test_a_probe_with_such_a_key_says_so_and_not_the_key() -> None:
@@ -240,16 +241,16 @@ def test_a_probe_with_such_a_key_says_so_and_not_the_key() -> None:
 
 def test_a_flag_with_a_secret_is_refused() -> None:
     base: Any = None  # nothing of the recipe is read before
-    with pytest.raises(Refused, match="--flag hf-token: its value looks like a secret") as caught:
+    with pytest.raises(Refused, match="--flag hf-token: its value looks like a secret") as excinfo:
         experiment.flag_arms(base, f"hf-token={SECRET}", {})
-    assert SECRET not in str(caught.value)
+    assert SECRET not in str(excinfo.value)
 
 
 def test_an_incident_hides_what_is_named_like_a_secret_wherever_docker_shows_it() -> None:
     config = {"Env": [f"A_TOKEN={SECRET}"], "Labels": {"db.password": SECRET}, "Entrypoint": ["x", f"--token={SECRET}"]}
     log = {"Type": "splunk", "Config": {"splunk-token": SECRET, "tag": "x"}}
-    shown = redact_inspect(
+    redacted = redact_inspect(
         {"Config": {**config, "Cmd": ["--api-key", SECRET]}, "HostConfig": {"LogConfig": log}, "Args": []}
     )
-    assert SECRET not in str(shown)
-    assert shown["HostConfig"]["LogConfig"]["Config"]["tag"] == "x"
+    assert SECRET not in str(redacted)
+    assert redacted["HostConfig"]["LogConfig"]["Config"]["tag"] == "x"

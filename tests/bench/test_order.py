@@ -49,10 +49,10 @@ def test_what_cannot_be_meant_is_refused(order: BenchOptions, result: str) -> No
 def test_a_long_prompt_is_four_steps_as_far_as_the_context_holds_it(
     room: LoadLimits, tokens: int, note: str | None
 ) -> None:
-    found = plan_loads(BenchOptions("hol"), room, HERE)
-    assert {load.long_tokens for load in found.loads} == {tokens}
-    assert bool(found.notes) == bool(note)
-    assert note is None or note in found.notes[0]
+    planned = plan_loads(BenchOptions("hol"), room, HERE)
+    assert {load.long_tokens for load in planned.loads} == {tokens}
+    assert bool(planned.notes) == bool(note)
+    assert note is None or note in planned.notes[0]
 
 
 def test_a_long_prompt_that_does_not_fit_is_refused_with_one_that_does() -> None:
@@ -72,10 +72,10 @@ def test_sharegpts_published_json_is_taken(tmp_path: Path) -> None:
     def row(first: str, prompt: str, second: str, answer: str) -> dict[str, object]:
         return {"id": "x", "conversations": [{"from": first, "value": prompt}, {"from": second, "value": answer}]}
 
-    usual = row("human", "q" * 400, "gpt", "a" * 800)
+    defaults = row("human", "q" * 400, "gpt", "a" * 800)
     others = [row("gpt", "q" * 400, "human", "a" * 800), row("human", "q", "gpt", "a" * 800), {"conversations": []}]
     path = tmp_path / "ShareGPT_V3.json"
-    path.write_text(json.dumps([usual, *others]))
+    path.write_text(json.dumps([defaults, *others]))
     (load,) = plan_loads(BenchOptions("serve", concurrency=(2,), dataset=path.name), LoadLimits(), tmp_path).loads
     assert load.prompts == (("q" * 400, 200),)
 
@@ -99,8 +99,8 @@ def test_two_arms_go_there_and_back() -> None:
 
 def test_what_is_finished_is_not_measured_again() -> None:
     loads = [Load("serve", concurrency=1), Load("serve", concurrency=8)]
-    made = build_turns(order_arms(["a", "b"], 1, pair=True), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
-    experiment = Experiment("ab", "x", (), made)
+    turns = build_turns(order_arms(["a", "b"], 1, pair=True), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
+    experiment = Experiment("ab", "x", (), turns)
     assert len(set(experiment.keys)) == 8
     first = {cell.key: {} for cell in experiment.turns[0].cells}
     left = experiment.without({**first, experiment.turns[1].cells[0].key: {}})
@@ -110,8 +110,8 @@ def test_what_is_finished_is_not_measured_again() -> None:
 
 
 def test_each_load_is_sent_at_each_temperature() -> None:
-    found = plan_loads(BenchOptions("serve", concurrency=(1, 8), temperatures=(0.0, 0.7)), LoadLimits(), HERE).loads
-    assert [(load.concurrency, load.temperature) for load in found] == [(1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7)]
+    planned = plan_loads(BenchOptions("serve", concurrency=(1, 8), temperatures=(0.0, 0.7)), LoadLimits(), HERE).loads
+    assert [(load.concurrency, load.temperature) for load in planned] == [(1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7)]
     assert [
         load.temperature for load in plan_loads(BenchOptions("serve", concurrency=(1,)), LoadLimits(), HERE).loads
     ] == [0.0]

@@ -16,8 +16,8 @@ from tests.bench import made
 
 
 def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: Path) -> None:
-    results_file.write_results(tmp_path / "x", made.ab())
-    assert results_file.read_results(tmp_path / "x") == made.ab()
+    results_file.write_results(tmp_path / "x", made.make_ab_results())
+    assert results_file.read_results(tmp_path / "x") == made.make_ab_results()
     written = json.loads((tmp_path / "x/results.json").read_text())
     jsonschema.validate(written, json_output.schema("results"))
     assert (written["schema"], written["kind"]) == (1, "sparkwright bench")
@@ -26,15 +26,15 @@ def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: P
 def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
     units = ("_ms", "_s", "seconds", "tok_per_s", "_tokens", "_count", "streams", "stalls", "share", "requests")
     units += ("repetition", "schema", "preemptions")
-    known = json_output.schema("results")["$defs"]
+    definitions = json_output.schema("results")["$defs"]
     for part in ("Figures", "Cell"):
-        for name, about in known[part]["properties"].items():
+        for name, about in definitions[part]["properties"].items():
             kinds = {about.get("type"), *(item.get("type") for item in about.get("anyOf", ()))}
             assert not kinds & {"number", "integer"} or name.endswith(units), name
 
 
 def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
-    rows = list(csv.DictReader(io.StringIO(results_file.to_csv(made.sweep()))))
+    rows = list(csv.DictReader(io.StringIO(results_file.to_csv(made.make_sweep_results()))))
     assert [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows] == [
         ("1024", "8", "256.0"),
         ("4096", "8", "1024.0"),
@@ -58,9 +58,9 @@ def test_what_is_no_results_file_is_refused_with_the_reason(text: str, result: s
 
 def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     message = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
-    smoke = made.cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=message)
+    smoke = made.make_cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=message)
     arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
-    table = summary.render_markdown(made.made("smoke", [arm], [smoke])).splitlines()
+    table = summary.render_markdown(made.make_results("smoke", [arm], [smoke])).splitlines()
     assert table[0].split("|")[1:7] == [
         " model ",
         " test ",
@@ -72,7 +72,7 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
     assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
     with pytest.raises(Refused, match="no measurement of one stream"):
-        summary.render_markdown(made.sweep())
+        summary.render_markdown(made.make_sweep_results())
 
 
 def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+cmd", "@SUM(1)", "\t=1"])
 def test_no_text_of_the_csv_is_a_formula(name: str) -> None:
-    data = made.sweep().model_dump(by_alias=True)
+    data = made.make_sweep_results().model_dump(by_alias=True)
     data["host"] = data["cells"][0]["arm"] = data["cells"][0]["load"]["kind"] = name
     text = results_file.to_csv(Results.model_validate(data))
     row = next(csv.DictReader(io.StringIO(text, newline="")))

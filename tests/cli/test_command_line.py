@@ -15,12 +15,12 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("lab")
-    starter.write_starter(made)
-    return made
+    project = tmp_path_factory.mktemp("lab")
+    starter.write_starter(project)
+    return project
 
 
-def call(folder: Path, line: str, program: str = "sparkwright") -> subprocess.CompletedProcess[str]:
+def run_line(folder: Path, line: str, program: str = "sparkwright") -> subprocess.CompletedProcess[str]:
     return commands.run(*line.split(), cwd=folder, program=program)
 
 
@@ -48,9 +48,9 @@ def call(folder: Path, line: str, program: str = "sparkwright") -> subprocess.Co
     ],
 )
 def test_a_mistake_is_a_sentence_and_refused(folder: Path, program: str, line: str, sentence: str) -> None:
-    done = call(folder, line, program)
-    assert (done.returncode, done.stderr.strip()) == (5, sentence)
-    assert not done.stdout and not (folder / ".sandbox").exists()
+    result = run_line(folder, line, program)
+    assert (result.returncode, result.stderr.strip()) == (5, sentence)
+    assert not result.stdout and not (folder / ".sandbox").exists()
 
 
 #: every number and every choice that a command takes, with what it is told
@@ -103,33 +103,33 @@ VALUES = [
 
 @pytest.mark.parametrize(("line", "sentence"), VALUES, ids=[row[0] for row in VALUES])
 def test_a_value_that_means_nothing_is_a_sentence_and_refused(folder: Path, line: str, sentence: str) -> None:
-    done = call(folder, line)
-    assert done.returncode == 5, done.stdout + done.stderr
-    assert done.stderr.startswith(sentence)
-    assert not done.stdout and not (folder / ".sandbox").exists()
+    result = run_line(folder, line)
+    assert result.returncode == 5, result.stdout + result.stderr
+    assert result.stderr.startswith(sentence)
+    assert not result.stdout and not (folder / ".sandbox").exists()
 
 
 @pytest.mark.parametrize("line", ["play --help", "model.inspect --help", "explain -h", "deploy --help"])
 def test_help_is_help_where_a_word_is_expected_too(folder: Path, line: str) -> None:
-    done = call(folder, line)
-    assert done.returncode == 0
-    assert done.stdout.startswith(f"Usage: sparkwright {line.split()[0]} ")
+    result = run_line(folder, line)
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"Usage: sparkwright {line.split()[0]} ")
 
 
 def test_help_into_a_closed_pipe_ends_quietly(folder: Path) -> None:
     line = f"{BIN / 'sparkwright'} --help | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_a_home_that_is_a_file_is_a_sentence(folder: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("")
     env = {**os.environ, "HOME": str(home)}
-    done = subprocess.run(
+    result = subprocess.run(
         [BIN / "sparkwright", "hosts"], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stderr.strip()) == (1, f"{home}/.invoke.yaml: Not a directory.")
+    assert (result.returncode, result.stderr.strip()) == (1, f"{home}/.invoke.yaml: Not a directory.")
 
 
 def test_a_terminal_of_ascii_gets_escapes(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_a_terminal_of_ascii_gets_escapes(tmp_path: Path) -> None:
     recipe.write_text(recipe.read_text().replace("ipc: private", "env: {GREETING: grüß}\n  ipc: private"))
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     line = [BIN / "sparkwright", "render", "--host", "sandbox"]
-    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "gr\\xfc\\xdf" in done.stdout
+    result = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "gr\\xfc\\xdf" in result.stdout
 
 
 def test_init_keeps_what_commands_leave_out_of_git_and_a_gitignore_as_it_is(folder: Path, tmp_path: Path) -> None:

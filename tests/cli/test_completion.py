@@ -44,18 +44,18 @@ TYPED = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with the scripts, and files whose names are not valid for hosts, recipes or playbooks."""
-    made = tmp_path_factory.mktemp("lab")
-    starter.write_starter(made)
+    project = tmp_path_factory.mktemp("lab")
+    starter.write_starter(project)
     for name in ("hosts/$(touch oops).yml", "hosts/a b.yml", "hosts/\x1b[31m.yml", "notes.html"):
-        (made / name).write_text("")
-    (made / "deeper").mkdir()
+        (project / name).write_text("")
+    (project / "deeper").mkdir()
     for shell in SHELLS:
-        done = subprocess.run([BIN, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
-        (made / f"completion.{shell}").write_text(done.stdout)
-    return made
+        result = subprocess.run([BIN, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
+        (project / f"completion.{shell}").write_text(result.stdout)
+    return project
 
 
-ASKS = {
+COMPLETION_SCRIPTS = {
     "bash": """
         source "$1/completion.bash"
         read -ra COMP_WORDS <<<"sparkwright $2"; [[ $2 == *' ' ]] && COMP_WORDS+=('')
@@ -80,18 +80,21 @@ ASKS = {
 }
 
 
-def offered(shell: str, folder: Path, typed: str, *, where: str = ".") -> set[str]:
+def list_completions(shell: str, folder: Path, typed: str, *, where: str = ".") -> set[str]:
     """Return the completions of a shell for the text after `sparkwright `, without descriptions."""
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
-    words = {"bash": ["bash", "-c", ASKS[shell], "bash"], "zsh": ["zsh", "-fc", ASKS[shell], "zsh"]}
+    words = {
+        "bash": ["bash", "-c", COMPLETION_SCRIPTS[shell], "bash"],
+        "zsh": ["zsh", "-fc", COMPLETION_SCRIPTS[shell], "zsh"],
+    }
     env = {**os.environ, "HOME": str(folder), "PATH": f"{BIN.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [*words.get(shell, ["fish", "--no-config", "-c", ASKS[shell]]), str(folder), typed],
+    result = subprocess.run(
+        [*words.get(shell, ["fish", "--no-config", "-c", COMPLETION_SCRIPTS[shell]]), str(folder), typed],
         cwd=folder / where, env=env, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert not done.stderr, done.stderr
-    return {line.partition("\t")[0] for line in done.stdout.splitlines() if line}
+    assert not result.stderr, result.stderr
+    return {line.partition("\t")[0] for line in result.stdout.splitlines() if line}
 
 
 @pytest.mark.parametrize(("typed", "wanted", "others"), TYPED, ids=[row[0] for row in TYPED])
@@ -99,27 +102,27 @@ def offered(shell: str, folder: Path, typed: str, *, where: str = ".") -> set[st
 def test_a_shell_offers_what_can_be_typed(
     shell: str, folder: Path, typed: str, wanted: set[str], others: set[str]
 ) -> None:
-    found = offered(shell, folder, typed)
-    assert wanted <= found and not others & found, found
+    completions = list_completions(shell, folder, typed)
+    assert wanted <= completions and not others & completions, completions
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_files_name_is_neither_run_nor_shown(shell: str, folder: Path) -> None:
-    found = offered(shell, folder, "deploy --host ")
-    assert found == {"spark1", "sandbox", "lab", "all"}
+    completions = list_completions(shell, folder, "deploy --host ")
+    assert completions == {"spark1", "sandbox", "lab", "all"}
     assert not (folder / "oops").exists()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_names_are_those_of_the_project_above_and_none_elsewhere(shell: str, folder: Path, tmp_path: Path) -> None:
-    assert "spark1" in offered(shell, folder, "deploy --host sp", where="deeper")
-    assert offered(shell, folder, "deploy --host ", where=str(tmp_path)) == {"all"}
+    assert "spark1" in list_completions(shell, folder, "deploy --host sp", where="deeper")
+    assert list_completions(shell, folder, "deploy --host ", where=str(tmp_path)) == {"all"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_a_value_after_an_equals_sign(shell: str, folder: Path) -> None:
     typed = "deploy --host = sp" if shell == "bash" else "deploy --host=sp"  # bash gives three words
-    assert {item.rpartition("=")[2] for item in offered(shell, folder, typed)} == {"spark1"}
+    assert {item.rpartition("=")[2] for item in list_completions(shell, folder, typed)} == {"spark1"}
 
 
 def test_tab_in_bash_on_a_terminal(folder: Path) -> None:
@@ -129,23 +132,23 @@ def test_tab_in_bash_on_a_terminal(folder: Path) -> None:
         os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**os.environ, "TERM": "dumb", "PS1": "$ "})
     try:
         os.write(terminal, b"source completion.bash; echo rea''dy\n")
-        seen(terminal, "ready\r")
+        read_until(terminal, "ready\r")
         os.write(terminal, b"sparkwright depl\t--ho\tspar\t")
-        assert "sparkwright deploy --host spark1 " in seen(terminal, "--host spark1 ")
+        assert "sparkwright deploy --host spark1 " in read_until(terminal, "--host spark1 ")
     finally:
         os.write(terminal, b"\x03exit\n")
         os.close(terminal)
         os.waitpid(shell, 0)
 
 
-def seen(terminal: int, text: str) -> str:
+def read_until(terminal: int, text: str) -> str:
     """Return the output of the terminal up to a text."""
-    found, end_s = "", time.monotonic() + 30
-    while text not in found and time.monotonic() < end_s:
+    output, end_s = "", time.monotonic() + 30
+    while text not in output and time.monotonic() < end_s:
         if select.select([terminal], [], [], 1)[0]:
-            found += os.read(terminal, 4096).decode()
-    assert text in found
-    return found
+            output += os.read(terminal, 4096).decode()
+    assert text in output
+    return output
 
 
 def test_zsh_takes_the_script_from_its_startup_file(folder: Path) -> None:
@@ -153,16 +156,16 @@ def test_zsh_takes_the_script_from_its_startup_file(folder: Path) -> None:
         pytest.skip("no zsh here")
     line = 'eval "$(cat completion.zsh)" && print $_comps[sparkwright]'
     env = {**os.environ, "HOME": str(folder)}
-    done = subprocess.run(
+    result = subprocess.run(
         ["zsh", "-fc", line], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.stdout, done.stderr) == ("_sparkwright\n", "")
+    assert (result.stdout, result.stderr) == ("_sparkwright\n", "")
 
 
 def test_an_unknown_shell_is_refused_with_those_there_are(folder: Path) -> None:
-    done = subprocess.run([BIN, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (5, "")
-    assert done.stderr == "no completion for 'tcsh'. Shells: bash, zsh, fish.\n"
+    result = subprocess.run([BIN, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (5, "")
+    assert result.stderr == "no completion for 'tcsh'. Shells: bash, zsh, fish.\n"
 
 
 PROGRAM = """
@@ -178,5 +181,5 @@ print(sorted({"pydantic", "fabric", "rich"} & set(sys.modules)))
 
 def test_it_is_printed_without_the_heavy_libraries() -> None:
     """It is called in ~/.bashrc, so each new terminal waits for it."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\n"
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "[]\n"

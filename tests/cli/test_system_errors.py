@@ -17,14 +17,14 @@ from sparkwright.trust import bounds
 BIN = Path(sys.executable).parent / "sparkwright"
 
 
-def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [BIN, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
     )
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk with a new user's folder."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -39,7 +39,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", disk], check=True)
 
 
-def fill(disk: Path) -> None:
+def fill_disk(disk: Path) -> None:
     with (disk / "fill").open("wb", buffering=0) as file:
         try:
             while file.write(b"0" * 4096):
@@ -48,37 +48,37 @@ def fill(disk: Path) -> None:
             return
 
 
-def test_on_a_full_disk_each_command_says_which(small: Path) -> None:
-    fill(small)
+def test_on_a_full_disk_each_command_says_which(small_disk: Path) -> None:
+    fill_disk(small_disk)
     for words in (("lock",), ("deploy",), ("status",), ("health",)):
-        done = call(small, *words, "--host", "sandbox")
-        assert done.returncode == 1, (words, done.stdout, done.stderr)
-        assert f"the disk of {small}/.sandbox is full. Free some space." in done.stdout + done.stderr
-        assert "internal error" not in done.stdout + done.stderr
-    assert str(bounds.find_full_disk([small / "not/there"])) == str(small)
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        write_atomically(small / "spark.lock", b"x" * 8192)
-    assert bounds.describe_os_error(caught.value) == f"{small}/spark.lock: No space left on device."
+        result = run_command(small_disk, *words, "--host", "sandbox")
+        assert result.returncode == 1, (words, result.stdout, result.stderr)
+        assert f"the disk of {small_disk}/.sandbox is full. Free some space." in result.stdout + result.stderr
+        assert "internal error" not in result.stdout + result.stderr
+    assert str(bounds.find_full_disk([small_disk / "not/there"])) == str(small_disk)
+    with pytest.raises(OSError, match="No space left on device") as excinfo:
+        write_atomically(small_disk / "spark.lock", b"x" * 8192)
+    assert bounds.describe_os_error(excinfo.value) == f"{small_disk}/spark.lock: No space left on device."
 
 
-def test_init_on_a_full_disk_leaves_nothing_and_can_be_given_again(small: Path) -> None:
-    fill(small)
-    done = call(small, "init", "new")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "No space left on device. Nothing was created." in done.stderr
-    (small / "fill").unlink()
-    assert call(small, "init", "new").returncode == 0
+def test_init_on_a_full_disk_leaves_nothing_and_can_be_given_again(small_disk: Path) -> None:
+    fill_disk(small_disk)
+    result = run_command(small_disk, "init", "new")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "No space left on device. Nothing was created." in result.stderr
+    (small_disk / "fill").unlink()
+    assert run_command(small_disk, "init", "new").returncode == 0
 
 
-def test_a_read_only_folder_is_named(small: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
-    done = call(small, "init", "new")
-    assert done.returncode == 1 and "Read-only file system" in done.stderr
+def test_a_read_only_folder_is_named(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    completed = run_command(small_disk, "init", "new")
+    assert completed.returncode == 1 and "Read-only file system" in completed.stderr
     for words in (("lock",), ("plan",), ("bench.smoke",)):
-        done = call(small, *words, "--host", "sandbox")
-        result = done.stdout + done.stderr
-        assert done.returncode in (1, 5), (words, result)
-        assert f"{small}/" in result and "Read-only file system" in result
+        completed = run_command(small_disk, *words, "--host", "sandbox")
+        result = completed.stdout + completed.stderr
+        assert completed.returncode in (1, 5), (words, result)
+        assert f"{small_disk}/" in result and "Read-only file system" in result
         assert "internal error" not in result and "Traceback" not in result
 
 
@@ -103,10 +103,10 @@ def test_a_pipe_that_nobody_reads_ends_quietly_and_with_the_commands_own_code(
     (tmp_path / "hosts/broken.yml").write_text("address: 127.0.0.1\n")
     for reader in ("true", "head -1"):
         words = f"{BIN} {line} | {reader}; exit ${{PIPESTATUS[0]}}"
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         )
-        assert (done.returncode, done.stderr) == (code, "")
+        assert (result.returncode, result.stderr) == (code, "")
 
 
 @pytest.mark.parametrize("library", sorted({"_json", "_yaml"}.difference(sys.builtin_module_names)))
@@ -138,7 +138,7 @@ def test_what_can_not_be_laid_down_is_a_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["--help", "deploy --help", "lint --help"])
 def test_help_on_a_full_disk_is_a_sentence(tmp_path: Path, line: str) -> None:
     starter.write_starter(tmp_path)
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"{BIN} {line} > /dev/full"],
         cwd=tmp_path,
         capture_output=True,
@@ -146,4 +146,4 @@ def test_help_on_a_full_disk_is_a_sentence(tmp_path: Path, line: str) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 1 and done.stderr == "standard output: No space left on device.\n"
+    assert result.returncode == 1 and result.stderr == "standard output: No space left on device.\n"

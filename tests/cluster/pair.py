@@ -19,7 +19,7 @@ import yaml
 
 from tests import commands
 from tests.e2e.conftest import SHORTENED_TASKS, CommandResult
-from tests.real_llama.container_desk import VLLM_REPO, Names, mounts, spare_the_page_cache
+from tests.real_llama.container_desk import VLLM_REPO, ImageNames, disable_cache_dropping, needed_mounts
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ class Pair:
     model = "glm"
     timeout_s, token_s = 240.0, 30.0
 
-    def __init__(self, folder: Path, images: Names, hub: str, engines: tuple[str, str]) -> None:
+    def __init__(self, folder: Path, images: ImageNames, hub: str, engines: tuple[str, str]) -> None:
         self.root, self.images, self.folder = folder / "project", images, folder
         self.port, self.engines = free_port(), dict(zip(self.names, engines, strict=True))
         self.name = f"cluster-{secrets.token_hex(4)}"
@@ -46,10 +46,8 @@ class Pair:
         for name in ("hosts", "recipes"):
             (self.root / name).mkdir()
         for book in (self.root / "playbooks").rglob("*.yml"):
-            book.write_text(
-                re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", book.read_text())
-            )
-        spare_the_page_cache(self.root / "playbooks")
+            book.write_text(re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", book.read_text()))
+        disable_cache_dropping(self.root / "playbooks")
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
             "HOME": str(self.home("laptop")),
@@ -98,7 +96,7 @@ class Pair:
             "container": {
                 "name": self.name,
                 "gpus": "",
-                "volumes": mounts(),
+                "volumes": needed_mounts(),
                 "env": {**AT_ONCE, "SANDBOX_FAULT": fault},
                 "ulimits": {"nofile": "1024"},
             },

@@ -22,8 +22,8 @@ from sparkwright.errors import Failed
 MARKUP = "[/red] [bold]x[/bold] :smile: [link=http://evil]here[/link]"
 
 
-def finished(**fields: Any) -> dict[str, Any]:
-    usual = {
+def task_finished(**fields: Any) -> dict[str, Any]:
+    defaults = {
         "host": "spark1",
         "task": "t",
         "name": "look",
@@ -33,15 +33,15 @@ def finished(**fields: Any) -> dict[str, Any]:
         "fix": "",
         "diff": [],
     }
-    return {"event": "task_finished", **usual, "data": {}, "seconds": 0.1, "register": "", **fields}
+    return {"event": "task_finished", **defaults, "data": {}, "seconds": 0.1, "register": "", **fields}
 
 
 def test_progress_may_say_anything() -> None:
     out = io.StringIO()
     live = LiveTaskLines(console=build_console(file=out, force_terminal=True, width=200, force_interactive=True))
     live.hosts(["spark1"])
-    about = {"event": "progress", "host": "spark1", "time": 1.0, "task": "t", "unit": MARKUP}
-    live.on({**about, "done": 1, "total": 2, "text": MARKUP})
+    progress = {"event": "progress", "host": "spark1", "time": 1.0, "task": "t", "unit": MARKUP}
+    live.on({**progress, "done": 1, "total": 2, "text": MARKUP})
     live._progress.refresh()
     live.close()
     assert "[/red] [bold]x[/bold] :smile:" in Text.from_ansi(out.getvalue()).plain
@@ -49,23 +49,23 @@ def test_progress_may_say_anything() -> None:
 
 
 def test_no_text_of_one_host_looks_like_a_line_of_another() -> None:
-    shown: list[str] = []
-    lines = TaskLines(write=lambda style, text: shown.extend(text.splitlines()))
+    printed: list[str] = []
+    lines = TaskLines(write=lambda style, text: printed.extend(text.splitlines()))
     lines.hosts(["spark1", "spark2"])
-    lines.on(finished(msg="fine\nok       spark2  everything"))
+    lines.on(task_finished(msg="fine\nok       spark2  everything"))
     lines.on({"event": "note", "host": "spark1", "task": "", "text": "a\nfailed   spark2  no"})
     lines.on({"event": "raw", "host": "spark1", "text": "b\nspark2 : ok=1"})
     for name in ("spark2", "failed"):
-        assert not any(line.split()[:1] == [name] and line[0] != " " for line in shown)
-    assert all(line.startswith(" " * 17) for line in shown if "spark2" in line)
+        assert not any(line.split()[:1] == [name] and line[0] != " " for line in printed)
+    assert all(line.startswith(" " * 17) for line in printed if "spark2" in line)
 
 
 def test_two_huge_texts_are_not_compared_line_by_line() -> None:
-    shown: list[str] = []
-    lines = TaskLines(diff=True, write=lambda style, text: shown.append(text))
+    printed: list[str] = []
+    lines = TaskLines(diff=True, write=lambda style, text: printed.append(text))
     before, after = ("\n".join(f"{n % 7} {side}" for n in range(60_000)) for side in "ab")
-    lines.on(finished(status="changed", diff=[{"field": "f", "before": before, "after": after}]))
-    assert len(shown) < 10
+    lines.on(task_finished(status="changed", diff=[{"field": "f", "before": before, "after": after}]))
+    assert len(printed) < 10
 
 
 @pytest.mark.parametrize("name", ["/red] [bold]x", MARKUP, "$\\frac{1}{0"])
@@ -92,8 +92,8 @@ def test_a_saved_log_is_read_without_its_colours_and_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log").write_bytes(b"\x1b[36mINFO\x1b[0m ready\n10 %\r100 %\n\x1b]52;c;aGk=\x07\n")
-    for found in log_source.read_file(str(tmp_path / "log"), 10):
-        log_source.print_log(found, state=False, json=False, titled=False)
+    for line in log_source.read_file(str(tmp_path / "log"), 10):
+        log_source.print_log(line, state=False, json=False, titled=False)
     assert capsys.readouterr().out == "INFO ready\n10 %\n100 %\n\\x1b]52;c;aGk=\\x07\n"
 
 
@@ -109,14 +109,14 @@ def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pyt
     for write in (print_plain, live.write):
         panel = Summary(write)
         panel.serves(ServerSummary("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000"))
-        panel.on(finished(module="verify_health", msg="serves"))
-        panel.on(finished(module="grant_restart", status="changed", diff=[{"field": "last good state"}]))
+        panel.on(task_finished(module="verify_health", msg="serves"))
+        panel.on(task_finished(module="grant_restart", status="changed", diff=[{"field": "last good state"}]))
         panel.on({"event": "recap", "host": "spark1", "exit": 0})
         panel.close()
     live.close()
-    for shown in (capsys.readouterr().out, out.getvalue()):
-        assert shown.count("m\\x1b]52;c;aGk=\\x07\\u202e") == 1
-        assert not set("\x1b\x07\u202e") & set(shown)
+    for output in (capsys.readouterr().out, out.getvalue()):
+        assert output.count("m\\x1b]52;c;aGk=\\x07\\u202e") == 1
+        assert not set("\x1b\x07\u202e") & set(output)
 
 
 # Sentences on a terminal are wrapped at words; what is copied from them stays whole.

@@ -44,7 +44,7 @@ VERDICTS: list[dict[str, Any]] = [
 WIDTHS = (200, 120, 100, 80, 60, 40)
 
 
-def read_on(lines: list[str]) -> str:
+def join_words(lines: list[str]) -> str:
     """Return the words of lines in reading order."""
     return " ".join(" ".join(lines).split())
 
@@ -53,9 +53,9 @@ def read_on(lines: list[str]) -> str:
 def test_a_state_and_its_reason_are_whole_at_every_width(width: int) -> None:
     lines = status_table.build_table(ROWS, width).plain.splitlines()
     assert max(map(len, lines)) <= width
-    assert WHY in read_on(lines)
+    assert WHY in join_words(lines)
     assert "crash-looping" in lines[1] and lines[1].startswith("spark1")
-    assert "…" not in read_on(lines).replace("aaaaaaaaaaaa…", "")
+    assert "…" not in join_words(lines).replace("aaaaaaaaaaaa…", "")
     assert re.match(r"spark2 +ok\b", lines[-1])
 
 
@@ -81,7 +81,7 @@ def test_verdicts_evidence_and_fixes_are_whole_at_every_width(width: int) -> Non
     found = tables.format_table(VERDICTS, columns, width)
     lines = [text for _, text in found]
     assert max(map(len, lines)) <= width
-    message = read_on(lines)
+    message = join_words(lines)
     for text in ("generates: 8 tokens in 0.21 s", WHY, f"→ {WHY[:70]}", "5.7 / 47.0 (-88%) tok/s"):
         assert text in message
     assert [style for style, text in found if text.lstrip().startswith("→")] == ["fix"]
@@ -106,20 +106,20 @@ def test_a_terminal_is_told_why_a_host_is_away(tmp_path: Path, width: int) -> No
     env |= {"TERM": "xterm", "NO_COLOR": "1"}
     done = subprocess.Popen(program, cwd=tmp_path, stdout=theirs, stderr=theirs, stdin=theirs, env=env)
     os.close(theirs)
-    shown = _all_of(ours)
+    output = _read_terminal(ours)
     assert done.wait(timeout=60) == 3
-    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "").splitlines()
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).replace("\r", "").splitlines()
     assert max(map(len, lines)) <= width
-    assert read_on(lines).count("unreachable") == 2 and read_on(lines).count("refuses connections") == 2
+    assert join_words(lines).count("unreachable") == 2 and join_words(lines).count("refuses connections") == 2
 
 
-def _all_of(descriptor: int) -> str:
+def _read_terminal(descriptor: int) -> str:
     """Return everything that a program writes to its terminal."""
-    found = b""
+    output = b""
     try:
         while piece := os.read(descriptor, 65536):
-            found += piece
+            output += piece
     except OSError:  # Linux: the other end is closed
         pass
     os.close(descriptor)
-    return found.decode()
+    return output.decode()

@@ -11,21 +11,21 @@ from sparkwright.console.watch import HistoryEntry, Traffic, View
 from sparkwright.health.record import Gpu, Record
 
 
-def row(host: str, state: str = "ok", **more: Any) -> Row:
+def make_row(host: str, state: str = "ok", **more: Any) -> Row:
     return Row(
         host, state, recipe="qwen3.5-35b", tok_per_s=47.0, baseline_tok_per_s=48.0, checked_s=60, scheduled=True, **more
     )
 
 
-def shown(view: View, width: int = 80, height: int = 24) -> list[str]:
+def screen_text(view: View, width: int = 80, height: int = 24) -> list[str]:
     return [line.plain for line in watch.screen_lines(view, width, height)]
 
 
 def test_in_80_columns_a_fleet_has_its_requests_rate_and_the_marked_ones_acts() -> None:
-    rows = [row(f"spark{n}") for n in range(1, 8)] + [row("spark8", "degraded", why="swap is 93 % full")]
+    rows = [make_row(f"spark{n}") for n in range(1, 8)] + [make_row("spark8", "degraded", why="swap is 93 % full")]
     traffic = {"spark2": Traffic(3, 2, 141.5, 61)}
     acts = {"spark2": [HistoryEntry(1.8e9, "verified  by ops@laptop")]}
-    lines = shown(View(rows, traffic, acts, chosen=1, at="12:30:05"))
+    lines = screen_text(View(rows, traffic, acts, chosen=1, at="12:30:05"))
     text = "\n".join(lines)
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert "12:30:05" in lines[0] and "7 ok, 1 degraded" in lines[0]
@@ -36,27 +36,29 @@ def test_in_80_columns_a_fleet_has_its_requests_rate_and_the_marked_ones_acts() 
 
 @pytest.mark.parametrize("chosen", [0, 17, 39])
 def test_the_marked_host_is_on_the_screen_whatever_the_fleet(chosen: int) -> None:
-    lines = shown(View([row(f"spark{n}") for n in range(40)], chosen=chosen), height=16)
+    lines = screen_text(View([make_row(f"spark{n}") for n in range(40)], chosen=chosen), height=16)
     assert len(lines) <= 16
     assert any(line.startswith(f">  spark{chosen} ") for line in lines) and any("more" in line for line in lines)
 
 
 def test_a_gateway_is_below_the_hosts() -> None:
     models = [Routed("small", 7, 1, 2, 0, [Upstream("spark1", "up", 1, 7)])]
-    carrier = row("spark1", gateway=GatewayRow("lab", 8080, "up", models=models))
-    lines = shown(View([carrier, row("spark2")]), height=14)
+    carrier = make_row("spark1", gateway=GatewayRow("lab", 8080, "up", models=models))
+    lines = screen_text(View([carrier, make_row("spark2")]), height=14)
     at = next(n for n, line in enumerate(lines) if "lab (spark1:8080)" in line)
     assert "small" in lines[at] and "spark2" in "\n".join(lines[:at]) and "q quit" in lines[-1]
 
 
 def test_a_narrow_window_tells_how_to_leave_it() -> None:
     for width in (30, 40, 60):
-        assert "q quit" in shown(View([row("spark1")]), width=width)[-1]
+        assert "q quit" in screen_text(View([make_row("spark1")]), width=width)[-1]
 
 
 def test_what_a_host_says_is_text() -> None:
-    lines = shown(
-        View([row("spark1", "down", why="[bold]\x1b[2J gone")], acts={"spark1": [HistoryEntry(1.8e9, "x\x1b]0;y")]})
+    lines = screen_text(
+        View(
+            [make_row("spark1", "down", why="[bold]\x1b[2J gone")], acts={"spark1": [HistoryEntry(1.8e9, "x\x1b]0;y")]}
+        )
     )
     assert not any("\x1b" in line for line in lines) and any("[bold]" in line for line in lines)
 

@@ -147,7 +147,7 @@ Each row is a concept; each cell has the engine's rules for it (`sparkwright exp
 """
 
 
-def rules(name: str) -> set[str]:
+def rule_names(name: str) -> set[str]:
     """Return the names of an engine's rules, with those for every engine."""
     return {
         *(rule for rules in engine.get_engine(name).advice.RULES for rule in rules),
@@ -156,20 +156,20 @@ def rules(name: str) -> set[str]:
     }
 
 
-def named(name: str) -> Iterator[str]:
+def named_rules(name: str) -> Iterator[str]:
     """Yield the rules of an engine that the table names."""
     at = list(ENGINES).index(name)
-    every = set().union(*map(rules, ENGINES))
+    every = set().union(*map(rule_names, ENGINES))
     for row in CONCEPTS.values():
         words = row[at].split()
         if set(words) <= every:
             yield from words
 
 
-def text() -> str:
+def render_page() -> str:
     """Return the page."""
     lines = ["| | " + " | ".join(ENGINES.values()) + " |", "|---" * (len(ENGINES) + 1) + "|"]
-    every = set().union(*map(rules, ENGINES))
+    every = set().union(*map(rule_names, ENGINES))
     for concept, row in CONCEPTS.items():
         cells = (
             ", ".join(f"`{word}`" for word in cell.split()) if set(cell.split()) <= every else cell for cell in row
@@ -179,4 +179,4 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(text())
+    PAGE.write_text(render_page())

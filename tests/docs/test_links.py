@@ -13,36 +13,36 @@ LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.M)
 
 
-def pages() -> list[Path]:
+def list_pages() -> list[Path]:
     result = subprocess.run(["git", "ls-files", "*.md"], cwd=TOP, capture_output=True, text=True, check=False)
-    found = [TOP / name for name in result.stdout.splitlines()] or [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
-    return [path for path in found if path.exists()]
+    paths = [TOP / name for name in result.stdout.splitlines()] or [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    return [path for path in paths if path.exists()]
 
 
-def prose(path: Path) -> str:
+def strip_code(path: Path) -> str:
     """A page without its code: brackets are no links there, and a # no heading."""
     return INLINE.sub(lambda found: "x" * len(found[0]), CODE.sub("", path.read_text()))
 
 
-def anchors(path: Path) -> set[str]:
+def find_anchors(path: Path) -> set[str]:
     """As GitHub makes them of headings."""
-    found: set[str] = set()
+    names: set[str] = set()
     for title in HEADING.findall(CODE.sub("", path.read_text())):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
         name = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-        found.add(next(number for number in (name, *(f"{name}-{n}" for n in range(1, 99))) if number not in found))
-    return found
+        names.add(next(number for number in (name, *(f"{name}-{n}" for n in range(1, 99))) if number not in names))
+    return names
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(TOP)))
+@pytest.mark.parametrize("page", list_pages(), ids=lambda page: str(page.relative_to(TOP)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     dead = []
-    for link in LINK.findall(prose(page)):
+    for link in LINK.findall(strip_code(page)):
         if re.match(r"[a-z][a-z+.-]*:", link):
             continue  # of the web
         name, _, anchor = link.partition("#")
         target = (page.parent / name) if name else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in find_anchors(target)):
             dead.append(link)
     assert dead == []
 

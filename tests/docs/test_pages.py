@@ -20,10 +20,10 @@ TOP = Path(__file__).parent.parent.parent
 DOCS = TOP / "docs"
 
 
-def example(kind: str) -> str:
-    found = re.search(r"```yaml\n(.*?)```", (DOCS / "files" / f"{kind}.md").read_text(), re.S)
-    assert found
-    return found[1]
+def read_example(kind: str) -> str:
+    match = re.search(r"```yaml\n(.*?)```", (DOCS / "files" / f"{kind}.md").read_text(), re.S)
+    assert match
+    return match[1]
 
 
 def test_generated_pages_are_fresh() -> None:
@@ -38,7 +38,7 @@ def test_generated_pages_are_fresh() -> None:
 
 @pytest.mark.parametrize("kind", ["host", "groups", "recipe", "playbook", "lock"])
 def test_an_annotated_example_fits_its_schema(kind: str) -> None:
-    jsonschema.validate(yaml.safe_load(example(kind)), json_output.schema(kind))
+    jsonschema.validate(yaml.safe_load(read_example(kind)), json_output.schema(kind))
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_the_shipped_files_fit_their_schema(kind: str, pattern: str) -> None:
 def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
     for name in ("hosts", "recipes", "playbooks"):
         (tmp_path / name).mkdir()
-    (tmp_path / "hosts/spark1.yml").write_text(example("host"))
-    (tmp_path / "hosts/groups.yml").write_text(example("groups"))
-    (tmp_path / "recipes/qwen3.5-35b.yml").write_text(example("recipe"))
-    (tmp_path / "playbooks/note.yml").write_text(example("playbook"))
-    (tmp_path / "spark.lock").write_text(example("lock"))
+    (tmp_path / "hosts/spark1.yml").write_text(read_example("host"))
+    (tmp_path / "hosts/groups.yml").write_text(read_example("groups"))
+    (tmp_path / "recipes/qwen3.5-35b.yml").write_text(read_example("recipe"))
+    (tmp_path / "playbooks/note.yml").write_text(read_example("playbook"))
+    (tmp_path / "spark.lock").write_text(read_example("lock"))
     host = Inventory.load(tmp_path).match("lab")[0]
-    wanted = recipe.load(tmp_path, host.recipe or "")
+    loaded_recipe = recipe.load(tmp_path, host.recipe or "")
     lock = lockfile.load(tmp_path)
-    names = recipe.scope(host, "ops", wanted, {"image": lock.image(wanted.image), "model": None})
+    names = recipe.scope(host, "ops", loaded_recipe, {"image": lock.image(loaded_recipe.image), "model": None})
     book = playbook.load(tmp_path / "playbooks/note.yml", tmp_path)
     plan = playbook.compile(book.plays[0], host, names, playbook.Options(), run_id="r", project=tmp_path)
     assert [handler.name for handler in plan.handlers] == ["Log the message"]
@@ -78,23 +78,23 @@ def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", engine_rules.ENGINES)
 def test_every_rule_of_an_engine_stands_in_the_table_of_engines(name: str) -> None:
-    assert set(engine_rules.named(name)) == engine_rules.rules(name)
+    assert set(engine_rules.named_rules(name)) == engine_rules.rule_names(name)
 
 
 def test_the_table_of_engines_is_fresh() -> None:
-    assert engine_rules.PAGE.read_text() == engine_rules.text(), "stale: python -m tests.docs.engine_rules"
+    assert engine_rules.PAGE.read_text() == engine_rules.render_page(), "stale: python -m tests.docs.engine_rules"
 
 
 def test_each_answer_to_a_trap_names_tests_that_exist_and_the_page_says_so() -> None:
-    assert list(traps.wrong()) == []
-    assert {rule for trap in traps.traps() for rule in trap.rules} <= set(findings.rule_titles())
-    assert traps.PAGE.read_text() == traps.text(), "run `make docs`"
+    assert list(traps.find_mistakes()) == []
+    assert {rule for trap in traps.load_traps() for rule in trap.rules} <= set(findings.rule_titles())
+    assert traps.PAGE.read_text() == traps.render_page(), "run `make docs`"
 
 
 def test_most_traps_in_reach_are_prevented_or_named() -> None:
-    found = traps.in_reach()
-    assert len(found) >= traps.LEAST_IN_REACH
-    assert sum(trap.answer in traps.MET for trap in found) >= traps.FLOOR
+    reachable = traps.traps_in_reach()
+    assert len(reachable) >= traps.MIN_IN_REACH
+    assert sum(trap.answer in traps.MET for trap in reachable) >= traps.FLOOR
 
 
 def test_each_slow_test_is_run_by_ci_or_stands_in_the_table_of_what_it_leaves_out() -> None:
@@ -116,10 +116,10 @@ def test_each_slow_test_is_run_by_ci_or_stands_in_the_table_of_what_it_leaves_ou
         assert not function or f"def {function.partition('[')[0]}(" in (TOP / file).read_text(), part
 
 
-def tree() -> set[str]:
+def tracked_files() -> set[str]:
     """Files and folders of the repository, each folder with a slash at its end."""
-    found = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=True).stdout.split()
-    return {*found, *(f"{folder}/" for name in found for folder in Path(name).parents)}
+    names = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=True).stdout.split()
+    return {*names, *(f"{folder}/" for name in names for folder in Path(name).parents)}
 
 
 #: files of a project or a host
@@ -133,7 +133,7 @@ def test_a_decision_in_force_names_files_that_are_there(page: Path) -> None:
         return
     text = text.replace("engines/NAME/", "engines/vllm/")  # as each engine has it
     named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+(?:/|\.(?:py|yml|j2|toml)))`", text))
-    known = {f"/{name}" for name in tree()}
+    known = {f"/{name}" for name in tracked_files()}
     missing = {
         name
         for name in named
@@ -149,5 +149,5 @@ def test_the_manual_page_is_text_for_troff() -> None:
         ".TH", ".SH", ".SS", ".TP", ".IP", ".PP", ".B", ".I", ".br", ".RS", ".RE", ".nf", ".fi",
     }  # fmt: skip
     if groff := shutil.which("groff"):
-        done = subprocess.run([groff, "-man", "-ww", "-z", str(page)], capture_output=True, text=True, check=True)
-        assert done.stderr == ""
+        result = subprocess.run([groff, "-man", "-ww", "-z", str(page)], capture_output=True, text=True, check=True)
+        assert result.stderr == ""

@@ -18,7 +18,7 @@ DATA = Path(__file__).with_name("traps.yml")
 #: how many traps the registry numbers
 REGISTERED = 124
 #: in reach at least, and prevented or named of those
-LEAST_IN_REACH, FLOOR = 80, 64
+MIN_IN_REACH, FLOOR = 80, 64
 
 Answer = Literal["prevented", "named", "seen", "silent", "out"]
 MET: tuple[Answer, ...] = ("prevented", "named")
@@ -53,7 +53,7 @@ class Trap:
 
 
 @cache
-def traps() -> tuple[Trap, ...]:
+def load_traps() -> tuple[Trap, ...]:
     """Return all traps, by their number."""
     rows: Mapping[int, Mapping[str, Any]] = yaml.safe_load(DATA.read_text())
     return tuple(
@@ -62,27 +62,27 @@ def traps() -> tuple[Trap, ...]:
     )
 
 
-def missing(test: str) -> bool:
+def is_missing(test: str) -> bool:
     """Return whether a test does not exist."""
     path, _, name = test.partition("::")
     file = TOP / path
     return not file.is_file() or not re.search(rf"^(?:async )?def {re.escape(name)}\(", file.read_text(), re.MULTILINE)
 
 
-def in_reach() -> list[Trap]:
+def traps_in_reach() -> list[Trap]:
     """Return the traps that are a matter of this project."""
-    return [trap for trap in traps() if trap.answer != "out"]
+    return [trap for trap in load_traps() if trap.answer != "out"]
 
 
-def text() -> str:
+def render_page() -> str:
     """Return the page."""
-    found = in_reach()
-    counts = {answer: sum(trap.answer == answer for trap in traps()) for answer in get_args(Answer)}
+    reachable = traps_in_reach()
+    counts = {answer: sum(trap.answer == answer for trap in load_traps()) for answer in get_args(Answer)}
     met = sum(counts[answer] for answer in MET)
     lines = [
-        HEAD.format(registered=REGISTERED, reach=len(found), met=met, share=met / REGISTERED, **counts),
+        HEAD.format(registered=REGISTERED, reach=len(reachable), met=met, share=met / REGISTERED, **counts),
         "| no. | trap | here | by | tests and rules |\n|---|---|---|---|---|",
-        *(trap.row for trap in traps()),
+        *(trap.row for trap in load_traps()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -115,19 +115,19 @@ The page is written by `python -m tests.docs.traps` from `tests/docs/traps.yml`.
 """
 
 
-def wrong() -> Iterator[str]:
+def find_mistakes() -> Iterator[str]:
     """Yield what is wrong with the table, one sentence each."""
-    numbers = [trap.number for trap in traps()]
+    numbers = [trap.number for trap in load_traps()]
     if numbers != list(range(1, REGISTERED + 1)):
         yield f"numbers from 1 to {REGISTERED} are expected, each once."
-    for trap in traps():
+    for trap in load_traps():
         if trap.answer not in get_args(Answer):
             yield f"{trap.number}: '{trap.answer}' is no answer."
         if (trap.answer in ("silent", "out")) == bool(trap.tests or trap.rules):
             yield f"{trap.number}: {trap.answer}, with {len(trap.tests)} tests and {len(trap.rules)} rules."
-        for test in filter(missing, trap.tests):
+        for test in filter(is_missing, trap.tests):
             yield f"{trap.number}: there is no {test}."
 
 
 if __name__ == "__main__":
-    PAGE.write_text(text())
+    PAGE.write_text(render_page())

@@ -9,14 +9,14 @@ MEMINFO = "MemTotal: 125513728 kB\nMemAvailable: 118000000 kB\nCmaTotal: 32768 k
 HALVES = (("rocep1s0f1", "enp1s0f1np1", 100), ("roceP2p1s0f1", "enP2p1s0f1np1", 101))
 
 
-def files(
+def host_files(
     number: int, *, mtu: int = 9000, kernel: str = "6.14.0-1015-nvidia", firmware: str = "28.45.4028"
 ) -> dict[str, str]:
     """Return the files by path, of the host whose addresses end in this number."""
-    found = {"/proc/sys/kernel/osrelease": f"{kernel}\n", "/proc/cmdline": "quiet\n", "/proc/meminfo": MEMINFO}
+    contents = {"/proc/sys/kernel/osrelease": f"{kernel}\n", "/proc/cmdline": "quiet\n", "/proc/meminfo": MEMINFO}
     for adapter, interface, net in HALVES:
         at, card = f"/sys/class/infiniband/{adapter}", f"/sys/class/net/{interface}"
-        found |= {
+        contents |= {
             f"{at}/ports/1/state": "4: ACTIVE\n",
             f"{at}/ports/1/rate": "200 Gb/sec (2X NDR)\n",
             f"{at}/fw_ver": f"{firmware}\n",
@@ -30,10 +30,10 @@ def files(
             f"{card}/device/current_link_speed": "32.0 GT/s PCIe\n",
             f"{card}/device/current_link_width": "4\n",
         }
-    return found
+    return contents
 
 
-def programs(number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0") -> dict[str, str]:
+def host_programs(number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0") -> dict[str, str]:
     """Return `ip` and `ping`. over: the interface of every route. ping: the body of the program."""
     rows = [
         {"ifname": interface, "addr_info": [{"local": f"192.168.{net}.{number}", "prefixlen": 24}]}
@@ -43,13 +43,19 @@ def programs(number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0") ->
     return {"ip": f"""case "$*" in *" addr") echo '{json.dumps(rows)}' ;; *) echo '{route}' ;; esac""", "ping": ping}
 
 
-def lay(
-    root: Path, number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0", driver: str = "580.95.05", **about: Any
+def write_host(
+    root: Path,
+    number: int,
+    *,
+    over: str = "enp1s0f1np1",
+    ping: str = "exit 0",
+    driver: str = "580.95.05",
+    **file_options: Any,
 ) -> None:
     """Write such a host below a folder."""
-    ways = {**programs(number, over=over, ping=ping), "nvidia-smi": f"echo 'NVIDIA GB10, {driver}'"}
-    shown = {f"/usr/bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in ways.items()}
-    for name, text in {**files(number, **about), **shown}.items():
+    program_bodies = {**host_programs(number, over=over, ping=ping), "nvidia-smi": f"echo 'NVIDIA GB10, {driver}'"}
+    scripts = {f"/usr/bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in program_bodies.items()}
+    for name, text in {**host_files(number, **file_options), **scripts}.items():
         path = Path(f"{root}{name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -19,7 +19,7 @@ from sparkwright.host.records import good_states, restart_plans, turns
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.host.settings_table import CLOCK, CLOCK_UNIT_TEXT, PATHS
 from tests.doctor import link_tree, tree
-from tests.doctor.tree import GIB, MEMINFO, RELEASE, SMI, WANTED
+from tests.doctor.tree import GIB, INTENDED, MEMINFO, RELEASE, SMI
 
 ROCE = {
     "/proc/sys/kernel/osrelease": "6.17.0-1008-nvidia\n",
@@ -41,11 +41,11 @@ SWAPPED = MEMINFO.format(total=int(119.7 * GIB) // 1024, swap_free=1024)
 REFRESH = "nvidia-ctk", 'echo "NVIDIA Container Toolkit CLI version 1.18.1"'
 OLD_CDI = "kind: nvidia.com/gpu\n# libcuda.so.580.82.09\n"
 
-LINK: dict[str, str | None] = {**link_tree.files(1), **link_tree.programs(1)}
+LINK: dict[str, str | None] = {**link_tree.host_files(1), **link_tree.host_programs(1)}
 TWIN = "/sys/class/infiniband/roceP2p1s0f1/ports/1"
 KHO = {
     **LINK,
-    **link_tree.files(1, kernel="7.0.0-1019-nvidia"),
+    **link_tree.host_files(1, kernel="7.0.0-1019-nvidia"),
     "/proc/meminfo": link_tree.MEMINFO.replace("30000", "9960000"),
 }
 
@@ -243,25 +243,25 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
 def test_one_thing_that_is_wrong_is_seen(
     tmp_path: Path, check: str, name: str, changes: dict[str, str | None], verdict: str, evidence: str, fix: str
 ) -> None:
-    found = tree.findings(tree.host(tmp_path, changes), check)[name]
-    assert found.verdict == verdict, found
-    assert re.search(evidence, found.evidence), found
-    assert fix in found.fix, found
+    findings = tree.find_findings(tree.make_host(tmp_path, changes), check)[name]
+    assert findings.verdict == verdict, findings
+    assert re.search(evidence, findings.evidence), findings
+    assert fix in findings.fix, findings
 
 
 def test_a_healthy_host_has_nothing_bad_and_nothing_to_warn_of(tmp_path: Path) -> None:
     """Only what a folder can't provide is missing: an engine that answers."""
-    found = run_checks(tree.host(tmp_path, {"/sandbox/disk_free": str(10**12)}))
-    assert {item.check: item.verdict for item in found if item.verdict != "ok"} == {
+    findings = run_checks(tree.make_host(tmp_path, {"/sandbox/disk_free": str(10**12)}))
+    assert {item.check: item.verdict for item in findings if item.verdict != "ok"} == {
         "docker": "bad",
         "mounts": "unknown",
         "containers": "unknown",
     }
-    assert {item.check for item in found} >= set(CHECKS)
+    assert {item.check for item in findings} >= set(CHECKS)
 
 
 def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path) -> None:
-    bare = tree.host(tmp_path, dict.fromkeys([*tree.FILES, *tree.PROGRAMS], None), IntendedServer())
+    bare = tree.make_host(tmp_path, dict.fromkeys([*tree.FILES, *tree.PROGRAMS], None), IntendedServer())
     verdicts = {item.check: item.verdict for item in run_checks(bare)}
     assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama", "memory budget"}, (
         "no recipe, no budget"
@@ -269,31 +269,31 @@ def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path
 
 
 def test_a_server_that_requests_may_wake_without_the_service_is_a_warning(tmp_path: Path) -> None:
-    host = tree.host(tmp_path, {})
+    host = tree.make_host(tmp_path, {})
     state = host.context.state.for_server("small")
     good = {"spec": {"name": "small", "image": "vllm@sha256:1"}, "model": {}, "serve": {}}
     good_states.save_verified(state, good)
     wake = {"on_request": True, "sleep_after_s": 0, "stay_awake_s": 600, "gateways": [], "plan": {}}
     state.write(f"{restart_plans.FOLDER}/{restart_plans.state_hash(good)}", {"runtime": "1", "plan": {}, "wake": wake})
-    found = tree.findings(host, "memory budget")["wake on request"]
-    assert (found.verdict, found.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
+    findings = tree.find_findings(host, "memory budget")["wake on request"]
+    assert (findings.verdict, findings.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
     with (host.context.state.path / turns.LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert tree.findings(host, "memory budget")["wake on request"].verdict == "ok"
+        assert tree.find_findings(host, "memory budget")["wake on request"].verdict == "ok"
 
 
 def test_a_verified_server_without_the_guard_of_the_memory_is_a_warning(tmp_path: Path) -> None:
-    host = tree.host(tmp_path, {})
+    host = tree.make_host(tmp_path, {})
     state = host.context.state
-    assert "memory guard" not in tree.findings(host, "memory budget")
+    assert "memory guard" not in tree.find_findings(host, "memory budget")
     good_states.save_verified(state, {"spec": {"name": "qwen35", "image": "vllm@sha256:1"}, "model": {}, "serve": {}})
     object.__setattr__(host.context.machine, "sandbox", False)
-    found = tree.findings(host, "memory budget")["memory guard"]
-    assert (found.verdict, found.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
+    findings = tree.find_findings(host, "memory budget")["memory guard"]
+    assert (findings.verdict, findings.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
     folder = state.folder(start_guard.FOLDER)
     with (folder / service_guard.LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert tree.findings(host, "memory budget")["memory guard"].verdict == "ok"
+        assert tree.find_findings(host, "memory budget")["memory guard"].verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -306,9 +306,11 @@ def test_a_verified_server_without_the_guard_of_the_memory_is_a_warning(tmp_path
     ],
 )
 def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verdict: str, evidence: str) -> None:
-    found = tree.findings(tree.host(tmp_path, {}, dataclasses.replace(WANTED, **changes)), "image platform")
-    assert found["image platform"].verdict == verdict
-    assert evidence in found["image platform"].evidence
+    findings = tree.find_findings(
+        tree.make_host(tmp_path, {}, dataclasses.replace(INTENDED, **changes)), "image platform"
+    )
+    assert findings["image platform"].verdict == verdict
+    assert evidence in findings["image platform"].evidence
 
 
 @pytest.mark.parametrize(
@@ -328,24 +330,24 @@ def test_why_docker_refuses_a_login(
     tmp_path: Path, changes: dict[str, str | None], evidence: str, fix: str, repair: str
 ) -> None:
     """A user outside the group, one whose login is older than the membership, and a host without the group."""
-    here = tree.host(tmp_path, changes)
+    host = tree.make_host(tmp_path, changes)
 
-    class Closed(type(here.context)):  # type: ignore[misc]
+    class Closed(type(host.context)):  # type: ignore[misc]
         def docker(self) -> Any:
             raise SocketDenied("ops has no permission on the Docker socket /var/run/docker.sock.")
 
-    here.context.__class__ = Closed
-    found = tree.findings(here, "docker")["docker"]
-    assert evidence in found.evidence
-    assert fix in found.fix
-    assert found.repair == repair
+    host.context.__class__ = Closed
+    findings = tree.find_findings(host, "docker")["docker"]
+    assert evidence in findings.evidence
+    assert fix in findings.fix
+    assert findings.repair == repair
 
 
 def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:
-    value = tree.host(tmp_path, {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0"}, IntendedServer(name="spark1"))
-    found = tree.findings(value, "earlyoom")["earlyoom"]
-    assert found.verdict == "unknown"
-    assert "12.0 GiB" in found.evidence  # earlyoom's default is a tenth
+    value = tree.make_host(tmp_path, {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0"}, IntendedServer(name="spark1"))
+    findings = tree.find_findings(value, "earlyoom")["earlyoom"]
+    assert findings.verdict == "unknown"
+    assert "12.0 GiB" in findings.evidence  # earlyoom's default is a tenth
 
 
 @pytest.mark.parametrize(
@@ -359,27 +361,27 @@ def test_the_options_of_earlyoom(words: list[str], limit: int | None) -> None:
     ("off_s", "verdict"), [(0, "ok"), (-20, "ok"), (45, "warning"), (-45, "warning"), (4000, "bad")]
 )
 def test_the_clock_beside_the_laptop(off_s: float, verdict: str) -> None:
-    found = operating_system.compare_clocks(1000.0 + off_s, 1000.0, "ops")
-    assert found.verdict == verdict
+    finding = operating_system.compare_clocks(1000.0 + off_s, 1000.0, "ops")
+    assert finding.verdict == verdict
 
 
 def test_a_check_that_breaks_is_unknown_and_hides_no_other(tmp_path: Path) -> None:
     def broken(host: Host) -> list[Finding]:
         raise RuntimeError("surprise")
 
-    found = run_checks(tree.host(tmp_path, {}), {"odd": broken, "swap": CHECKS["swap"]})
-    assert [(item.check, item.verdict) for item in found] == [("odd", "unknown"), ("swap", "ok")]
-    assert "surprise" in found[0].evidence
+    findings = run_checks(tree.make_host(tmp_path, {}), {"odd": broken, "swap": CHECKS["swap"]})
+    assert [(item.check, item.verdict) for item in findings] == [("odd", "unknown"), ("swap", "ok")]
+    assert "surprise" in findings[0].evidence
 
 
 def test_whatever_is_bad_names_a_command_or_a_place_and_a_source(tmp_path: Path) -> None:
     for n, (check, name, changes, verdict, _, _) in enumerate(CASES):
-        found = tree.findings(tree.host(tmp_path / str(n), changes), check)[name]
+        findings = tree.find_findings(tree.make_host(tmp_path / str(n), changes), check)[name]
         if verdict == "bad":
-            assert found.fix and found.source, found
-        assert "apt upgrade" not in found.fix
-        assert "apt-get upgrade" not in found.fix
-        assert not found.repair or FIXES[found.repair].manual_command("ops") == found.fix
+            assert findings.fix and findings.source, findings
+        assert "apt upgrade" not in findings.fix
+        assert "apt-get upgrade" not in findings.fix
+        assert not findings.repair or FIXES[findings.repair].manual_command("ops") == findings.fix
 
 
 def test_no_mend_touches_packages() -> None:
@@ -392,16 +394,16 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
     """A real process that spins, found in the real /proc."""
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        value = tree.host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})
+        value = tree.make_host(tmp_path, {"nvidia-smi": SMI.format("0, 208, 9", spinning.pid)})
         (tmp_path / "root/proc").joinpath(str(spinning.pid)).symlink_to(f"/proc/{spinning.pid}")
         ticks = gpu._cpu_ticks(value, str(spinning.pid))
         assert ticks is not None
-        found = tree.findings(value, "idle engine")["idle engine"]
+        findings = tree.find_findings(value, "idle engine")["idle engine"]
         later = gpu._cpu_ticks(value, str(spinning.pid))
         assert later is not None
         assert later > ticks
-        assert re.match(r"\d+% of a core without a request", found.evidence)
-        assert (found.verdict == "warning") == (int(found.evidence.partition("%")[0]) > 70)
+        assert re.match(r"\d+% of a core without a request", findings.evidence)
+        assert (findings.verdict == "warning") == (int(findings.evidence.partition("%")[0]) > 70)
     finally:
         spinning.kill()
         spinning.wait()
@@ -411,17 +413,17 @@ def test_a_shared_memory_that_is_too_small_for_an_engine_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "_shm_size_bytes", lambda host: 64 * 2**20)
-    found = tree.findings(tree.host(tmp_path, {}), "shared memory")["shared memory"]
-    assert (found.verdict, found.evidence[:22]) == ("warning", "0.0 of 0.1 GiB in /dev")
-    assert "remount" in found.fix
+    findings = tree.find_findings(tree.make_host(tmp_path, {}), "shared memory")["shared memory"]
+    assert (findings.verdict, findings.evidence[:22]) == ("warning", "0.0 of 0.1 GiB in /dev")
+    assert "remount" in findings.fix
 
 
 def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    value = tree.host(tmp_path, {"/dev/shm/psm_left": "x" * 100_000})
+    value = tree.make_host(tmp_path, {"/dev/shm/psm_left": "x" * 100_000})
     monkeypatch.setattr(known, "SHM_WARNING_BYTES", 50_000)
-    found = tree.findings(value, "shared memory")["shared memory"]
-    assert found.verdict == "warning"
-    assert "remove what no process uses" in found.fix
+    findings = tree.find_findings(value, "shared memory")["shared memory"]
+    assert findings.verdict == "warning"
+    assert "remove what no process uses" in findings.fix
 
 
 SERVES = IntendedServer(recipe="qwen", container="qwen35", port=8000, model_dir="/home/ops/models/qwen35-hf")
@@ -441,24 +443,26 @@ COMPOSE = "services:\n  llm:\n    image: vllm/vllm-openai\n    volumes:\n      -
 def test_another_start_of_the_recipes_server_is_told_with_its_line(
     tmp_path: Path, place: str, text: str, evidence: str
 ) -> None:
-    host = tree.host(tmp_path, {}, SERVES)
-    assert tree.findings(host, "other starts")["other starts"].verdict == "ok"
+    host = tree.make_host(tmp_path, {}, SERVES)
+    assert tree.find_findings(host, "other starts")["other starts"].verdict == "ok"
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_text(text)
-    found = tree.findings(host, "other starts")["other starts"]
-    assert found.verdict == "warning" and found.evidence.startswith(evidence)
-    assert "it brings back settings that the recipe has not" in found.evidence
+    findings = tree.find_findings(host, "other starts")["other starts"]
+    assert findings.verdict == "warning" and findings.evidence.startswith(evidence)
+    assert "it brings back settings that the recipe has not" in findings.evidence
 
 
 def test_files_that_start_no_such_server_are_none_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    host = tree.host(tmp_path, {}, SERVES)
+    host = tree.make_host(tmp_path, {}, SERVES)
     home = tmp_path / "home"
     os.mkfifo(home / "pipe.sh")
     (home / "note.sh").write_text("# docker run -p 8000:8000\necho 8000:8000\n")
     (home / "other.sh").write_text("docker run -p 18000:8000 --name qwen35-old x\n")
     (home / "ours.sh").write_text("# Written by sparkwright\ndocker run --name qwen35 x\n")
-    assert tree.findings(host, "other starts")["other starts"].verdict == "ok"
+    assert tree.find_findings(host, "other starts")["other starts"].verdict == "ok"
     assert (
-        tree.findings(tree.host(tmp_path / "bare", {}, IntendedServer()), "other starts")["other starts"].verdict
+        tree.find_findings(tree.make_host(tmp_path / "bare", {}, IntendedServer()), "other starts")[
+            "other starts"
+        ].verdict
         == "unknown"
     )

@@ -41,7 +41,7 @@ def shell(engine: Any) -> Iterator[str]:
         yield name
 
 
-class Host:
+class DiagnosedHost:
     """A project whose one host is this machine, and a container with its recipe's name."""
 
     def __init__(self, folder: Path, engine: Any, image: str) -> None:
@@ -83,25 +83,25 @@ class Host:
 
 
 @pytest.fixture
-def host(engine: Any, shell: str, tmp_path: Path) -> Iterator[Host]:
-    value = Host(tmp_path, engine, shell)
+def host(engine: Any, shell: str, tmp_path: Path) -> Iterator[DiagnosedHost]:
+    value = DiagnosedHost(tmp_path, engine, shell)
     yield value
-    for found in engine.containers.list(all=True, filters={"name": value.name}):
-        found.remove(force=True)
+    for container in engine.containers.list(all=True, filters={"name": value.name}):
+        container.remove(force=True)
 
 
-def test_the_last_line_of_one_that_exited_is_quoted_visible_and_bounded(host: Host) -> None:
+def test_the_last_line_of_one_that_exited_is_quoted_visible_and_bounded(host: DiagnosedHost) -> None:
     long = "y" * 3000
     value = host.serve(f"printf 'loading\\n{NASTY}{long}\\n'; exit 1")
     assert value.wait(timeout=60)["StatusCode"] == 1
-    code, shown = host.diagnose()
-    first = shown.splitlines()[0]
+    code, output = host.diagnose()
+    first = output.splitlines()[0]
     assert code == 1
     assert first.startswith(f"no server answers: {host.name} exited (1) ")
     assert ' s ago, its last line: "RuntimeError: it broke ' in first
     assert "[bold]x[/bold]" in first
     assert len(first) < LIMIT and "more characters)" in first
-    assert not [c for c in shown if (ord(c) < 32 and c != "\n") or c in "\x7f\u202e"]
+    assert not [c for c in output if (ord(c) < 32 and c != "\n") or c in "\x7f\u202e"]
 
     code, text = host.diagnose("--json")
     row = json.loads(text)
@@ -115,32 +115,32 @@ def test_the_last_line_of_one_that_exited_is_quoted_visible_and_bounded(host: Ho
     }
 
 
-def test_a_loop_is_named_with_the_line_of_the_start_that_ended(host: Host) -> None:
+def test_a_loop_is_named_with_the_line_of_the_start_that_ended(host: DiagnosedHost) -> None:
     value = host.serve("echo 'ValueError: no such model'; exit 3", restart_policy={"Name": "unless-stopped"})
     deadline_s = time.monotonic() + 60
     while (value.reload() or value.attrs["RestartCount"]) < 3 and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    code, shown = host.diagnose()
-    first = shown.splitlines()[0]
+    code, output = host.diagnose()
+    first = output.splitlines()[0]
     assert code == 1
     assert re.match(rf"no server answers: crash loop: {host.name} exited (\(3\) )?", first), first
     assert first.endswith(' restarts so far, its last line: "ValueError: no such model"')
 
 
-def test_one_that_runs_and_does_not_answer_yet_is_starting(host: Host) -> None:
+def test_one_that_runs_and_does_not_answer_yet_is_starting(host: DiagnosedHost) -> None:
     host.serve("echo loading; exec sleep 600")
-    code, shown = host.diagnose()
-    assert (code, shown.startswith(f"no server answers yet: {host.name} has been starting for ")) == (4, True), shown
+    code, output = host.diagnose()
+    assert (code, output.startswith(f"no server answers yet: {host.name} has been starting for ")) == (4, True), output
 
 
-def test_one_that_docker_could_not_start_says_what_docker_said(host: Host) -> None:
+def test_one_that_docker_could_not_start_says_what_docker_said(host: DiagnosedHost) -> None:
     import socket
 
     from docker.errors import APIError
 
     with socket.create_server(("127.0.0.1", host.port)), pytest.raises(APIError):
         host.serve("exec sleep 600")
-    code, shown = host.diagnose()
+    code, output = host.diagnose()
     assert code == 1
-    assert shown.startswith(f"no server answers: {host.name} was created but never started: "), shown
-    assert str(host.port) in shown.splitlines()[0]
+    assert output.startswith(f"no server answers: {host.name} was created but never started: "), output
+    assert str(host.port) in output.splitlines()[0]

@@ -25,14 +25,20 @@ READY = EngineState({"ready": Reading(True, "ready")}, stage="ready")
 LOADS = EngineState(stage="weights", shards=(3, 14))
 
 
-def box(status: str = "running", age_s: float = 20.0, **more: Any) -> Container:
+def make_container(status: str = "running", age_s: float = 20.0, **more: Any) -> Container:
     return Container("qwen35", "c" * 64, status, **{"restarts": 0, "started_s": NOW - age_s, **more})
 
 
-def sight(**more: Any) -> DiagnosisInput:
+def make_input(**more: Any) -> DiagnosisInput:
     """Return the observation of a server that runs, was verified, and whose last start took 100 s."""
-    usual: dict[str, Any] = {"name": "qwen35", "known": True, "allowed_s": 200.0, "ready_s": 100.0, "box": box()}
-    return DiagnosisInput(NOW, **{**usual, **more})
+    defaults: dict[str, Any] = {
+        "name": "qwen35",
+        "known": True,
+        "allowed_s": 200.0,
+        "ready_s": 100.0,
+        "box": make_container(),
+    }
+    return DiagnosisInput(NOW, **{**defaults, **more})
 
 
 EXITED = ContainerExit(1, NOW - 20)
@@ -40,112 +46,112 @@ PREFILL = "unknown whether it is wedged: 2 requests running, no token for 30 s; 
 #: what was seen, state, sentence
 SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
     (
-        sight(box=box("exited"), end=EXITED, last_line="RuntimeError: no"),
+        make_input(box=make_container("exited"), end=EXITED, last_line="RuntimeError: no"),
         "down",
         'no server answers: qwen35 exited (1) 20 s ago, its last line: "RuntimeError: no"',
     ),
     (
-        sight(box=box("exited"), end=ContainerExit(137, NOW - 7200, out_of_memory=True)),
+        make_input(box=make_container("exited"), end=ContainerExit(137, NOW - 7200, out_of_memory=True)),
         "down",
         "no server answers: qwen35 was OOM-killed (137) 2 h ago",
     ),
     (
-        sight(box=box("created"), end=ContainerExit(error="port is already allocated")),
+        make_input(box=make_container("created"), end=ContainerExit(error="port is already allocated")),
         "down",
         "no server answers: qwen35 was created but never started: port is already allocated",
     ),
-    (sight(box=box("paused")), "down", "no server answers: qwen35 is paused"),
-    (sight(box=box("absent")), "down", "no server answers: there is no container qwen35"),
+    (make_input(box=make_container("paused")), "down", "no server answers: qwen35 is paused"),
+    (make_input(box=make_container("absent")), "down", "no server answers: there is no container qwen35"),
     (
-        sight(box=box("absent"), known=False),
+        make_input(box=make_container("absent"), known=False),
         "down",
         "no server answers: there is no container qwen35; no server has been verified on this host",
     ),
     (
-        sight(box=box("restarting", restarts=1), end=EXITED),
+        make_input(box=make_container("restarting", restarts=1), end=EXITED),
         "down",
         "no server answers: qwen35 exited (1) 20 s ago; Docker is restarting it",
     ),
     (
-        sight(box=box("restarting", restarts=4), end=EXITED),
+        make_input(box=make_container("restarting", restarts=4), end=EXITED),
         "crash-looping",
         "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
     ),
     (
-        sight(box=box(restarts=4), end=EXITED, probe=REFUSED),
+        make_input(box=make_container(restarts=4), end=EXITED, probe=REFUSED),
         "crash-looping",
         "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
     ),
     (
-        sight(box=box("exited", policy="no"), end=EXITED, broken="it restarted 4 times within 10 minutes"),
+        make_input(box=make_container("exited", policy="no"), end=EXITED, broken="it restarted 4 times within 10 minutes"),
         "crash-looping",
         "no server answers: qwen35 exited (1) 20 s ago; crash loop: it restarted 4 times within 10 minutes",
     ),
     (
-        sight(probe=REFUSED, log=LOADS),
+        make_input(probe=REFUSED, log=LOADS),
         "starting",
         "no server answers yet: qwen35 has been starting for 20 s (weights, 3 of 14 shards); the last start took 100 s",
     ),
     (
-        sight(box=box(age_s=250), probe=REFUSED, log=LOADS),
+        make_input(box=make_container(age_s=250), probe=REFUSED, log=LOADS),
         "slow start",
         "no server answers: slow start: qwen35 has been starting for 250 s (weights, 3 of 14 shards); the last start took 100 s",
     ),
     (
-        sight(box=box(restarts=1), end=EXITED, probe=REFUSED),
+        make_input(box=make_container(restarts=1), end=EXITED, probe=REFUSED),
         "down",
         "no server answers: qwen35 is starting again for 20 s; the last start took 100 s; qwen35 exited (1) 20 s ago before it",
     ),
     (
-        sight(box=box(age_s=900), probe=REFUSED, log=EngineState(readings={"ready": Reading(True, "ready")})),
+        make_input(box=make_container(age_s=900), probe=REFUSED, log=EngineState(readings={"ready": Reading(True, "ready")})),
         "down",
         "no server answers: qwen35 was ready, and http://127.0.0.1:8000 is closed now",
     ),
-    (sight(probe=replace(SERVES, health=503)), "down", "no server answers: /health returns 503: the engine is dead"),
+    (make_input(probe=replace(SERVES, health=503)), "down", "no server answers: /health returns 503: the engine is dead"),
     (
-        sight(probe=replace(SERVES, token="none", waited_s=30)),
+        make_input(probe=replace(SERVES, token="none", waited_s=30)),
         "wedged",
         "no token: the server is wedged: /health answers 200, no other requests, but no token within 30 s",
     ),
     (
-        sight(probe=replace(SERVES, running=2, still_s=61)),
+        make_input(probe=replace(SERVES, running=2, still_s=61)),
         "stalled",
         "no token: the server is wedged: 2 requests running, no token for 61 s",
     ),
     (
-        sight(engine=engine.get_engine("llama_cpp"), log=EngineState(stage="tensors"), probe=LOADING),
+        make_input(engine=engine.get_engine("llama_cpp"), log=EngineState(stage="tensors"), probe=LOADING),
         "starting",
         "no server answers yet: qwen35 has been starting for 20 s (tensors); the last start took 100 s",
     ),
     (
-        sight(engine=engine.get_engine("sglang"), log=READY, probe=LOADING),
+        make_input(engine=engine.get_engine("sglang"), log=READY, probe=LOADING),
         "wedged",
         "no token: the server is wedged: /health answers 503, but it was ready",
     ),
-    (sight(probe=LOADING), "down", "no server answers: /health returns 503: the engine is dead"),
-    (sight(probe=replace(SERVES, running=2, still_s=30)), "unknown", PREFILL),
+    (make_input(probe=LOADING), "down", "no server answers: /health returns 503: the engine is dead"),
+    (make_input(probe=replace(SERVES, running=2, still_s=30)), "unknown", PREFILL),
     (
-        sight(probe=replace(SERVES, running=1, rate=31.0)),
+        make_input(probe=replace(SERVES, running=1, rate=31.0)),
         "busy",
         "not measured: 1 request running at 31.0 tok/s in total; measuring would slow them down",
     ),
     (
-        sight(probe=replace(SERVES, token="refused")),
+        make_input(probe=replace(SERVES, token="refused")),
         "unknown",
         "not measured: the server requires an API key that is not known here",
     ),
     (
-        sight(engine_error="the Docker socket refuses ada", box=box("")),
+        make_input(engine_error="the Docker socket refuses ada", box=make_container("")),
         "unknown",
         "unknown whether a server is running: the Docker socket refuses ada",
     ),
     (
-        sight(engine_error="no answer from the Docker Engine", box=box(""), probe=REFUSED),
+        make_input(engine_error="no answer from the Docker Engine", box=make_container(""), probe=REFUSED),
         "down",
         "no server answers at http://127.0.0.1:8000: no answer from the Docker Engine",
     ),
     (
-        sight(busy="ada runs deploy", box=box("absent")),
+        make_input(busy="ada runs deploy", box=make_container("absent")),
         "in progress",
         "in progress: ada runs deploy; no server answers: there is no container qwen35",
     ),
@@ -154,21 +160,23 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
 
 @pytest.mark.parametrize(("seen", "state", "result"), SEEN, ids=[f"{n}-{row[1]}" for n, row in enumerate(SEEN)])
 def test_what_is_seen_is_said(seen: DiagnosisInput, state: str, result: str) -> None:
-    found = evaluate_state(seen, LIMITS)
-    assert found is not None
-    assert (found.state, found.message) == (state, result)
-    assert (EXITS[found.state] == 0) == (state == "ok")
+    judged_state = evaluate_state(seen, LIMITS)
+    assert judged_state is not None
+    assert (judged_state.state, judged_state.message) == (state, result)
+    assert (EXITS[judged_state.state] == 0) == (state == "ok")
 
 
 def test_a_server_that_gave_a_token_and_has_nothing_to_do_is_to_be_measured() -> None:
-    assert evaluate_state(sight(probe=replace(SERVES, token="made")), LIMITS) is None
-    unseen = sight(engine_error="no answer from the Docker Engine", box=box(""), probe=replace(SERVES, token="made"))
+    assert evaluate_state(make_input(probe=replace(SERVES, token="made")), LIMITS) is None
+    unseen = make_input(
+        engine_error="no answer from the Docker Engine", box=make_container(""), probe=replace(SERVES, token="made")
+    )
     assert evaluate_state(unseen, LIMITS) is None
 
 
 def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() -> None:
-    seen = sight(
-        box=box("exited", policy="unless-stopped"),
+    observed = make_input(
+        box=make_container("exited", policy="unless-stopped"),
         end=ContainerExit(137, NOW - 20, out_of_memory=True),
         failure=Reading(
             "11.8 of 119.7 GiB were free, and the engine wanted 101.7.", "ValueError: Free memory on device"
@@ -177,11 +185,11 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
         port=8000,
         cut_off="ada runs deploy since 14:03",
     )
-    about = slowness.SlownessEvidence(
+    evidence = slowness.SlownessEvidence(
         ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
     )
     rows = slowness.rank_causes(
-        [*down_causes.causes(seen), *slowness.find_start_causes(about, str(seen.failure.value))]
+        [*down_causes.causes(observed), *slowness.find_start_causes(evidence, str(observed.failure.value))]
     )
     assert [row.name for row in rows if row.verdict == "found"] == [
         "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
@@ -196,21 +204,26 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
 @pytest.mark.parametrize("out_of_memory", [True, False])
 def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memory: bool) -> None:
     end = ContainerExit(137, NOW - 20, out_of_memory=out_of_memory)
-    found = {cause.name: cause for cause in down_causes.causes(sight(box=box("exited", policy="no"), end=end))}
-    assert ("it was OOM-killed" in found) == out_of_memory
+    causes = {
+        cause.name: cause
+        for cause in down_causes.causes(make_input(box=make_container("exited", policy="no"), end=end))
+    }
+    assert ("it was OOM-killed" in causes) == out_of_memory
     if not out_of_memory:
-        stopped = found["it was stopped manually (docker stop, docker kill)"]
+        stopped = causes["it was stopped manually (docker stop, docker kill)"]
         assert (stopped.verdict, stopped.evidence) == ("possible", "exit code 137: it was sent a signal")
 
 
 def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
-    about = slowness.SlownessEvidence(ollama=[("qwen3:32b", 20 * GIB)])
-    assert slowness.find_start_causes(about, "the engine does not know: --nope.")[0].verdict == "noted"
+    evidence = slowness.SlownessEvidence(ollama=[("qwen3:32b", 20 * GIB)])
+    assert slowness.find_start_causes(evidence, "the engine does not know: --nope.")[0].verdict == "noted"
 
 
 def test_nothing_explains_the_slowness_of_a_fast_server() -> None:
-    seen = slowness.SlownessEvidence(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
-    assert {cause.verdict for cause in slowness.find_causes(seen)} <= {"noted", "unknown", "excluded"}
+    evidence = slowness.SlownessEvidence(
+        share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32
+    )
+    assert {cause.verdict for cause in slowness.find_causes(evidence)} <= {"noted", "unknown", "excluded"}
 
 
 HOT = slowness.Cause("the GPU is too hot", "found", "96 °C", weight=70)
@@ -230,8 +243,8 @@ BASELINE = ExpectedRate(47.0, 0.1, "baseline")
 def test_a_rate_is_explained_by_what_slows_it_and_not_by_what_is_wrong_too(
     rate: float, rows: list[slowness.Cause], slow: bool, state: str, result: str
 ) -> None:
-    found = evaluate_measurement(BASELINE, Measurement([Run("prose", rate, 0.1)]), slow, rows)
-    assert (found.state, found.message) == (state, result)
+    judged_state = evaluate_measurement(BASELINE, Measurement([Run("prose", rate, 0.1)]), slow, rows)
+    assert (judged_state.state, judged_state.message) == (state, result)
 
 
 def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() -> None:
@@ -242,12 +255,12 @@ def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() 
 
 
 def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None:
-    seen = slowness.SlownessEvidence(
+    evidence = slowness.SlownessEvidence(
         share=0.12, slow=True, gpu_degraded=True, gpu="SM clock 712 MHz", kv_used=0.99, thought=9, answered=9
     )
-    verdicts = [cause.verdict for cause in slowness.find_causes(seen)]
+    verdicts = [cause.verdict for cause in slowness.find_causes(evidence)]
     assert verdicts == sorted(verdicts, key=["found", "possible", "unknown", "noted", "excluded"].index)
-    names = [cause.name for cause in slowness.find_causes(seen) if cause.verdict == "found"]
+    names = [cause.name for cause in slowness.find_causes(evidence) if cause.verdict == "found"]
     assert names == ["the GPU is held at a low clock (power fault)", "the KV cache is full"]
     assert re.match("found|possible", verdicts[1])
 
@@ -265,8 +278,8 @@ def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
     booted_s: float | None, lost: str, name: str, verdict: str, evidence: str
 ) -> None:
     """Docker sets exit code 255 if it finds a container dead at its own start."""
-    seen = sight(box=box("exited"), end=ContainerExit(255, NOW - 20), booted_s=booted_s, lost=lost)
-    found = down_causes.causes(seen)
-    assert [(cause.name, cause.verdict) for cause in found] == [(name, verdict)]
-    assert evidence in found[0].evidence and "journalctl" in found[0].fix
-    assert not down_causes.has_failed(seen)
+    observed = make_input(box=make_container("exited"), end=ContainerExit(255, NOW - 20), booted_s=booted_s, lost=lost)
+    causes = down_causes.causes(observed)
+    assert [(cause.name, cause.verdict) for cause in causes] == [(name, verdict)]
+    assert evidence in causes[0].evidence and "journalctl" in causes[0].fix
+    assert not down_causes.has_failed(observed)

@@ -13,7 +13,7 @@ from tests.modules.context import RecordingContext
 MEMINFO = "MemTotal: {total} kB\nMemAvailable: {total} kB\nSwapTotal: 16777216 kB\nSwapFree: {swap_free} kB\n"
 RELEASE = 'DGX_NAME="DGX Spark"\nDGX_SWBUILD_VERSION="7.2.3"\nDGX_OTA_VERSION="{}"\n'
 STATUS = "Name:\tpython3\nGroups:\t27 999 1000 \n"
-WANTED = IntendedServer(
+INTENDED = IntendedServer(
     name="spark1",
     recipe="qwen",
     container="qwen35",
@@ -47,7 +47,9 @@ PROGRAMS: dict[str, str] = {
 }
 
 
-def host(folder: Path, changes: Mapping[str, str | None], wanted: IntendedServer = WANTED, **machine: Any) -> Host:
+def make_host(
+    folder: Path, changes: Mapping[str, str | None], intended: IntendedServer = INTENDED, **machine: Any
+) -> Host:
     """Return the healthy host with some files changed. A name without a slash is a program; None removes it."""
     files = {**FILES, **{f"/usr/bin/{name}": f"#!/bin/sh\n{script}\n" for name, script in PROGRAMS.items()}}
     for name, text in changes.items():
@@ -63,11 +65,18 @@ def host(folder: Path, changes: Mapping[str, str | None], wanted: IntendedServer
         path.write_text(text)
         if name.startswith("/usr/bin"):
             path.chmod(0o755)
-    given = {"architecture": "aarch64", "hub_url": "https://hub.test", "ollama_url": "http://127.0.0.1:9", **machine}
-    context = RecordingContext(home, root=str(root), docker_host="unix:///nowhere/docker.sock", sandbox=True, **given)
-    return Host(context, "ops", wanted)
+    machine_options = {
+        "architecture": "aarch64",
+        "hub_url": "https://hub.test",
+        "ollama_url": "http://127.0.0.1:9",
+        **machine,
+    }
+    context = RecordingContext(
+        home, root=str(root), docker_host="unix:///nowhere/docker.sock", sandbox=True, **machine_options
+    )
+    return Host(context, "ops", intended)
 
 
-def findings(one: Host, check: str) -> dict[str, Finding]:
+def find_findings(checked: Host, check: str) -> dict[str, Finding]:
     """Return the findings of one check by name."""
-    return {finding.check: finding for finding in CHECKS[check](one)}
+    return {finding.check: finding for finding in CHECKS[check](checked)}

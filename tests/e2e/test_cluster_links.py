@@ -22,7 +22,7 @@ class LinkedPair:
     top: Path
 
     def lay(self, name: str, number: int, **files: Any) -> None:
-        link_tree.lay(self.top / f"{name}.root", number, **files)
+        link_tree.write_host(self.top / f"{name}.root", number, **files)
 
     def run(self, *words: str) -> tuple[int, str]:
         completed = commands.run(*words, cwd=self.top / "project", env={**os.environ, "HOME": str(self.top / "home")})

@@ -118,7 +118,7 @@ def _importer() -> str:
     return "" if frame is None else frame.f_code.co_filename
 
 
-def kind(action: argparse.Action) -> str:
+def option_kind(action: argparse.Action) -> str:
     """Return an option's kind as in engines/sglang/options.json."""
     sort = type(action).__name__
     if sort == "BooleanOptionalAction":
@@ -130,27 +130,27 @@ def kind(action: argparse.Action) -> str:
     return KINDS.get(getattr(action.type, "__name__", ""), "text")
 
 
-def instead(action: argparse.Action) -> str:
+def find_successor(action: argparse.Action) -> str:
     """Return the option that a deprecated one names in its place, as NAME or NAME=VALUE; "" for none."""
     new = getattr(action, "new_flag", None)
     text = f"use {new}" if new else action.help or ""
     if "eprecat" not in type(action).__name__ + text and not new:
         return ""
-    found = SUCCESSOR.search(text)
-    return "" if found is None else found[1] + (f"={found[2]}" if found[2] else "")
+    match = SUCCESSOR.search(text)
+    return "" if match is None else match[1] + (f"={match[2]}" if match[2] else "")
 
 
-def options(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
+def list_options(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
     """Return every option with its long names, the usual one first."""
-    found = []
+    rows = []
     for action in parser._actions:
         if getattr(action, "error_message", None):  # it is there to be refused with a sentence
             continue
         names = [word.removeprefix("--") for word in action.option_strings if word.startswith("--")]
-        names = [name for name in names if name.removeprefix("no-") == name or kind(action) != "both"]
+        names = [name for name in names if name.removeprefix("no-") == name or option_kind(action) != "both"]
         if names and names != ["help"]:
-            found.append({"names": names, "kind": kind(action), "instead": instead(action)})
-    return found
+            rows.append({"names": names, "kind": option_kind(action), "instead": find_successor(action)})
+    return rows
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> None:
 
     parser = argparse.ArgumentParser()
     ServerArgs.add_cli_args(parser)
-    print("\n" + json.dumps(options(parser)))
+    print("\n" + json.dumps(list_options(parser)))
 
 
 if __name__ == "__main__":

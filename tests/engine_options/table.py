@@ -14,32 +14,32 @@ ENGINES = Path(__file__).parents[2] / "src" / "sparkwright" / "engines"
 NAMES = ("sglang", "llama_cpp")
 
 
-def text(engine: str) -> str:
+def render_table(engine: str) -> str:
     """Return the table of an engine, a row a line."""
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows(engine))
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in table_rows(engine))
     return f'{{\n "releases": {json.dumps(kept.releases(engine))},\n "options": {{\n{lines}\n }}\n}}\n'
 
 
-def rows(engine: str) -> Iterator[tuple[str, str]]:
+def table_rows(engine: str) -> Iterator[tuple[str, str]]:
     """Yield name and row of each option that some release lacks, in the alphabet's order; engines/options.py explains a row."""
     releases = kept.releases(engine)
     successors = json.loads((ENGINES / engine / "options.json").read_text())["successors"]
-    found: dict[str, list[tuple[int, Option]]] = {}
+    releases_by_name: dict[str, list[tuple[int, Option]]] = {}
     for at, release in enumerate(releases):
         for option in kept.load(engine, release):
             for name in option.names:
-                found.setdefault(name, []).append((at, option))
-    for name, seen in sorted(found.items()):
-        if len(seen) == len(releases):
+                releases_by_name.setdefault(name, []).append((at, option))
+    for name, occurrences in sorted(releases_by_name.items()):
+        if len(occurrences) == len(releases):
             continue
-        first, last = seen[0][0], seen[-1][0]
+        first, last = occurrences[0][0], occurrences[-1][0]
         span = f"{releases[first] if first else ''}..{releases[last] if last < len(releases) - 1 else ''}"
-        option = seen[-1][1]
+        option = occurrences[-1][1]
         instead = successors.get(name, {}).get("instead", option.instead)
         yield name, f"{option.kind} {span}{f' -> {instead}' if instead and last < len(releases) - 1 else ''}"
 
 
-def changes(old: Sequence[Option], new: Sequence[Option]) -> Iterator[str]:
+def list_changes(old: Sequence[Option], new: Sequence[Option]) -> Iterator[str]:
     """Yield what changed between two releases, a line each."""
     before = {name: option for option in old for name in option.names}
     after = {name: option for option in new for name in option.names}
@@ -53,11 +53,11 @@ def changes(old: Sequence[Option], new: Sequence[Option]) -> Iterator[str]:
             yield f"--{name}: {before[name].kind} before, {after[name].kind} now"
 
 
-def write(engine: str) -> None:
+def write_table(engine: str) -> None:
     """Write the table of an engine."""
-    (ENGINES / engine / "option_history.json").write_text(text(engine))
+    (ENGINES / engine / "option_history.json").write_text(render_table(engine))
 
 
 if __name__ == "__main__":
     for each in NAMES:
-        write(each)
+        write_table(each)

@@ -20,7 +20,7 @@ from sparkwright.engines.llama_cpp import image
 from tests.engine_options import kept, table
 from tests.engine_options.kept import Option
 from tests.real_engine.releases import install
-from tests.real_engine.releases.install import EngineMissing, quietly
+from tests.real_engine.releases.install import EngineMissing, run_quietly
 
 HERE = Path(__file__).parent
 ASKS_WITHIN_S = 300
@@ -33,9 +33,9 @@ class Unanswered(Exception):
 
 def sglang(version: str, folder: Path) -> tuple[str, list[Option]]:
     """Return a release of SGLang and its options."""
-    python = install.installed(install.NEWEST, print) / "bin" / "python"
+    python = install.ensure_installed(install.NEWEST, print) / "bin" / "python"
     _unpack(str(python), f"sglang=={version}", folder)
-    printed = _run([str(python), str(HERE / "ask_sglang.py"), str(folder)])
+    printed = _run_parser([str(python), str(HERE / "ask_sglang.py"), str(folder)])
     rows = json.loads(printed.strip().splitlines()[-1])
     return version, [Option(tuple(row["names"]), row["kind"], row["instead"]) for row in rows]
 
@@ -43,7 +43,7 @@ def sglang(version: str, folder: Path) -> tuple[str, list[Option]]:
 def llama_cpp(version: str, folder: Path) -> tuple[str, list[Option]]:
     """Return the build inside a release of xllamacpp and its options, with those that it only names to refuse them left out."""
     _unpack(sys.executable, f"xllamacpp=={version}", folder)
-    text = _run([sys.executable, str(HERE / "ask_llama_cpp.py"), str(folder)])
+    text = _run_parser([sys.executable, str(HERE / "ask_llama_cpp.py"), str(folder)])
     entries = image.parse_options(text)
     if not entries:
         raise Unanswered(f"xllamacpp {version} printed no help of llama-server")
@@ -56,23 +56,23 @@ ENGINES: dict[str, Callable[[str, Path], tuple[str, list[Option]]]] = {"sglang":
 def _llama_option(option: image.ListedOption, text: str) -> Option:
     names = [word.removeprefix("--") for word in option.words if word.startswith("--") and word != f"--{option.name}"]
     kind = "switch" if option.off else "bare" if not option.takes else "two" if option.takes == 2 else "text"
-    about = re.search(rf"^-.*--{re.escape(option.name)}\b[^\n]*\n?(?:(?!-).*\n)*", text, re.M)
-    found = SUCCESSOR.search(about[0]) if about and "DEPRECATED" in about[0] else None
-    return Option((option.name, *names), kind, found[1] if found else "")
+    help_text = re.search(rf"^-.*--{re.escape(option.name)}\b[^\n]*\n?(?:(?!-).*\n)*", text, re.M)
+    successor = SUCCESSOR.search(help_text[0]) if help_text and "DEPRECATED" in help_text[0] else None
+    return Option((option.name, *names), kind, successor[1] if successor else "")
 
 
 def _unpack(python: str, requirement: str, folder: Path) -> None:
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "download"]
-    quietly([*pip, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement])
+    run_quietly([*pip, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement])
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         wheel.extractall(folder)
 
 
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ASKS_WITHIN_S)
-    if done.returncode or not done.stdout.strip():
-        raise Unanswered((done.stderr or done.stdout).strip()[-2000:])
-    return done.stdout
+def _run_parser(command: list[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=ASKS_WITHIN_S)
+    if result.returncode or not result.stdout.strip():
+        raise Unanswered((result.stderr or result.stdout).strip()[-2000:])
+    return result.stdout
 
 
 def main(engine: str, version: str) -> int:
@@ -85,10 +85,10 @@ def main(engine: str, version: str) -> int:
             print(error, file=sys.stderr)
             return 1
     kept.save(engine, release, options)
-    table.write(engine)
+    table.write_table(engine)
     older = [name for name in kept.releases(engine) if name in before and name != release]
     print(f"{engine} {release}: {len(options)} options")
-    for line in table.changes(kept.load(engine, older[-1]), options) if older else ():
+    for line in table.list_changes(kept.load(engine, older[-1]), options) if older else ():
         print(f"  {line}")
     return 0
 

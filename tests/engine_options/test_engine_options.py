@@ -20,17 +20,19 @@ STRATEGY = {"mamba-scheduler-strategy": "extra_buffer"}
 RADIX = {"mamba-radix-cache-strategy": "extra_buffer"}
 
 
-def found(name: str, flags: dict[str, Any], release: str | None) -> list[Finding]:
+def find_unknown_flags(name: str, flags: dict[str, Any], release: str | None) -> list[Finding]:
     """Return the findings about flags that a release lacks."""
-    own = engine.get_engine(name)
-    checked = own.advice.check(ServerRequest(own.flags.named(flags)), {}, own.advice.version(release))
+    server_engine = engine.get_engine(name)
+    checked = server_engine.advice.check(
+        ServerRequest(server_engine.flags.named(flags)), {}, server_engine.advice.version(release)
+    )
     return [finding for finding in checked if finding.rule == "unknown-flag"]
 
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_the_history_is_what_the_kept_releases_make(name: str) -> None:
     path = table.ENGINES / name / "option_history.json"
-    assert path.read_text() == table.text(name), "stale: python -m tests.engine_options.table"
+    assert path.read_text() == table.render_table(name), "stale: python -m tests.engine_options.table"
 
 
 def test_a_host_gets_the_tables_that_its_code_reads() -> None:
@@ -79,7 +81,7 @@ def test_every_option_of_a_release_is_taken_and_no_other(name: str, release: str
 def test_a_flag_is_judged_by_the_release_and_its_successor_is_advised(
     name: str, release: str | None, flags: dict[str, Any], severity: str, way: str
 ) -> None:
-    findings = found(name, flags, release)
+    findings = find_unknown_flags(name, flags, release)
     assert [(finding.severity, finding.ways_out[0].text) for finding in findings] == (
         [(severity, way)] if severity else []
     )
@@ -92,7 +94,9 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
     for option, span in history.spans.items():
         if span.last is None or span.instead in ("", options.NO_SUCCESSOR):
             continue
-        (finding,) = found(name, {option: True if span.kind in ("switch", "bare", "both") else "1"}, newest)
+        (finding,) = find_unknown_flags(
+            name, {option: True if span.kind in ("switch", "bare", "both") else "1"}, newest
+        )
         assert not finding.ways_out[0].text.startswith("remove"), option
 
 
@@ -109,14 +113,14 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
     ],
 )
 def test_a_switch_of_vllm_and_its_pair(version: str, flags: dict[str, Any], severity: str, way: str) -> None:
-    findings = found("vllm", flags, version)
+    findings = find_unknown_flags("vllm", flags, version)
     assert [(finding.severity, finding.ways_out[0].text) for finding in findings] == (
         [(severity, way)] if severity else []
     )
 
 
 def test_an_unknown_version_is_not_called_by_a_number() -> None:
-    (finding,) = found("sglang", STRATEGY, None)
+    (finding,) = find_unknown_flags("sglang", STRATEGY, None)
     assert finding.sentence == ("mamba-scheduler-strategy: it is gone since 0.5.20; SGLang may refuse to start.")
 
 

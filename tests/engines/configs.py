@@ -7,7 +7,7 @@ from typing import Any
 DATA = Path(__file__).parent.parent / "data" / "configs"
 
 #: file, kind, mechanism, recurrent layers, layers
-WHAT_THEY_ARE: tuple[tuple[str, str, str, int | None, int | None], ...] = (
+EXPECTED_ARCHITECTURES: tuple[tuple[str, str, str, int | None, int | None], ...] = (
     ("all-minilm-l6-v1", "dense", "", 0, 6),
     ("bamba-9b-tf5", "recurrent", "Mamba2", 29, 32),
     ("bart-base", "dense", "", 0, 6),
@@ -85,10 +85,10 @@ WHAT_THEY_ARE: tuple[tuple[str, str, str, int | None, int | None], ...] = (
     ("whisper-tiny", "dense", "", 0, 4),
     ("zamba2-7b", "recurrent", "Mamba2", 81, 81),
 )
-NAMES = tuple(row[0] for row in WHAT_THEY_ARE)
+NAMES = tuple(row[0] for row in EXPECTED_ARCHITECTURES)
 
 
-def config(name: str) -> dict[str, Any]:
+def load_config(name: str) -> dict[str, Any]:
     """Return one of the configs, read as JSON."""
-    held: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())
-    return held
+    data: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())
+    return data

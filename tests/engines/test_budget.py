@@ -17,17 +17,17 @@ OWN = Row("the host itself", 6 * GIB, "now", "host")
 WEIGHTS = {"files": [{"path": "model-00001-of-00001.safetensors", "size_bytes": 35 * GIB}]}
 
 
-def made(memory: Memory, start: StartFacts | None = None, total: int = TOTAL) -> Budget:
+def build_budget(memory: Memory, start: StartFacts | None = None, total: int = TOTAL) -> Budget:
     return budget.build(memory, total, start or StartFacts(), reserve_bytes=4 * GIB, own=OWN)
 
 
-def sizes(found: Budget) -> dict[str, float]:
-    return {row.name: round(row.size_bytes / GIB, 1) for row in found.rows}
+def sizes(memory_budget: Budget) -> dict[str, float]:
+    return {row.name: round(row.size_bytes / GIB, 1) for row in memory_budget.rows}
 
 
 def test_vllm_fills_its_share_and_takes_its_host_side_on_top() -> None:
-    found = made(get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, WEIGHTS))
-    assert sizes(found) == {
+    memory = build_budget(get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, WEIGHTS))
+    assert sizes(memory) == {
         "weights": 35.0,
         "KV cache and computation": 68.4,
         "host's side": 7.0,
@@ -35,8 +35,8 @@ def test_vllm_fills_its_share_and_takes_its_host_side_on_top() -> None:
         "the host itself": 6.0,
         "reserve": 4.0,
     }
-    assert sum(row.size_bytes for row in found.rows) == found.need_bytes == found.total_bytes - found.left_bytes
-    assumed = [row.name for row in found.rows if row.assumed]
+    assert sum(row.size_bytes for row in memory.rows) == memory.need_bytes == memory.total_bytes - memory.left_bytes
+    assumed = [row.name for row in memory.rows if row.assumed]
     assert assumed == ["host's side", "compile peak"], "what was never measured is marked"
 
 
@@ -44,34 +44,34 @@ def test_the_start_that_hung_a_host_would_not_have_been_let_through() -> None:
     """vllm #56824: 0.70, 77 GiB of weights, cold: 119.2 of 121.7 GiB were taken before any request."""
     locked = {"files": [{"path": "a.safetensors", "size_bytes": 77 * GIB}]}
     memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.70}, locked)
-    cold = made(memory)
+    cold = build_budget(memory)
     assert cold.need_bytes - 4 * GIB == pytest.approx(118 * GIB, rel=0.01), "as it was seen"
     assert not cold.fits
-    assert made(memory, StartFacts(warm=True)).fits, "what was compiled is there: no peak"
+    assert build_budget(memory, StartFacts(warm=True)).fits, "what was compiled is there: no peak"
 
 
 def test_a_cache_in_bytes_does_not_start_without_the_share_that_its_check_wants() -> None:
     flags = {"kv-cache-memory-bytes": 10 * GIB}
     memory = get_engine("vllm").advice.memory(flags, WEIGHTS)
-    found = made(memory, total=TOTAL)
-    assert sizes(found)["KV cache"] == 10.0 and sizes(found)["weights"] == 35.0
+    memory_budget = build_budget(memory, total=TOTAL)
+    assert sizes(memory_budget)["KV cache"] == 10.0 and sizes(memory_budget)["weights"] == 35.0
     assert memory.start_share == 0.92, "vLLM's default, though it does not take it"
-    engine = found.of("server")
+    engine = memory_budget.of("server")
     assert engine + 4 * GIB >= int(0.92 * TOTAL), "so much must be available"
-    low = made(get_engine("vllm").advice.memory({**flags, "gpu-memory-utilization": 0.4}, WEIGHTS))
+    low = build_budget(get_engine("vllm").advice.memory({**flags, "gpu-memory-utilization": 0.4}, WEIGHTS))
     assert "start-up check" not in sizes(low) and low.fits
 
 
 def test_sglang_computes_beside_its_share() -> None:
-    found = made(get_engine("sglang").advice.memory({"mem-fraction-static": 0.75}, {}))
-    assert sizes(found)["computation"] == 13.0, "8192 tokens of a chunk, 256 requests of graphs"
-    assert not made(get_engine("sglang").advice.memory({"mem-fraction-static": 0.8}, {})).fits
-    assert made(get_engine("sglang").advice.memory({"mem-fraction-static": 0.7}, {})).fits, "0.70 held"
+    memory = build_budget(get_engine("sglang").advice.memory({"mem-fraction-static": 0.75}, {}))
+    assert sizes(memory)["computation"] == 13.0, "8192 tokens of a chunk, 256 requests of graphs"
+    assert not build_budget(get_engine("sglang").advice.memory({"mem-fraction-static": 0.8}, {})).fits
+    assert build_budget(get_engine("sglang").advice.memory({"mem-fraction-static": 0.7}, {})).fits, "0.70 held"
 
 
 def test_a_described_server_takes_what_its_recipe_says_and_no_host_side_on_top() -> None:
-    found = made(get_engine("openai").advice.memory({"served_name": "m", "memory_gib": 90}, {}))
-    assert sizes(found) == {"the server": 90.0, "the host itself": 6.0, "reserve": 4.0}
+    memory = build_budget(get_engine("openai").advice.memory({"served_name": "m", "memory_gib": 90}, {}))
+    assert sizes(memory) == {"the server": 90.0, "the host itself": 6.0, "reserve": 4.0}
 
 
 def test_what_was_measured_takes_the_place_of_what_is_assumed() -> None:
@@ -79,11 +79,11 @@ def test_what_was_measured_takes_the_place_of_what_is_assumed() -> None:
     learned = MeasuredStart(
         host_bytes=5 * GIB, gpu_bytes=memory.gpu_bytes(TOTAL) + GIB, kv_tokens=900_000, full_requests=6.9
     )
-    found = made(memory, StartFacts(learned=learned, warm=True))
-    assert sizes(found)["host's side"] == 5.0 and sizes(found)["beyond that on the GPU"] == 1.0
-    assert not any(row.assumed for row in found.rows)
-    assert "held 900000 tokens at its last start, 6.9 requests" in found.lines()[-1]
-    other = made(memory, StartFacts(learned=dataclasses.replace(learned, same=False), warm=True))
+    memory_budget = build_budget(memory, StartFacts(learned=learned, warm=True))
+    assert sizes(memory_budget)["host's side"] == 5.0 and sizes(memory_budget)["beyond that on the GPU"] == 1.0
+    assert not any(row.assumed for row in memory_budget.rows)
+    assert "held 900000 tokens at its last start, 6.9 requests" in memory_budget.lines()[-1]
+    other = build_budget(memory, StartFacts(learned=dataclasses.replace(learned, same=False), warm=True))
     assert "beyond that on the GPU" not in sizes(other) and other.kv_tokens is None
     assert "other arguments of this image" in "\n".join(other.lines())
 
@@ -91,15 +91,15 @@ def test_what_was_measured_takes_the_place_of_what_is_assumed() -> None:
 def test_a_cold_start_is_given_the_peak_of_the_last_cold_one() -> None:
     memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.6}, {})
     cold = MeasuredStart(host_bytes=5 * GIB, peak_bytes=20 * GIB)
-    assert sizes(made(memory, StartFacts(learned=cold, learned_cold=cold)))["compile peak"] == 20.0
-    assert sizes(made(memory, StartFacts(learned=cold, learned_cold=cold, warm=True)))["compile peak"] == 0.0
+    assert sizes(build_budget(memory, StartFacts(learned=cold, learned_cold=cold)))["compile peak"] == 20.0
+    assert sizes(build_budget(memory, StartFacts(learned=cold, learned_cold=cold, warm=True)))["compile peak"] == 0.0
 
 
 def test_dev_shm_is_shown_as_a_limit_and_not_added() -> None:
     memory = get_engine("openai").advice.memory({"served_name": "m", "memory_gib": 90}, {})
-    found = made(memory, StartFacts(shm_bytes=64 * GIB, shm_source="shm_size"))
-    assert found.fits and found.limits_bytes == 64 * GIB
-    assert any("(64.0)" in line and "at most: shm_size" in line for line in found.lines())
+    memory_budget = build_budget(memory, StartFacts(shm_bytes=64 * GIB, shm_source="shm_size"))
+    assert memory_budget.fits and memory_budget.limits_bytes == 64 * GIB
+    assert any("(64.0)" in line and "at most: shm_size" in line for line in memory_budget.lines())
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_dev_shm_is_shown_as_a_limit_and_not_added() -> None:
 )
 def test_what_does_not_fit_names_the_largest_that_does(name: str, flags: Any, locked: Any, fits: str) -> None:
     memory = get_engine(name).advice.memory(flags, locked)
-    found = made(memory, StartFacts(warm=True))
-    assert not found.fits and budget.format_largest_fit(memory, found) == fits
+    memory_budget = build_budget(memory, StartFacts(warm=True))
+    assert not memory_budget.fits and budget.format_largest_fit(memory, memory_budget) == fits
     if fits:
         flag, _, value = fits.partition(" ")
         lower = get_engine(name).advice.memory({flag: float(value)}, locked)
         higher = get_engine(name).advice.memory({flag: float(value) + 0.01}, locked)
-        assert made(lower, StartFacts(warm=True)).fits and not made(higher, StartFacts(warm=True)).fits
+        assert build_budget(lower, StartFacts(warm=True)).fits and not build_budget(higher, StartFacts(warm=True)).fits
 
 
 def test_llama_cpp_counts_its_context_by_the_header_and_names_the_longest_that_fits() -> None:
@@ -134,18 +134,18 @@ def test_llama_cpp_counts_its_context_by_the_header_and_names_the_longest_that_f
     locked = {"files": [{"path": "m.gguf", "size_bytes": 60 * GIB}], "config": header}
     flags = {"ctx-size": 524288, "parallel": 4, "cache-ram": 2048}
     memory = get_engine("llama_cpp").advice.memory(flags, locked)
-    found = made(memory)
-    assert sizes(found)["weights"] == 60.0 and sizes(found)["KV cache"] == 64.0
-    assert sizes(found)["earlier prompts"] == 2.0 and sizes(found)["host's side"] == 1.5
-    flag, _, tokens = budget.format_largest_fit(memory, found).partition(" ")
+    memory_budget = build_budget(memory)
+    assert sizes(memory_budget)["weights"] == 60.0 and sizes(memory_budget)["KV cache"] == 64.0
+    assert sizes(memory_budget)["earlier prompts"] == 2.0 and sizes(memory_budget)["host's side"] == 1.5
+    flag, _, tokens = budget.format_largest_fit(memory, memory_budget).partition(" ")
     assert flag == "ctx-size" and 200_000 < int(tokens) < 524288
-    assert made(get_engine("llama_cpp").advice.memory({**flags, "ctx-size": int(tokens)}, locked)).fits
+    assert build_budget(get_engine("llama_cpp").advice.memory({**flags, "ctx-size": int(tokens)}, locked)).fits
 
 
 def test_a_budget_comes_back_from_json_and_what_is_none_is_refused() -> None:
-    found = made(get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, WEIGHTS))
-    data = json.loads(json.dumps(found.to_json()))
-    assert Budget.of_json(data) == found
+    memory = build_budget(get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, WEIGHTS))
+    data = json.loads(json.dumps(memory.to_json()))
+    assert Budget.of_json(data) == memory
     assert Memory.of_json(get_engine("sglang").advice.memory({"mem-fraction-static": 0.7}, {}).to_json()).share == 0.7
     for broken in (None, {}, {**data, "rows": [{"name": 1}]}, {**data, "total_bytes": "x"}):
         with pytest.raises(ValueError):
@@ -163,9 +163,9 @@ def test_a_budget_comes_back_from_json_and_what_is_none_is_refused() -> None:
 )
 def test_lint_warns_of_what_leaves_a_gb10_too_little(name: str, flags: Any, container: Any, way: str) -> None:
     case = budget.BudgetCase(get_engine(name).advice.memory(flags, {}), container)
-    (found,) = budget.RULES.check(case)
-    assert found.severity == "warning" and "leaves too little" in found.sentence
-    assert way in found.ways_out[0].text
+    (finding,) = budget.RULES.check(case)
+    assert finding.severity == "warning" and "leaves too little" in finding.sentence
+    assert way in finding.ways_out[0].text
     assert budget.RULES.check(dataclasses.replace(case, platform="ascend")) == []
 
 

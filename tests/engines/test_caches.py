@@ -48,7 +48,7 @@ VLLM = engines.get_engine("vllm")
 ALIGN = {"block_size": "2096", "enable_prefix_caching": "True", "mamba_cache_mode": "align"}
 
 
-def sightings(*hits: float | None) -> list[PrefixMeasurement]:
+def make_measurements(*hits: float | None) -> list[PrefixMeasurement]:
     return [
         PrefixMeasurement(0.5 if n == 0 else 0.05, 4800, None if hit is None else 4800, hit)
         for n, hit in enumerate(hits)
@@ -56,17 +56,17 @@ def sightings(*hits: float | None) -> list[PrefixMeasurement]:
 
 
 def test_hits_are_counted_in_whole_blocks() -> None:
-    found = evaluate_prefix_cache(
-        "vllm", VLLM.prefix_cache, sightings(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0")
+    verdict = evaluate_prefix_cache(
+        "vllm", VLLM.prefix_cache, make_measurements(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0")
     )
-    assert (found.verdict, found.share) == ("hits", 1.0)
-    assert "500 ms cold, 50 ms warm" in found.sentence
+    assert (verdict.verdict, verdict.share) == ("hits", 1.0)
+    assert "500 ms cold, 50 ms warm" in verdict.sentence
 
 
 def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
     assert (
         evaluate_prefix_cache(
-            "vllm", VLLM.prefix_cache, sightings(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")
+            "vllm", VLLM.prefix_cache, make_measurements(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")
         ).verdict
         == "hits"
     )
@@ -82,10 +82,12 @@ def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
     ],
 )
 def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str, says: str, fix: str) -> None:
-    found = evaluate_prefix_cache("vllm", VLLM.prefix_cache, sightings(0, 0, 0), 4800, 2096, ALIGN, Version(version))
-    assert found.verdict == "no hits"
-    assert says in found.sentence
-    assert fix in found.fix
+    verdict = evaluate_prefix_cache(
+        "vllm", VLLM.prefix_cache, make_measurements(0, 0, 0), 4800, 2096, ALIGN, Version(version)
+    )
+    assert verdict.verdict == "no hits"
+    assert says in verdict.sentence
+    assert fix in verdict.fix
 
 
 def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
@@ -93,14 +95,14 @@ def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
     assert (
         "36493"
         not in evaluate_prefix_cache(
-            "vllm", VLLM.prefix_cache, sightings(0, 0, 0), 100, 16, cache, Version("0.32.0")
+            "vllm", VLLM.prefix_cache, make_measurements(0, 0, 0), 100, 16, cache, Version("0.32.0")
         ).sentence
     )
 
 
 def test_without_counters_nothing_is_known() -> None:
     assert (
-        evaluate_prefix_cache("vllm", VLLM.prefix_cache, sightings(None, None, None), 100, 16, {}, None).verdict
+        evaluate_prefix_cache("vllm", VLLM.prefix_cache, make_measurements(None, None, None), 100, 16, {}, None).verdict
         == "unknown"
     )
 
@@ -126,18 +128,18 @@ def test_the_log_knows_the_block_better_than_old_metrics() -> None:
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
 def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
-    found = evaluate_prefix_cache(
+    verdict = evaluate_prefix_cache(
         name,
         engines.get_engine(name).prefix_cache,
-        sightings(0, 0, 0),
+        make_measurements(0, 0, 0),
         4800,
         2096,
         ALIGN,
         Version("0.32.0"),
         hybrid=True,
     )
-    assert found.verdict == "no hits"
-    assert "vllm" not in f"{found.sentence} {found.fix}".lower()
+    assert verdict.verdict == "no hits"
+    assert "vllm" not in f"{verdict.sentence} {verdict.fix}".lower()
 
 
 @pytest.mark.parametrize(
@@ -161,11 +163,11 @@ def test_the_cache_config_of_metrics() -> None:
 
 def test_a_prefix_of_more_tokens_than_words_is_never_more_than_wholly_cached() -> None:
     """llama.cpp, a tokenizer of bytes: 35 words are 280 tokens, and its cache hits to the token."""
-    seen = [
+    measurements = [
         PrefixMeasurement(0.05, 310, 310, 0),
         PrefixMeasurement(0.01, 312, 312, 281),
         PrefixMeasurement(0.01, 330, 330, 281),
     ]
-    found = evaluate_prefix_cache("vllm", VLLM.prefix_cache, seen, 35, 1, {}, None)
-    assert (found.verdict, found.share) == ("hits", 281 / 330)
-    assert found.sentence.startswith("281 of 330 cached tokens; ")
+    verdict = evaluate_prefix_cache("vllm", VLLM.prefix_cache, measurements, 35, 1, {}, None)
+    assert (verdict.verdict, verdict.share) == ("hits", 281 / 330)
+    assert verdict.sentence.startswith("281 of 330 cached tokens; ")

@@ -22,9 +22,9 @@ OTHERS = {
 }
 
 
-def load(folder: Path, box: str, rest: str = "", head: str = HEAD) -> recipe.Recipe:
+def load_recipe(folder: Path, container: str, rest: str = "", head: str = HEAD) -> recipe.Recipe:
     (folder / "recipes").mkdir(exist_ok=True)
-    lines = "".join(f"  {line}\n" for line in box.splitlines())
+    lines = "".join(f"  {line}\n" for line in container.splitlines())
     (folder / "recipes/one.yml").write_text(f"{head}container:\n  name: box\n{lines}{rest}")
     return recipe.load(folder, "one")
 
@@ -66,7 +66,7 @@ def load(folder: Path, box: str, rest: str = "", head: str = HEAD) -> recipe.Rec
 )
 def test_what_is_refused_with_its_line(box: str, line: int, result: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
-        load(tmp_path, box)
+        load_recipe(tmp_path, box)
     assert result in f"{error.value.message} {error.value.fix}"
     assert error.value.where.endswith(f"recipes/one.yml:{line}")
     assert error.value.exit is Exit.REFUSED
@@ -104,13 +104,15 @@ def test_what_is_refused_with_its_line(box: str, line: int, result: str, tmp_pat
     ],
 )
 def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
-    wanted = load(tmp_path, box, rest)
-    served = resolve_settings(wanted, NOTHING)
+    loaded_recipe = load_recipe(tmp_path, box, rest)
+    served = resolve_settings(loaded_recipe, NOTHING)
     warned = [finding for finding in served.findings if finding.flag.startswith("container.")]
-    assert {item.rule: int(findings.finding_location(wanted, item).rpartition(":")[2]) for item in warned} == rules
+    assert {
+        item.rule: int(findings.finding_location(loaded_recipe, item).rpartition(":")[2]) for item in warned
+    } == rules
     assert {item.severity for item in warned} <= {"warning"}
-    assert [line for line in findings.plan_warnings(wanted, served) if "recipes/one.yml" in line] == [
-        f"{findings.finding_location(wanted, item)}: {item.sentence}" for item in warned
+    assert [line for line in findings.plan_warnings(loaded_recipe, served) if "recipes/one.yml" in line] == [
+        f"{findings.finding_location(loaded_recipe, item)}: {item.sentence}" for item in warned
     ]
 
 
@@ -125,25 +127,25 @@ def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int],
     ],
 )
 def test_flags_that_run_code_of_others_are_warned_of(flags: str, rules: dict[str, str], tmp_path: Path) -> None:
-    wanted = load(tmp_path, "ipc: host", f"vllm: {{{flags}}}\n")
-    found = {
+    loaded_recipe = load_recipe(tmp_path, "ipc: host", f"vllm: {{{flags}}}\n")
+    rules_by_flag = {
         finding.flag: finding.rule
-        for finding in resolve_settings(wanted, NOTHING).findings
+        for finding in resolve_settings(loaded_recipe, NOTHING).findings
         if finding.severity == "warning"
     }
-    assert {flag: rule for flag, rule in found.items() if rule.endswith(("-others", "-host"))} == rules
+    assert {flag: rule for flag, rule in rules_by_flag.items() if rule.endswith(("-others", "-host"))} == rules
 
 
 @pytest.mark.parametrize("engine", OTHERS)
 def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str, tmp_path: Path) -> None:
     box = "privileged: true\npid: host\nnetwork: host\nsecurity_opt: ['seccomp=unconfined']\nlog_driver: none"
-    wanted = load(tmp_path, box, head=OTHERS[engine])
-    found = {
+    loaded_recipe = load_recipe(tmp_path, box, head=OTHERS[engine])
+    rules_by_flag = {
         finding.flag: finding.rule
-        for finding in resolve_settings(wanted, NOTHING).findings
+        for finding in resolve_settings(loaded_recipe, NOTHING).findings
         if finding.flag.startswith("container.")
     }
-    assert found == {
+    assert rules_by_flag == {
         "container.privileged": "root-on-the-host",
         "container.pid": "host-namespaces",
         "container.network": "host-namespaces",
@@ -151,8 +153,8 @@ def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str
         "container.log_driver": "log-not-kept",
     }
     assert any(
-        f"port {wanted.engine.http.port}," in line
-        for line in findings.plan_warnings(wanted, resolve_settings(wanted, NOTHING))
+        f"port {loaded_recipe.engine.http.port}," in line
+        for line in findings.plan_warnings(loaded_recipe, resolve_settings(loaded_recipe, NOTHING))
     )
 
 
@@ -168,22 +170,24 @@ def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str
 def test_on_the_hosts_network_the_server_is_asked_at_its_engines_port(
     rest: str, ports: tuple[str, ...], url: str, open_to_network: bool, tmp_path: Path
 ) -> None:
-    wanted = load(tmp_path, "network: host", rest)
-    names: dict[str, Any] = recipe.scope(Host("spark1", "spark1"), "ops", wanted, NOTHING)
+    loaded_recipe = load_recipe(tmp_path, "network: host", rest)
+    names: dict[str, Any] = recipe.scope(Host("spark1", "spark1"), "ops", loaded_recipe, NOTHING)
     assert (tuple(names["container"]["ports"]), names["base_url"]) == (ports, url)
-    assert wanted.open_to_network is open_to_network
+    assert loaded_recipe.open_to_network is open_to_network
     assert [
-        finding.sentence for finding in resolve_settings(wanted, NOTHING).findings if finding.rule == "out-of-reach"
+        finding.sentence
+        for finding in resolve_settings(loaded_recipe, NOTHING).findings
+        if finding.rule == "out-of-reach"
     ] == []
 
 
 def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refused(tmp_path: Path) -> None:
     host = Host("spark1", "spark1", serve_port=9000, where="hosts/spark1.yml")
     with pytest.raises(Refused, match=r"`serve_port: 9000` has no meaning with the recipe's `network: host`") as error:
-        recipe.scope(host, "ops", load(tmp_path, "network: host"), NOTHING)
+        recipe.scope(host, "ops", load_recipe(tmp_path, "network: host"), NOTHING)
     assert error.value.where == "hosts/spark1.yml"
     with pytest.raises(Refused, match="`publish: loopback` has no meaning") as error:
-        load(tmp_path, "network: host", "publish: loopback\n")
+        load_recipe(tmp_path, "network: host", "publish: loopback\n")
     assert error.value.where.endswith("recipes/one.yml:6")
 
 

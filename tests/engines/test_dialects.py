@@ -21,7 +21,7 @@ CHAT: dict[str, Any] = {
 }
 
 
-def read(name: str) -> dict[str, Any]:
+def read_recorded(name: str) -> dict[str, Any]:
     """Return a recorded answer in a chat's form."""
     dialect, text = BY_PREFIX[name[0]], RECORDED[name]["text"]
     if not name.endswith("-stream"):
@@ -34,14 +34,16 @@ def read(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("api", ["m", "r"])
 @pytest.mark.parametrize("stream", ["", "-stream"])
 def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) -> None:
-    call, thought, cut = (Reply(200, "", read(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length"))
+    call, thought, cut = (
+        Reply(200, "", read_recorded(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length")
+    )
     assert fields.evaluate_tool_call(call).verdict == "proved"
     assert (thought.content.strip(), thought.thinking.strip()) == (
         "The larger number is 9.9.",
         "9.90 is more than 9.11.",
     )
     assert cut.cut and not thought.cut
-    assert read(f"{api}-tool{stream}")["usage"] == {"prompt_tokens": 10, "completion_tokens": 4}
+    assert read_recorded(f"{api}-tool{stream}")["usage"] == {"prompt_tokens": 10, "completion_tokens": 4}
 
 
 def test_tokens_of_a_prompt_in_a_cache_count() -> None:
@@ -68,8 +70,8 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
     disorder = MESSAGES.disorder(events)
     assert "content_block_start" in disorder
-    found = table.API_PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
-    assert (found.verdict, found.fault) == ("disproved", "events out of order")
+    outcome = table.API_PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
+    assert (outcome.verdict, outcome.fault) == ("disproved", "events out of order")
 
 
 @pytest.mark.parametrize("dialect", dialects.BY_PATH.values(), ids=lambda dialect: dialect.name)

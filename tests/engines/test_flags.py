@@ -24,5 +24,5 @@ def test_words_are_flags_again(words: list[str], model: str, found: dict[str, ob
 
 
 def test_it_is_the_other_direction_of_what_a_recipe_becomes() -> None:
-    given = {"max-num-seqs": 8, "enable-chunked-prefill": False, "enforce-eager": True, "middleware": ["a", "b"]}
-    assert parsed(flags.command("/models/m", given)) == Command("/models/m", given)
+    flag_values = {"max-num-seqs": 8, "enable-chunked-prefill": False, "enforce-eager": True, "middleware": ["a", "b"]}
+    assert parsed(flags.command("/models/m", flag_values)) == Command("/models/m", flag_values)

@@ -73,10 +73,10 @@ NO_CLIENTS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|slot
 
 
 def test_a_generating_server_of_vllm_lists_every_path_that_is_not_for_pooling() -> None:
-    listed = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
+    paths = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
     named = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model != "form"}
-    assert named - OF_POOLING <= listed
-    assert {api_paths.MESSAGES, api_paths.COUNT_TOKENS, api_paths.RESPONSES} <= listed
+    assert named - OF_POOLING <= paths
+    assert {api_paths.MESSAGES, api_paths.COUNT_TOKENS, api_paths.RESPONSES} <= paths
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: s
 
 
 def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
-    found = get_engine("vllm").advice.check(ServerRequest({"ctx-size": 8192}), {}, Version("0.32.0"))
-    value = next(item for item in found if item.rule == "unknown-flag")
+    findings = get_engine("vllm").advice.check(ServerRequest({"ctx-size": 8192}), {}, Version("0.32.0"))
+    value = next(item for item in findings if item.rule == "unknown-flag")
     assert value.sentence.startswith(
         "ctx-size is llama.cpp's; vLLM has max-model-len for the longest context; vLLM 0.32.0"
     )

@@ -29,8 +29,8 @@ HEAD = ClusterMember(
 WORKER = dataclasses.replace(HEAD, rank=1, address="192.168.100.11")
 
 
-def words(seat: ClusterMember, **recipe: object) -> tuple[str, ...]:
-    return own.argv({**recipe, **parallel.share(seat).flags})
+def member_arguments(member: ClusterMember, **recipe: object) -> tuple[str, ...]:
+    return own.argv({**recipe, **parallel.share(member).flags})
 
 
 def test_the_part_is_found_by_its_engine() -> None:
@@ -44,8 +44,8 @@ def test_a_workers_words_are_those_of_a_real_one() -> None:
         "--tensor-parallel-size 2 --pipeline-parallel-size 1 --nnodes 2 --node-rank 1 --master-addr 192.168.100.10 "
         "--master-port 29501 --headless"
     )
-    assert " ".join(words(WORKER)) == line
-    assert " ".join(words(HEAD)) == line.replace("--node-rank 1", "--node-rank 0").replace(" --headless", "")
+    assert " ".join(member_arguments(WORKER)) == line
+    assert " ".join(member_arguments(HEAD)) == line.replace("--node-rank 1", "--node-rank 0").replace(" --headless", "")
 
 
 def test_members_differ_in_rank_address_and_head_only() -> None:
@@ -59,8 +59,8 @@ def test_members_differ_in_rank_address_and_head_only() -> None:
 
 def test_a_worker_is_not_asked_for_api_servers_which_headless_refuses() -> None:
     recipe = {"api-server-count": 4}
-    assert "--api-server-count" in words(HEAD, **recipe)
-    assert "--api-server-count" not in words(WORKER, **recipe)
+    assert "--api-server-count" in member_arguments(HEAD, **recipe)
+    assert "--api-server-count" not in member_arguments(WORKER, **recipe)
 
 
 def test_every_flag_exists_where_it_is_given() -> None:
@@ -120,7 +120,7 @@ def test_a_host_without_adapters_gets_no_device_that_it_lacks() -> None:
 
 
 def test_a_members_command_is_read_back() -> None:
-    read: Command = engine.get_engine("vllm").command(("/model", *words(WORKER)))
+    read: Command = engine.get_engine("vllm").command(("/model", *member_arguments(WORKER)))
     assert read.flags["node-rank"] == 1 and read.flags["headless"] is True
 
 

@@ -12,8 +12,8 @@ from sparkwright.units import GIB
 GRAPHS = {"cuda_graphs": "cudagraph_mode=NONE"}
 
 
-def verdicts(**seen: Any) -> dict[str, str]:
-    return {cause.name: cause.verdict for cause in find_causes(SlownessEvidence(**seen))}
+def verdicts(**fields: Any) -> dict[str, str]:
+    return {cause.name: cause.verdict for cause in find_causes(SlownessEvidence(**fields))}
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_what_nobody_looked_at_is_unknown_not_excluded() -> None:
 
 
 def test_chunked_prefill_is_never_blamed() -> None:
-    found = verdicts(log={"chunked_prefill": True, "evidence": {"chunked_prefill": "enable_chunked_prefill=True"}})
-    assert found["chunked prefill"] == "excluded"
+    causes = verdicts(log={"chunked_prefill": True, "evidence": {"chunked_prefill": "enable_chunked_prefill=True"}})
+    assert causes["chunked prefill"] == "excluded"
 
 
 def test_a_very_slow_server_has_more_possible_causes_than_a_fast_one() -> None:
@@ -93,8 +93,8 @@ def test_a_fix_names_the_flags_of_the_engine_that_serves(name: str, seen: dict[s
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
 def test_what_only_vllm_prints_says_nothing_of_another_engine(name: str) -> None:
-    found = verdicts(engine=engines.get_engine(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
-    assert not {"eager mode: no CUDA graphs", "a stale compile cache"} & set(found)
+    causes = verdicts(engine=engines.get_engine(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
+    assert not {"eager mode: no CUDA graphs", "a stale compile cache"} & set(causes)
 
 
 FP4 = (
@@ -105,10 +105,10 @@ FP4 = (
 
 def test_weight_only_kernels_are_named_and_no_image_is_advised_that_runs_already() -> None:
     log = {"warnings": [FP4], "version": "0.32.0"}
-    found = {cause.name: cause for cause in find_causes(SlownessEvidence(share=0.35, slow=True, log=log))}
-    marlin = next(cause for name, cause in found.items() if "weight-only kernel (Marlin)" in name)
+    causes = {cause.name: cause for cause in find_causes(SlownessEvidence(share=0.35, slow=True, log=log))}
+    marlin = next(cause for name, cause in causes.items() if "weight-only kernel (Marlin)" in name)
     assert marlin.verdict == "found"
-    assert "v0.20.0" not in " ".join(cause.fix for cause in found.values())
+    assert "v0.20.0" not in " ".join(cause.fix for cause in causes.values())
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_weight_only_kernels_are_named_and_no_image_is_advised_that_runs_already
 def test_a_cache_full_of_kept_prefixes_is_no_full_cache(
     busy: float | None, preempted: float | None, verdict: str
 ) -> None:
-    found = verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
-    assert found["the KV cache is full"] == verdict
+    causes = verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
+    assert causes["the KV cache is full"] == verdict
 
 
 LLAMA_LOG = """
@@ -136,12 +136,12 @@ LLAMA_LOG = """
 def test_what_the_log_of_llama_cpp_tells_of_its_slowness_is_found() -> None:
     engine = engines.get_engine("llama_cpp")
     log = read_log(LLAMA_LOG, engine.log).to_json()
-    found = [
+    causes = [
         (cause.name, cause.evidence.partition("; ")[2], cause.fix)
         for cause in find_causes(SlownessEvidence(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))
         if cause.verdict == "found"
     ]
-    assert found == [
+    assert causes == [
         ("29 of 49 layers are on the CPU", "8.8 of 13.7 GiB of its weights", "n-gpu-layers: all"),
         ("its K and V caches have unlike types", "", "the same type for cache-type-k and cache-type-v"),
         ("flash attention is off", "", "flash-attn: true"),

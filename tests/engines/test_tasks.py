@@ -12,19 +12,19 @@ from sparkwright.engines.engine import TASK_LABEL
 EMBED, RERANK = tasks.PROOFS["embed"], tasks.PROOFS["rerank"]
 
 
-def row(vector: Any) -> dict[str, Any]:
+def embedding_reply(vector: Any) -> dict[str, Any]:
     return {"object": "list", "data": [{"index": 0, "object": "embedding", "embedding": vector}]}
 
 
 @pytest.mark.parametrize(
     ("answer", "holds", "why_not"),
     [
-        (row([0.047, -0.030, 0.1]), "a vector of 3 numbers", ""),
-        (row([0.0, 0.0]), "", "with a vector of zeros"),
-        (row([0.1, None]), "", "with a vector of something else than numbers"),
-        (row([0.1, float("nan")]), "", "with a vector of something else than numbers"),
-        (row("AACAPw=="), "", "without a vector"),
-        (row([]), "", "without a vector"),
+        (embedding_reply([0.047, -0.030, 0.1]), "a vector of 3 numbers", ""),
+        (embedding_reply([0.0, 0.0]), "", "with a vector of zeros"),
+        (embedding_reply([0.1, None]), "", "with a vector of something else than numbers"),
+        (embedding_reply([0.1, float("nan")]), "", "with a vector of something else than numbers"),
+        (embedding_reply("AACAPw=="), "", "without a vector"),
+        (embedding_reply([]), "", "without a vector"),
         ({"data": []}, "", "without a vector"),
         ({"error": {"message": "x"}}, "", "without a vector"),
         (None, "", "without a vector"),
@@ -34,19 +34,21 @@ def test_a_vector_is_numbers_of_which_one_is_not_zero(answer: Any, holds: str, w
     assert EMBED.judge(answer) == tasks.ProofResult(holds, why_not)
 
 
-def scores(first: Any, second: Any) -> dict[str, Any]:
+def rerank_reply(first: Any, second: Any) -> dict[str, Any]:
     rows = [{"index": 1, "relevance_score": second}, {"index": 0, "relevance_score": first}]
     return {"object": "list", "results": rows}
 
 
 def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
-    assert RERANK.judge(scores(0.93, 0.02)).why_not == ""
-    wrong = RERANK.judge(scores(-0.14, 0.29))
+    assert RERANK.judge(rerank_reply(0.93, 0.02)).why_not == ""
+    wrong = RERANK.judge(rerank_reply(-0.14, 0.29))
     assert wrong.holds
     assert "not a reranker" in wrong.why_not
 
 
-@pytest.mark.parametrize("answer", [scores(None, 0.1), scores("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None])
+@pytest.mark.parametrize(
+    "answer", [rerank_reply(None, 0.1), rerank_reply("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None]
+)
 def test_without_a_score_for_each_text_nothing_is_proved(answer: Any) -> None:
     assert RERANK.judge(answer) == tasks.ProofResult("", "without a score for each text")
 
@@ -54,9 +56,9 @@ def test_without_a_score_for_each_text_nothing_is_proved(answer: Any) -> None:
 @pytest.mark.parametrize("name", list(engines.TITLES))
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_the_task_travels_with_the_container(name: str, task: str) -> None:
-    found = engines.from_labels({**engines.get_engine(name).labels, TASK_LABEL: task})
-    assert (found.name, found.task) == (name, task)
-    assert engines.from_labels(found.labels) == found
+    labelled = engines.from_labels({**engines.get_engine(name).labels, TASK_LABEL: task})
+    assert (labelled.name, labelled.task) == (name, task)
+    assert engines.from_labels(labelled.labels) == labelled
     assert engines.from_labels({TASK_LABEL: "rm -rf"}).task == "generate"
 
 

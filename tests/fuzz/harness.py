@@ -23,27 +23,27 @@ NASTY: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def texts(seeds: Sequence[bytes], rounds: int = ROUNDS) -> Iterator[bytes]:
+def damaged_texts(seeds: Sequence[bytes], rounds: int = ROUNDS) -> Iterator[bytes]:
     """The seeds as they are, then damaged: bytes flipped, cut, doubled, spliced with another or with something nasty."""
     yield from seeds
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     for _ in range(rounds):
-        data = chance.choice(seeds)
-        for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
-            at = chance.randrange(len(data) + 1)
-            to = min(len(data), at + chance.choice((0, 1, 4, 40, 400)))
-            data = data[:at] + _piece(data[at:to], seeds, chance) + data[to:]
+        data = rng.choice(seeds)
+        for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+            at = rng.randrange(len(data) + 1)
+            to = min(len(data), at + rng.choice((0, 1, 4, 40, 400)))
+            data = data[:at] + _replacement(data[at:to], seeds, rng) + data[to:]
         yield data
 
 
-def values(seeds: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Any]:
+def damaged_values(seeds: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Any]:
     """Values as JSON has them, as they are, then with some of their parts replaced, removed or moved."""
     yield from seeds
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     for _ in range(rounds):
-        value = json.loads(json.dumps(chance.choice(seeds)))
-        for _ in range(chance.choice((1, 1, 2, 4))):
-            value = _damaged(value, chance)
+        value = json.loads(json.dumps(rng.choice(seeds)))
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            value = _damage(value, rng)
         yield value
 
 
@@ -57,52 +57,52 @@ def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[typ
         try:
             read(case)
         except (SparkwrightError, *refuses) as error:
-            assert str(error).strip(), f"refused without a word: {_shown(number, case)}"
+            assert str(error).strip(), f"refused without a word: {_describe_case(number, case)}"
         except Exception as error:
-            raise AssertionError(f"{type(error).__name__}: {error}\n{_shown(number, case)}") from error
+            raise AssertionError(f"{type(error).__name__}: {error}\n{_describe_case(number, case)}") from error
         took = time.process_time() - began
-        assert took < CPU_S, f"{took:.1f} s of CPU time: {_shown(number, case)}"
+        assert took < CPU_S, f"{took:.1f} s of CPU time: {_describe_case(number, case)}"
         growth_kib = _rss_kib() - before
-        assert growth_kib < GROWTH_KIB, f"{growth_kib // 1024} MiB more: {_shown(number, case)}"
+        assert growth_kib < GROWTH_KIB, f"{growth_kib // 1024} MiB more: {_describe_case(number, case)}"
 
 
-def _shown(number: int, case: Any) -> str:
+def _describe_case(number: int, case: Any) -> str:
     return f"case {number} of seed {SEED}: {case!r:.1500}"
 
 
-def _piece(cut: bytes, seeds: Sequence[bytes], chance: random.Random) -> bytes:
+def _replacement(cut: bytes, seeds: Sequence[bytes], rng: random.Random) -> bytes:
     """What stands where some bytes were."""
-    match chance.randrange(6):
+    match rng.randrange(6):
         case 0:
             return b""
         case 1:
-            return chance.randbytes(chance.choice((1, 4, 60)))
+            return rng.randbytes(rng.choice((1, 4, 60)))
         case 2:
-            return str(chance.choice(NASTY)).encode(errors="surrogatepass")
+            return str(rng.choice(NASTY)).encode(errors="surrogatepass")
         case 3:
-            return cut * chance.choice((2, 50))
+            return cut * rng.choice((2, 50))
         case 4:
-            return chance.choice(seeds)[:400]
+            return rng.choice(seeds)[:400]
         case _:
-            return chance.choice((b"[", b"{", b'"', b"\n", b": ", b"- ")) * chance.choice((1, 3, 2000))
+            return rng.choice((b"[", b"{", b'"', b"\n", b": ", b"- ")) * rng.choice((1, 3, 2000))
 
 
-def _damaged(value: Any, chance: random.Random) -> Any:
+def _damage(value: Any, rng: random.Random) -> Any:
     """One place inside, replaced or removed."""
-    if isinstance(value, dict) and value and chance.random() < 0.85:
-        key = chance.choice(list(value))
-        if chance.random() < 0.15:
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice(list(value))
+        if rng.random() < 0.15:
             return {k: v for k, v in value.items() if k != key}
-        if chance.random() < 0.1:
-            return {**value, str(chance.choice(NASTY))[:200]: value[key]}
-        return {**value, key: _damaged(value[key], chance)}
-    if isinstance(value, list) and value and chance.random() < 0.85:
-        at = chance.randrange(len(value))
-        return [*value[:at], _damaged(value[at], chance), *value[at + 1 :]]
-    if isinstance(value, str) and chance.random() < 0.4:
-        at = chance.randrange(len(value) + 1)
-        return value[:at] + str(chance.choice(NASTY)) + value[at:]
-    return chance.choice(NASTY)
+        if rng.random() < 0.1:
+            return {**value, str(rng.choice(NASTY))[:200]: value[key]}
+        return {**value, key: _damage(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        at = rng.randrange(len(value))
+        return [*value[:at], _damage(value[at], rng), *value[at + 1 :]]
+    if isinstance(value, str) and rng.random() < 0.4:
+        at = rng.randrange(len(value) + 1)
+        return value[:at] + str(rng.choice(NASTY)) + value[at:]
+    return rng.choice(NASTY)
 
 
 def _rss_kib() -> int:

@@ -29,38 +29,38 @@ CATEGORIES = {
 READERS = ("compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "split")
 
 
-def modules() -> dict[str, list[str]]:
+def list_modules() -> dict[str, list[str]]:
     """Return the importable modules of the tree by package, without importing them."""
     top = Path(sparkwright.__file__).parent
-    found: dict[str, list[str]] = {}
+    by_package: dict[str, list[str]] = {}
     for path in sorted(top.rglob("*.py")):
         if path.stem not in ("__main__", "boot"):
             package = ".".join(path.parent.relative_to(top.parent).parts)
-            found.setdefault(package, []).append(f"{package}.{path.stem}".removesuffix(".__init__"))
-    return found
+            by_package.setdefault(package, []).append(f"{package}.{path.stem}".removesuffix(".__init__"))
+    return by_package
 
 
-def of_module(module: str) -> dict[tuple[str, str], str]:
+def find_patterns(module: str) -> dict[tuple[str, str], str]:
     """Return the patterns of a module, each with the `re` function that uses it, and its line or name.
 
     These are the patterns in module-level values, nested ones too, and literals in calls of `re`.
     """
-    found: dict[tuple[str, str], str] = {}
+    functions: dict[tuple[str, str], str] = {}
     loaded = importlib.import_module(module)
     for name, value in vars(loaded).items():
-        for item in _held(value):
-            found.setdefault((item.pattern, "search"), name)
-    for line, text, how in _written(Path(str(loaded.__file__))):
-        found.setdefault((text, how), f"line {line}")
-    return found
+        for item in _nested_patterns(value):
+            functions.setdefault((item.pattern, "search"), name)
+    for line, text, how in _literal_patterns(Path(str(loaded.__file__))):
+        functions.setdefault((text, how), f"line {line}")
+    return functions
 
 
-def asked(pattern: str, how: str, text: str) -> None:
+def apply_pattern(pattern: str, method: str, text: str) -> None:
     """Apply a pattern to a text as the code does: match, fullmatch or search."""
     compiled = re.compile(pattern)
-    if how == "fullmatch":
+    if method == "fullmatch":
         compiled.fullmatch(text)
-    elif how == "match":
+    elif method == "match":
         compiled.match(text)
     else:
         for _ in compiled.finditer(text):
@@ -79,15 +79,15 @@ class Shape:
         return self.begin + (self.again * (size // len(self.again) + 1))[:size] + self.end
 
 
-def shapes(pattern: str) -> Iterator[Shape]:
+def find_slow_shapes(pattern: str) -> Iterator[Shape]:
     """Yield shapes on which a search for the pattern fails late, and from many positions."""
     starts = {""}
     before = ""
     for node in _parser.parse(pattern):
-        starts |= set() if node[0] is sre.LITERAL else {before, before + _sample(node)}
-        before += _sample(node)
+        starts |= set() if node[0] is sre.LITERAL else {before, before + _sample_text(node)}
+        before += _sample_text(node)
     starts.add(before)
-    letters = _told_apart(pattern)
+    letters = _distinct_letters(pattern)
     for start in sorted(starts):
         if start:
             yield Shape("", start, "")
@@ -96,7 +96,7 @@ def shapes(pattern: str) -> Iterator[Shape]:
             yield Shape("", start + letter * 5, "\x01")
 
 
-def _told_apart(pattern: str) -> list[str]:
+def _distinct_letters(pattern: str) -> list[str]:
     """Return one letter per group of letters that no part of the pattern distinguishes."""
     atoms = [re.compile(atom) for atom in sorted(set(_atoms(_parser.parse(pattern))))]
     kinds = {tuple(bool(atom.fullmatch(letter)) for atom in atoms): letter for letter in LETTERS}
@@ -112,7 +112,7 @@ def _atoms(nodes: Any) -> Iterator[str]:
             yield f"[^{re.escape(chr(of))}]"
         elif kind is sre.IN:
             negated = of[0][0] is sre.NEGATE
-            yield f"[{'^' if negated else ''}{''.join(_spelled(item) for item in of[negated:])}]"
+            yield f"[{'^' if negated else ''}{''.join(_spell_item(item) for item in of[negated:])}]"
         elif kind is sre.BRANCH:
             for branch in of[1]:
                 yield from _atoms(branch)
@@ -124,7 +124,7 @@ def _atoms(nodes: Any) -> Iterator[str]:
             yield from _atoms(of)
 
 
-def _held(value: Any, deeper: int = 4) -> Iterator[re.Pattern[str]]:
+def _nested_patterns(value: Any, deeper: int = 4) -> Iterator[re.Pattern[str]]:
     """Yield the patterns in a value."""
     if isinstance(value, re.Pattern):
         if isinstance(value.pattern, str):
@@ -132,15 +132,15 @@ def _held(value: Any, deeper: int = 4) -> Iterator[re.Pattern[str]]:
     elif isinstance(value, Line):
         yield re.compile(value.pattern)
     elif isinstance(value, dict) and deeper:
-        yield from _held(tuple(value.values()), deeper - 1)
+        yield from _nested_patterns(tuple(value.values()), deeper - 1)
     elif isinstance(value, tuple | list | frozenset) and deeper:
         for item in value:
-            yield from _held(item, deeper - 1)
+            yield from _nested_patterns(item, deeper - 1)
     elif hasattr(value, "line") and isinstance(value.line, Line):
-        yield from _held(value.line)
+        yield from _nested_patterns(value.line)
 
 
-def _written(path: Path) -> Iterator[tuple[int, str, str]]:
+def _literal_patterns(path: Path) -> Iterator[tuple[int, str, str]]:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Call(ast.Attribute(ast.Name("re"), attr), [ast.Constant(str() as text), *_]) if attr in READERS:
@@ -148,7 +148,7 @@ def _written(path: Path) -> Iterator[tuple[int, str, str]]:
                     yield node.lineno, text, attr
 
 
-def _sample(node: tuple[Any, Any]) -> str:
+def _sample_text(node: tuple[Any, Any]) -> str:
     """Return a text that a node of a pattern matches; empty for a lookaround."""
     kind, of = node
     match kind:
@@ -157,33 +157,33 @@ def _sample(node: tuple[Any, Any]) -> str:
         case sre.NOT_LITERAL | sre.ANY:
             return "a"
         case sre.IN:
-            return _one_of(of)
+            return _class_member(of)
         case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
             low, _, inner = of
-            return _samples(inner) * max(low, 1)
+            return _sample_texts(inner) * max(low, 1)
         case sre.SUBPATTERN:
-            return _samples(of[-1])
+            return _sample_texts(of[-1])
         case sre.ATOMIC_GROUP:
-            return _samples(of)
+            return _sample_texts(of)
         case sre.BRANCH:
-            return _samples(of[1][0])
+            return _sample_texts(of[1][0])
     return ""
 
 
-def _samples(nodes: Any) -> str:
-    return "".join(_sample(node) for node in nodes)
+def _sample_texts(nodes: Any) -> str:
+    return "".join(_sample_text(node) for node in nodes)
 
 
-def _one_of(items: Any) -> str:
+def _class_member(items: Any) -> str:
     negated = bool(items) and items[0][0] is sre.NEGATE
     if negated:
-        taken = re.compile("".join(_spelled(item) for item in items[1:]).join(("[^", "]")))
-        return next((letter for letter in LETTERS if taken.match(letter)), "z")
+        excluded = re.compile("".join(_spell_item(item) for item in items[1:]).join(("[^", "]")))
+        return next((letter for letter in LETTERS if excluded.match(letter)), "z")
     kind, of = items[0]
     return {sre.LITERAL: lambda: chr(of), sre.RANGE: lambda: chr(of[0])}.get(kind, lambda: CATEGORIES[of][0])()
 
 
-def _spelled(item: tuple[Any, Any]) -> str:
+def _spell_item(item: tuple[Any, Any]) -> str:
     kind, of = item
     if kind is sre.LITERAL:
         return re.escape(chr(of))

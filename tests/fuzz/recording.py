@@ -83,7 +83,7 @@ class Request:
     events: list[Event]
 
 
-def key_of(header: Mapping[str, Any]) -> str:
+def request_key(header: Mapping[str, Any]) -> str:
     """Return a name of a request: the verb, of a question its module, and of a run its play and its first module."""
     plan = header.get("plan")
     if header["verb"] != "run" or not isinstance(plan, dict):
@@ -100,7 +100,7 @@ def recorder(command: str, file: Path) -> Callable[[], None]:
 
         def request(self: LocalLink, header: dict[str, Any], secrets: Any) -> Iterator[Event]:
             events: list[Event] = []
-            row = {"command": command, "host": self._host.name, "key": key_of(header), "events": events}
+            row = {"command": command, "host": self._host.name, "key": request_key(header), "events": events}
             try:
                 for event in real(self, header, secrets):
                     events.append(event)
@@ -121,7 +121,7 @@ def player(command: str, rows: list[Request], mutate: Callable[[str, list[Event]
 
     def install() -> None:
         def request(self: LocalLink, header: dict[str, Any], secrets: Any) -> Iterator[Event]:
-            host, key = self._host.name, key_of(header)
+            host, key = self._host.name, request_key(header)
             fits = [n for n, row in enumerate(ordered) if row.key == key and row.host == host]
             fits = fits or [n for n, row in enumerate(ordered) if row.key == key]
             play = key.rpartition(" check ")[0] or key.rpartition(" act ")[0]  # nonsense of a check may lead to the act
@@ -138,20 +138,20 @@ def player(command: str, rows: list[Request], mutate: Callable[[str, list[Event]
     return install
 
 
-def lines(events: list[Event]) -> bytes:
+def encode_events(events: list[Event]) -> bytes:
     """Events as a host writes them."""
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
 @dataclass
-class Ended:
+class CommandResult:
     """The end of a command; code is None for one that was killed after TIMEOUT_S."""
 
     code: int | None
     out: str
 
 
-def run(words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None]) -> Ended:
+def run_command(words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None]) -> CommandResult:
     """One command in a child of this process, both its outputs together."""
     out = folder / ".output"
     child = os.fork()
@@ -163,7 +163,7 @@ def run(words: list[str], folder: Path, env: Mapping[str, str], install: Callabl
     if not in_time:
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return Ended(code if in_time else None, out.read_text(errors="replace"))
+    return CommandResult(code if in_time else None, out.read_text(errors="replace"))
 
 
 def _become(words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None], out: Path) -> NoReturn:
@@ -198,23 +198,23 @@ def _become(words: list[str], folder: Path, env: Mapping[str, str], install: Cal
 def import_commands() -> None:
     """Import all that commands import, once for all children of this process."""
     for package in (app, console):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(found.name)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
-def words_of(name: str, *, json: bool = False) -> list[str]:
+def command_words(name: str, *, json: bool = False) -> list[str]:
     """The command line of an entry of COMMANDS."""
     command = name.partition(":")[0]
     return [command, *COMMANDS[name], *(["--json"] if json else [])]
 
 
-def load() -> tuple[list[Request], dict[str, str]]:
+def load_recording() -> tuple[list[Request], dict[str, str]]:
     """The recording, and the files of the project that it was made in."""
-    found = json.loads(gzip.decompress(FILE.read_bytes()))
-    return [Request(**row) for row in found["requests"]], found["files"]
+    data = json.loads(gzip.decompress(FILE.read_bytes()))
+    return [Request(**row) for row in data["requests"]], data["files"]
 
 
-def lay(files: Mapping[str, str], folder: Path) -> None:
+def write_files(files: Mapping[str, str], folder: Path) -> None:
     """Write the project's files."""
     for name, text in files.items():
         path = folder / name
@@ -232,27 +232,27 @@ def record() -> None:
         try:
             print("deploying two sandboxes")
             # what a reader finds in the state of a host that has a past: a deploy, a check, an incident
-            done = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
-            assert done.code in (0, 4), done.out[-3000:] + done.err
-            done = desk.run("gateway.deploy", "--host", "box", "--json", timeout_s=300)
-            print("gateway.deploy", done.code, done.out[-1500:] if done.code else "")
-            files = _files(desk.root)
+            result = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
+            assert result.code in (0, 4), result.out[-3000:] + result.err
+            result = desk.run("gateway.deploy", "--host", "box", "--json", timeout_s=300)
+            print("gateway.deploy", result.code, result.out[-1500:] if result.code else "")
+            files = _read_files(desk.root)
             for command in COMMANDS:
-                ended = run(words_of(command), desk.root, desk.environment(), recorder(command, rows))
+                ended = run_command(command_words(command), desk.root, desk.environment(), recorder(command, rows))
                 print(command, ended.code, ended.out[-300:].replace("\n", " | ") if ended.code else "")
             requests = [json.loads(line) for line in rows.read_text().splitlines()]
         finally:
             for host in HOSTS:
                 control.down(desk.sandbox / "hosts" / host)
     for request in requests:
-        request["events"] = [_smaller(event) for event in request["events"]]
+        request["events"] = [_truncate_texts(event) for event in request["events"]]
     FILE.write_bytes(gzip.compress(json.dumps({"requests": requests, "files": files}).encode(), mtime=0))
     print(
         f"{len(requests)} requests of {len({row['command'] for row in requests})} commands: {FILE.stat().st_size} bytes"
     )
 
 
-def _files(root: Path) -> dict[str, str]:
+def _read_files(root: Path) -> dict[str, str]:
     """Return the files of a project, the locks of its sandbox included."""
     own = [path for path in root.rglob("*") if path.is_file() and ".sandbox" not in path.parts]
     wanted = [path for path in own if path.suffix in (".yml", ".j2", ".lock", ".py", ".json")]
@@ -260,7 +260,7 @@ def _files(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in wanted}
 
 
-def _smaller(event: Event) -> Event:
+def _truncate_texts(event: Event) -> Event:
     """An event without the bulk of a long text."""
     return {name: value[:4000] if isinstance(value, str) else value for name, value in event.items()}
 

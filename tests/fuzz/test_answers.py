@@ -20,7 +20,7 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.ollama import LoadedModel, Ollama, OllamaBusy
 from sparkwright.measure import background, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
 LOGS = [path.read_bytes() for at in ("*", "../llama-b*/*") for path in sorted(DATA.glob(f"{at}/server.log"))]
@@ -54,17 +54,17 @@ def test_logs(name: str) -> None:
         for line in log_text.iter_lines(data):
             log.parse_settings_line(line)
 
-    feed(take, texts(LOGS))
+    feed(take, damaged_texts(LOGS))
 
 
 def test_metrics() -> None:
     def read(data: bytes) -> None:
         text = data.decode(errors="replace")
-        found = HTTP.counters(text)
-        assert all(0 <= value < 2**60 for value in found.values())
+        counters = HTTP.counters(text)
+        assert all(0 <= value < 2**60 for value in counters.values())
         HTTP.cache_of(text)
 
-    feed(read, texts([METRICS]))
+    feed(read, damaged_texts([METRICS]))
 
 
 def test_what_is_no_count_is_left_out() -> None:
@@ -76,32 +76,32 @@ def test_what_is_no_count_is_left_out() -> None:
 
 def test_nvidia_smi() -> None:
     def read(data: bytes) -> None:
-        found = background.build_sample(
+        sample = background.build_sample(
             nvidia_smi.parse_figures(data.decode(errors="replace"), nvidia_smi.SAMPLE_VALUES)
         )
-        state = background.summarize_samples([found] if found else [])
+        state = background.summarize_samples([sample] if sample else [])
         json.dumps(state.to_json(), allow_nan=False)
         assert state.sentence
 
-    feed(read, texts([SMI]))
+    feed(read, damaged_texts([SMI]))
 
 
 def test_compute_processes() -> None:
     def read(data: bytes) -> None:
-        listed = nvidia_smi.parse_processes(data.decode(errors="replace"))
-        assert all(process.pid >= 0 and (process.bytes or 0) >= 0 for process in listed.processes)
+        processes = nvidia_smi.parse_processes(data.decode(errors="replace"))
+        assert all(process.pid >= 0 and (process.bytes or 0) >= 0 for process in processes.processes)
 
-    feed(read, texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))
+    feed(read, damaged_texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))
 
 
 def test_streams() -> None:
     def read(data: bytes) -> None:
         half = len(data) // 2
-        found = stream.parse_recording(Recording([(0.1, data[:half]), (0.2, data[half:])]))
-        assert 0 <= found.tokens <= stream.MAX_TOKENS
-        json.dumps([found.tok_per_s, found.ttft_s, found.gaps_s])
+        measured = stream.parse_recording(Recording([(0.1, data[:half]), (0.2, data[half:])]))
+        assert 0 <= measured.tokens <= stream.MAX_TOKENS
+        json.dumps([measured.tok_per_s, measured.ttft_s, measured.gaps_s])
 
-    feed(read, texts(STREAM), refuses=(StreamError,))
+    feed(read, damaged_texts(STREAM), refuses=(StreamError,))
 
 
 def test_chunks() -> None:
@@ -110,7 +110,7 @@ def test_chunks() -> None:
     def read(chunk: Any) -> None:
         stream.parse_recording(Recording([(0.1, b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n")]))
 
-    feed(read, values(chunks), refuses=(StreamError,))
+    feed(read, damaged_values(chunks), refuses=(StreamError,))
 
 
 def test_a_chunk_without_an_end_is_not_collected() -> None:
@@ -130,10 +130,10 @@ def test_answers_of_a_server() -> None:
         openai_api.count_tokens(body.json())
         assert len(body.message()) <= 200
 
-    feed(read, values([models, answer, error]))
+    feed(read, damaged_values([models, answer, error]))
 
 
-class Hostile(ThreadingHTTPServer):
+class HostileServer(ThreadingHTTPServer):
     """Answers every request with `answers` as it is."""
 
     answers: bytes = b""
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         try:
-            assert isinstance(self.server, Hostile)
+            assert isinstance(self.server, HostileServer)
             self.wfile.write(self.server.answers)
         except OSError:
             pass  # the client has had enough
@@ -156,15 +156,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def hostile() -> Iterator[Hostile]:
-    server = Hostile(("127.0.0.1", 0), _Handler)
+def hostile() -> Iterator[HostileServer]:
+    server = HostileServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
 
 
-def test_ollama(hostile: Hostile) -> None:
+def test_ollama(hostile: HostileServer) -> None:
     ollama = Ollama(f"http://127.0.0.1:{hostile.server_port}")
 
     def ask(value: Any) -> None:
@@ -173,7 +173,7 @@ def test_ollama(hostile: Hostile) -> None:
             assert item.size_bytes is None or 0 <= item.size_bytes < 2**60
             assert 0 <= item.context_length < 2**60
 
-    feed(ask, values([PS]), refuses=(OllamaBusy,))
+    feed(ask, damaged_values([PS]), refuses=(OllamaBusy,))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_ollama(hostile: Hostile) -> None:
         ({"models": 7}, []),
     ],
 )
-def test_absurd_sizes_are_unknown(hostile: Hostile, answers: Any, loaded: list[LoadedModel]) -> None:
+def test_absurd_sizes_are_unknown(hostile: HostileServer, answers: Any, loaded: list[LoadedModel]) -> None:
     hostile.answers = json.dumps(answers).encode()
     assert Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded() == loaded
 
@@ -192,13 +192,13 @@ def test_absurd_sizes_are_unknown(hostile: Hostile, answers: Any, loaded: list[L
 @pytest.mark.parametrize(
     ("answers", "result"), [(b"<html>", "not JSON"), (b"[" * 10**6, "deeper"), (b" " * 2**24, "more than 8 MiB")]
 )
-def test_what_is_no_answer_is_one_that_does_not_come(hostile: Hostile, answers: bytes, result: str) -> None:
+def test_what_is_no_answer_is_one_that_does_not_come(hostile: HostileServer, answers: bytes, result: str) -> None:
     hostile.answers = answers
     with pytest.raises(OllamaBusy, match=result):
         Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded()
 
 
-def test_a_probe_reads_so_much_and_no_more(hostile: Hostile) -> None:
+def test_a_probe_reads_so_much_and_no_more(hostile: HostileServer) -> None:
     hostile.answers = b"x" * 2**24
     answer = http_probe.send_request(f"http://127.0.0.1:{hostile.server_port}", "/metrics", timeout_s=20)
     assert (answer.status, answer.body, answer.error) == (0, b"", "its response has more than 8 MiB")

@@ -8,7 +8,7 @@ from sparkwright.app import experiment_folder
 from sparkwright.bench import order, results_file, vllm_results
 from sparkwright.html import experiment_page
 from tests.bench import made
-from tests.fuzz.harness import ROUNDS, feed, texts, values
+from tests.fuzz.harness import ROUNDS, damaged_texts, damaged_values, feed
 
 VLLM = {
     "date": "20261102-081451",
@@ -40,7 +40,7 @@ SHARE_GPT = [{"id": "a", "conversations": TURNS}, {"id": "b", "conversation": TU
 LINES = b'{"prompt": "Tell me about Paris.", "output_tokens": 128}\n{"prompt": "x", "max_tokens": 4}\n\n"Only a text"\n'
 
 
-def kept(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+def via_file(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object]:
     def one(data: bytes) -> object:
         path.write_bytes(data)
         return read(path)
@@ -50,45 +50,51 @@ def kept(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object
 
 def test_results(tmp_path: Path) -> None:
     def read(path: Path) -> None:
-        found = results_file.read_results(path)
-        results_file.to_csv(found)
-        results_file.to_json(found).encode()
+        results = results_file.read_results(path)
+        results_file.to_csv(results)
+        results_file.to_json(results).encode()
 
-    take = kept(tmp_path / "results.json", read)
-    examples = [json.loads(results_file.to_json(example)) for example in (made.ab(), made.sweep())]
-    feed(lambda value: take(json.dumps(value).encode()), values(examples))
-    feed(take, texts([json.dumps(example).encode() for example in examples]))
+    take = via_file(tmp_path / "results.json", read)
+    examples = [
+        json.loads(results_file.to_json(example)) for example in (made.make_ab_results(), made.make_sweep_results())
+    ]
+    feed(lambda value: take(json.dumps(value).encode()), damaged_values(examples))
+    feed(take, damaged_texts([json.dumps(example).encode() for example in examples]))
 
 
 def test_the_page_of_results(tmp_path: Path) -> None:
     """Few cases: a page with its plots takes half a second."""
-    take = kept(tmp_path / "results.json", lambda path: experiment_page.render_page(results_file.read_results(path)))
-    examples = [json.loads(results_file.to_json(example)) for example in (made.ab(), made.sweep())]
-    feed(lambda value: take(json.dumps(value).encode()), values(examples, rounds=ROUNDS // 40))
+    take = via_file(
+        tmp_path / "results.json", lambda path: experiment_page.render_page(results_file.read_results(path))
+    )
+    examples = [
+        json.loads(results_file.to_json(example)) for example in (made.make_ab_results(), made.make_sweep_results())
+    ]
+    feed(lambda value: take(json.dumps(value).encode()), damaged_values(examples, rounds=ROUNDS // 40))
 
 
 def test_what_vllm_measured(tmp_path: Path) -> None:
     def read(path: Path) -> None:
         results_file.to_json(vllm_results.read_results(path)).encode()
 
-    take = kept(tmp_path / "bench.json", read)
-    feed(lambda value: take(json.dumps(value).encode()), values([VLLM]))
-    feed(take, texts([json.dumps(VLLM).encode(), PRINTED]))
+    take = via_file(tmp_path / "bench.json", read)
+    feed(lambda value: take(json.dumps(value).encode()), damaged_values([VLLM]))
+    feed(take, damaged_texts([json.dumps(VLLM).encode(), PRINTED]))
 
 
 def test_lists_within_lists_are_refused(tmp_path: Path) -> None:
-    take = kept(tmp_path / "bench.txt", vllm_results.read_results)
+    take = via_file(tmp_path / "bench.txt", vllm_results.read_results)
     feed(take, iter([PRINTED + b"itls: " + b"[" * 3000, b"[" * 3000, PRINTED + b"itls: " + b"[" * 3000 + b"]" * 3000]))
 
 
 def test_prompts_of_share_gpt(tmp_path: Path) -> None:
-    take = kept(tmp_path / "prompts.json", lambda path: order.read_prompts(path, 10))
-    feed(lambda value: take(json.dumps(value).encode()), values([SHARE_GPT]))
-    feed(take, texts([json.dumps(SHARE_GPT).encode()]))
+    take = via_file(tmp_path / "prompts.json", lambda path: order.read_prompts(path, 10))
+    feed(lambda value: take(json.dumps(value).encode()), damaged_values([SHARE_GPT]))
+    feed(take, damaged_texts([json.dumps(SHARE_GPT).encode()]))
 
 
 def test_prompts_as_lines(tmp_path: Path) -> None:
-    feed(kept(tmp_path / "prompts.jsonl", lambda path: order.read_prompts(path, 10)), texts([LINES]))
+    feed(via_file(tmp_path / "prompts.jsonl", lambda path: order.read_prompts(path, 10)), damaged_texts([LINES]))
 
 
 def test_the_file_of_an_experiment(tmp_path: Path) -> None:
@@ -100,7 +106,7 @@ def test_the_file_of_an_experiment(tmp_path: Path) -> None:
         experiment_folder.ExperimentFolder.of(tmp_path, "x", again=False)
         assert {item.name for item in tmp_path.iterdir()} == {experiment_folder.RESULTS_FOLDER}
 
-    take = kept(folder / experiment_folder.STATE_FILE, read)
+    take = via_file(folder / experiment_folder.STATE_FILE, read)
     state = {"series": "x-20261102T081451", "finished": True}
-    feed(lambda value: take(json.dumps(value).encode()), values([state]))
-    feed(take, texts([json.dumps(state).encode()]))
+    feed(lambda value: take(json.dumps(value).encode()), damaged_values([state]))
+    feed(take, damaged_texts([json.dumps(state).encode()]))

@@ -11,13 +11,13 @@ from sparkwright.host.cluster.wire import MAX_LINE_BYTES, LineSplitter, Session,
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 TOKEN = Secret("5e" * 32)
 PAIR = Cluster("pair", 1, ("spark1", "spark2"), "192.168.100.10", 29499)
 NONCE = "0f" * 32
 BARRIER = {"phase": "forward", "barrier": "all prepared"}
-SAID: list[Any] = [
+MEMBER_MESSAGES: list[Any] = [
     {"kind": "join"},
     {"kind": "alive"},
     {"kind": "arrive", **BARRIER, "data": {"digest": "sha256:ab", "files": [1, 2.5, None, {"a": True}]}},
@@ -25,7 +25,7 @@ SAID: list[Any] = [
     {"kind": "fail", "phase": "forward", "at": "Pull", "text": "no space left", "refused": False},
     {"kind": "bye"},
 ]
-TOLD: list[Any] = [
+HEAD_MESSAGES: list[Any] = [
     {"kind": "joined", "rank": 1},
     {"kind": "arrived", "rank": 0, **BARRIER, "data": {"digest": "sha256:ab"}},
     {"kind": "failed", "phase": "rescue", "text": "lost spark2 (rank 1)", "refused": True},
@@ -34,7 +34,7 @@ TOLD: list[Any] = [
 ]
 
 
-def sessions() -> tuple[Session, Session]:
+def open_sessions() -> tuple[Session, Session]:
     """Both ends of one connection: the head's and the member's."""
     claim, handshake = wire.answer_greeting(wire.build_greeting(NONCE).strip(), PAIR, TOKEN)
     rank, proof, head = wire.verify_claim(claim.strip(), NONCE, PAIR, TOKEN)
@@ -59,12 +59,12 @@ def test_lines_of_strangers() -> None:
                 except WireError:
                     continue
 
-    feed(read, texts(seeds), refuses=(WireError,))
+    feed(read, damaged_texts(seeds), refuses=(WireError,))
 
 
 def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
-    head, member = sessions()
-    sealed = [member.seal(item) for item in SAID]
+    head, member = open_sessions()
+    sealed = [member.seal(item) for item in MEMBER_MESSAGES]
     honest = [line.strip() for line in sealed]
     expected = honest[0]
 
@@ -76,25 +76,25 @@ def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
                 continue
             assert head.opened(line) is None, "what was not written here and now has been taken"
 
-    feed(read, texts(sealed), refuses=(WireError,))
+    feed(read, damaged_texts(sealed), refuses=(WireError,))
 
 
 def test_messages_as_values() -> None:
     feed(
         lambda value: validate_message(value, MESSAGES) if isinstance(value, dict) else None,
-        values(SAID),
+        damaged_values(MEMBER_MESSAGES),
         refuses=(WireError,),
     )
 
     def apply(one: Any) -> None:
         meeting = ClusterState(PAIR)
         if isinstance(one, dict):
-            for event in (one, *TOLD):
-                found = validate_message(event, EVENTS)
-                meeting.apply(found)
+            for event in (one, *HEAD_MESSAGES):
+                parsed = validate_message(event, EVENTS)
+                meeting.apply(parsed)
             json.dumps(meeting.shared(next(iter(meeting._shared))))
 
-    feed(apply, values(TOLD), refuses=(WireError,))
+    feed(apply, damaged_values(HEAD_MESSAGES), refuses=(WireError,))
 
 
 def test_the_cluster_of_a_plan() -> None:
@@ -102,20 +102,20 @@ def test_the_cluster_of_a_plan() -> None:
 
     def read(one: Any) -> None:
         if isinstance(one, dict):
-            found = Plan.from_json(one)
-            assert found.cluster is None or found.cluster.members[found.cluster.rank] == found.host
+            plan = Plan.from_json(one)
+            assert plan.cluster is None or plan.cluster.members[plan.cluster.rank] == plan.host
 
-    feed(read, values([plan]), refuses=(ValueError, TypeError))
+    feed(read, damaged_values([plan]), refuses=(ValueError, TypeError))
 
 
 def test_each_line_counts_once_and_in_its_order() -> None:
-    head, member = sessions()
-    first, second = member.seal(SAID[0]).strip(), member.seal(SAID[1]).strip()
-    assert head.opened(first) == SAID[0]
-    for repeated in (first, head.seal(SAID[1]).strip()):  # replayed, and reflected
+    head, member = open_sessions()
+    first, second = member.seal(MEMBER_MESSAGES[0]).strip(), member.seal(MEMBER_MESSAGES[1]).strip()
+    assert head.opened(first) == MEMBER_MESSAGES[0]
+    for repeated in (first, head.seal(MEMBER_MESSAGES[1]).strip()):  # replayed, and reflected
         with pytest.raises(WireError):
             head.opened(repeated)
-    assert head.opened(second) == SAID[1]
-    other_head, _ = sessions()
+    assert head.opened(second) == MEMBER_MESSAGES[1]
+    other_head, _ = open_sessions()
     with pytest.raises(WireError, match="not authentic"):
         other_head.opened(first)

@@ -16,10 +16,10 @@ from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 from tests.fuzz import recording
 from tests.fuzz.harness import ROUNDS, SEED
-from tests.fuzz.recording import COMMANDS, HONEST, HOSTILE, Ended, Request
+from tests.fuzz.recording import COMMANDS, HONEST, HOSTILE, CommandResult, Request
 
 #: commands that ask no host, or are a server
-ASK_NOBODY = frozenset(
+WITHOUT_HOSTS = frozenset(
     (
         *("bench.compare", "bench.import", "bench.list", "bench.report", "completion", "docs.module", "explain"),
         *("hosts.list", "init", "lint", "mcp", "model.inspect", "recipe.export", "recipe.search", "render"),
@@ -51,25 +51,25 @@ TEXTS = (
 #: commands whose answer names no host where all is well
 WITHOUT_ROWS = frozenset(("report", "lock", "lock:check", "models.prune", "monitoring.install", "recipe.import"))
 #: runs of each command
-EACH = max(1, ROUNDS // 45)
+ROUNDS_EACH = max(1, ROUNDS // 45)
 #: fields that say what an event is: with another one it is another event, or none
-KEPT = ("event",)
+KEPT_FIELDS = ("event",)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Request], Path]:
     """The recording, and a project to play it in. What commands import is imported here, once for all their children."""
     recording.import_commands()
-    requests, files = recording.load()
+    requests, files = recording.load_recording()
     folder = tmp_path_factory.mktemp("fleet")
-    recording.lay(files, folder)
+    recording.write_files(files, folder)
     return requests, folder
 
 
 def test_every_command_is_asked_here_or_asks_no_host() -> None:
     listed = {name.partition(":")[0] for name in COMMANDS}
-    assert set(namespace.task_names) - listed - LIKE_OTHERS - ASK_NOBODY - OVER_SSH == set()
-    assert listed & (ASK_NOBODY | LIKE_OTHERS) == set()
+    assert set(namespace.task_names) - listed - LIKE_OTHERS - WITHOUT_HOSTS - OVER_SSH == set()
+    assert listed & (WITHOUT_HOSTS | LIKE_OTHERS) == set()
 
 
 #: commands that are refused by hosts like those that were recorded
@@ -79,15 +79,15 @@ REFUSED = frozenset(("health.install", "health.uninstall", "rollback", "switch",
 @pytest.mark.parametrize("name", COMMANDS)
 def test_honest_hosts_are_in_the_answer(name: str, project: tuple[list[Request], Path]) -> None:
     """The recording can be played with the commands of today, whose plans are compiled: none but REFUSED is refused."""
-    ended = play(name, project, 0, hostile=False)
+    ended = play_command(name, project, 0, hostile=False)
     assert_contained(ended, name)
     assert (ended.code == Exit.REFUSED) is (name in REFUSED), ended.out[-2000:]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nonsense_of_one_host_ends_no_command(name: str, project: tuple[list[Request], Path]) -> None:
-    for seed in range(EACH):
-        assert_contained(play(name, project, seed), name, f"seed {SEED}:{name}:{seed}")
+    for seed in range(ROUNDS_EACH):
+        assert_contained(play_command(name, project, seed), name, f"seed {SEED}:{name}:{seed}")
 
 
 #: commands that one field more used to end
@@ -98,11 +98,13 @@ def test_a_newer_host_that_tells_more_is_read_like_any_other(project: tuple[list
     """A field more everywhere, as an honest host of the next version has."""
 
     def newer(host: str, events: list[Event]) -> bytes:
-        return recording.lines([more(event) for event in events])
+        return recording.encode_events([add_fields(event) for event in events])
 
     requests, folder = project
     for name in READERS:
-        ended = recording.run(recording.words_of(name), folder, {}, recording.player(name, requests, newer))
+        ended = recording.run_command(
+            recording.command_words(name), folder, {}, recording.player(name, requests, newer)
+        )
         assert_contained(ended, name)
         assert "can't be used" not in ended.out, f"{name}: {ended.out}"
 
@@ -111,97 +113,101 @@ def test_a_failed_task_in_a_run_that_claims_success_is_that_host_s_failure(
     project: tuple[list[Request], Path],
 ) -> None:
     def lying(host: str, events: list[Event]) -> bytes:
-        found = [
+        changed_events = [
             {**event, "status": "failed", "data": {}} if event["event"] == "task_finished" else event
             for event in events
         ]
-        return recording.lines(found if host == HOSTILE else events)
+        return recording.encode_events(changed_events if host == HOSTILE else events)
 
     requests, folder = project
     for name in ("doctor", "logs", "client", "models.list"):
-        ended = recording.run(recording.words_of(name), folder, {}, recording.player(name, requests, lying))
+        ended = recording.run_command(
+            recording.command_words(name), folder, {}, recording.player(name, requests, lying)
+        )
         assert_contained(ended, name)
         assert ended.code != Exit.OK, f"{name}: {ended.out}"
 
 
-def play(name: str, project: tuple[list[Request], Path], seed: int, *, hostile: bool = True) -> Ended:
+def play_command(name: str, project: tuple[list[Request], Path], seed: int, *, hostile: bool = True) -> CommandResult:
     """One command over both hosts."""
     requests, folder = project
-    chance = random.Random(f"{SEED}:{name}:{seed}")
-    as_json = name in recording.AS_JSON and chance.random() < 0.3
+    rng = random.Random(f"{SEED}:{name}:{seed}")
+    as_json = name in recording.AS_JSON and rng.random() < 0.3
 
     target = HONEST if name.startswith("gateway.") else HOSTILE  # a gateway is on the first
 
     def answer(host: str, events: list[Event]) -> bytes:
-        return recording.lines(nonsense(events, chance) if hostile and host == target else events)
+        return recording.encode_events(corrupt_events(events, rng) if hostile and host == target else events)
 
-    words = recording.words_of(name, json=as_json)
-    return recording.run(words, folder, {}, recording.player(name, requests, answer))
+    words = recording.command_words(name, json=as_json)
+    return recording.run_command(words, folder, {}, recording.player(name, requests, answer))
 
 
-def assert_contained(ended: Ended, name: str, about: str = "") -> None:
+def assert_contained(ended: CommandResult, name: str, context: str = "") -> None:
     """Assert that a command ended as documented, and that the honest host is in what it printed."""
-    shown = f"{name} {about}: exit {ended.code}\n{ended.out[-3000:]}"
-    assert ended.code in list(Exit), shown
-    assert "Traceback" not in ended.out and "internal error" not in ended.out, shown
+    details = f"{name} {context}: exit {ended.code}\n{ended.out[-3000:]}"
+    assert ended.code in list(Exit), details
+    assert "Traceback" not in ended.out and "internal error" not in ended.out, details
     if recording.BOTH[1] in COMMANDS[name] and name not in WITHOUT_ROWS:
-        assert HONEST in ended.out, shown
+        assert HONEST in ended.out, details
 
 
 # -- nonsense of the right shape -------------------------------------------------------------------------------------
 
 
-def nonsense(events: list[Event], chance: random.Random) -> list[Event]:
+def corrupt_events(events: list[Event], rng: random.Random) -> list[Event]:
     """Events with other values of the same types; now and then one too few, one twice, or in another order."""
-    found = copy.deepcopy(events)
-    share = chance.choice((0.02, 0.1, 0.4))
-    found = [
-        {name: value if name in KEPT else other(value, chance, share) for name, value in event.items()}
-        for event in found
+    events_found = copy.deepcopy(events)
+    share = rng.choice((0.02, 0.1, 0.4))
+    events_found = [
+        {name: value if name in KEPT_FIELDS else corrupt_value(value, rng, share) for name, value in event.items()}
+        for event in events_found
     ]
-    match chance.randrange(8):
-        case 0 if found:
-            found.pop(chance.randrange(len(found)))
-        case 1 if found:
-            found.append(chance.choice(found))
+    match rng.randrange(8):
+        case 0 if events_found:
+            events_found.pop(rng.randrange(len(events_found)))
+        case 1 if events_found:
+            events_found.append(rng.choice(events_found))
         case 2:
-            chance.shuffle(found)
+            rng.shuffle(events_found)
         case 3:
-            found = [more(event) for event in found]
+            events_found = [add_fields(event) for event in events_found]
         case 4:
-            found = [{**event, "exit": 0} if event["event"] == "recap" else event for event in found]
-    return found
+            events_found = [{**event, "exit": 0} if event["event"] == "recap" else event for event in events_found]
+    return events_found
 
 
-def other(value: Any, chance: random.Random, share: float) -> Any:
+def corrupt_value(value: Any, rng: random.Random, share: float) -> Any:
     """A value of the same type: one in so many is another, and so inside lists and objects."""
     if isinstance(value, dict):
-        if value and chance.random() < share / 4:
-            return dict(list(value.items())[: chance.randrange(len(value))])
-        return {name: other(part, chance, share) for name, part in value.items()}
+        if value and rng.random() < share / 4:
+            return dict(list(value.items())[: rng.randrange(len(value))])
+        return {name: corrupt_value(part, rng, share) for name, part in value.items()}
     if isinstance(value, list):
-        if chance.random() < share / 2:
-            return chance.choice(([], value[:1], value * 3))
-        return [other(part, chance, share) for part in value]
-    if chance.random() >= share:
+        if rng.random() < share / 2:
+            return rng.choice(([], value[:1], value * 3))
+        return [corrupt_value(part, rng, share) for part in value]
+    if rng.random() >= share:
         return value
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
-        return chance.choice(NUMBERS)
+        return rng.choice(NUMBERS)
     if isinstance(value, str):
-        return chance.choice((*TEXTS, value + chance.choice(TEXTS), value[: len(value) // 2]))
-    return chance.choice((None, 0, "", [], {}))
+        return rng.choice((*TEXTS, value + rng.choice(TEXTS), value[: len(value) // 2]))
+    return rng.choice((None, 0, "", [], {}))
 
 
-def more(event: Event) -> Event:
+def add_fields(event: Event) -> Event:
     """An event in which each object has a field more."""
-    return {name: value if name in KEPT else _more(value) for name, value in event.items()} | {"of_a_newer_host": 1}
+    return {name: value if name in KEPT_FIELDS else _add_field(value) for name, value in event.items()} | {
+        "of_a_newer_host": 1
+    }
 
 
-def _more(value: Any) -> Any:
+def _add_field(value: Any) -> Any:
     if isinstance(value, dict):
         plain = all(isinstance(part, int | float | str) and not isinstance(part, bool) for part in value.values())
         added = {} if plain else {"of_a_newer_host": {"a": [1]}}  # a table by name has no fields
-        return {name: _more(part) for name, part in value.items()} | added
-    return [_more(part) for part in value] if isinstance(value, list) else value
+        return {name: _add_field(part) for name, part in value.items()} | added
+    return [_add_field(part) for part in value] if isinstance(value, list) else value

@@ -7,7 +7,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import DESCRIPTION_LABEL, ENGINE_LABEL
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.engines.openai import description
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 SECTION: dict[str, Any] = {
     "port": 8000,
@@ -24,25 +24,27 @@ ANSWER: dict[str, Any] = {"config": {"max_seq_len": 4096}, "version": "1.2.3"}
 METRICS = "".join(f"{name} {value}\n" for name, value in (("requests_running", 2), ('steps_total{mode="decode"}', 7)))
 
 
-def described(label: str) -> engine.Engine:
+def check_label(label: str) -> engine.Engine:
     """The engine of a container with this label, asked for all that a check asks it."""
-    found = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: label})
-    http, key = found.http, found.key
+    labelled = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: label})
+    http, key = labelled.http, labelled.key
     assert 1 <= http.port <= 65535 and all(path[:1] in ("", "/") for path in (http.health, http.models, http.version))
     assert all(400 <= status <= 599 for status in http.loading)
     http.counters(METRICS)
     if key is not None:
         assert key.mount.startswith("/run/sparkwright/")
         key.program(("serve",))
-    return found
+    return labelled
 
 
 def test_labels() -> None:
-    feed(lambda data: described(data.decode(errors="replace")), texts([description.written(SECTION).encode()]))
+    feed(
+        lambda data: check_label(data.decode(errors="replace")), damaged_texts([description.written(SECTION).encode()])
+    )
 
 
 def test_labels_as_values() -> None:
-    feed(lambda value: described(json.dumps(value)), values([SECTION]))
+    feed(lambda value: check_label(json.dumps(value)), damaged_values([SECTION]))
 
 
 def test_sections() -> None:
@@ -51,15 +53,18 @@ def test_sections() -> None:
             for place, why in description.mistakes(one):
                 assert why and len(why) < 1000, (place, why[:200])
 
-    feed(read, values([{**SECTION, "served_name": "m", "command": ["serve"], "context": 4096, "memory_gib": 8.5}]))
+    feed(
+        read,
+        damaged_values([{**SECTION, "served_name": "m", "command": ["serve"], "context": 4096, "memory_gib": 8.5}]),
+    )
 
 
 def test_settings_that_a_server_answers() -> None:
-    http = described(description.written(SECTION)).http
+    http = check_label(description.written(SECTION)).http
 
     def read(answer: Any) -> None:
-        found = http.settings_of(answer)
-        assert set(found) <= set(FIELDS)
-        assert len(json.dumps(found, allow_nan=False)) < 10_000
+        settings = http.settings_of(answer)
+        assert set(settings) <= set(FIELDS)
+        assert len(json.dumps(settings, allow_nan=False)) < 10_000
 
-    feed(read, values([ANSWER]))
+    feed(read, damaged_values([ANSWER]))

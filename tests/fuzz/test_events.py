@@ -15,7 +15,7 @@ from sparkwright.errors import Exit
 from sparkwright.protocol.event_reader import EVENT_FIELDS, EventReader, parse_line
 from sparkwright.protocol.events import Event
 from sparkwright.visible import escape_invisible
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 HOST = "spark1"
 DIFF = [{"field": "image", "before": "a\nb", "after": "a\nc", "why": "pinned"}]
@@ -57,7 +57,7 @@ EVENTS: list[dict[str, Any]] = [
 LINES = [json.dumps(event).encode() + b"\n" for event in EVENTS]
 
 
-def shown(events: list[Event]) -> None:
+def show_events(events: list[Event]) -> None:
     """As the fleet shows them: every subscriber, and the exit code."""
     lines: list[tuple[str, str]] = []
 
@@ -97,32 +97,32 @@ def test_every_kind_has_an_example_that_is_read_as_it_is() -> None:
 
 def test_every_kind_is_shown() -> None:
     for line in LINES:
-        arrives(line)
+        receive_and_show(line)
 
 
-def arrives(data: bytes) -> None:
+def receive_and_show(data: bytes) -> None:
     """As the laptop reads it and shows it."""
     received = EventReader()
-    shown([*received.feed(data), *received.end()])
+    show_events([*received.feed(data), *received.end()])
 
 
 def test_damaged_events() -> None:
-    feed(lambda value: arrives(json.dumps(value).encode()), values(EVENTS))
+    feed(lambda value: receive_and_show(json.dumps(value).encode()), damaged_values(EVENTS))
 
 
 def test_damaged_lines() -> None:
-    feed(arrives, texts(LINES))
+    feed(receive_and_show, damaged_texts(LINES))
 
 
-def stream(data: bytes) -> None:
+def receive_in_pieces(data: bytes) -> None:
     """A whole answer, in pieces of any size."""
     received = EventReader()
     size = 1 + len(data) % 997
-    found = [item for at in range(0, len(data), size) for item in received.feed(data[at : at + size])]
-    found += received.end()
-    for item in found:
+    events = [item for at in range(0, len(data), size) for item in received.feed(data[at : at + size])]
+    events += received.end()
+    for item in events:
         assert item["event"] in EVENT_FIELDS and item["event"] != "part"
 
 
 def test_damaged_streams() -> None:
-    feed(stream, texts([b"".join(LINES), b"".join(LINES[:5]) + LINES[5]]))
+    feed(receive_in_pieces, damaged_texts([b"".join(LINES), b"".join(LINES[:5]) + LINES[5]]))

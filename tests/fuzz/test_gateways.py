@@ -15,8 +15,8 @@ from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import gateway_routes, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import validate
-from tests.fuzz.harness import feed, texts, values
-from tests.fuzz.test_user_files import reads
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.test_user_files import via_file
 
 GROUPS: dict[str, Any] = {
     "lab": {
@@ -62,14 +62,16 @@ def test_groups_with_a_gateway(project: Path) -> None:
     def read() -> None:
         inventory = Inventory.load(project)
         for gateway in inventory.gateways.values():
-            made, _ = gateway_routes.build_routes(project, inventory, gateway)
-            for name, content in render.render_files(made).items():
+            built_gateway, _ = gateway_routes.build_routes(project, inventory, gateway)
+            for name, content in render.render_files(built_gateway).items():
                 assert name and "\0" not in content
 
-    take = reads(project / "hosts/groups.yml", read)
+    take = via_file(project / "hosts/groups.yml", read)
     read_yaml = [yaml.safe_dump(GROUPS).encode()]
-    feed(lambda value: take(yaml.safe_dump(value, allow_unicode=True).encode(errors="replace")), values([GROUPS]))
-    feed(take, texts(read_yaml))
+    feed(
+        lambda value: take(yaml.safe_dump(value, allow_unicode=True).encode(errors="replace")), damaged_values([GROUPS])
+    )
+    feed(take, damaged_texts(read_yaml))
 
 
 def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -77,13 +79,13 @@ def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         monkeypatch.setattr(
             haproxy_sockets, "send_command", lambda folder, command, at="": data.decode(errors="replace")
         )
-        found = statistics.model_statistics(haproxy_sockets.read_statistics(tmp_path))
-        json.dumps(found, allow_nan=False)
-        for row in found:
+        rows = statistics.model_statistics(haproxy_sockets.read_statistics(tmp_path))
+        json.dumps(rows, allow_nan=False)
+        for row in rows:
             assert row["queued"] >= 0 and all(server["state"] in statistics.STATES for server in row["servers"])
         assert isinstance(haproxy_sockets.running_digest(tmp_path), str)
 
-    feed(read, texts([STATISTICS, INFO]))
+    feed(read, damaged_texts([STATISTICS, INFO]))
 
 
 def test_a_days_file_and_the_table_of_clients() -> None:
@@ -94,24 +96,27 @@ def test_a_days_file_and_the_table_of_clients() -> None:
         assert row["client"] == "alice" and all(row[field] >= 0 for field in usage.FIELDS)
 
     feed(
-        read, texts([b"alice 1 2 3 0 0 0 40\nalice 1 1 1 1 1 1 1\n", b"0x1: key=alice use=0 exp=9 gpc0=3 conn_cur=1\n"])
+        read,
+        damaged_texts(
+            [b"alice 1 2 3 0 0 0 40\nalice 1 1 1 1 1 1 1\n", b"0x1: key=alice use=0 exp=9 gpc0=3 conn_cur=1\n"]
+        ),
     )
 
 
 def test_what_a_host_says_of_its_gateway() -> None:
     def read(value: Any) -> None:
         try:
-            found = host_requests.validate_answer("gateway_state", value, host="spark1")
+            answer = host_requests.validate_answer("gateway_state", value, host="spark1")
         except SparkwrightError as error:
             assert "\n" not in str(error)
             return
-        assert isinstance(haproxy_sockets.describe_problem(found), str)
-        for row in found["models"]:
+        assert isinstance(haproxy_sockets.describe_problem(answer), str)
+        for row in answer["models"]:
             assert all(isinstance(cell, str) for cell in gateway_status._model_row(row))
-        for row in found["clients"]:
+        for row in answer["clients"]:
             assert all(isinstance(cell, str) for cell in gateway_status._client_row(row))
 
-    feed(read, values([STATE]))
+    feed(read, damaged_values([STATE]))
 
 
 def test_what_status_shows_of_it(project: Path) -> None:
@@ -122,5 +127,5 @@ def test_what_status_shows_of_it(project: Path) -> None:
         row = gateway_status.build_row(gateway, {"gateway": value})
         assert row.state in ("up", "down", "degraded", "unknown") and "\n" not in row.why
 
-    feed(read, values([STATE, {}]))
+    feed(read, damaged_values([STATE, {}]))
     assert validate(STATE, host_requests.GATEWAY, "gateway")

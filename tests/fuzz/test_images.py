@@ -12,7 +12,7 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.visible import one_line
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 ZERO = "sha256:" + "0" * 64
 INDEX = {
@@ -88,13 +88,13 @@ def test_documents_of_a_registry() -> None:
                 assert str(error).strip()
 
     def config(document: dict[str, Any], what: str) -> None:
-        found = registry_documents.parse_config(document, what)
-        version = engine_image.version_of(found["config"])
+        config = registry_documents.parse_config(document, what)
+        version = engine_image.version_of(config["config"])
         assert version is None or len(version) < 100
 
     seeds = [json.dumps(item).encode() for item in (INDEX, MANIFEST, CONFIG)]
-    feed(read, texts(seeds))
-    feed(lambda value: read(json.dumps(value).encode()), values([INDEX, MANIFEST, CONFIG]))
+    feed(read, damaged_texts(seeds))
+    feed(lambda value: read(json.dumps(value).encode()), damaged_values([INDEX, MANIFEST, CONFIG]))
 
 
 def test_tokens_errors_and_challenges() -> None:
@@ -105,15 +105,15 @@ def test_tokens_errors_and_challenges() -> None:
         result = registry_client.parse_errors(raw)
         assert result == one_line(result) and len(result) < 2000
 
-    feed(lambda raw: registry_client.parse_token(raw, "the token"), texts([token, b'{"access_token": "a"}']))
-    feed(errors, texts([error]))
+    feed(lambda raw: registry_client.parse_token(raw, "the token"), damaged_texts([token, b'{"access_token": "a"}']))
+    feed(errors, damaged_texts([error]))
     feed(
         lambda raw: registry_client.parse_challenge(raw.decode(errors="replace")),
-        texts([challenge, b'Basic realm="x"']),
+        damaged_texts([challenge, b'Basic realm="x"']),
     )
     feed(
         lambda raw: registry_documents.error_from_message("a/b:v1", raw.decode(errors="replace")),
-        texts([error, b"401 Unauthorized"]),
+        damaged_texts([error, b"401 Unauthorized"]),
     )
 
 
@@ -122,7 +122,7 @@ def test_hosts_of_realms() -> None:
         value, _, other = raw.decode(errors="replace").partition(" ")
         registry_client.is_same_owner(value, other)
 
-    feed(read, texts([b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"]))
+    feed(read, damaged_texts([b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"]))
 
 
 def test_what_an_engine_says_of_a_registry() -> None:
@@ -130,7 +130,7 @@ def test_what_an_engine_says_of_a_registry() -> None:
         for platform in registry_documents.parse_distribution(value, "it")["platforms"]:
             docker_image.refuse_other_platforms([platform], "a/b", platform)
 
-    feed(read, values([DISTRIBUTION]))
+    feed(read, damaged_values([DISTRIBUTION]))
 
 
 def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
@@ -145,8 +145,8 @@ def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
         image_names.platform_of(image)
         engine_image.version_of(image.get("Config") or {})
 
-    feed(read, ({"container": value, "image": IMAGE} for value in values([CONTAINER])))
-    feed(read, ({"container": CONTAINER, "image": value} for value in values([IMAGE])))
+    feed(read, ({"container": value, "image": IMAGE} for value in damaged_values([CONTAINER])))
+    feed(read, ({"container": CONTAINER, "image": value} for value in damaged_values([IMAGE])))
 
 
 def test_references_and_dockers_words() -> None:
@@ -175,4 +175,4 @@ def test_references_and_dockers_words() -> None:
             ImageReference.given(text)
 
     seeds = [b"64gb", b"1.5 GiB", b"127.0.0.1:8000:8000/tcp", b"[::1]:1:1", b"device=0,1", b"1024:-1"]
-    feed(read, texts([*seeds, b"registry.lan:5000/a__b/c-d.e:x_Y.1", f"a/b:v1@{ZERO}".encode()]))
+    feed(read, damaged_texts([*seeds, b"registry.lan:5000/a__b/c-d.e:x_Y.1", f"a/b:v1@{ZERO}".encode()]))

@@ -12,7 +12,7 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.modules.server.server_inspection import ContainerSettings
 from sparkwright.project.importing import container, recipe_of, recognise
 from sparkwright.project.importing.foreign import ImportReport
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 from tests.fuzz.test_images import CONTAINER, IMAGE
 from tests.modules.context import RecordingContext
 from tests.project.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM
@@ -99,48 +99,51 @@ CONFIG = {
 RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG}
 
 
-def read(text: str, path: str = "recipe.yaml") -> None:
+def import_text(text: str, path: str = "recipe.yaml") -> None:
     """As `recipe.import` does, with some of the answers; a refusal is one line."""
     report = ImportReport(dict(ANSWERS[len(text) % len(ANSWERS)]))
     try:
-        taken = recipe_of.build_recipe(recognise.parse(text, Path(path), report), "", report, path)
+        imported = recipe_of.build_recipe(recognise.parse(text, Path(path), report), "", report, path)
     except Refused as error:
         assert "\n" not in str(error), str(error)
         assert len(str(error)) < 2500, str(error)
         raise
-    assert taken.text or report.questions
+    assert imported.text or report.questions
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_format_as_values(form: str) -> None:
     seeds = [yaml.safe_load(text) for text in FORMS[form]]
-    feed(lambda value: read(yaml.safe_dump(value, allow_unicode=True)), values(seeds))
+    feed(lambda value: import_text(yaml.safe_dump(value, allow_unicode=True)), damaged_values(seeds))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_format_as_text(form: str) -> None:
-    feed(lambda data: read(data.decode("utf-8", "replace")), texts([text.encode() for text in FORMS[form]]))
+    feed(
+        lambda data: import_text(data.decode("utf-8", "replace")),
+        damaged_texts([text.encode() for text in FORMS[form]]),
+    )
 
 
 def test_docker_run_lines() -> None:
-    feed(lambda data: read(data.decode("utf-8", "replace"), "docker run"), texts(LINES))
+    feed(lambda data: import_text(data.decode("utf-8", "replace"), "docker run"), damaged_texts(LINES))
 
 
 def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
     def read(value: Any) -> None:
         context = RecordingContext(tmp_path)
-        context.docker = lambda: Engine(value)  # type: ignore[method-assign]
-        found = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
+        context.docker = lambda: FakeEngine(value)  # type: ignore[method-assign]
+        result = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
         settings = host_requests.validate_answer(
-            "container_settings", json.loads(json.dumps(found.data)), host="spark1"
+            "container_settings", json.loads(json.dumps(result.data)), host="spark1"
         )
         report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
         recipe_of.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
-    feed(read, values([RUNNING]), refuses=(Failed,))
+    feed(read, damaged_values([RUNNING]), refuses=(Failed,))
 
 
-class Engine:
+class FakeEngine:
     """A Docker Engine with one container, which says of it what the test says."""
 
     def __init__(self, said: Any) -> None:
@@ -163,4 +166,4 @@ def test_settings_of_a_running_container() -> None:
         report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
         recipe_of.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
-    feed(adopted, values([SETTINGS]), refuses=(Failed,))
+    feed(adopted, damaged_values([SETTINGS]), refuses=(Failed,))

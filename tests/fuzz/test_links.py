@@ -18,7 +18,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.project.inventory import host as inventory
 from sparkwright.trust import bounds
 from tests.doctor import link_tree
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 from tests.modules.context import RecordingContext
 
 HOST = inventory.Host("spark1", "127.0.0.1")
@@ -45,30 +45,30 @@ ANSWER: dict[str, Any] = {
 GOOD = cluster_links._parse_links(Member(HOST), host_requests.validate_answer("fabric", ANSWER, host="spark1"))
 
 
-def read(answer: Any) -> HostLinks | None:
+def read_links(answer: Any) -> HostLinks | None:
     """As `cluster.check` and `cluster.inspect --write` do, up to the screen and the file."""
     if not isinstance(answer, dict):
         return None
-    found = cluster_links._parse_links(
+    links = cluster_links._parse_links(
         Member(HOST), host_requests.validate_answer("fabric", bounds.sanitize(answer), host="spark1")
     )
     rows = [
-        {"host": host, **cluster_links._finding_row(finding)} for host, finding in link_rules.check_links([GOOD, found])
+        {"host": host, **cluster_links._finding_row(finding)} for host, finding in link_rules.check_links([GOOD, links])
     ]
-    shown = [*tables.format_table(rows, FINDING_COLUMNS, 80)]
-    shown += tables.format_table([cluster_links._link_row("spark1", link) for link in found.links], LINK_COLUMNS, 80)
-    assert not any("\x1b" in text for _, text in shown)
-    text = cluster_links._fabric_yaml(link_rules.propose_fabric(found.links))
+    lines = [*tables.format_table(rows, FINDING_COLUMNS, 80)]
+    lines += tables.format_table([cluster_links._link_row("spark1", link) for link in links.links], LINK_COLUMNS, 80)
+    assert not any("\x1b" in text for _, text in lines)
+    text = cluster_links._fabric_yaml(link_rules.propose_fabric(links.links))
     written = yaml.safe_load(text) if text else {}
     assert set(written) <= {"fabric"}, text
     if written:
-        names = {link.interface for link in found.links}
+        names = {link.interface for link in links.links}
         assert set(written["fabric"]["interfaces"]) <= names, text
-    return found
+    return links
 
 
 def test_answers() -> None:
-    feed(read, values([ANSWER]))
+    feed(read_links, damaged_values([ANSWER]))
 
 
 @pytest.mark.parametrize(
@@ -86,25 +86,25 @@ def test_answers() -> None:
 )
 def test_a_link_that_is_none_is_refused(link: dict[str, Any]) -> None:
     with pytest.raises(Failed, match=r"its answer can't be used: fabric\.links\[0\]"):
-        read({**ANSWER, "links": [{**LINK, **link}]})
+        read_links({**ANSWER, "links": [{**LINK, **link}]})
 
 
 def test_what_is_not_known_here_is_left_out() -> None:
     finding = {**ANSWER["findings"][0], "more": 1}
-    found = read({**ANSWER, "links": [{**LINK, "more": 1}], "findings": [finding]})
-    assert found is not None and [link.interface for link in found.links] == ["enp1s0f1np1"]
+    links = read_links({**ANSWER, "links": [{**LINK, "more": 1}], "findings": [finding]})
+    assert links is not None and [link.interface for link in links.links] == ["enp1s0f1np1"]
 
 
 @pytest.mark.parametrize("name", ["on", "1e5", "null", "0x10"])
 def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name: str) -> None:
-    found = read({**ANSWER, "links": [{**LINK, "interface": name}]})
-    assert found is not None
-    written = yaml.safe_load(cluster_links._fabric_yaml(link_rules.propose_fabric(found.links)))
+    links = read_links({**ANSWER, "links": [{**LINK, "interface": name}]})
+    assert links is not None
+    written = yaml.safe_load(cluster_links._fabric_yaml(link_rules.propose_fabric(links.links)))
     assert written["fabric"]["interfaces"] == [name]
 
 
 def test_what_ip_says(tmp_path: Path) -> None:
-    link_tree.lay(tmp_path / "root", 1)
+    link_tree.write_host(tmp_path / "root", 1)
     result, program = tmp_path / "said", tmp_path / "root/usr/bin/ip"
     program.write_text(f"#!/bin/sh\ncat {result}\n")
     host = Host(RecordingContext(tmp_path, root=str(tmp_path / "root")), "user")
@@ -115,4 +115,4 @@ def test_what_ip_says(tmp_path: Path) -> None:
         for addresses in fabric.addresses_by_interface(host).values():
             assert all(host_requests.check_cidr(address) == address for address in addresses)
 
-    feed(listen, texts([json.dumps(seeds).encode()]))
+    feed(listen, damaged_texts([json.dumps(seeds).encode()]))

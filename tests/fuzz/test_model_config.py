@@ -17,7 +17,7 @@ from sparkwright.engines.vllm.prediction import VllmRequest, block_size, predict
 from sparkwright.errors import Refused
 from sparkwright.sandbox.vllm import command_line, config
 from sparkwright.trust import bounds
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 DATA = Path(__file__).parent.parent / "data/configs"
 RAW = [path.read_bytes() for path in sorted(DATA.glob("*.json"))]
@@ -26,29 +26,29 @@ VERSION = Version("0.32.0")
 TENSORS = [("model.embed_tokens.weight", 10**9), ("model.layers.0.mlp.experts.3.w1", 10**6), ("visual.x", 7)]
 
 
-def everything(found: Any) -> None:
+def check_config(model_config: Any) -> None:
     """All that is asked of a config, on the laptop and on a host."""
-    if not isinstance(found, Mapping):
+    if not isinstance(model_config, Mapping):
         return
-    architecture = classify(found)
+    architecture = classify(model_config)
     assert architecture.sentence
     assert all(len(item.seen) < 2000 for item in architecture.evidence)
-    block_size(found, "auto", speculative_tokens=3)
+    block_size(model_config, "auto", speculative_tokens=3)
     predict_effective(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
-    roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(found, TENSORS))
-    assert json.dumps(essence(found))
+    roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(model_config, TENSORS))
+    assert json.dumps(essence(model_config))
     for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):
         assert finding.sentence
     for split in (Split(tensor=3), Split(pipeline=3)):
-        assert all(item.sentence and item.ways_out for item in parallel.check(split, {}, found, VERSION))
+        assert all(item.sentence and item.ways_out for item in parallel.check(split, {}, model_config, VERSION))
 
 
 def test_configs() -> None:
-    feed(everything, values(SEEDS))
+    feed(check_config, damaged_values(SEEDS))
 
 
 def test_texts() -> None:
-    feed(lambda raw: everything(model_config.parse_config(raw, "config.json")), texts(RAW))
+    feed(lambda raw: check_config(model_config.parse_config(raw, "config.json")), damaged_texts(RAW))
 
 
 def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
         options = command_line.parse_arguments(["/m"], "0.32.0")
         config.build_config(options, config.read_model_config("/m", tmp_path), tmp_path, "0.32.0")
 
-    feed(start, values(SEEDS), refuses=(command_line.StartError,))
+    feed(start, damaged_values(SEEDS), refuses=(command_line.StartError,))
 
 
 HOSTILE: tuple[Any, ...] = (
@@ -79,11 +79,11 @@ HOSTILE: tuple[Any, ...] = (
 @pytest.mark.parametrize("layers", HOSTILE, ids=lambda value: f"{value!r:.20}")
 @pytest.mark.parametrize("name", ["jamba-1.5-mini", "plamo-2-1b", "zamba2-7b", "qwen3.5-35b-a3b", "bamba-9b-tf5"])
 def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) -> None:
-    found = json.loads((DATA / f"{name}.json").read_text())
-    for part in (found, found.get("text_config") or {}):
+    data = json.loads((DATA / f"{name}.json").read_text())
+    for part in (data, data.get("text_config") or {}):
         part |= dict.fromkeys(("num_hidden_layers", "layer_types", "layers_block_type"), layers)
-    feed(everything, iter([found]))
-    assert (classify(found).recurrent_layers or 0) <= 10_000
+    feed(check_config, iter([data]))
+    assert (classify(data).recurrent_layers or 0) <= 10_000
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) ->
 )
 def test_what_is_no_config_is_one_sentence(tmp_path: Path, raw: bytes, result: str) -> None:
     (tmp_path / "config.json").write_bytes(raw)
-    with pytest.raises(Refused, match=result) as refused:
+    with pytest.raises(Refused, match=result) as excinfo:
         model_config.load_config(str(tmp_path))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(excinfo.value)
     with pytest.raises(ValueError, match="."):
         bounds.read_config(tmp_path / "config.json")

@@ -16,7 +16,7 @@ from sparkwright.project import lockfile
 from sparkwright.sandbox import hub as sandbox_hub
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
-from tests.fuzz.harness import NASTY, feed, texts, values
+from tests.fuzz.harness import NASTY, damaged_texts, damaged_values, feed
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
 SOURCE = Source("http://127.0.0.1:1", MODEL, "main")
@@ -27,7 +27,7 @@ def hub_answer() -> dict[str, Any]:
     return {"id": MODEL, "sha": sandbox_hub.commit(MODEL), "private": False, "tags": [], "siblings": siblings}
 
 
-def inside(path: str) -> bool:
+def is_inside(path: str) -> bool:
     return (Path("/models/m") / path).resolve().is_relative_to("/models/m/")
 
 
@@ -35,36 +35,36 @@ def test_a_hubs_answer(tmp_path: Path) -> None:
     """What is taken of it can be locked, and is read as it was written."""
 
     def read(answer: Any) -> None:
-        found = hub_info.parse_lock_entry(answer, SOURCE, lambda path: True)
-        assert all(inside(file["path"]) for file in found["files"])
-        locked = lockfile.Lock().with_model(MODEL, "main", found)
+        entry = hub_info.parse_lock_entry(answer, SOURCE, lambda path: True)
+        assert all(is_inside(file["path"]) for file in entry["files"])
+        locked = lockfile.Lock().with_model(MODEL, "main", entry)
         locked.save(tmp_path)
         assert lockfile.load(tmp_path) == locked
 
-    feed(read, values([hub_answer()]))
+    feed(read, damaged_values([hub_answer()]))
 
 
 def test_a_name(tmp_path: Path) -> None:
     def read(row: Any) -> None:
-        found = hub_info.parse_lock_entry({**hub_answer(), "siblings": [row]}, SOURCE, lambda path: True)
-        locked = lockfile.Lock().with_model(MODEL, "main", found)
+        entry = hub_info.parse_lock_entry({**hub_answer(), "siblings": [row]}, SOURCE, lambda path: True)
+        locked = lockfile.Lock().with_model(MODEL, "main", entry)
         locked.save(tmp_path)
         assert lockfile.load(tmp_path) == locked
 
     rows = [
         {"rfilename": name, "size": 1, "blobId": "b" * 40} for name in ("a, b.json", "x[1].bin", "'q': #1", "a/b/c")
     ]
-    feed(read, values(rows))
+    feed(read, damaged_values(rows))
 
 
 def test_the_bytes_of_an_answer() -> None:
     def read(text: bytes) -> None:
         hub_info.parse_lock_entry(hub_info.parse_answer(text, SOURCE), SOURCE, lambda path: True)
 
-    feed(read, texts([json.dumps(hub_answer()).encode()]))
+    feed(read, damaged_texts([json.dumps(hub_answer()).encode()]))
 
 
-def lock() -> dict[str, Any]:
+def lock_data() -> dict[str, Any]:
     entry = hub_info.parse_lock_entry(hub_answer(), SOURCE, lambda path: True)
     image = {"digest": "sha256:" + "d" * 64, "platforms": ["linux/arm64"]}
     return {"schema": 1, "images": {"a/b:v1": image}, "models": {f"{MODEL}@main": {**entry, "config": {"a": [1]}}}}
@@ -74,26 +74,27 @@ def test_a_lock(tmp_path: Path) -> None:
     def read(data: Any) -> None:
         text = yaml.safe_dump(data, allow_unicode=True)
         (tmp_path / "spark.lock").write_text(text, encoding="utf-8", errors="replace")
-        found = lockfile.load(tmp_path)
-        assert all(inside(file["path"]) for entry in found.models.values() for file in entry["files"])
-        found.save(tmp_path)
-        assert lockfile.load(tmp_path) == found
+        locked = lockfile.load(tmp_path)
+        assert all(is_inside(file["path"]) for entry in locked.models.values() for file in entry["files"])
+        locked.save(tmp_path)
+        assert lockfile.load(tmp_path) == locked
 
-    feed(read, values([lock()]))
+    feed(read, damaged_values([lock_data()]))
 
 
 def test_what_a_host_says_of_a_model() -> None:
-    entry = lock()["models"][f"{MODEL}@main"]
+    entry = lock_data()["models"][f"{MODEL}@main"]
     feed(
         lambda found: lockfile.build_entry("model", "a/b@main", found if isinstance(found, dict) else {}),
-        values([entry]),
+        damaged_values([entry]),
     )
 
 
 def test_the_rows_that_a_host_is_given() -> None:
-    rows = lock()["models"][f"{MODEL}@main"]["files"]
+    rows = lock_data()["models"][f"{MODEL}@main"]["files"]
     feed(
-        lambda found: model_files.check_files(found if isinstance(found, list) else [found], "the plan"), values([rows])
+        lambda found: model_files.check_files(found if isinstance(found, list) else [found], "the plan"),
+        damaged_values([rows]),
     )
 
 
@@ -101,10 +102,10 @@ def test_ids_and_revisions() -> None:
     def read(text: bytes) -> None:
         name = text.decode(errors="surrogateescape")
         if not model_files.check_model_id(name):
-            assert inside(name)
+            assert is_inside(name)
         model_files.check_revision(name)
 
-    feed(read, texts([MODEL.encode(), b"refs/pr/1"]))
+    feed(read, damaged_texts([MODEL.encode(), b"refs/pr/1"]))
 
 
 def test_where_a_peer_hands_out() -> None:
@@ -112,25 +113,27 @@ def test_where_a_peer_hands_out() -> None:
         for url in preparation.parse_peer_urls(found if isinstance(found, dict) else {}, "spark1"):
             assert url.startswith("http://") and url.count("/") == 2
 
-    feed(read, values([{"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}]))
+    feed(
+        read, damaged_values([{"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}])
+    )
 
 
 def test_a_range() -> None:
-    feed(lambda text: peer._parse_range(text.decode("latin-1"), 1000), texts([b"bytes=0-99", b"bytes=5-"]))
+    feed(lambda text: peer._parse_range(text.decode("latin-1"), 1000), damaged_texts([b"bytes=0-99", b"bytes=5-"]))
 
 
 def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:
-    about = tmp_path / "m" / model_folders.KEPT_FOLDER / model_folders.KEPT_RECORD
+    record_path = tmp_path / "m" / model_folders.KEPT_FOLDER / model_folders.KEPT_RECORD
     (tmp_path / "keys").write_text("mine")
 
     def read(text: bytes) -> None:
-        about.parent.mkdir(parents=True, exist_ok=True)
-        about.write_bytes(text)
+        record_path.parent.mkdir(parents=True, exist_ok=True)
+        record_path.write_bytes(text)
         model_folders.kept_commit(tmp_path / "m")
         model_folders.restore_kept(tmp_path / "m")
         assert (tmp_path / "keys").read_text() == "mine"
 
-    feed(read, texts([json.dumps({"commit": "a" * 40, "new": ["a", "b/c", "../keys"]}).encode()]))
+    feed(read, damaged_texts([json.dumps({"commit": "a" * 40, "new": ["a", "b/c", "../keys"]}).encode()]))
 
 
 def test_an_index(tmp_path: Path) -> None:
@@ -143,7 +146,7 @@ def test_an_index(tmp_path: Path) -> None:
         manifest.indexes.clear()
         manifest.missing_shards([{"path": "model.safetensors.index.json"}])
 
-    feed(read, texts([sandbox_hub.file_content(MODEL, "model.safetensors.index.json")]))
+    feed(read, damaged_texts([sandbox_hub.file_content(MODEL, "model.safetensors.index.json")]))
 
 
 def test_every_nasty_thing_is_judged() -> None:

@@ -10,13 +10,13 @@ import pytest
 from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host
 from sparkwright.remote import find
-from tests.fuzz.harness import feed, texts
+from tests.fuzz.harness import damaged_texts, feed
 from tests.modules.context import RecordingContext
 
 SSH, HOST = b"\x04_ssh\x04_tcp\x05local\x00", b"\x05spark\xc0\x16"
 
 
-def record(name: bytes, kind: int, data: bytes) -> bytes:
+def dns_record(name: bytes, kind: int, data: bytes) -> bytes:
     return name + struct.pack("!HHIH", kind, 0x8001, 120, len(data)) + data
 
 
@@ -26,11 +26,11 @@ def mdns_packet(*rows: bytes) -> bytes:
 
 PACKETS = [
     mdns_packet(
-        record(SSH, 12, b"\x05spark\xc0\x0c"),
-        record(b"\x05spark\xc0\x0c", 33, struct.pack("!3H", 0, 0, 22) + b"\x0aspark-1a2b\x05local\x00"),
-        record(b"\x0aspark-1a2b\x05local\x00", 1, bytes([192, 168, 1, 7])),
+        dns_record(SSH, 12, b"\x05spark\xc0\x0c"),
+        dns_record(b"\x05spark\xc0\x0c", 33, struct.pack("!3H", 0, 0, 22) + b"\x0aspark-1a2b\x05local\x00"),
+        dns_record(b"\x0aspark-1a2b\x05local\x00", 1, bytes([192, 168, 1, 7])),
     ),
-    mdns_packet(record(b"\x0c_workstation\x04_tcp\x05local\x00", 12, b"\x18spark [02:42:ac:11:00:02]\xc0\x0c")),
+    mdns_packet(dns_record(b"\x0c_workstation\x04_tcp\x05local\x00", 12, b"\x18spark [02:42:ac:11:00:02]\xc0\x0c")),
 ]
 CONFIG = (
     b'Host spark1 gx10-?? !bad\n  HostName 192.0.2.7\nInclude ~/.ssh/more config.d/*\nMatch all\nHost = "two words" b\n'
@@ -41,20 +41,20 @@ ROUTE = [{"dst": "192.168.100.2", "dev": "enp1s0f1np1", "prefsrc": "192.168.100.
 
 def test_multicast_answers() -> None:
     def read(packet: bytes) -> None:
-        found = find._hosts_in_answer(packet[: find.PACKET_BYTES])
-        assert all(find.LOCAL_NAME.fullmatch(name) for name in found)
+        hosts = find._hosts_in_answer(packet[: find.PACKET_BYTES])
+        assert all(find.LOCAL_NAME.fullmatch(name) for name in hosts)
 
-    feed(read, texts(PACKETS))
+    feed(read, damaged_texts(PACKETS))
 
 
 @pytest.mark.parametrize(("file", "seed"), [("config", CONFIG), ("known_hosts", KNOWN)])
 def test_files_of_ssh(file: str, seed: bytes, tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         (tmp_path / file).write_bytes(data)
-        for found in find.find_candidates(tmp_path, list):
-            assert find.SSH_HOST_NAME.fullmatch(found.address), found
+        for candidate in find.find_candidates(tmp_path, list):
+            assert find.SSH_HOST_NAME.fullmatch(candidate.address), candidate
 
-    feed(read, texts([seed]))
+    feed(read, damaged_texts([seed]))
 
 
 def test_the_route_to_a_peer(tmp_path: Path) -> None:
@@ -64,4 +64,4 @@ def test_the_route_to_a_peer(tmp_path: Path) -> None:
         host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
         assert isinstance(fabric._find_route(host, str(IPv4Address("192.168.100.2"))).get("dev") or "", object)
 
-    feed(read, texts([json.dumps(ROUTE).encode(), b"5", b"[5]"]))
+    feed(read, damaged_texts([json.dumps(ROUTE).encode(), b"5", b"[5]"]))

@@ -7,7 +7,7 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.probes import content, table
 from sparkwright.engines.probes.probe import Reply
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
 ANSWERS: tuple[Any, ...] = (
@@ -36,11 +36,11 @@ HELP = {
 def test_answers_to_probes() -> None:
     def read(body: Any) -> None:
         for probe in PROBES:
-            seen = probe.judge(Reply(200, "", body))
-            assert seen.verdict in ("proved", "disproved", "inconclusive")
-            assert len(seen.evidence) < 2000
+            outcome = probe.judge(Reply(200, "", body))
+            assert outcome.verdict in ("proved", "disproved", "inconclusive")
+            assert len(outcome.evidence) < 2000
 
-    feed(read, values(ANSWERS))
+    feed(read, damaged_values(ANSWERS))
 
 
 @pytest.mark.parametrize("name", HELP)
@@ -55,4 +55,4 @@ def test_the_help_of_an_image(name: str) -> None:
         version = image.version_in(text)
         assert version is None or len(version) < 100
 
-    feed(read, texts([HELP[name], b"vllm 0.32.0\nversion: 10434 (7e4c0a9)\n0.5.9\n"]))
+    feed(read, damaged_texts([HELP[name], b"vllm 0.32.0\nversion: 10434 (7e4c0a9)\n0.5.9\n"]))

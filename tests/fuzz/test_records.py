@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.fleet.rollout import RECORD_SCHEMA, RecordFile, RolloutRecord, refuse_changed_run, refuse_other_hosts
 from sparkwright.mcp import output
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 RECORD = {
     "schema": RECORD_SCHEMA,
@@ -39,16 +39,16 @@ def test_the_record_of_a_rolling_run(tmp_path: Path) -> None:
         refuse_other_hosts(record, ["spark1", "spark2"])
         refuse_changed_run(record, {"serial": "1"}, lambda host: {"recipes/a.yml": "ab"}, now_s=2e9)
 
-    feed(lambda value: read(json.dumps(value).encode()), values([RECORD]))
-    feed(read, texts([json.dumps(RECORD).encode(), b"[" * 3000]))
+    feed(lambda value: read(json.dumps(value).encode()), damaged_values([RECORD]))
+    feed(read, damaged_texts([json.dumps(RECORD).encode(), b"[" * 3000]))
 
 
 def test_what_an_agent_is_shown() -> None:
     def read(value: Any) -> None:
-        found = output.build_answer("plan", value)
-        assert len(json.dumps(found)) <= output.MAX_ANSWER_CHARS + 1000
+        answer = output.build_answer("plan", value)
+        assert len(json.dumps(answer)) <= output.MAX_ANSWER_CHARS + 1000
 
-    feed(read, values([ANSWER]))
+    feed(read, damaged_values([ANSWER]))
 
 
 @pytest.mark.parametrize("value", ["x" * 10**6, [["y" * 100] * 1000] * 50])

@@ -7,8 +7,8 @@ from sparkwright.app import registries as app
 from sparkwright.errors import SparkwrightError
 from sparkwright.project import registries
 from sparkwright.remote.git import File, Repository
-from tests.fuzz.harness import feed, texts
-from tests.fuzz.test_user_files import reads
+from tests.fuzz.harness import damaged_texts, feed
+from tests.fuzz.test_user_files import via_file
 
 FILE = (
     b"official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes, ref: main}\n"
@@ -29,7 +29,7 @@ LISTED = b"".join(
 PRINTED = OBJECT + b" blob 9\nmodel: a\n\n" + OBJECT + b" missing\n" + OBJECT + b" tree 3\nabc\n"
 
 
-class Theirs(Repository):
+class FakeRepository(Repository):
     """A repository of which git prints what the test says."""
 
     printed: bytes = b""
@@ -39,20 +39,20 @@ class Theirs(Repository):
 
 
 def test_the_users_file(tmp_path: Path) -> None:
-    feed(reads(tmp_path / registries.FILE, lambda: registries.load(tmp_path)), texts([FILE]))
+    feed(via_file(tmp_path / registries.FILE, lambda: registries.load(tmp_path)), damaged_texts([FILE]))
 
 
 def test_the_lock(tmp_path: Path) -> None:
     (tmp_path / registries.FILE).write_bytes(FILE)
-    feed(reads(tmp_path / registries.LOCK, lambda: registries.load(tmp_path)), texts([LOCK]))
+    feed(via_file(tmp_path / registries.LOCK, lambda: registries.load(tmp_path)), damaged_texts([LOCK]))
 
 
 def test_the_files_of_a_commit(tmp_path: Path) -> None:
     registry = registries.Registry("ours", "file:///srv/recipes.git", "recipes", "main", "a" * 40)
 
     def read(data: bytes) -> None:
-        Theirs.printed = data
-        repository = Theirs(registry.url, registry.name)
+        FakeRepository.printed = data
+        repository = FakeRepository(registry.url, registry.name)
         for wanted in ("tiny-fp8", "4x/tiny-fp8", "nothing"):
             try:
                 app._find_recipe_file(repository, registry, registry.commit, wanted)
@@ -61,7 +61,7 @@ def test_the_files_of_a_commit(tmp_path: Path) -> None:
         for script in app._list_scripts(repository, registry.commit):
             app._write_file(tmp_path / "inside", script.path, "x")
 
-    feed(read, texts([LISTED]))
+    feed(read, damaged_texts([LISTED]))
     assert {path.name for path in tmp_path.iterdir()} <= {"inside"}
 
 
@@ -69,8 +69,8 @@ def test_the_contents_of_files() -> None:
     files = [File(f"recipes/{number}.yaml", OBJECT.decode(), 9) for number in range(3)]
 
     def read(data: bytes) -> None:
-        Theirs.printed = data
-        for file, text in Theirs("file:///srv/recipes.git", "ours").read_texts(files):
+        FakeRepository.printed = data
+        for file, text in FakeRepository("file:///srv/recipes.git", "ours").read_texts(files):
             assert len(app._model_id(text, file.path)) < 100_000
 
-    feed(read, texts([PRINTED]))
+    feed(read, damaged_texts([PRINTED]))

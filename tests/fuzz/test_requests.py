@@ -13,7 +13,7 @@ from sparkwright.runner import request as requests
 from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
 INNER = Block("b2", "inner", (Task("t5", "e", "fail", {"msg": "{{ a }}"}, open=("msg",)),), when=("a == 'b'",))
 STEPS: tuple[Step, ...] = (
@@ -57,7 +57,7 @@ EXPRESSIONS = [
 HIDDEN = Redactor(["hf_0123456789", "geheim '\" ë"])
 
 
-def run(data: Any, home: Path) -> None:
+def run_plan(data: Any, home: Path) -> None:
     """Run a plan in this process. Its modules only fail."""
     if not isinstance(data, dict):
         return
@@ -66,7 +66,7 @@ def run(data: Any, home: Path) -> None:
         plan = Plan.from_json(data)
     except (ValueError, RecursionError):
         return
-    if _waits(data) or _other_modules(data):
+    if _waits_long(data) or _has_side_effects(data):
         return
     secrets = {"HF_TOKEN": Secret("hf_0123456789")}
     recap = PlayRun(plan, Machine(home=home), StateFolder(home / "state"), secrets, result.append).run()
@@ -75,37 +75,37 @@ def run(data: Any, home: Path) -> None:
         assert decode(encode(item, HIDDEN))["event"] == item["event"]
 
 
-def _waits(data: Any) -> bool:
+def _waits_long(data: Any) -> bool:
     """Return True if a task would pause or retry many times, which is valid but takes too long for a test."""
     if isinstance(data, dict):
         often = data.get("retries", 0) > 5 if isinstance(data.get("retries"), int) else False
-        return bool(often or ("module" in data and data.get("delay_s", 5) > 0 and _tried_again(data))) or any(
-            map(_waits, data.values())
+        return bool(often or ("module" in data and data.get("delay_s", 5) > 0 and _is_retried(data))) or any(
+            map(_waits_long, data.values())
         )
-    return isinstance(data, list) and any(map(_waits, data))
+    return isinstance(data, list) and any(map(_waits_long, data))
 
 
-def _tried_again(task: dict[str, Any]) -> bool:
+def _is_retried(task: dict[str, Any]) -> bool:
     return bool(task.get("until") or task.get("retries"))
 
 
-def _other_modules(data: Any) -> bool:
+def _has_side_effects(data: Any) -> bool:
     """Return True if a damaged task names a module with side effects."""
     if isinstance(data, dict):
-        return data.get("module", "fail") in ("command", "file") or any(map(_other_modules, data.values()))
-    return isinstance(data, list) and any(map(_other_modules, data))
+        return data.get("module", "fail") in ("command", "file") or any(map(_has_side_effects, data.values()))
+    return isinstance(data, list) and any(map(_has_side_effects, data))
 
 
 def test_damaged_request_lines() -> None:
-    feed(requests.parse, texts([json.dumps(header).encode() for header in HEADERS]))
+    feed(requests.parse, damaged_texts([json.dumps(header).encode() for header in HEADERS]))
 
 
 def test_damaged_request_values() -> None:
-    feed(lambda value: requests.parse(json.dumps(value).encode()), values(HEADERS))
+    feed(lambda value: requests.parse(json.dumps(value).encode()), damaged_values(HEADERS))
 
 
 def test_damaged_plans(tmp_path: Path) -> None:
-    feed(lambda value: run(value, tmp_path), values([PLAN]))
+    feed(lambda value: run_plan(value, tmp_path), damaged_values([PLAN]))
 
 
 def test_damaged_expressions() -> None:
@@ -120,8 +120,8 @@ def test_damaged_expressions() -> None:
         expressions.names_in_condition(text.decode(errors="replace"))
         expressions.all_true((text.decode(errors="replace"),), names)
 
-    feed(read, texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
-    feed(condition, texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
+    feed(read, damaged_texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
+    feed(condition, damaged_texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
 
 
 def test_events_keep_their_structure_whatever_is_hidden() -> None:
@@ -141,4 +141,4 @@ def test_events_keep_their_structure_whatever_is_hidden() -> None:
                 {k: v for k, v in message.items() if k not in ("event", "task", "status")}
             )
 
-    feed(read, values([one]))
+    feed(read, damaged_values([one]))

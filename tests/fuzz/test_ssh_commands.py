@@ -24,8 +24,8 @@ from sparkwright.remote import runtime
 from tests import commands
 from tests.fuzz import recording
 from tests.fuzz.harness import ROUNDS, SEED
-from tests.fuzz.recording import Ended
-from tests.fuzz.test_commands import OVER_SSH, nonsense
+from tests.fuzz.recording import CommandResult
+from tests.fuzz.test_commands import OVER_SSH, corrupt_events
 from tests.remote.conftest import Lab, in_folder
 from tests.remote.hostile import finished, recap
 from tests.remote.sshd import Sshd
@@ -36,7 +36,7 @@ TOP = Path(__file__).parents[2]
 IMAGE = "example.org/vllm:v1"
 DIGEST, IMAGE_ID = "sha256:" + "d" * 64, "sha256:" + "1" * 64
 #: runs of each command
-EACH = max(1, ROUNDS // 100)
+ROUNDS_EACH = max(1, ROUNDS // 100)
 #: honest receiver, hostile receiver, honest sender, hostile sender
 GOOD, BAD = "side1", "side2"
 SENDER, LIAR = "side3", "side4"
@@ -99,10 +99,10 @@ def events_of(module: str, data: dict[str, Any], **more: Any) -> list[Event]:
     return [finished(task=module, module=module, data=data, **more), recap()]
 
 
-def unreachable() -> list[Event]:
+def unreachable_events() -> list[Event]:
     """The answer of a sender that no address leads on from."""
-    about = {"status": "failed", "exit": int(Exit.UNREACHABLE), "msg": "cannot reach the other host from here."}
-    return [finished(task="send_image", module="send_image", **about), recap(exit=3, failed=1, ok=0)]
+    failure = {"status": "failed", "exit": int(Exit.UNREACHABLE), "msg": "cannot reach the other host from here."}
+    return [finished(task="send_image", module="send_image", **failure), recap(exit=3, failed=1, ok=0)]
 
 
 @dataclass
@@ -111,14 +111,14 @@ class HostPrograms:
 
     folder: Path
 
-    def write(self, chance: random.Random | None, *, sends: bool, straight: bool) -> None:
+    def write(self, rng: random.Random | None, *, sends: bool, straight: bool) -> None:
         """Write every answer anew. chance: makes nonsense of them; None for an honest host."""
         for path in self.folder.glob("[a-z]*"):
             path.unlink() if path.name != "answer.sh" else None
-        here = {**FOUND_IMAGE, "present": sends, "id": IMAGE_ID if sends else ""}
+        image = {**FOUND_IMAGE, "present": sends, "id": IMAGE_ID if sends else ""}
         answers = {
-            "inspect_image": events_of("inspect_image", here),
-            "send_image": events_of("send_image", {"address": "10.0.0.7:22"}) if straight else unreachable(),
+            "inspect_image": events_of("inspect_image", image),
+            "send_image": events_of("send_image", {"address": "10.0.0.7:22"}) if straight else unreachable_events(),
             "adopt_image": events_of("adopt_image", {"id": IMAGE_ID, "undone": []}),
             "undo_load": events_of("undo_load", {"undone": []}),
             "copy_key": events_of("copy_key", {}),
@@ -127,30 +127,30 @@ class HostPrograms:
             "sudo": [{"event": "shipped"}],
         }
         greeting: list[Event] = [{"event": "ready"}]
-        if chance is not None:
-            answers = {name: nonsense(events, chance) for name, events in answers.items()}
-            greeting = nonsense(greeting, chance) if chance.random() < 0.1 else greeting
+        if rng is not None:
+            answers = {name: corrupt_events(events, rng) for name, events in answers.items()}
+            greeting = corrupt_events(greeting, rng) if rng.random() < 0.1 else greeting
         for name, events in {**answers, "greeting": greeting}.items():
-            (self.folder / name).write_bytes(recording.lines(events))
-        self._programs(chance)
+            (self.folder / name).write_bytes(recording.encode_events(events))
+        self._programs(rng)
 
-    def _programs(self, chance: random.Random | None) -> None:
+    def _programs(self, rng: random.Random | None) -> None:
         """The programs that are no runner, which a hostile host may end as it likes and with any words."""
         words = ["Sorry, user ops may not run sudo.", "no space left on device", "\x1b]52;c;aGk=\x07", "", "x" * 70_000]
         (self.folder / "save").write_bytes(b"archive" * 1000)
         (self.folder / "load").write_text("Loaded image: in:v1\n")
         for name in ("load", "sudo"):
-            if chance is None or chance.random() < 0.8:
+            if rng is None or rng.random() < 0.8:
                 (self.folder / f"{name}.reads").touch()
-        if chance is None:
+        if rng is None:
             return
         for name in ("save", "load", "sudo", "python"):
-            if chance.random() < 0.3:
+            if rng.random() < 0.3:
                 (self.folder / name).write_bytes(
-                    chance.choice((b"", b"\0" * 300_000, b"[" * 5000, b'{"event":1}\n[]\n7\n'))
+                    rng.choice((b"", b"\0" * 300_000, b"[" * 5000, b'{"event":1}\n[]\n7\n'))
                 )
-            (self.folder / f"{name}.errors").write_text(f"{chance.choice(words)}\n{chance.choice(words)}")
-            (self.folder / f"{name}.code").write_text(str(chance.choice((0, 0, 1, 3, 137, 255))))
+            (self.folder / f"{name}.errors").write_text(f"{rng.choice(words)}\n{rng.choice(words)}")
+            (self.folder / f"{name}.code").write_text(str(rng.choice((0, 0, 1, 3, 137, 255))))
 
 
 @dataclass
@@ -161,22 +161,22 @@ class Fleet:
     programs: dict[str, HostPrograms]
     port: int
 
-    def answers(self, chance: random.Random | None) -> None:
-        straight = chance is None or chance.random() < 0.5
+    def answers(self, rng: random.Random | None) -> None:
+        straight = rng is None or rng.random() < 0.5
         for name, programs in self.programs.items():
-            hostile = chance if name in (BAD, LIAR) else None
+            hostile = rng if name in (BAD, LIAR) else None
             programs.write(hostile, sends=name in (SENDER, LIAR), straight=straight)
 
-    def run(self, words: list[str]) -> Ended:
+    def run(self, words: list[str]) -> CommandResult:
         """One command, to its end: by a process of its own, for threads of other tests do not outlive a fork."""
         env = {**os.environ, "XDG_CACHE_HOME": str(self.root.with_name("cache"))}
         try:
-            done = commands.run(*words, cwd=self.root, env=env, timeout_s=recording.TIMEOUT_S)
+            result = commands.run(*words, cwd=self.root, env=env, timeout_s=recording.TIMEOUT_S)
         except subprocess.TimeoutExpired as late:
-            return Ended(None, f"{late.stdout}{late.stderr}")
-        return Ended(done.returncode, done.stdout + done.stderr)
+            return CommandResult(None, f"{late.stdout}{late.stderr}")
+        return CommandResult(result.returncode, result.stdout + result.stderr)
 
-    def packed(self) -> None:
+    def cache_runtime(self) -> None:
         """Put a runtime for the hosts into the laptop's cache, so that none is made."""
         folder = self.root.with_name("cache") / "sparkwright/runtime"
         folder.mkdir(parents=True)
@@ -213,9 +213,9 @@ def _fleet(folder: Path, labs: Iterator[Lab]) -> Iterator[Fleet]:
         (root / "hosts/groups.yml").write_text("all:\n  vars: {}\n")
         entry = {"digest": DIGEST, "platforms": ["linux/arm64"], "manifests": []}
         lockfile.Lock().with_image(IMAGE, entry).save(root)
-        made = Fleet(root, programs, lab.started[2].port)
-        made.packed()
-        yield made
+        fleet = Fleet(root, programs, lab.started[2].port)
+        fleet.cache_runtime()
+        yield fleet
 
 
 def test_every_command_over_ssh_is_asked_here() -> None:
@@ -233,18 +233,18 @@ COMMANDS: dict[str, list[str]] = {
 }
 
 
-def assert_contained(fleet: Fleet, name: str, ended: Ended, about: str) -> None:
-    shown = f"{name} {about}: exit {ended.code}\n{ended.out[-3000:]}"
-    assert ended.code in list(Exit), shown
-    assert "Traceback" not in ended.out and "internal error" not in ended.out, shown
-    assert not {"\x1b", "\x07"} & set(ended.out), shown
+def assert_contained(fleet: Fleet, name: str, ended: CommandResult, context: str) -> None:
+    details = f"{name} {context}: exit {ended.code}\n{ended.out[-3000:]}"
+    assert ended.code in list(Exit), details
+    assert "Traceback" not in ended.out and "internal error" not in ended.out, details
+    assert not {"\x1b", "\x07"} & set(ended.out), details
     if name.startswith("hosts.add"):
         written = fleet.root / "hosts/new.yml"
-        assert written.exists() == (ended.code == 0), shown
-        assert set(Inventory.load(fleet.root).hosts) - {"new"} == {GOOD, BAD, SENDER, LIAR}, shown
+        assert written.exists() == (ended.code == 0), details
+        assert set(Inventory.load(fleet.root).hosts) - {"new"} == {GOOD, BAD, SENDER, LIAR}, details
         written.unlink(missing_ok=True)
     else:
-        assert f"{GOOD}: " in ended.out, shown
+        assert f"{GOOD}: " in ended.out, details
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -254,6 +254,6 @@ def test_nonsense_of_one_host_ends_no_command_over_ssh(name: str, fleet: Fleet) 
     honest = fleet.run(words)
     assert honest.code == 0, f"the answers are those of today: {honest.out}"
     assert_contained(fleet, name, honest, "honest")
-    for seed in range(EACH):
+    for seed in range(ROUNDS_EACH):
         fleet.answers(random.Random(f"{SEED}:{name}:{seed}"))
         assert_contained(fleet, name, fleet.run(words), f"seed {SEED}:{name}:{seed}")

@@ -7,23 +7,25 @@ from pathlib import Path
 import pytest
 
 from sparkwright.remote.ssh import host_keys, ssh_config
-from tests.fuzz.harness import feed, texts
+from tests.fuzz.harness import damaged_texts, feed
 from tests.remote.ssh_cases import CASES
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIPBJwYY+YKZvoKv9atSZmMekoPfwK5e8yHmbdSREEoQC"
 HEADS = ("IdentityFile %d/.ssh/%h_%r\n", "ProxyJump ann@a:22,b@[::1]:22\n", "KnownHostsCommand /bin/x '%H' %K\n", "")
 
 
-def seeds(folder: Path) -> list[bytes]:
+def read_seeds(folder: Path) -> list[bytes]:
     """What the real ssh prints for some configurations of the table."""
     if shutil.which("ssh") is None:
         pytest.skip("no ssh here")
-    found = []
+    outputs = []
     for number, head in enumerate(HEADS):
         config = folder / f"config{number}"
         config.write_text(head + next(case.config for case in CASES[number * 7 :] if "<" not in case.config) + "\n")
-        found.append(subprocess.run(["ssh", "-F", str(config), "-G", "spark1"], capture_output=True, check=True).stdout)
-    return found
+        outputs.append(
+            subprocess.run(["ssh", "-F", str(config), "-G", "spark1"], capture_output=True, check=True).stdout
+        )
+    return outputs
 
 
 def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
@@ -36,7 +38,7 @@ def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
         for item in target.jump:
             ssh_config.parse_hop(item)
 
-    feed(read, texts(seeds(tmp_path)))
+    feed(read, damaged_texts(read_seeds(tmp_path)))
 
 
 def test_what_is_known_of_a_host() -> None:
@@ -45,4 +47,4 @@ def test_what_is_known_of_a_host() -> None:
         f"# Host h found: line 2 REVOKED\n@revoked * ssh-ed25519 {KEY}\n",
         f"|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= ssh-rsa {KEY}\n@cert-authority *,!b ssh-rsa {KEY}\n",
     ]
-    feed(lambda data: list(host_keys.parse_known_hosts(data)), texts([line.encode() for line in lines]))
+    feed(lambda data: list(host_keys.parse_known_hosts(data)), damaged_texts([line.encode() for line in lines]))

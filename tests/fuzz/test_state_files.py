@@ -26,7 +26,7 @@ from sparkwright.modules.server.records import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.runner import run, status
-from tests.fuzz.harness import feed, texts, values
+from tests.fuzz.harness import damaged_texts, damaged_values, feed
 from tests.modules.context import RecordingContext
 
 GOOD: dict[str, Any] = {
@@ -43,7 +43,7 @@ GOOD: dict[str, Any] = {
 CHECK = Record(
     *(1_795_000_000.0, "ok", "ok", 1_794_000_000.0), why="it generates", evidence=(Evidence("token", "ok", "made"),)
 ).to_json()
-REMEMBERED = {
+CHECK_HISTORY = {
     "seen": ["ok", "down"],
     "state": "ok",
     "since_s": 1.0,
@@ -84,15 +84,15 @@ EVENTS = [
 
 @pytest.fixture
 def context(tmp_path: Path) -> RecordingContext:
-    found = RecordingContext(tmp_path)
-    found.state.path.mkdir(parents=True)
-    return found
+    recording = RecordingContext(tmp_path)
+    recording.state.path.mkdir(parents=True)
+    return recording
 
 
-def of_good(context: RecordingContext) -> None:
+def read_good_states(context: RecordingContext) -> None:
     good = good_states.load_last(context.state)
     good_states.load_earlier(context.state)
-    LastGood().run(LastGood.Args(name="qwen35"), _Unasked(context))
+    LastGood().run(LastGood.Args(name="qwen35"), _IdleHost(context))
     holders.recorded_bytes(context, "abc")
     stop._describe_cost(1, context)
     crash_loop._read_samples({"Id": "abc"}, context)
@@ -104,18 +104,18 @@ def of_good(context: RecordingContext) -> None:
         good_states.save_verified(context.state, good)
 
 
-def of_restart_plan(context: RecordingContext) -> None:
+def read_restart_plan(context: RecordingContext) -> None:
     context.state.write("verified", GOOD)
     sick = Record(time_s=1.0, state="wedged", seen="wedged", since_s=1.0, cure="restart")
     decision = heal.decide(sick, CheckHistory(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
     assert decision.message or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
 
 
-class _Unasked(RecordingContext):
+class _IdleHost(RecordingContext):
     """A host whose Docker Engine has nothing."""
 
-    def __init__(self, like: RecordingContext) -> None:
-        super().__init__(like.machine.home)
+    def __init__(self, original: RecordingContext) -> None:
+        super().__init__(original.machine.home)
 
     def docker(self) -> Any:
         return _NoContainers()
@@ -133,15 +133,15 @@ class _NoContainers:
         return []
 
 
-def of_remembered(context: RecordingContext) -> None:
-    found = CheckHistory.of(context.state)
-    found.last_speed  # noqa: B018
-    found.save(context.state)
+def read_check_history(context: RecordingContext) -> None:
+    history = CheckHistory.of(context.state)
+    history.last_speed  # noqa: B018
+    history.save(context.state)
     CheckHistory.of(context.state)
-    probe.Prober(context, found, probe.Limits())
+    probe.Prober(context, history, probe.Limits())
 
 
-def of_checks(context: RecordingContext) -> None:
+def read_checks(context: RecordingContext) -> None:
     latest = store.load_latest(context.state.path)
     if latest is not None:
         assert latest.late(2e9) in (True, False)
@@ -150,7 +150,7 @@ def of_checks(context: RecordingContext) -> None:
         json.dumps(row, allow_nan=False).encode()
 
 
-def of_lock(context: RecordingContext) -> None:
+def read_lock(context: RecordingContext) -> None:
     owner, alive = lock.inspect(context.state)
     assert not alive
     if owner is not None:
@@ -159,7 +159,7 @@ def of_lock(context: RecordingContext) -> None:
         assert (context.state.path / "runs" / owner.run).resolve().is_relative_to(context.state.path.resolve())
 
 
-def of_run(context: RecordingContext) -> None:
+def read_runs(context: RecordingContext) -> None:
     list(run.list_runs({"all": False}, context.machine, context.state))
     for folder in context.state.runs():
         journal.read_recap(folder)
@@ -167,62 +167,62 @@ def of_run(context: RecordingContext) -> None:
         assert list(journal.follow(folder))[-1]["event"] == "recap"
 
 
-def of_history(context: RecordingContext) -> None:
+def read_history(context: RecordingContext) -> None:
     from sparkwright.runner import records
 
     for row in records.read_history({}, context.machine, context.state):
         assert row["event"] == "history"
 
 
-def of_baselines(context: RecordingContext) -> None:
-    kept = Baselines(context.state)
+def read_baselines(context: RecordingContext) -> None:
+    stored = Baselines(context.state)
     for key in ({"model": "m"}, {"model": "m", "host": "h"}):
-        for found in (kept.read(key), getattr(kept.find_nearest(key), "baseline", None)):
-            assert found is None or (found.median > 0 and found.tolerance > 0)
+        for baseline in (stored.read(key), getattr(stored.find_nearest(key), "baseline", None)):
+            assert baseline is None or (baseline.median > 0 and baseline.tolerance > 0)
 
 
-def of_references(context: RecordingContext) -> None:
-    found = baselines.read_reference(context.state, {"model": "m"})
-    if found is not None:
-        _, partings = reference.compare_texts(found.texts, found.texts[::-1])
+def read_references(context: RecordingContext) -> None:
+    stored = baselines.read_reference(context.state, {"model": "m"})
+    if stored is not None:
+        _, partings = reference.compare_texts(stored.texts, stored.texts[::-1])
         assert all(parting.sentence for parting in partings)
 
 
-def of_models(context: RecordingContext) -> None:
+def read_manifests(context: RecordingContext) -> None:
     for item in Manifest.all(context.state):
         item.is_complete(), item.changed(), item.commit, item.entries()
         item.save()
 
 
-def of_settings(context: RecordingContext) -> None:
-    found = settings.Settings.of(context.state)
-    assert found.every_s >= 0
-    json.dumps(found.to_json())
+def read_settings(context: RecordingContext) -> None:
+    stored = settings.Settings.of(context.state)
+    assert stored.every_s >= 0
+    json.dumps(stored.to_json())
 
 
 #: the file, an example of what stands there, and who reads it
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
-    "verified": ("verified.json", GOOD, of_good),
-    "verified before": ("verified_before.json", {"states": [GOOD]}, of_good),
-    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.state_hash(GOOD)}.json", RESTART_PLAN, of_restart_plan),
-    "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, of_lock),
-    "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, of_good),
-    "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, of_good),
-    "remembered": ("health-remembered.json", REMEMBERED, of_remembered),
-    "settings": ("health-settings.json", settings.Settings().to_json(), of_settings),
-    "latest check": ("health.json", CHECK, of_checks),
-    "checks": ("health.jsonl", CHECK, of_checks),
-    "lock": ("lock", dataclasses.asdict(lock.LockOwner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0)), of_lock),
-    "plan": ("runs/run-1/plan.json", {"host": "spark1", "play": "Deploy", "who": "ann@desk", "check": False}, of_run),
-    "events": ("runs/run-1/events.jsonl", EVENTS, of_run),
-    "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, of_history),
-    "baseline": (f"{baselines.record_name(baselines.FOLDER, {'model': 'm'})}.json", BASELINE, of_baselines),
-    "reference": (f"{baselines.record_name(baselines.REFERENCES_FOLDER, {'model': 'm'})}.json", REFERENCE, of_references),
-    "model": ("model-0123.json", {"folder": "/m", "files": {"a": [1, 2, 3, "x"]}, "indexes": {}, "about": {"paths": ["a"]}}, of_models),
+    "verified": ("verified.json", GOOD, read_good_states),
+    "verified before": ("verified_before.json", {"states": [GOOD]}, read_good_states),
+    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.state_hash(GOOD)}.json", RESTART_PLAN, read_restart_plan),
+    "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, read_lock),
+    "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, read_good_states),
+    "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, read_good_states),
+    "remembered": ("health-remembered.json", CHECK_HISTORY, read_check_history),
+    "settings": ("health-settings.json", settings.Settings().to_json(), read_settings),
+    "latest check": ("health.json", CHECK, read_checks),
+    "checks": ("health.jsonl", CHECK, read_checks),
+    "lock": ("lock", dataclasses.asdict(lock.LockOwner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0)), read_lock),
+    "plan": ("runs/run-1/plan.json", {"host": "spark1", "play": "Deploy", "who": "ann@desk", "check": False}, read_runs),
+    "events": ("runs/run-1/events.jsonl", EVENTS, read_runs),
+    "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, read_history),
+    "baseline": (f"{baselines.record_name(baselines.FOLDER, {'model': 'm'})}.json", BASELINE, read_baselines),
+    "reference": (f"{baselines.record_name(baselines.REFERENCES_FOLDER, {'model': 'm'})}.json", REFERENCE, read_references),
+    "model": ("model-0123.json", {"folder": "/m", "files": {"a": [1, 2, 3, "x"]}, "indexes": {}, "about": {"paths": ["a"]}}, read_manifests),
 }  # fmt: skip
 
 
-def laid(context: RecordingContext, name: str, data: bytes) -> None:
+def write_state_file(context: RecordingContext, name: str, data: bytes) -> None:
     """This file alone, and the folder of the run it may belong to."""
     shutil.rmtree(context.state.path)
     path = context.state.path / name
@@ -233,7 +233,7 @@ def laid(context: RecordingContext, name: str, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def as_text(value: Any) -> bytes:
+def encode_rows(value: Any) -> bytes:
     rows = value if isinstance(value, list) else [value]
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
@@ -243,11 +243,11 @@ def test_a_damaged_state_file_is_no_traceback(name: str, context: RecordingConte
     path, example, read = FILES[name]
 
     def reader(data: bytes) -> None:
-        laid(context, path, data)
+        write_state_file(context, path, data)
         read(context)
 
-    feed(reader, texts([as_text(example)]))
-    feed(lambda value: reader(as_text(value)), values([example]))
+    feed(reader, damaged_texts([encode_rows(example)]))
+    feed(lambda value: reader(encode_rows(value)), damaged_values([example]))
 
 
 def test_what_is_damaged_is_said_and_the_rest_is_still_read(
@@ -264,6 +264,6 @@ def test_what_is_damaged_is_said_and_the_rest_is_still_read(
 def test_an_honest_state_is_read_without_a_word(context: RecordingContext, capfd: pytest.CaptureFixture[str]) -> None:
     for path, example, _ in FILES.values():
         if path.endswith(".json") and not path.startswith("runs"):
-            laid(context, path, as_text(example))
-            assert StateFolder(context.state.path).read(path.removesuffix(".json")) == json.loads(as_text(example))
+            write_state_file(context, path, encode_rows(example))
+            assert StateFolder(context.state.path).read(path.removesuffix(".json")) == json.loads(encode_rows(example))
     assert capfd.readouterr().err == ""

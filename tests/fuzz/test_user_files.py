@@ -13,7 +13,7 @@ from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.playbook import playbook
 from sparkwright.project.recipe import recipe
-from tests.fuzz.harness import feed, texts
+from tests.fuzz.harness import damaged_texts, feed
 
 PROJECT = Path(__file__).parents[2]
 HOST = b"""address: 192.0.2.7
@@ -36,11 +36,11 @@ LOCK = (
 )
 
 
-def seeds_of(folder: str) -> list[bytes]:
+def read_seeds(folder: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((PROJECT / folder).glob("*.yml"))]
 
 
-def project(tmp_path: Path) -> Path:
+def make_project(tmp_path: Path) -> Path:
     for folder in ("hosts", "recipes", "playbooks"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     parts = PROJECT / "playbooks/parts"
@@ -49,7 +49,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def reads(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
+def via_file(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
     def one(data: bytes) -> None:
         path.write_bytes(data)
         try:
@@ -64,45 +64,48 @@ def reads(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
 
 
 def test_hosts(tmp_path: Path) -> None:
-    root = project(tmp_path)
+    root = make_project(tmp_path)
     (root / "hosts/groups.yml").write_bytes(GROUPS)
-    feed(reads(root / "hosts/spark1.yml", lambda: Inventory.load(root).match("all")), texts([HOST, *seeds_of("hosts")]))
+    feed(
+        via_file(root / "hosts/spark1.yml", lambda: Inventory.load(root).match("all")),
+        damaged_texts([HOST, *read_seeds("hosts")]),
+    )
 
 
 def test_groups(tmp_path: Path) -> None:
-    root = project(tmp_path)
+    root = make_project(tmp_path)
     (root / "hosts/spark1.yml").write_bytes(HOST)
-    feed(reads(root / "hosts/groups.yml", lambda: Inventory.load(root).match("all")), texts([GROUPS]))
+    feed(via_file(root / "hosts/groups.yml", lambda: Inventory.load(root).match("all")), damaged_texts([GROUPS]))
 
 
 def test_a_glance_never_says_a_word(tmp_path: Path) -> None:
-    root = project(tmp_path)
+    root = make_project(tmp_path)
 
     def look(data: bytes) -> None:
         (root / "hosts/spark1.yml").write_bytes(data)
         (root / "hosts/groups.yml").write_bytes(data[::-1] if len(data) % 2 else GROUPS)
         patterns.read_ssh_hosts(root, "all")
 
-    feed(look, texts([HOST, GROUPS]))
+    feed(look, damaged_texts([HOST, GROUPS]))
 
 
 def test_recipes(tmp_path: Path) -> None:
-    root = project(tmp_path)
-    feed(reads(root / "recipes/one.yml", lambda: recipe.load(root, "one")), texts(seeds_of("recipes")))
+    root = make_project(tmp_path)
+    feed(via_file(root / "recipes/one.yml", lambda: recipe.load(root, "one")), damaged_texts(read_seeds("recipes")))
 
 
 def test_playbooks(tmp_path: Path) -> None:
-    path = project(tmp_path) / "playbooks/one.yml"
+    path = make_project(tmp_path) / "playbooks/one.yml"
 
     def read() -> None:
         for play in playbook.load(path, tmp_path).plays:
             play.uses({"facts"})
 
-    feed(reads(path, read), texts(seeds_of("playbooks")))
+    feed(via_file(path, read), damaged_texts(read_seeds("playbooks")))
 
 
 def test_locks(tmp_path: Path) -> None:
-    feed(reads(tmp_path / lockfile.FILE_NAME, lambda: lockfile.load(tmp_path)), texts([LOCK]))
+    feed(via_file(tmp_path / lockfile.FILE_NAME, lambda: lockfile.load(tmp_path)), damaged_texts([LOCK]))
 
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -136,11 +139,11 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 def test_what_can_hurt_is_one_sentence_with_its_line(tmp_path: Path, data: bytes, where: str, sentence: str) -> None:
     path = tmp_path / "one.yml"
     path.write_bytes(data)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused) as excinfo:
         document.load(path)
-    assert refused.value.where == f"{path}{where}"
-    assert sentence in refused.value.message
-    assert "\n" not in str(refused.value)
+    assert excinfo.value.where == f"{path}{where}"
+    assert sentence in excinfo.value.message
+    assert "\n" not in str(excinfo.value)
 
 
 def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import yaml
 from sparkwright.errors import SparkwrightError
 from sparkwright.project import recipe
 from sparkwright.project.inventory.inventory import Inventory
-from tests.fuzz.harness import feed, values
+from tests.fuzz.harness import damaged_values, feed
 
 CANARY = "canary-1f3a9c77"
 MODEL = {"id": "a/b", "dir": "~/b", "mount": "/b"}
@@ -26,7 +26,7 @@ RECIPES: tuple[dict[str, Any], ...] = (
 )
 
 
-def quiet(read: Any) -> Any:
+def without_canary(read: Any) -> Any:
     """The reader, held to not repeating the canary."""
 
     def held(case: Any) -> None:
@@ -47,27 +47,27 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def written(path: Path, case: Any) -> None:
+def write_yaml(path: Path, case: Any) -> None:
     path.write_text(yaml.safe_dump(case), encoding="utf-8", errors="replace")
 
 
 def test_hosts_and_groups(project: Path) -> None:
-    @quiet
+    @without_canary
     def read(case: Any) -> None:
-        written(project / "hosts/groups.yml", {"all": case})
-        written(project / "hosts/spark2.yml", case)
+        write_yaml(project / "hosts/groups.yml", {"all": case})
+        write_yaml(project / "hosts/spark2.yml", case)
         Inventory.load(project)
 
-    feed(read, values(PLACES))
+    feed(read, damaged_values(PLACES))
 
 
 def test_recipes(project: Path) -> None:
-    @quiet
+    @without_canary
     def read(case: Any) -> None:
-        written(project / "recipes/r.yml", case)
-        found = recipe.load(project, "r")
-        if found.file.server_key is None or not found.file.server_key.command:
-            found.secrets()
-            assert isinstance(found.open_to_network, bool)
+        write_yaml(project / "recipes/r.yml", case)
+        loaded_recipe = recipe.load(project, "r")
+        if loaded_recipe.file.server_key is None or not loaded_recipe.file.server_key.command:
+            loaded_recipe.secrets()
+            assert isinstance(loaded_recipe.open_to_network, bool)
 
-    feed(read, values(RECIPES))
+    feed(read, damaged_values(RECIPES))

@@ -9,7 +9,7 @@ import pytest
 from sparkwright.host.gateway import drain_record, interim, server_operations
 from sparkwright.host.gateway.server_operations import GatewayError
 from tests.modules.context import RecordingContext
-from tests.transport.servers import OK, sends, serving
+from tests.transport.servers import OK, send_script, serving
 
 ROW = {"backend": "org::qwen", "server": "one", "status": "UP", "running": 0}
 NONSENSE: dict[str, bytes] = {
@@ -42,7 +42,7 @@ def gateway(port: int) -> server_operations.Gateway:
 def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> None:
     context = RecordingContext(tmp_path)
     server_operations.ensure_key(context.state)
-    with serving(sends(answering(body))) as server:
+    with serving(send_script(answering(body))) as server:
         at = gateway(server.port)
         with pytest.raises(GatewayError) as unheard:
             server_operations.list_servers(at, "key")
@@ -71,6 +71,6 @@ def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> 
     ],
 )
 def test_fields_are_what_they_may_be(changes: dict[str, Any], state: str, running: int) -> None:
-    with serving(sends(answering(json.dumps({"servers": [{**ROW, **changes}]}).encode()))) as server:
+    with serving(send_script(answering(json.dumps({"servers": [{**ROW, **changes}]}).encode()))) as server:
         (found,) = server_operations.list_servers(gateway(server.port), "key")
     assert (found.name, found.state, found.running) == ("one", state, running)

@@ -16,7 +16,7 @@ from sparkwright.host.gateway import container, haproxy_sockets, server_operatio
 from sparkwright.host.gateway.server_operations import GatewayError
 from sparkwright.project.gateway_servers import fingerprint
 from tests.gateway.loopback import DEADLINE_S, HOST_KEYS, KEY, Running, Server, gateway, model, running
-from tests.project.test_gateway_routes import pair
+from tests.project.test_gateway_routes import write_certificate
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 
@@ -56,7 +56,7 @@ def test_a_host_drains_and_returns_its_own_server(lab: Running) -> None:
 
 def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path) -> None:
     for name in ("lab", "other"):
-        pair(tmp_path, name)
+        write_certificate(tmp_path, name)
     pem = (tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text()
     shown = {name: fingerprint((tmp_path / f"{name}.pem").read_text()) for name in ("lab", "other")}
     server = Server("one")

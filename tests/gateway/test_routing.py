@@ -15,7 +15,7 @@ from sparkwright.engines.api_paths import ApiPath
 from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.host.gateway.haproxy_sockets import Endpoint
 from tests.gateway.loopback import DEADLINE_S, KEY, Running, Server, gateway, model, running
-from tests.project.test_gateway_routes import pair
+from tests.project.test_gateway_routes import write_certificate
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 LIMIT = 2**20
@@ -333,7 +333,7 @@ def test_one_conversation_does_not_fill_one_server_while_others_are_idle(tmp_pat
 
 def test_with_a_certificate_it_is_asked_by_https_only(tmp_path: Path) -> None:
     server = Server("one")
-    pair(tmp_path, "lab")
+    write_certificate(tmp_path, "lab")
     pem = (tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text()
     made = gateway(model("qwen", server), tls=True)
     with running(tmp_path, made, pem) as lab:

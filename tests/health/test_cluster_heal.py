@@ -58,9 +58,9 @@ class Member:
 
     def begin(self) -> Future[heal.Decision]:
         """Check in a thread of its own."""
-        found = Future[heal.Decision]()
-        threading.Thread(target=lambda: found.set_result(self.check())).start()
-        return found
+        pending = Future[heal.Decision]()
+        threading.Thread(target=lambda: pending.set_result(self.check())).start()
+        return pending
 
 
 @pytest.fixture
@@ -70,23 +70,23 @@ def pair(tmp_path: Path) -> tuple[Member, Member]:
     return head, worker
 
 
-def met(head: Member, worker: Member) -> tuple[heal.Decision, heal.Decision]:
+def run_both_checks(head: Member, worker: Member) -> tuple[heal.Decision, heal.Decision]:
     """Return the decisions of the head's check and of the worker's that joined it."""
-    first, found = head.begin(), heal.Decision()
-    while found == heal.Decision() and not first.done():
-        found = worker.check()
-    return first.result(60), found
+    first, decision = head.begin(), heal.Decision()
+    while decision == heal.Decision() and not first.done():
+        decision = worker.check()
+    return first.result(60), decision
 
 
 def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Member, Member]) -> None:
     head, worker = pair
     worker.record = replace(worker.record, seen="down", why="rank 1 of pair exited")
-    first = met(head, worker)
+    first = run_both_checks(head, worker)
     plans, tokens = [item.plan for item in first], {item.secrets[TOKEN_SECRET].reveal() for item in first}
     assert [plan.cluster.rank for plan in plans if plan and plan.cluster] == [0, 1]
     assert {item.why for item in first} == {"spark1: no token; spark2: rank 1 of pair exited"}
     assert len(tokens) == 1 and SECRET not in tokens
-    again = met(head, worker)
+    again = run_both_checks(head, worker)
     assert again[0].plan is not None and again[0].secrets[TOKEN_SECRET].reveal() not in tokens  # of one restart each
     assert SECRET not in str(head.context.said) + str(worker.context.said)
 
@@ -108,15 +108,15 @@ def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
 
 def test_a_member_that_never_comes_is_named_and_nothing_is_restarted(tmp_path: Path) -> None:
     head = Member(tmp_path / "spark1", 0, free_port(), every_s=0.5)
-    found = head.check()
-    assert (found.plan, found.message) == (None, "not restarted: spark2 (rank 1) never came within 1 s")
+    decision = head.check()
+    assert (decision.plan, decision.message) == (None, "not restarted: spark2 (rank 1) never came within 1 s")
 
 
 def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
     port = free_port()
     head, worker = (Member(tmp_path / name, rank, port, every_s=1) for rank, name in enumerate(HOSTS))
     server_keys.save_heal_token(worker.state, Secret("f" * 64))
-    heads, workers = met(head, worker)
+    heads, workers = run_both_checks(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
     assert "spark2 (rank 1) never came" in heads.message
     assert any("another token" in str(item) for item in head.context.said)
@@ -125,7 +125,7 @@ def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
 def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) -> None:
     head, worker = pair
     worker.record = replace(worker.record, drift=("image",))
-    heads, workers = met(head, worker)
+    heads, workers = run_both_checks(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
     assert "spark2 (rank 1) failed: the running server is not the last good state" in heads.message
 
@@ -134,8 +134,8 @@ def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Memb
     head, _ = pair
     pending = head.begin()
     head.busy = "deploy by ops"
-    found = pending.result(60)
-    assert (found.plan, found.message) == (None, "not restarted: deploy by ops")
+    decision = pending.result(60)
+    assert (decision.plan, decision.message) == (None, "not restarted: deploy by ops")
 
 
 def test_without_a_secret_it_says_what_brings_one(pair: tuple[Member, Member]) -> None:

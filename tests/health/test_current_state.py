@@ -13,8 +13,8 @@ NOW_S = 1_000_000.0
 URL = "http://127.0.0.1:8000"
 
 
-def judged(box: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
-    container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **box})
+def evaluate_snapshot(container_fields: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
+    container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **container_fields})
     return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), good)
 
 
@@ -55,7 +55,7 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
 def test_a_state_is_of_this_moment(
     box: dict[str, Any], health: int | None, good: dict[str, Any], state: str, why: str
 ) -> None:
-    result = judged(box, health, good)
+    result = evaluate_snapshot(box, health, good)
     assert (result[0], why in result[1]) == (state, True), result
 
 
@@ -64,8 +64,8 @@ def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(t
     box = Container("qwen35", id="a", status="exited", exit_code=0, policy="no", finished_s=NOW_S - 300)
 
     def seen() -> tuple[str, str]:
-        found = current_state.build_record(snapshot.Snapshot(NOW_S, box, URL), good, folder, busy="", sandbox=False)
-        return found["state"], found["why"]
+        record = current_state.build_record(snapshot.Snapshot(NOW_S, box, URL), good, folder, busy="", sandbox=False)
+        return record["state"], record["why"]
 
     assert seen() == ("down", "qwen35 exited (0) 5 min ago, not stopped by sparkwright")
     folder.write("previous", {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"})

@@ -24,52 +24,52 @@ MODEL: dict[str, Any] = {"id": "a/b", "commit": "1" * 40, "dir": "~/models/b", "
 KEY = "spk-0123456789abcdef"
 
 
-def record(**given: Any) -> Record:
+def make_record(**fields: Any) -> Record:
     return Record(
-        **{"time_s": NOW_S, "state": "wedged", "seen": "wedged", "since_s": NOW_S, "cure": "restart", **given}
+        **{"time_s": NOW_S, "state": "wedged", "seen": "wedged", "since_s": NOW_S, "cure": "restart", **fields}
     )
 
 
-def plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args: Any) -> dict[str, Any]:
+def make_plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args: Any) -> dict[str, Any]:
     """Return a restart plan as the laptop sends it."""
     grant = Task("t1", "Grant", "grant_restart", {"spec": spec, "model": model, **args})
-    made = Plan("restart", "spark1", "Restart", (grant,)).to_json()
-    return {"runtime": host_side.content_hash(), "plan": made}
+    steps = Plan("restart", "spark1", "Restart", (grant,)).to_json()
+    return {"runtime": host_side.content_hash(), "plan": steps}
 
 
-def verified(state: StateFolder, **spec: Any) -> None:
+def save_verified(state: StateFolder, **spec: Any) -> None:
     good_states.save_verified(state, {"spec": {**SPEC, **spec}, "model": MODEL, "serve": {}})
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateFolder:
-    found = StateFolder.of(tmp_path)
-    verified(found)
-    return found
+    folder = StateFolder.of(tmp_path)
+    save_verified(folder)
+    return folder
 
 
-def keep(state: StateFolder, given: dict[str, Any], *secrets: str) -> None:
-    restart_plans.save(state, given, Redactor(secrets))
+def save_plan(state: StateFolder, restart_plan: dict[str, Any], *secrets: str) -> None:
+    restart_plans.save(state, restart_plan, Redactor(secrets))
 
 
-def decided(state: StateFolder) -> heal.Decision:
-    return heal.decide(record(), CheckHistory(cures=2), ON, state, NOW_S)
+def decide(state: StateFolder) -> heal.Decision:
+    return heal.decide(make_record(), CheckHistory(cures=2), ON, state, NOW_S)
 
 
 @pytest.mark.parametrize(
     ("found", "past", "settings", "why_not"),
     [
-        (record(), CheckHistory(cures=2), ON, ""),
-        (record(), CheckHistory(cures=2), Settings(), "healing is off"),
-        (record(), CheckHistory(cures=1), ON, "second check"),
-        (record(busy="ops runs deploy"), CheckHistory(cures=2), ON, "a run is in progress"),
-        (record(cure="power"), CheckHistory(cures=2), ON, "AC power"),
-        (record(cure="deploy"), CheckHistory(cures=2), ON, "would not help"),
-        (record(cure=""), CheckHistory(), ON, "would not help"),
-        (record(drift=("image",)), CheckHistory(cures=2), ON, "not the last good state"),
-        (record(), CheckHistory(cures=2, heals=[NOW_S - 3599]), ON, "less than --heal-every ago"),
-        (record(), CheckHistory(cures=2, heals=[NOW_S - 3601]), ON, ""),
-        (record(), CheckHistory(cures=2, heals=[NOW_S - 9000], failed=2), ON, "did not help"),
+        (make_record(), CheckHistory(cures=2), ON, ""),
+        (make_record(), CheckHistory(cures=2), Settings(), "healing is off"),
+        (make_record(), CheckHistory(cures=1), ON, "second check"),
+        (make_record(busy="ops runs deploy"), CheckHistory(cures=2), ON, "a run is in progress"),
+        (make_record(cure="power"), CheckHistory(cures=2), ON, "AC power"),
+        (make_record(cure="deploy"), CheckHistory(cures=2), ON, "would not help"),
+        (make_record(cure=""), CheckHistory(), ON, "would not help"),
+        (make_record(drift=("image",)), CheckHistory(cures=2), ON, "not the last good state"),
+        (make_record(), CheckHistory(cures=2, heals=[NOW_S - 3599]), ON, "less than --heal-every ago"),
+        (make_record(), CheckHistory(cures=2, heals=[NOW_S - 3601]), ON, ""),
+        (make_record(), CheckHistory(cures=2, heals=[NOW_S - 9000], failed=2), ON, "did not help"),
     ],
 )
 def test_a_restart_has_to_be_allowed(
@@ -77,46 +77,46 @@ def test_a_restart_has_to_be_allowed(
 ) -> None:
     result = heal.reason_against_restart(found, past, settings, NOW_S)
     assert why_not in result and bool(why_not) == bool(result)
-    keep(state, plan())
+    save_plan(state, make_plan())
     assert (heal.decide(found, past, settings, state, NOW_S).plan is None) == bool(why_not)
 
 
 def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFolder) -> None:
-    assert "AC power" in heal.decide(record(cure="power"), CheckHistory(cures=5), ON, state, NOW_S).message
+    assert "AC power" in heal.decide(make_record(cure="power"), CheckHistory(cures=5), ON, state, NOW_S).message
 
 
 @pytest.mark.parametrize(
     ("given", "result"),
     [
-        (plan(), ""),
-        (plan({**SPEC, "image_ids": ["sha256:2"]}), ""),
+        (make_plan(), ""),
+        (make_plan({**SPEC, "image_ids": ["sha256:2"]}), ""),
         (None, "no restart plan is kept"),
-        (plan({**SPEC, "name": "other"}), "no restart plan is kept"),
-        (plan({**SPEC, "image": "vllm@sha256:2"}), "no restart plan is kept"),
-        (plan(model={**MODEL, "commit": "2" * 40}), "no restart plan is kept"),
-        (plan({**SPEC, "server_key": "given:key"}), "no restart plan is kept"),
-        ({**plan(), "runtime": "another"}, "another version of sparkwright"),
+        (make_plan({**SPEC, "name": "other"}), "no restart plan is kept"),
+        (make_plan({**SPEC, "image": "vllm@sha256:2"}), "no restart plan is kept"),
+        (make_plan(model={**MODEL, "commit": "2" * 40}), "no restart plan is kept"),
+        (make_plan({**SPEC, "server_key": "given:key"}), "no restart plan is kept"),
+        ({**make_plan(), "runtime": "another"}, "another version of sparkwright"),
     ],
 )
 def test_a_restart_needs_a_plan_that_fits_what_was_verified_and_this_runtime(
     given: dict[str, Any] | None, result: str, state: StateFolder
 ) -> None:
     if given is not None:
-        keep(state, given)
-    found = decided(state)
-    assert (found.plan is None) == bool(result)
-    assert result in found.message and ("`invoke health.install" in found.message) == bool(result)
+        save_plan(state, given)
+    decision = decide(state)
+    assert (decision.plan is None) == bool(result)
+    assert result in decision.message and ("`invoke health.install" in decision.message) == bool(result)
 
 
 def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: StateFolder) -> None:
-    keep(state, plan())
-    assert decided(state).plan is not None
+    save_plan(state, make_plan())
+    assert decide(state).plan is not None
     why = "the host went down at 02:14 while qwen35 was serving"
     state.write(host_lost.RECORD_NAME, {"key": start_guard.configuration_key(SPEC), "name": "qwen35", "why": why})
-    found = decided(state)
-    assert (found.plan, found.message) == (None, f"not restarted: {why}")
+    decision = decide(state)
+    assert (decision.plan, decision.message) == (None, f"not restarted: {why}")
     state.write(host_lost.RECORD_NAME, {"key": "another", "name": "qwen35", "why": why})
-    assert decided(state).plan is not None
+    assert decide(state).plan is not None
 
 
 @pytest.mark.parametrize(
@@ -125,44 +125,44 @@ def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: S
 def test_a_plan_of_another_schema_or_a_damaged_one_is_not_run(
     damage: Callable[[dict[str, Any]], dict[str, Any]], state: StateFolder
 ) -> None:
-    keep(state, plan())
+    save_plan(state, make_plan())
     file = next((state.path / restart_plans.FOLDER).iterdir())
     assert file.stat().st_mode & 0o777 == 0o600
     name = f"{restart_plans.FOLDER}/{file.stem}"
-    state.write(name, {**plan(), "plan": damage(plan()["plan"])})
-    assert "the restart plan can't be read" in decided(state).message
+    state.write(name, {**make_plan(), "plan": damage(make_plan()["plan"])})
+    assert "the restart plan can't be read" in decide(state).message
 
 
 def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> None:
-    keep(state, plan(why="the first"))
-    verified(state, image="vllm@sha256:2")
-    assert decided(state).plan is None
-    keep(state, plan({**SPEC, "image": "vllm@sha256:2"}))
-    assert decided(state).plan is not None
-    verified(state)
-    found = decided(state).plan
-    assert found is not None and found.steps[0].args["why"] == "the first"  # type: ignore[union-attr]
+    save_plan(state, make_plan(why="the first"))
+    save_verified(state, image="vllm@sha256:2")
+    assert decide(state).plan is None
+    save_plan(state, make_plan({**SPEC, "image": "vllm@sha256:2"}))
+    assert decide(state).plan is not None
+    save_verified(state)
+    parsed = decide(state).plan
+    assert parsed is not None and parsed.steps[0].args["why"] == "the first"  # type: ignore[union-attr]
 
 
 def test_plans_of_states_that_nobody_goes_back_to_are_dropped(state: StateFolder) -> None:
     for n in range(good_states.MAX_KEPT + 3):
-        verified(state, image=f"vllm@sha256:{n}")
-        keep(state, plan({**SPEC, "image": f"vllm@sha256:{n}"}))
+        save_verified(state, image=f"vllm@sha256:{n}")
+        save_plan(state, make_plan({**SPEC, "image": f"vllm@sha256:{n}"}))
     assert len(list((state.path / restart_plans.FOLDER).iterdir())) == good_states.MAX_KEPT + 1
 
 
 def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:
     with pytest.raises(heal.Refused, match="holds a secret"):
-        keep(state, plan(why=f"with {KEY}"), KEY)
+        save_plan(state, make_plan(why=f"with {KEY}"), KEY)
     assert not (state.path / restart_plans.FOLDER).exists()
 
 
 def test_the_servers_key_is_the_one_that_is_kept_for_it(state: StateFolder) -> None:
     path = server_keys.save_key(state, "qwen35", KEY, world_readable=False)
-    verified(state, server_key="kept:" + server_keys.fingerprint(state, KEY))
-    keep(state, plan({**SPEC, "server_key": "given:server_key of qwen"}))
-    found = decided(state)
-    assert {name: secret.reveal() for name, secret in found.secrets.items()} == {"server_key of qwen": KEY}
+    save_verified(state, server_key="kept:" + server_keys.fingerprint(state, KEY))
+    save_plan(state, make_plan({**SPEC, "server_key": "given:server_key of qwen"}))
+    decision = decide(state)
+    assert {name: secret.reveal() for name, secret in decision.secrets.items()} == {"server_key of qwen": KEY}
     path.unlink()
-    gone = decided(state)
+    gone = decide(state)
     assert gone.plan is None and "key is no longer stored" in gone.message and "`invoke deploy`" in gone.message

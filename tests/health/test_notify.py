@@ -20,7 +20,7 @@ from sparkwright.health.store import CheckHistory
 
 
 @dataclass
-class Hook:
+class Webhook:
     """A webhook on loopback."""
 
     url: str = ""
@@ -31,8 +31,8 @@ class Hook:
 
 
 @pytest.fixture
-def hook() -> Iterator[Hook]:
-    value = Hook()
+def webhook() -> Iterator[Webhook]:
+    value = Webhook()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -50,86 +50,88 @@ def hook() -> Iterator[Hook]:
     server.server_close()
 
 
-def record(state: Any, **given: Any) -> Record:
+def make_record(state: Any, **fields: Any) -> Record:
     bad = Evidence("/health", "bad", "nobody answers")
-    return Record(time_s=1.0, state=state, seen=state, since_s=1.0, why="nobody answers", evidence=(bad,), **given)
+    return Record(time_s=1.0, state=state, seen=state, since_s=1.0, why="nobody answers", evidence=(bad,), **fields)
 
 
-def tell(found: Record, past: CheckHistory, settings: Settings) -> tuple[list[str], list[float]]:
+def send_notification(current: Record, past: CheckHistory, settings: Settings) -> tuple[list[str], list[float]]:
     """Notify, and return the notes and the pauses that a real clock would have taken."""
     notes: list[str] = []
     pauses: list[float] = []
-    notify.send_if_changed(found, past, settings, note=notes.append, pause=pauses.append)
+    notify.send_if_changed(current, past, settings, note=notes.append, pause=pauses.append)
     return notes, pauses
 
 
-def test_a_server_that_comes_and_goes_is_not_shown_each_time(hook: Hook) -> None:
-    past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=hook.url)
+def test_a_server_that_comes_and_goes_is_not_shown_each_time(webhook: Webhook) -> None:
+    past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=webhook.url)
     for state in ("ok down ok down" + " ok down" * 3 + " ok" * 4).split():
         past.seen.append(state)  # type: ignore[arg-type]
-        assert tell(record(state), past, settings) == ([], [])
-    assert [item["state"] for item in hook.got] == ["down", "ok", "down", "ok"]  # the last one when it had held
+        assert send_notification(make_record(state), past, settings) == ([], [])
+    assert [item["state"] for item in webhook.got] == ["down", "ok", "down", "ok"]  # the last one when it had held
 
 
-def test_a_change_is_told_once(hook: Hook) -> None:
-    past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=hook.url)
+def test_a_change_is_told_once(webhook: Webhook) -> None:
+    past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=webhook.url)
     for _ in range(3):
-        assert tell(record("down"), past, settings) == ([], [])
-    assert [(item["state"], item["before"], item["host"]) for item in hook.got] == [("down", "ok", "spark1")]
-    assert hook.got[0]["evidence"] == ["/health: nobody answers"]
+        assert send_notification(make_record("down"), past, settings) == ([], [])
+    assert [(item["state"], item["before"], item["host"]) for item in webhook.got] == [("down", "ok", "spark1")]
+    assert webhook.got[0]["evidence"] == ["/health: nobody answers"]
 
 
-def test_alertmanager_hears_of_a_bad_state_at_each_check_and_of_its_end_once(hook: Hook) -> None:
+def test_alertmanager_hears_of_a_bad_state_at_each_check_and_of_its_end_once(webhook: Webhook) -> None:
     past, settings = (
         CheckHistory(notified="ok"),
-        Settings(host="spark1", webhook=hook.url, webhook_format="alertmanager"),
+        Settings(host="spark1", webhook=webhook.url, webhook_format="alertmanager"),
     )
     for state in ("down", "down", "ok", "ok"):
-        assert tell(record(state), past, settings) == ([], [])
-    assert [alerts[0]["annotations"]["state"] for alerts in hook.got] == ["down", "down", "ok"]
+        assert send_notification(make_record(state), past, settings) == ([], [])
+    assert [alerts[0]["annotations"]["state"] for alerts in webhook.got] == ["down", "down", "ok"]
 
 
-def test_the_first_state_and_a_deploy_are_no_change(hook: Hook) -> None:
-    past, settings = CheckHistory(), Settings(webhook=hook.url)
-    tell(record("ok"), past, settings)
-    tell(record("unknown", busy="ops runs deploy"), past, settings)
-    tell(record("ok"), past, settings)
-    assert hook.got == []
+def test_the_first_state_and_a_deploy_are_no_change(webhook: Webhook) -> None:
+    past, settings = CheckHistory(), Settings(webhook=webhook.url)
+    send_notification(make_record("ok"), past, settings)
+    send_notification(make_record("unknown", busy="ops runs deploy"), past, settings)
+    send_notification(make_record("ok"), past, settings)
+    assert webhook.got == []
 
 
-def test_a_webhook_that_fails_is_tried_again_within_bounds_and_at_the_next_check(hook: Hook) -> None:
-    past, settings = CheckHistory(notified="ok"), Settings(webhook=hook.url)
-    hook.answers = [503]
-    notes, pauses = tell(record("down"), past, settings)
-    assert len(hook.got) == notify.MAX_ATTEMPTS and len(pauses) == notify.MAX_ATTEMPTS - 1
+def test_a_webhook_that_fails_is_tried_again_within_bounds_and_at_the_next_check(webhook: Webhook) -> None:
+    past, settings = CheckHistory(notified="ok"), Settings(webhook=webhook.url)
+    webhook.answers = [503]
+    notes, pauses = send_notification(make_record("down"), past, settings)
+    assert len(webhook.got) == notify.MAX_ATTEMPTS and len(pauses) == notify.MAX_ATTEMPTS - 1
     assert "503" in notes[0] and "s3cret" not in notes[0]
-    hook.answers = [429, 200]
-    assert tell(record("down"), past, settings)[0] == []
+    webhook.answers = [429, 200]
+    assert send_notification(make_record("down"), past, settings)[0] == []
     assert past.notified == "down"
 
 
-def test_a_webhook_that_says_no_is_not_asked_again_at_once(hook: Hook) -> None:
-    hook.answers = [404]
-    notes, pauses = tell(record("down"), CheckHistory(notified="ok"), Settings(webhook=hook.url))
-    assert (len(hook.got), pauses) == (1, [])
+def test_a_webhook_that_says_no_is_not_asked_again_at_once(webhook: Webhook) -> None:
+    webhook.answers = [404]
+    notes, pauses = send_notification(make_record("down"), CheckHistory(notified="ok"), Settings(webhook=webhook.url))
+    assert (len(webhook.got), pauses) == (1, [])
     assert "404" in notes[0] and "s3cret" not in notes[0]
 
 
-def test_a_webhook_that_is_not_there_is_no_reason_to_fail(hook: Hook) -> None:
-    notes, _ = tell(record("down"), CheckHistory(notified="ok"), Settings(webhook="http://127.0.0.1:1/s3cret"))
+def test_a_webhook_that_is_not_there_is_no_reason_to_fail(webhook: Webhook) -> None:
+    notes, _ = send_notification(
+        make_record("down"), CheckHistory(notified="ok"), Settings(webhook="http://127.0.0.1:1/s3cret")
+    )
     assert "it refuses the connection" in notes[0] and "s3cret" not in notes[0]
 
 
-def test_a_secret_url_stands_in_a_file_that_only_the_user_reads(hook: Hook, tmp_path: Path) -> None:
+def test_a_secret_url_stands_in_a_file_that_only_the_user_reads(webhook: Webhook, tmp_path: Path) -> None:
     file = tmp_path / "hook"
-    file.write_text(hook.url + "\n")
+    file.write_text(webhook.url + "\n")
     file.chmod(0o644)
     settings = Settings(webhook_file=str(file))
-    notes, _ = tell(record("down"), CheckHistory(notified="ok"), settings)
-    assert "chmod 600" in notes[0] and hook.got == []
+    notes, _ = send_notification(make_record("down"), CheckHistory(notified="ok"), settings)
+    assert "chmod 600" in notes[0] and webhook.got == []
     file.chmod(0o600)
-    assert tell(record("down"), CheckHistory(notified="ok"), settings)[0] == []
-    assert len(hook.got) == 1 and "s3cret" not in json.dumps(hook.got)
+    assert send_notification(make_record("down"), CheckHistory(notified="ok"), settings)[0] == []
+    assert len(webhook.got) == 1 and "s3cret" not in json.dumps(webhook.got)
 
 
 @pytest.mark.parametrize(
@@ -148,20 +150,27 @@ def test_what_is_no_url_is_said_without_it(tmp_path: Path, url: str) -> None:
     file.write_text(url + "\n")
     file.chmod(0o600)
     past = CheckHistory(notified="ok")
-    notes, _ = tell(record("down"), past, Settings(webhook_file=str(file)))
+    notes, _ = send_notification(make_record("down"), past, Settings(webhook_file=str(file)))
     assert "could not send" in notes[0] and "s3c" not in notes[0] and past.notified == "ok"
 
 
 def test_a_file_that_has_no_end_holds_no_url(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hook", 0o600)
-    notes, _ = tell(record("down"), CheckHistory(notified="ok"), Settings(webhook_file=str(tmp_path / "hook")))
+    notes, _ = send_notification(
+        make_record("down"), CheckHistory(notified="ok"), Settings(webhook_file=str(tmp_path / "hook"))
+    )
     assert "is not a regular file" in notes[0]
 
 
 def test_a_command_that_prints_without_end_is_not_kept() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     program = "import os\nfor _ in range(256): os.write(1, bytes(2**20)); os.write(2, bytes(2**20))"
-    assert tell(record("down"), CheckHistory(notified="ok"), Settings(command=(sys.executable, "-c", program)))[0] == []
+    assert (
+        send_notification(
+            make_record("down"), CheckHistory(notified="ok"), Settings(command=(sys.executable, "-c", program))
+        )[0]
+        == []
+    )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10
 
 
@@ -170,14 +179,14 @@ def test_a_command_gets_the_change_without_a_shell(tmp_path: Path) -> None:
     program = "import os, sys; open(sys.argv[1], 'w').write(os.environ['SPARKWRIGHT_STATE'] + sys.stdin.read())"
     settings = Settings(host="spark1", command=(sys.executable, "-c", program, str(out)))
     past = CheckHistory(notified="ok")
-    assert tell(record("wedged"), past, settings)[0] == []
+    assert send_notification(make_record("wedged"), past, settings)[0] == []
     state, _, message = out.read_text().partition("{")
     assert state == "wedged" and json.loads("{" + message)["host"] == "spark1"
 
 
 def test_a_command_that_fails_is_said_and_run_again() -> None:
     past = CheckHistory(notified="ok")
-    notes, _ = tell(record("down"), past, Settings(command=("/no/such/program",)))
+    notes, _ = send_notification(make_record("down"), past, Settings(command=("/no/such/program",)))
     assert "FileNotFoundError" in notes[0]
-    notes, _ = tell(record("down"), past, Settings(command=("false",)))
+    notes, _ = send_notification(make_record("down"), past, Settings(command=("false",)))
     assert "false exited with 1" in notes[0]

@@ -22,7 +22,7 @@ LIMITS = Limits(token_s=0.3)
 
 
 @dataclass
-class Server:
+class FakeServer:
     """A server on loopback."""
 
     port: int = 0
@@ -44,8 +44,8 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    value = Server()
+def server() -> Iterator[FakeServer]:
+    value = FakeServer()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -82,69 +82,69 @@ def server() -> Iterator[Server]:
     web.server_close()
 
 
-def look(
-    server: Server, home: Path, *, labels: dict[str, str] | None = None, limits: Limits = LIMITS, **given: Any
+def observe(
+    server: FakeServer, home: Path, *, labels: dict[str, str] | None = None, limits: Limits = LIMITS, **machine: Any
 ) -> Observation:
     """Observe once, without Docker. labels: of the verified container."""
-    context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **given)
+    context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **machine)
     spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"], "labels": labels or {}}
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
     return Prober(context, CheckHistory(), limits, pause=lambda seconds: None).probe()
 
 
-def test_an_idle_server_is_asked_for_a_token(server: Server, tmp_path: Path) -> None:
-    found = look(server, tmp_path)
-    assert (found.server.token, found.engine_version) == ("made", "0.32.0")
+def test_an_idle_server_is_asked_for_a_token(server: FakeServer, tmp_path: Path) -> None:
+    result = observe(server, tmp_path)
+    assert (result.server.token, result.engine_version) == ("made", "0.32.0")
 
 
-def test_a_server_whose_counter_moves_is_not(server: Server, tmp_path: Path) -> None:
+def test_a_server_whose_counter_moves_is_not(server: FakeServer, tmp_path: Path) -> None:
     server.running, server.generated, server.answers = 3, [100.0, 101.0], False
-    assert look(server, tmp_path).server.token == "skipped"
+    assert observe(server, tmp_path).server.token == "skipped"
 
 
-def test_a_long_queue_is_no_fault_when_others_get_their_tokens(server: Server, tmp_path: Path) -> None:
+def test_a_long_queue_is_no_fault_when_others_get_their_tokens(server: FakeServer, tmp_path: Path) -> None:
     server.running, server.generated, server.answers = 3, [100.0, 100.0, 150.0], False
-    found = look(server, tmp_path)
-    assert found.server.token == "skipped"
+    result = observe(server, tmp_path)
+    assert result.server.token == "skipped"
     assert {"token": "ok", "stall": "ok"}.items() <= {
-        item.check: item.level for item in evaluate_observation(found, LIMITS).evidence
+        item.check: item.level for item in evaluate_observation(result, LIMITS).evidence
     }.items()
 
 
-def test_no_token_is_no_token(server: Server, tmp_path: Path) -> None:
+def test_no_token_is_no_token(server: FakeServer, tmp_path: Path) -> None:
     server.answers = False
-    found = look(server, tmp_path)
-    assert found.server.token == "none" and evaluate_observation(found, LIMITS).state == "wedged"
+    result = observe(server, tmp_path)
+    assert result.server.token == "none" and evaluate_observation(result, LIMITS).state == "wedged"
 
 
-def test_an_error_under_200_is_no_token(server: Server, tmp_path: Path) -> None:
+def test_an_error_under_200_is_no_token(server: FakeServer, tmp_path: Path) -> None:
     server.error = "EngineCore encountered an issue."
-    found = look(server, tmp_path)
-    assert (found.server.token, found.error) == ("error", "200: EngineCore encountered an issue.")
+    result = observe(server, tmp_path)
+    assert (result.server.token, result.error) == ("error", "200: EngineCore encountered an issue.")
 
 
-def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: Server, tmp_path: Path) -> None:
+def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: FakeServer, tmp_path: Path) -> None:
     server.key = "k1"
-    without = look(server, tmp_path)
+    without = observe(server, tmp_path)
     assert without.server.token == "refused" and evaluate_observation(without, LIMITS).state == "unknown"
-    assert look(server, tmp_path, secrets={"VLLM_API_KEY": Secret("k1")}).server.token == "made"
+    assert observe(server, tmp_path, secrets={"VLLM_API_KEY": Secret("k1")}).server.token == "made"
 
 
-def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Server, tmp_path: Path) -> None:
+def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: FakeServer, tmp_path: Path) -> None:
     """The head answers 200 until its engine gives up; a server of its own needs two checks for that."""
     server.running, server.answers = 1, False
     limits = Limits(token_s=0.1, frozen_s=0.5)
     head = {CLUSTER_LABEL: "pair", RANK_LABEL: "0", MEMBERS_LABEL: "one,two"}
-    found = look(server, tmp_path, labels=head, limits=limits)
-    judged = evaluate_observation(replace(found, engine_error=""), limits)
+    result = observe(server, tmp_path, labels=head, limits=limits)
+    judged = evaluate_observation(replace(result, engine_error=""), limits)
     assert (judged.state, judged.cure) == ("stalled", "restart")
     assert judged.why.endswith("while 1 request is running: a rank of its cluster is gone or hung")
-    assert look(server, tmp_path, limits=limits).frozen_s is None
+    assert observe(server, tmp_path, limits=limits).frozen_s is None
     server.generated = [100.0, 100.0, 150.0]
-    assert look(server, tmp_path, labels=head, limits=limits).server.token == "skipped"
+    assert observe(server, tmp_path, labels=head, limits=limits).server.token == "skipped"
 
 
-def test_a_worker_is_asked_for_nothing(server: Server, tmp_path: Path) -> None:
+def test_a_worker_is_asked_for_nothing(server: FakeServer, tmp_path: Path) -> None:
     server.answers = False
     context = RecordingContext(tmp_path, docker_host="unix:///nonexistent.sock")
     spec = {
@@ -153,5 +153,5 @@ def test_a_worker_is_asked_for_nothing(server: Server, tmp_path: Path) -> None:
         "labels": {CLUSTER_LABEL: "pair", RANK_LABEL: "1", MEMBERS_LABEL: "one,two"},
     }
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
-    found = Prober(context, CheckHistory(), LIMITS, pause=lambda seconds: None).probe()
-    assert (found.rank.cluster, found.rank.rank, found.server.health_status) == ("pair", 1, None)
+    observation = Prober(context, CheckHistory(), LIMITS, pause=lambda seconds: None).probe()
+    assert (observation.rank.cluster, observation.rank.rank, observation.server.health_status) == ("pair", 1, None)

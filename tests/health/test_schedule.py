@@ -26,7 +26,7 @@ CLOCKS = {
 tools = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is in Debian's package systemd")
 
 
-def laid(clock: Schedule, folder: Path) -> Path:
+def write_units(clock: Schedule, folder: Path) -> Path:
     (folder / schedule.WAKE_UNIT).write_text(schedule.render_wake_unit(replace(clock, wake=(*PROGRAM, "wake"))))
     (folder / schedule.TIMER_UNIT).write_text(schedule.render_timer_unit(clock))
     (folder / schedule.SERVICE_UNIT).write_text(schedule.render_service_unit(clock))
@@ -36,7 +36,7 @@ def laid(clock: Schedule, folder: Path) -> Path:
 @tools
 @pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS.keys())
 def test_systemd_finds_nothing_wrong(clock: Schedule, tmp_path: Path) -> None:
-    service = laid(clock, tmp_path)
+    service = write_units(clock, tmp_path)
     words = [
         "systemd-analyze",
         "verify",
@@ -45,17 +45,17 @@ def test_systemd_finds_nothing_wrong(clock: Schedule, tmp_path: Path) -> None:
         str(tmp_path / schedule.TIMER_UNIT),
         str(tmp_path / schedule.WAKE_UNIT),
     ]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 @tools
 @pytest.mark.parametrize(("name", "most"), [("system", 3.0), ("user", 6.0)])
 def test_systemd_calls_it_little_exposed(name: str, most: float, tmp_path: Path) -> None:
-    words = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(laid(CLOCKS[name], tmp_path))]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
-    assert found is not None and float(found[1]) <= most, done.stdout[-300:]
+    words = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(write_units(CLOCKS[name], tmp_path))]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    match = re.search(r"exposure level for \S+: ([\d.]+)", result.stdout)
+    assert match is not None and float(match[1]) <= most, result.stdout[-300:]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ ODD = {
 }
 
 
-def loaded(clock: Schedule) -> str:
+def load_unit(clock: Schedule) -> str:
     """Return the unit as a user's systemd loads it: Environment, ReadWritePaths and command line as it understands them."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
@@ -103,13 +103,13 @@ def loaded(clock: Schedule) -> str:
             "XDG_RUNTIME_DIR": folder,
             "SYSTEMD_UNIT_PATH": f"{folder}:",
         }
-        who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-        words = [*who, "/usr/lib/systemd/systemd", "--user", "--test", "--unit=x.service"]
-        done = subprocess.run(words, env=env, capture_output=True, check=False)
-        return done.stdout.decode().partition("Unit x.service:")[2].partition("-> Unit ")[0]
+        run_as = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        words = [*run_as, "/usr/lib/systemd/systemd", "--user", "--test", "--unit=x.service"]
+        result = subprocess.run(words, env=env, capture_output=True, check=False)
+        return result.stdout.decode().partition("Unit x.service:")[2].partition("-> Unit ")[0]
 
 
-def said(text: str, name: str) -> str:
+def read_property(text: str, name: str) -> str:
     (line,) = [line for line in text.splitlines() if line.strip().startswith(f"{name}: ")]
     return line.strip().removeprefix(f"{name}: ")
 
@@ -119,15 +119,15 @@ def said(text: str, name: str) -> str:
 )
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_systemd_reads_every_word_as_it_was_meant(odd: str) -> None:
-    text = loaded(Schedule(("/usr/bin/env", odd, f"--x={odd}"), 300, [Path(f"/srv/{odd}")], {"DOCKER_HOST": odd}))
-    assert said(text, "Environment") == f"DOCKER_HOST={odd}"
-    assert said(text, "ReadWritePaths") == str(Path(f"/srv/{odd}"))
-    shown = said(text, "Command Line").replace("\\$", "$").replace("\\`", "`")  # more than shlex takes back
+    text = load_unit(Schedule(("/usr/bin/env", odd, f"--x={odd}"), 300, [Path(f"/srv/{odd}")], {"DOCKER_HOST": odd}))
+    assert read_property(text, "Environment") == f"DOCKER_HOST={odd}"
+    assert read_property(text, "ReadWritePaths") == str(Path(f"/srv/{odd}"))
+    shown = read_property(text, "Command Line").replace("\\$", "$").replace("\\`", "`")  # more than shlex takes back
     command = [word.replace("$$", "$") for word in shlex.split(shown)]  # as systemd does when it starts it
     assert command == ["/usr/bin/env", odd, f"--x={odd}"]
 
 
-def as_cron_does(line: str) -> str:
+def cron_command(line: str) -> str:
     r"""Return the command that cron passes to sh, by crontab(5): `\%` is %, and a bare % ends the command."""
     command, escaped, out = line.split(" ", 5)[5], False, ""
     for item in command:
@@ -144,10 +144,10 @@ def as_cron_does(line: str) -> str:
 def test_cron_and_its_shell_read_every_word_as_it_was_meant(odd: str) -> None:
     program = (sys.executable, "-c", "import os, sys; print([*sys.argv[1:], os.environ['DOCKER_HOST']])", odd)
     line = schedule.render_cron_lines(Schedule(program, 300, [], {"DOCKER_HOST": odd}))
-    done = subprocess.run(
-        ["sh", "-c", as_cron_does(line).replace(">/dev/null", "")], capture_output=True, text=True, check=False
+    result = subprocess.run(
+        ["sh", "-c", cron_command(line).replace(">/dev/null", "")], capture_output=True, text=True, check=False
     )
-    assert done.stdout == f"{[odd, odd]}\n", done.stderr
+    assert result.stdout == f"{[odd, odd]}\n", result.stderr
 
 
 @pytest.mark.parametrize("odd", ["a\nExecStart=/bin/sh", "a\rb", "a\tb", "a\x00b", "a\x1b[2Jb", "\udcff", "a\u2028b"])
@@ -159,9 +159,9 @@ def test_what_could_end_a_line_is_refused_with_where_to_look(odd: str, where: st
         [Path("/srv", odd if where == "path" else "x")],
         {"DOCKER_HOST": odd if where == "environment" else "x"},
     )
-    with pytest.raises(Refused, match="has a control character") as caught:
+    with pytest.raises(Refused, match="has a control character") as excinfo:
         schedule.render_service_unit(clock)
-    assert not set(str(caught.value)) & set(odd) - set("aExecStart=/bin/shb[2Ju8")
+    assert not set(str(excinfo.value)) & set(odd) - set("aExecStart=/bin/shb[2Ju8")
     if where != "path":
         with pytest.raises(Refused, match="DOCKER_HOST"):
             schedule.render_cron_lines(clock)

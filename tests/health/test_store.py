@@ -11,7 +11,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust.redact import Redactor
 
 
-def one(time_s: float, size: int = 100) -> Record:
+def make_record(time_s: float, size: int = 100) -> Record:
     row = Evidence("disk", "ok", "x" * size)
     return Record(time_s=time_s, state="ok", seen="ok", since_s=1.0, evidence=(row,), drift=("image",))
 
@@ -19,10 +19,10 @@ def one(time_s: float, size: int = 100) -> Record:
 def test_the_latest_and_the_history_read_back_as_they_were_written(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for time_s in (1.0, 2.0, 3.0):
-        store.write_record(state, one(time_s))
-    assert load_latest(tmp_path) == one(3.0)
-    assert load_history(tmp_path) == [one(1.0), one(2.0), one(3.0)]
-    assert load_history(tmp_path, since_s=2.5) == [one(3.0)]
+        store.write_record(state, make_record(time_s))
+    assert load_latest(tmp_path) == make_record(3.0)
+    assert load_history(tmp_path) == [make_record(1.0), make_record(2.0), make_record(3.0)]
+    assert load_history(tmp_path, since_s=2.5) == [make_record(3.0)]
 
 
 def test_a_secret_in_what_a_check_saw_is_not_written_down(tmp_path: Path) -> None:
@@ -31,22 +31,22 @@ def test_a_secret_in_what_a_check_saw_is_not_written_down(tmp_path: Path) -> Non
     )
     store.write_record(StateFolder(tmp_path), record, Redactor(["gehëim-1234"]))
     assert "1234" not in "".join(path.read_text() for path in tmp_path.iterdir())
-    kept = load_latest(tmp_path)
-    assert kept is not None and (kept.state, kept.why) == ("ok", "the log says: key=••••")
+    stored = load_latest(tmp_path)
+    assert stored is not None and (stored.state, stored.why) == ("ok", "the log says: key=••••")
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
-    store.write_record(StateFolder(tmp_path), one(1.0))
+    store.write_record(StateFolder(tmp_path), make_record(1.0))
     path = tmp_path / record.HISTORY_FILE
     path.write_text(path.read_text() + '{"time_s": 2.0, "sta\nnull\n[1]\n{"time_s": "x"}\n')
-    store.write_record(StateFolder(tmp_path), one(3.0))
+    store.write_record(StateFolder(tmp_path), make_record(3.0))
     assert [row.time_s for row in load_history(tmp_path)] == [1.0, 3.0]
 
 
 def test_what_a_newer_sparkwright_adds_is_left_out(tmp_path: Path) -> None:
-    data = one(1.0).to_json() | {"mood": "fine"}
+    data = make_record(1.0).to_json() | {"mood": "fine"}
     data["gpu"]["fan_rpm"] = 900
-    assert Record.from_json(data) == one(1.0)
+    assert Record.from_json(data) == make_record(1.0)
 
 
 def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(store, "ROTATE_BYTES", bound)
     state = StateFolder(tmp_path)
     for time_s in range(60):
-        store.write_record(state, one(float(time_s), size=bound // 8))
+        store.write_record(state, make_record(float(time_s), size=bound // 8))
     files = sorted(path.name for path in tmp_path.glob(f"{record.HISTORY_FILE}*"))
     assert files == [record.HISTORY_FILE, *(f"{record.HISTORY_FILE}.{n}" for n in range(1, record.ROTATED_FILES + 1))]
     assert all(path.stat().st_size <= bound for path in tmp_path.glob(f"{record.HISTORY_FILE}*"))

@@ -29,14 +29,14 @@ UNKNOWN = Record(time_s=1.8e9, state="unknown", seen="unknown", since_s=1.7e9)
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
 @pytest.mark.parametrize("record", [FULL, UNKNOWN], ids=["full", "unknown"])
 def test_promtool_has_nothing_to_say(record: Record) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["promtool", "check", "metrics"],
         input=textfile.render_metrics(record),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 def test_what_is_not_known_has_no_sample() -> None:

@@ -13,18 +13,18 @@ SMALL = TurnServer("small", 500.0, on_request=True, sleep_after_s=1800.0, stay_a
 THIRD = TurnServer("third", 500.0, on_request=True, stay_awake_s=600.0)
 
 
-def situation(*servers: TurnServer, awake: str = "large", awake_s: float = 1000.0, **more: Any) -> Situation:
-    listed = servers or (LARGE, SMALL, THIRD)
-    return Situation({server.name: server for server in listed}, awake, awake_s, **more)
+def make_situation(*servers: TurnServer, awake: str = "large", awake_s: float = 1000.0, **more: Any) -> Situation:
+    all_servers = servers or (LARGE, SMALL, THIRD)
+    return Situation({server.name: server for server in all_servers}, awake, awake_s, **more)
 
 
-def decided(now: Situation, now_s: float, **record: Any) -> Decision:
+def decide_wake(now: Situation, now_s: float, **record: Any) -> Decision:
     return decide(now, WakeRecord(**record), now_s)
 
 
 def test_who_asked_first_is_woken_first() -> None:
-    found = decided(situation(asked_s={"small": 1710.0, "third": 1700.0}), 1711.0)
-    assert (found.server, found.why) == ("third", "requested at the gateway")
+    decision = decide_wake(make_situation(asked_s={"small": 1710.0, "third": 1700.0}), 1711.0)
+    assert (decision.server, decision.why) == ("third", "requested at the gateway")
 
 
 @pytest.mark.parametrize(
@@ -38,25 +38,25 @@ def test_who_asked_first_is_woken_first() -> None:
     ],
 )
 def test_a_request_counts_for_a_while_and_never_in_the_least_time(asked_s: float, now_s: float, server: str) -> None:
-    assert decided(situation(asked_s={"small": asked_s}), now_s).server == server
+    assert decide_wake(make_situation(asked_s={"small": asked_s}), now_s).server == server
 
 
 def test_no_switch_starts_beside_another_run() -> None:
-    found = decided(situation(asked_s={"small": 1700.0}, busy="deploy by me"), 1701.0)
-    assert found.server == "" and found.messages["small"].endswith("; waits for deploy by me")
+    decision = decide_wake(make_situation(asked_s={"small": 1700.0}, busy="deploy by me"), 1701.0)
+    assert decision.server == "" and decision.messages["small"].endswith("; waits for deploy by me")
 
 
 def test_one_that_no_request_may_wake_is_neither_woken_nor_reported() -> None:
     quiet = TurnServer("quiet", 500.0)
-    now = situation(LARGE, quiet, asked_s={"quiet": 1700.0})
-    assert decided(now, 1701.0) == Decision() and wake_delays_s(now, WakeRecord(), 1701.0) == {}
+    now = make_situation(LARGE, quiet, asked_s={"quiet": 1700.0})
+    assert decide_wake(now, 1701.0) == Decision() and wake_delays_s(now, WakeRecord(), 1701.0) == {}
 
 
 def test_the_reported_seconds_are_the_least_time_of_the_other_and_the_measured_switch() -> None:
-    assert wake_delays_s(situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}, (
+    assert wake_delays_s(make_situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}, (
         "no switch to the third was measured"
     )
-    assert wake_delays_s(situation(), WakeRecord(), 1700.0)["small"] == 90
+    assert wake_delays_s(make_situation(), WakeRecord(), 1700.0)["small"] == 90
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,18 @@ def test_after_a_failure_it_pauses_and_after_two_a_person_must_act(
     count: int, asked_s: float, now_s: float, server: str
 ) -> None:
     failures = {"small": SwitchFailure(count, 1800.0, "out of memory")}
-    found = decided(situation(asked_s={"small": asked_s}), now_s, failures=failures)
-    assert found.server == server
-    assert server or (now_s > 3600 and count == 1) or "out of memory" in found.messages["small"]
-    reported = wake_delays_s(situation(), WakeRecord(failures=failures), now_s)
+    decision = decide_wake(make_situation(asked_s={"small": asked_s}), now_s, failures=failures)
+    assert decision.server == server
+    assert server or (now_s > 3600 and count == 1) or "out of memory" in decision.messages["small"]
+    reported = wake_delays_s(make_situation(), WakeRecord(failures=failures), now_s)
     assert ("small" in reported) == (count == 1)
 
 
 def test_a_verification_since_ends_the_pause() -> None:
     verified = TurnServer("small", 1900.0, on_request=True)
     failures = {"small": SwitchFailure(2, 1800.0, "out of memory")}
-    now = situation(LARGE, verified, asked_s={"small": 2000.0})
-    assert decided(now, 2001.0, failures=failures).server == "small"
+    now = make_situation(LARGE, verified, asked_s={"small": 2000.0})
+    assert decide_wake(now, 2001.0, failures=failures).server == "small"
 
 
 WOKEN: dict[str, Any] = {"woken": "small", "home": "large"}
@@ -96,15 +96,15 @@ def test_one_that_a_request_woke_goes_when_it_is_idle(
     used_s: float, now_s: float, record: dict[str, Any], server: str
 ) -> None:
     awake = TurnServer("small", 2000.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0)
-    now = situation(LARGE, awake, awake="small", awake_s=2000.0, used_s=used_s)
-    assert decided(now, now_s, **record).server == server
+    now = make_situation(LARGE, awake, awake="small", awake_s=2000.0, used_s=used_s)
+    assert decide_wake(now, now_s, **record).server == server
 
 
 def test_status_says_why_the_other_one_does_not_come_back() -> None:
     gone = TurnServer("large", 1000.0, why_not="the restart plan was made by another version of sparkwright")
-    now = situation(gone, SMALL, awake="small", awake_s=2000.0, used_s=2000.0)
-    found = decided(now, 9000.0, **WOKEN)
+    now = make_situation(gone, SMALL, awake="small", awake_s=2000.0, used_s=2000.0)
+    decision = decide_wake(now, 9000.0, **WOKEN)
     assert (
-        found.server == ""
-        and "can't be woken again: the restart plan was made by another version" in found.messages["small"]
+        decision.server == ""
+        and "can't be woken again: the restart plan was made by another version" in decision.messages["small"]
     )

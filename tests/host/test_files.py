@@ -111,11 +111,11 @@ def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_pat
     for item in (outside, path):
         item.write_text("x")
         item.chmod(0o600)
-    found = files.FileState.at(path)
+    state = files.FileState.at(path)
     path.unlink()
     path.symlink_to(outside)
     with pytest.raises(Failed, match="was replaced by a symlink"):
-        files.apply(files.IntendedState("file", "0644", content="x"), found)
+        files.apply(files.IntendedState("file", "0644", content="x"), state)
     assert outside.stat().st_mode & 0o777 == 0o600
 
 

@@ -28,79 +28,81 @@ DUMP = "(EngineCore pid=77) INFO 11-21 00:18:35 [core.py:133] Initializing a V1 
 
 
 @pytest.fixture
-def saying(engine: docker.DockerClient, shell: str) -> Iterator[Callable[[str], Any]]:
+def start_printing(engine: docker.DockerClient, shell: str) -> Iterator[Callable[[str], Any]]:
     """Makes a container that prints a line and stays."""
-    made: list[Any] = []
+    started: list[Any] = []
 
     def make(line: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
         value = engine.containers.run(shell, ["/bin/sh", "-c", 'echo "$0"; read line', line], **words)
-        made.append(value)
+        started.append(value)
         wait_until(lambda: line.encode() in value.logs(), "its line")
         return value
 
     yield make
-    for item in made:
+    for item in started:
         item.remove(force=True)
 
 
-def run(home: Path, one: Any, *rows: str, missing: bool = False, **given: Any) -> Result:
+def check_gpu_use(home: Path, container: Any, *rows: str, missing: bool = False, **arguments: Any) -> Result:
     """The check on a host whose nvidia-smi prints these rows."""
     tool = home / "bin/nvidia-smi"
     tool.parent.mkdir(exist_ok=True)
     tool.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
     tool.chmod(0o644 if missing else 0o755)
     context = RecordingContext(home, env={"PATH": f"{home}/bin:/nowhere"})
-    return GpuUsed().run(GpuUsed.Args(name=one.name, **given), context)
+    return GpuUsed().run(GpuUsed.Args(name=container.name, **arguments), context)
 
 
 @pytest.mark.docker
-def test_a_compute_process_of_the_container_is_the_proof(tmp_path: Path, saying: Callable[[str], Any]) -> None:
-    value = saying("ready")
+def test_a_compute_process_of_the_container_is_the_proof(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
+    value = start_printing("ready")
     pid = int(value.top()["Processes"][0][value.top()["Titles"].index("PID")])
-    found = run(tmp_path, value, "1, other, 200", f"{pid}, VLLM::EngineCore, 104140")
-    assert (found.failed, found.data["verdict"]) == (False, "gpu")
-    assert found.msg == f"uses the GPU: VLLM::EngineCore (pid {pid}, 101.7 GiB)"
+    result = check_gpu_use(tmp_path, value, "1, other, 200", f"{pid}, VLLM::EngineCore, 104140")
+    assert (result.failed, result.data["verdict"]) == (False, "gpu")
+    assert result.msg == f"uses the GPU: VLLM::EngineCore (pid {pid}, 101.7 GiB)"
 
 
 @pytest.mark.docker
 def test_a_server_that_nvidia_smi_does_not_list_fails_with_both_pieces_of_evidence(
-    tmp_path: Path, saying: Callable[[str], Any]
+    tmp_path: Path, start_printing: Callable[[str], Any]
 ) -> None:
-    found = run(tmp_path, saying(f"{DUMP} device_config=cpu, seed=0"), "1, other, 200")
-    assert (found.failed, found.data["verdict"]) == (True, "no gpu")
-    assert found.msg == "the server does not use the GPU; its log says: device_config=cpu."
-    assert found.data["evidence"] == [
+    result = check_gpu_use(tmp_path, start_printing(f"{DUMP} device_config=cpu, seed=0"), "1, other, 200")
+    assert (result.failed, result.data["verdict"]) == (True, "no gpu")
+    assert result.msg == "the server does not use the GPU; its log says: device_config=cpu."
+    assert result.data["evidence"] == [
         "nvidia-smi: no compute process of the container (others: other (pid 1, 0.2 GiB))",
         "engine log: device_config=cpu",
     ]
 
 
 @pytest.mark.docker
-def test_that_layers_were_offloaded_proves_nothing(tmp_path: Path, saying: Callable[[str], Any]) -> None:
-    found = run(tmp_path, saying("load_tensors: offloaded 5/5 layers to GPU"))
-    assert (found.failed, found.data["verdict"]) == (True, "no gpu")
+def test_that_layers_were_offloaded_proves_nothing(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
+    result = check_gpu_use(tmp_path, start_printing("load_tensors: offloaded 5/5 layers to GPU"))
+    assert (result.failed, result.data["verdict"]) == (True, "no gpu")
 
 
 @pytest.mark.docker
-def test_where_nvidia_smi_cannot_be_asked_the_log_counts(tmp_path: Path, saying: Callable[[str], Any]) -> None:
-    found = run(tmp_path, saying(f"{DUMP} device_config=cuda, seed=0"), missing=True)
-    assert (found.failed, found.data["verdict"]) == (False, "gpu")
-    assert "by its own log: device_config=cuda (nvidia-smi failed" in found.msg
+def test_where_nvidia_smi_cannot_be_asked_the_log_counts(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
+    result = check_gpu_use(tmp_path, start_printing(f"{DUMP} device_config=cuda, seed=0"), missing=True)
+    assert (result.failed, result.data["verdict"]) == (False, "gpu")
+    assert "by its own log: device_config=cuda (nvidia-smi failed" in result.msg
 
 
 @pytest.mark.docker
-def test_without_any_evidence_it_is_unknown_and_never_green(tmp_path: Path, saying: Callable[[str], Any]) -> None:
-    found = run(tmp_path, saying("ready"), missing=True)
-    assert (found.failed, found.exit, found.data["verdict"]) == (False, Exit.INCONCLUSIVE, "unknown")
-    assert found.msg.startswith("unknown whether the server uses the GPU: nvidia-smi failed with exit code 126")
+def test_without_any_evidence_it_is_unknown_and_never_green(
+    tmp_path: Path, start_printing: Callable[[str], Any]
+) -> None:
+    result = check_gpu_use(tmp_path, start_printing("ready"), missing=True)
+    assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "unknown")
+    assert result.msg.startswith("unknown whether the server uses the GPU: nvidia-smi failed with exit code 126")
 
 
 @pytest.mark.docker
-def test_a_recipe_without_a_gpu_is_not_checked(tmp_path: Path, saying: Callable[[str], Any]) -> None:
-    found = run(tmp_path, saying("ready"), gpus="")
-    assert (found.failed, found.data["verdict"]) == (False, "not asked for")
+def test_a_recipe_without_a_gpu_is_not_checked(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
+    result = check_gpu_use(tmp_path, start_printing("ready"), gpus="")
+    assert (result.failed, result.data["verdict"]) == (False, "not asked for")
 
 
 @pytest.mark.parametrize("log", ["llama-eager", "qwen3next-eager"])
@@ -111,14 +113,14 @@ def test_the_log_of_a_real_engine_on_a_cpu_tells_so(log: str) -> None:
 
 
 def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:
-    listed = nvidia_smi.parse_processes(
+    processes = nvidia_smi.parse_processes(
         "[Insufficient Permissions], [Insufficient Permissions], [N/A]\n77, a, b, [N/A]\n"
     )
-    assert listed.processes == (GpuProcess(77, "a, b", None),)
-    found = engine_reports.evaluate_gpu_use(GpuUse((), listed, listed.error))
-    assert found.exit is Exit.INCONCLUSIVE
+    assert processes.processes == (GpuProcess(77, "a, b", None),)
+    check = engine_reports.evaluate_gpu_use(GpuUse((), processes, processes.error))
+    assert check.exit is Exit.INCONCLUSIVE
 
 
 def test_a_log_that_names_both_devices_is_of_a_server_that_uses_the_gpu() -> None:
-    found = engine_reports.evaluate_gpu_use(GpuUse(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
-    assert (found.failed, found.data["verdict"]) == (False, "gpu")
+    check = engine_reports.evaluate_gpu_use(GpuUse(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
+    assert (check.failed, check.data["verdict"]) == (False, "gpu")

@@ -41,7 +41,7 @@ addEventListener('load', () => {
 """
 
 
-def a_week() -> list[Host]:
+def make_week() -> list[Host]:
     """Return one host with all kinds of checks, one without checks, and one that could not be reached."""
 
     def change(hours: float) -> dict[str, Any] | None:
@@ -53,12 +53,12 @@ def a_week() -> list[Host]:
         return more | ({"state": "down", "why": "<b>exited</b> & gone"} if 80 <= hours < 84 else {})
 
     silent = Host("spark3", weeks.SINCE_S, weeks.UNTIL_S, error="unreachable: 10.0.0.3 refuses connections.")
-    return [weeks.host(weeks.every_5_minutes(change)), weeks.host([], "spark2"), silent]
+    return [weeks.make_host(weeks.make_checks(change)), weeks.make_host([], "spark2"), silent]
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return pages.page(a_week(), weeks.SINCE_S, weeks.UNTIL_S)
+    return pages.page(make_week(), weeks.SINCE_S, weeks.UNTIL_S)
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +79,9 @@ def browsed(page: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     ]
     words = [BROWSER, *flags, "--window-size=600,900", "--dump-dom", copy.as_uri()]
     result = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', result.stdout, re.S)
-    assert found, result.stderr[-500:]
-    return dict(json.loads(html.unescape(found[1])))
+    match = re.search(r'<pre id="probe">(.*?)</pre>', result.stdout, re.S)
+    assert match, result.stderr[-500:]
+    return dict(json.loads(html.unescape(match[1])))
 
 
 def refuse_disorder(plot: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ def test_it_fits_a_small_window_and_fetches_nothing(browsed: dict[str, Any], pag
 
 
 def test_the_table_holds_what_the_plots_show(browsed: dict[str, Any]) -> None:
-    assert browsed["tables"] == [len(a_week()[0].spans)]
+    assert browsed["tables"] == [len(make_week()[0].spans)]
     assert browsed["heads"]
     assert browsed["captions"]
     assert browsed["headings"][1:] == ["spark1", "spark2", "spark3"]

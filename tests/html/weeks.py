@@ -13,7 +13,7 @@ SINCE_S = 1_795_000_000.0 // DAY_S * DAY_S
 UNTIL_S = SINCE_S + 7 * DAY_S
 
 
-def check(
+def make_check(
     time_s: float, state: State = "ok", *, why: str = "fine", tok_per_s: float | None = None, memory_gib: float = 20.0
 ) -> Record:
     """Return one check of a schedule of five minutes; with tok_per_s it is a measurement."""
@@ -24,7 +24,7 @@ def check(
     )
 
 
-def every_5_minutes(change: Callable[[float], dict[str, Any] | None] = lambda hours: {}) -> list[Record]:
+def make_checks(change: Callable[[float], dict[str, Any] | None] = lambda hours: {}) -> list[Record]:
     """Return a week of checks.
 
     Args:
@@ -35,11 +35,11 @@ def every_5_minutes(change: Callable[[float], dict[str, Any] | None] = lambda ho
         hours = n / 12
         more = change(hours)
         if more is not None:
-            records.append(check(SINCE_S + n * 300.0, **more))
+            records.append(make_check(SINCE_S + n * 300.0, **more))
     return records
 
 
-def host(records: list[Record], name: str = "spark1") -> html.Host:
+def make_host(records: list[Record], name: str = "spark1") -> html.Host:
     """Return the host as the laptop reads it."""
     event = {"fields": list(CHECK_FIELDS), "rows": [check_row(record) for record in records]}
     return html.of(name, event, SINCE_S, UNTIL_S)

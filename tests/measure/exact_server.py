@@ -196,7 +196,7 @@ class ExactServer:
             self._reply(writer, 200, {"choices": [{"message": message}], "usage": {"completion_tokens": 1}})
             return
         prompt = "".join(message["content"] for message in body.get("messages", ()))
-        cached = self._cached(prompt)
+        cached = self._count_cached(prompt)
         for n in range(0, len(HEAD), 4) if plan.drip_s else ():
             writer.write(HEAD[n : n + 4])
             await asyncio.sleep(plan.drip_s)
@@ -207,7 +207,7 @@ class ExactServer:
         due_s = received_s + plan.first_s + plan.prefill_s * (len(prompt.split()) - cached) / 1000
         for tokens, data in self._events(body, len(prompt.split())):
             if tokens > 0:
-                await self._until(due_s)
+                await self._sleep_until(due_s)
                 due_s += self._gap_s() + (plan.stall_s if len(sent) + 1 == plan.stall_at else 0)
                 if len(sent) + 1 == plan.cut_at:
                     writer.transport.abort()
@@ -221,7 +221,7 @@ class ExactServer:
         writer.write(b"0\r\n\r\n")
 
     @staticmethod
-    async def _until(due_s: float) -> None:
+    async def _sleep_until(due_s: float) -> None:
         wait_s = due_s - time.perf_counter()
         await asyncio.sleep(max(0.0, wait_s))
 
@@ -229,21 +229,21 @@ class ExactServer:
         rates = self.plan.rates
         return self.plan.per_chunk / rates[min(len(self.record), len(rates)) - 1] if rates else self.plan.gap_s
 
-    def _cached(self, prompt: str) -> int:
+    def _count_cached(self, prompt: str) -> int:
         """Return the number of a prompt's words that the prefix cache holds, in whole blocks."""
         block, words = self.plan.prefix_block, prompt.split()
         if not block:
             return 0
-        found, counting = 0, True
+        cached, counting = 0, True
         for end in range(block, len(words) + 1, block):
             part = " ".join(words[:end])
             counting = counting and self._seen.get(part, 0) >= self.plan.sightings
-            found = end if counting else found
+            cached = end if counting else cached
             self._seen[part] = self._seen.get(part, 0) + 1
         self.queries += len(words)
-        found = found if self.plan.prefix_caching == "True" else 0
-        self.hits += found
-        return found
+        cached = cached if self.plan.prefix_caching == "True" else 0
+        self.hits += cached
+        return cached
 
     def _events(self, body: dict[str, Any], prompt: int) -> Iterator[tuple[int, bytes]]:
         """Yield (cumulative tokens, or 0 without a token; event) in their order."""

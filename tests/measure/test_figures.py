@@ -6,7 +6,7 @@ from sparkwright.measure import figures
 from sparkwright.measure.stream import Stream
 
 
-def stream(gaps_s: list[float]) -> Stream:
+def make_stream(gaps_s: list[float]) -> Stream:
     at_s, points = 0.1, [(0.1, 1)]
     for n, gap_s in enumerate(gaps_s):
         at_s += gap_s
@@ -15,16 +15,16 @@ def stream(gaps_s: list[float]) -> Stream:
 
 
 def test_one_stall_of_a_second_is_one_stall_of_a_second() -> None:
-    found = figures.summarize([stream([0.02] * 60 + [1.0] + [0.02] * 60)])
-    assert (found.stalls, found.largest_gap_s) == (1, pytest.approx(1.0))
-    assert found.stall_s == pytest.approx(1.0)
+    summary = figures.summarize([make_stream([0.02] * 60 + [1.0] + [0.02] * 60)])
+    assert (summary.stalls, summary.largest_gap_s) == (1, pytest.approx(1.0))
+    assert summary.stall_s == pytest.approx(1.0)
 
 
 def test_chunks_that_come_in_one_piece_are_no_stalls() -> None:
-    found = figures.summarize([stream([0.0, 0.0, 0.0, 0.04] * 40)])
-    assert (found.stalls, found.stall_s) == (0, 0)
+    summary = figures.summarize([make_stream([0.0, 0.0, 0.0, 0.04] * 40)])
+    assert (summary.stalls, summary.stall_s) == (0, 0)
 
 
 def test_a_stall_among_chunks_that_come_in_pieces_is_found() -> None:
-    found = figures.summarize([stream([0.0, 0.0, 0.0, 0.04] * 40 + [1.0])])
-    assert (found.stalls, found.stall_s) == (1, pytest.approx(1.0))
+    summary = figures.summarize([make_stream([0.0, 0.0, 0.0, 0.04] * 40 + [1.0])])
+    assert (summary.stalls, summary.stall_s) == (1, pytest.approx(1.0))

@@ -15,80 +15,80 @@ from tests.measure.exact_server import ExactServer, Schedule, serving
 FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 
-def target(server: ExactServer) -> Target:
+def make_target(server: ExactServer) -> Target:
     return Target(HTTP, server.url, "m", counters=lambda: http_probe.read_counters(HTTP, server.url, "")[0])
 
 
-def cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
+def measure_cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
     with serving(plan) as server:
-        return lab.measure_load(target(server), load, idle_s=0), server
+        return lab.measure_load(make_target(server), load, idle_s=0), server
 
 
 def test_all_tokens_are_counted_and_the_warm_up_is_not() -> None:
-    found, server = cell(Load("serve", concurrency=3, requests=6, prompt_tokens=200, output_tokens=20))
-    assert found["verdict"] == "measured", found["doubts"]
-    assert (found["figures"]["streams"], found["figures"]["output_tokens"]) == (6, 120)
+    cell_result, server = measure_cell(Load("serve", concurrency=3, requests=6, prompt_tokens=200, output_tokens=20))
+    assert cell_result["verdict"] == "measured", cell_result["doubts"]
+    assert (cell_result["figures"]["streams"], cell_result["figures"]["output_tokens"]) == (6, 120)
     assert len(server.record) == 6 + 3
     options = [len(body["messages"][0]["content"].split()) for body in server.bodies[-6:]]
     assert all(150 < words < 230 for words in options)
 
 
 def test_times_agree_with_the_servers_own_record() -> None:
-    found, server = cell(Load("serve", concurrency=1, requests=3, prompt_tokens=50, output_tokens=30))
+    cell_result, server = measure_cell(Load("serve", concurrency=1, requests=3, prompt_tokens=50, output_tokens=30))
     truth = sorted((sent[0][0] - received_s) * 1000 for received_s, sent in server.record[-3:])
-    assert found["figures"]["ttft_p50_ms"] == pytest.approx(truth[1], abs=5)
+    assert cell_result["figures"]["ttft_p50_ms"] == pytest.approx(truth[1], abs=5)
     span = [(sent[-1][0] - sent[0][0]) for _, sent in server.record[-3:]]
     rate = sorted(29 / item for item in span)[1]
-    assert found["figures"]["stream_tok_per_s"] == pytest.approx(rate, rel=0.05)
+    assert cell_result["figures"]["stream_tok_per_s"] == pytest.approx(rate, rel=0.05)
 
 
 def test_a_stall_of_every_stream_is_seen_where_a_percentile_may_not_be() -> None:
     load = Load("hol1", streams=3, output_tokens=40, long_tokens=300, after_s=0.02)
-    found, _ = cell(load, Schedule(first_s=0.01, gap_s=0.003, chunks=40, stall_at=20, stall_s=0.25))
-    decoding = found["groups"]["decoding"]
+    cell_result, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.003, chunks=40, stall_at=20, stall_s=0.25))
+    decoding = cell_result["groups"]["decoding"]
     assert decoding["stalls"] >= 3
     assert decoding["largest_gap_ms"] == pytest.approx(253, abs=25)
-    assert len(found["series"]) == 3
-    assert max(found["series"][0]["gap_ms"]) == pytest.approx(253, abs=25)
-    assert found["derived"]["chunks_meanwhile"] in (2, 3, 4, 5)
-    assert found["series"][0]["long_at_s"][0] == pytest.approx(0.02, abs=0.02)
+    assert len(cell_result["series"]) == 3
+    assert max(cell_result["series"][0]["gap_ms"]) == pytest.approx(253, abs=25)
+    assert cell_result["derived"]["chunks_meanwhile"] in (2, 3, 4, 5)
+    assert cell_result["series"][0]["long_at_s"][0] == pytest.approx(0.02, abs=0.02)
 
 
 def test_shorts_behind_a_long_prompt_are_held_against_shorts_alone() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=64, output_tokens=4, long_tokens=2000, after_s=0.03)
-    found, _ = cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
-    message = found["derived"]
+    cell_result, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
+    message = cell_result["derived"]
     assert message["long_prompt_tokens"] == pytest.approx(2000, rel=0.05)
     assert message["long_ttft_ms"] == pytest.approx(110, abs=20)
     assert message["short_ttft_ratio"] == pytest.approx(1, abs=0.5)
-    assert set(found["groups"]) == {"long", "short", "short alone"}
+    assert set(cell_result["groups"]) == {"long", "short", "short alone"}
 
 
 def test_one_stream_gives_llama_benchys_two_rates() -> None:
     load = Load("smoke", requests=2, prompt_tokens=500, output_tokens=20)
-    message = cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
+    message = measure_cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
     assert message["prefill_tok_per_s"] == pytest.approx(500 / 0.05, rel=0.15)
     assert message["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
 
 
 def test_a_load_has_its_temperature_and_tells_what_of_the_drafts_was_accepted() -> None:
     load = Load("serve", concurrency=2, requests=4, prompt_tokens=50, output_tokens=20, temperature=0.7)
-    found, server = cell(load, Schedule(first_s=0.02, gap_s=0.004, chunks=60, accepts=[0.8, 0.5]))
-    assert found["derived"] == {"accepted_per_draft": 1.3, "accepted_first": 0.8}
+    cell_result, server = measure_cell(load, Schedule(first_s=0.02, gap_s=0.004, chunks=60, accepts=[0.8, 0.5]))
+    assert cell_result["derived"] == {"accepted_per_draft": 1.3, "accepted_first": 0.8}
     assert {body["temperature"] for body in server.bodies} == {0.7}
 
 
 def test_other_traffic_is_inconclusive() -> None:
     with serving(Schedule(running=2)) as server, pytest.raises(Inconclusive, match="2 requests running"):
-        lab.measure_load(target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+        lab.measure_load(make_target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
 
 
 def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
-    found, _ = cell(
+    cell_result, _ = measure_cell(
         Load("serve", concurrency=1, requests=2, output_tokens=20), Schedule(first_s=0.01, ghost=5, chunks=20)
     )
-    assert found["verdict"] == "inconclusive"
-    assert "the server counted 50 tokens, the client 40" in found["doubts"]
+    assert cell_result["verdict"] == "inconclusive"
+    assert "the server counted 50 tokens, the client 40" in cell_result["doubts"]
 
 
 def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
@@ -97,24 +97,24 @@ def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
     answers = iter([before, before, after])
     with serving(FAST) as server:
         options = Target(HTTP, server.url, "m", counters=lambda: next(answers, after))
-        found = lab.measure_load(options, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
-    assert (found["verdict"], found["prefix_hit_share"]) == ("inconclusive", 0.8)
+        cell_result = lab.measure_load(options, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+    assert (cell_result["verdict"], cell_result["prefix_hit_share"]) == ("inconclusive", 0.8)
 
 
 def test_a_server_that_knows_only_the_common_keys_is_measured_too() -> None:
     plan = Schedule(first_s=0.01, gap_s=0.002, refuses=["chat_template_kwargs", "ignore_eos"], usage="final")
-    found, server = cell(Load("serve", concurrency=2, requests=2, output_tokens=10), plan)
-    assert (found["verdict"], found["failed_requests"]) == ("measured", 0)
+    cell_result, server = measure_cell(Load("serve", concurrency=2, requests=2, output_tokens=10), plan)
+    assert (cell_result["verdict"], cell_result["failed_requests"]) == ("measured", 0)
     assert "ignore_eos" not in server.bodies[-1]
 
 
 def test_a_server_without_a_token_fails_with_its_words() -> None:
     with serving(Schedule(status=503)) as server, pytest.raises(Failed, match="no token from .*: no"):
-        lab.measure_load(target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
+        lab.measure_load(make_target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
 
 
 def test_a_later_request_opens_its_connection_later() -> None:
-    found, server = cell(Load("serve", rate=4, requests=4, output_tokens=4, prompt_tokens=20, seed=3))
+    cell_result, server = measure_cell(Load("serve", rate=4, requests=4, output_tokens=4, prompt_tokens=20, seed=3))
     arrived = [received_s for received_s, _ in server.record[-4:]]
-    assert found["figures"]["streams"] == 4
+    assert cell_result["figures"]["streams"] == 4
     assert max(arrived) - min(arrived) > 0.3

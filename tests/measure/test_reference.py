@@ -15,16 +15,18 @@ from sparkwright.measure.reference import GeneratedText
 FAR = 3.0
 
 
-def text(words: str, *, others: dict[int, tuple[str, float]] | None = None, told: bool = True) -> GeneratedText:
+def make_text(
+    words: str, *, others: dict[int, tuple[str, float]] | None = None, with_logprobs: bool = True
+) -> GeneratedText:
     """Return a text of words, each with a large lead. `others` has, by token (from 0), the second candidate and its distance."""
     steps = []
     for n, word in enumerate(words.split()):
         other, gap = (others or {}).get(n, ("never", FAR))
         steps.append(((word, -0.1), (other, -0.1 - gap)))
-    return GeneratedText(words, tuple(steps) if told else ())
+    return GeneratedText(words, tuple(steps) if with_logprobs else ())
 
 
-ONE = text("one two three four five six seven eight")
+ONE = make_text("one two three four five six seven eight")
 
 
 def test_the_same_text_is_the_same() -> None:
@@ -32,8 +34,8 @@ def test_the_same_text_is_the_same() -> None:
 
 
 def test_texts_that_part_where_both_runs_were_undecided_are_the_same() -> None:
-    before = text("one two three four", others={2: ("drei", 0.04)})
-    now = text("one two drei vier", others={2: ("three", 0.02)})
+    before = make_text("one two three four", others={2: ("drei", 0.04)})
+    now = make_text("one two drei vier", others={2: ("three", 0.02)})
     verdict, (parting,) = reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])
     assert (verdict, parting.token, parting.tied) == ("same", 3, True)
     assert parting.sentence.endswith(
@@ -42,8 +44,8 @@ def test_texts_that_part_where_both_runs_were_undecided_are_the_same() -> None:
 
 
 def test_it_takes_both_runs_to_be_undecided() -> None:
-    before = text("one two three four", others={2: ("drei", 4.0)})
-    now = text("one two drei vier", others={2: ("three", 0.02)})
+    before = make_text("one two three four", others={2: ("drei", 4.0)})
+    now = make_text("one two drei vier", others={2: ("three", 0.02)})
     assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "doubtful"
 
 
@@ -51,22 +53,22 @@ def test_it_takes_both_runs_to_be_undecided() -> None:
 def test_near_ties_excuse_no_server_whose_every_text_parts_at_once(common: int, verdict: str) -> None:
     start = "one " * common
     before, now = (
-        text(f"{start}two", others={common: ("zwei", 0.04)}),
-        text(f"{start}zwei", others={common: ("two", 0.02)}),
+        make_text(f"{start}two", others={common: ("zwei", 0.04)}),
+        make_text(f"{start}zwei", others={common: ("two", 0.02)}),
     )
     assert reference.compare_texts([before] * 3, [now] * 3)[0] == verdict
     assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "same"
 
 
 def test_when_every_prompt_parts_at_no_tie_it_is_another_model() -> None:
-    verdict, partings = reference.compare_texts([ONE] * 3, [text("one zwei drei vier")] * 3)
+    verdict, partings = reference.compare_texts([ONE] * 3, [make_text("one zwei drei vier")] * 3)
     assert verdict == "another"
     assert "parts at token 2, not a near-tie: 'one two three four five si" in partings[0].sentence
     assert partings[0].sentence.endswith("is now 'one zwei drei vier'")
 
 
 def test_a_text_that_ends_early_parts_there() -> None:
-    verdict, (parting,) = reference.compare_texts([ONE, ONE, ONE], [text("one two"), ONE, ONE])
+    verdict, (parting,) = reference.compare_texts([ONE, ONE, ONE], [make_text("one two"), ONE, ONE])
     assert (verdict, parting.token, parting.tied) == ("doubtful", 3, False)
 
 
@@ -83,7 +85,7 @@ def test_what_is_written_is_read_again() -> None:
 # -- asked over HTTP ---------------------------------------------------------------------------------------------------
 
 
-class Plain(http.server.BaseHTTPRequestHandler):
+class PlainServer(http.server.BaseHTTPRequestHandler):
     """A server that, if `strict`, accepts neither logprobs nor chat_template_kwargs."""
 
     strict = False
@@ -112,7 +114,7 @@ class Plain(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(params=[False, True])
 def url(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
-    handler = type("Handler", (Plain,), {"strict": request.param})
+    handler = type("Handler", (PlainServer,), {"strict": request.param})
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{web.server_port}", request.param
@@ -121,9 +123,9 @@ def url(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
 
 
 def test_a_server_is_asked_as_plainly_as_it_must_be_and_half_characters_have_names(url: tuple[str, bool]) -> None:
-    found = reference.query_texts(HTTP, url[0], "m", api_key="", timeout_s=5)
-    assert [item.text for item in found] == ["one"] * len(reference.PROMPTS)
-    assert found[0].steps == (() if url[1] else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
+    texts = reference.query_texts(HTTP, url[0], "m", api_key="", timeout_s=5)
+    assert [item.text for item in texts] == ["one"] * len(reference.PROMPTS)
+    assert texts[0].steps == (() if url[1] else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
 
 
 def test_nobody_there_is_no_text() -> None:

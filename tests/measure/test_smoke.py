@@ -12,11 +12,11 @@ from tests.measure.exact_server import Schedule, serving
 NAMES = tuple(smoke.PROMPTS)
 
 
-def runs(*rates: float) -> list[Run]:
+def make_runs(*rates: float) -> list[Run]:
     return [Run(NAMES[n % len(NAMES)], rate, 0.1) for n, rate in enumerate(rates)]
 
 
-def before(rate: float, deviation: float = 0.0) -> Baseline:
+def make_baseline(rate: float, deviation: float = 0.0) -> Baseline:
     return Baseline(dict.fromkeys(NAMES, rate), deviation, 5)
 
 
@@ -25,23 +25,23 @@ def before(rate: float, deviation: float = 0.0) -> Baseline:
     [
         ((47, 47, 46), Bounds(47), None, "unclear"),
         ((5.7, 5.7, 5.6), Bounds(47), None, "misconfigured"),
-        ((5.7, 5.7, 5.6), Bounds(47), before(5.7), "misconfigured"),
-        ((23.4, 23.4, 23.4), Bounds(47), before(23.4), "misconfigured"),
-        ((23.6, 23.6, 23.6), Bounds(47), before(23.6), "proved"),
-        ((76, 76, 76), Bounds(47, ceiling=75), before(76), "invalid"),
-        ((76, 76, 76), Bounds(47, ceiling=75, speculation=True), before(76), "proved"),
-        ((44.7, 44.7, 44.7), Bounds(), before(47), "proved"),
-        ((44.6, 44.6, 44.6), Bounds(), before(47), "unclear"),
-        ((35.3, 35.3, 35.3), Bounds(), before(47), "unclear"),
-        ((35.2, 35.2, 35.2), Bounds(), before(47), "regression"),
-        ((47, 20, 46), Bounds(), before(47), "proved"),
-        ((42, 42, 42), Bounds(), before(47, 0.0337), "unclear"),
-        ((42.4, 42.4, 42.4), Bounds(), before(47, 0.05), "proved"),
+        ((5.7, 5.7, 5.6), Bounds(47), make_baseline(5.7), "misconfigured"),
+        ((23.4, 23.4, 23.4), Bounds(47), make_baseline(23.4), "misconfigured"),
+        ((23.6, 23.6, 23.6), Bounds(47), make_baseline(23.6), "proved"),
+        ((76, 76, 76), Bounds(47, ceiling=75), make_baseline(76), "invalid"),
+        ((76, 76, 76), Bounds(47, ceiling=75, speculation=True), make_baseline(76), "proved"),
+        ((44.7, 44.7, 44.7), Bounds(), make_baseline(47), "proved"),
+        ((44.6, 44.6, 44.6), Bounds(), make_baseline(47), "unclear"),
+        ((35.3, 35.3, 35.3), Bounds(), make_baseline(47), "unclear"),
+        ((35.2, 35.2, 35.2), Bounds(), make_baseline(47), "regression"),
+        ((47, 20, 46), Bounds(), make_baseline(47), "proved"),
+        ((42, 42, 42), Bounds(), make_baseline(47, 0.0337), "unclear"),
+        ((42.4, 42.4, 42.4), Bounds(), make_baseline(47, 0.05), "proved"),
         ((), Bounds(47), None, "misconfigured"),
     ],
 )
 def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str) -> None:
-    assert smoke.evaluate_runs(runs(*rates), bounds, baseline)[0] == verdict
+    assert smoke.evaluate_runs(make_runs(*rates), bounds, baseline)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline
     ],
 )
 def test_seven_runs_decide_at_the_tolerance(rates: tuple[float, ...], verdict: str) -> None:
-    assert smoke.evaluate_runs(runs(*rates), Bounds(), before(47), is_final=True)[0] == verdict
+    assert smoke.evaluate_runs(make_runs(*rates), Bounds(), make_baseline(47), is_final=True)[0] == verdict
 
 
 @pytest.mark.parametrize(
     ("deviation", "tolerance"), [(0.0, 0.10), (0.01, 0.10), (0.025, 0.148), (0.05, 0.20), (0.5, 0.20)]
 )
 def test_the_tolerance_follows_the_noise_within_limits(deviation: float, tolerance: float) -> None:
-    assert before(47, deviation).tolerance == pytest.approx(tolerance, abs=0.001)
+    assert make_baseline(47, deviation).tolerance == pytest.approx(tolerance, abs=0.001)
 
 
 def test_a_faster_server_passes_with_a_question() -> None:
-    verdict, _, note = smoke.evaluate_runs(runs(60, 60, 60), Bounds(), before(47))
+    verdict, _, note = smoke.evaluate_runs(make_runs(60, 60, 60), Bounds(), make_baseline(47))
     assert verdict == "proved"
     assert "faster than its baseline" in note
 
@@ -81,28 +81,30 @@ def test_with_speculation_each_prompt_is_held_against_itself() -> None:
 
 def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
-        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
+        measurement = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
         options = [body["max_tokens"] for body in server.bodies]
         prompts = [body["messages"][0]["content"] for body in server.bodies]
-    assert (found.verdict, len(found.runs)) == ("new baseline", 5)
+    assert (measurement.verdict, len(measurement.runs)) == ("new baseline", 5)
     assert options == [32, 40, 40, 40, 40, 40]
     assert len({text[:8] for text in prompts}) == 6
-    made = Baseline.of(found.runs)
-    assert Baseline.from_json(made.to_json()) == made
+    baseline = Baseline.of(measurement.runs)
+    assert Baseline.from_json(baseline.to_json()) == baseline
 
 
 def test_an_unclear_figure_gets_four_more_runs() -> None:
     with serving(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40)) as server:
-        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=before(235, 0.05), tokens=40)
-    assert len(found.runs) == 7
-    assert found.verdict == "proved"
+        measurement = smoke.measure_decode_rate(
+            HTTP, server.url, "m", bounds=Bounds(), baseline=make_baseline(235, 0.05), tokens=40
+        )
+    assert len(measurement.runs) == 7
+    assert measurement.verdict == "proved"
 
 
 def test_another_servers_refusal_of_our_keys_is_no_failure() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])) as server:
-        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
+        measurement = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
         assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
-    assert found.verdict == "new baseline"
+    assert measurement.verdict == "new baseline"
 
 
 def test_prompts_never_begin_alike() -> None:
@@ -144,11 +146,11 @@ def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:
 def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
     """The server of this case sends a third of its answer at a time."""
     with serving(Schedule(per_chunk=40, chunks=4, gap_s=0.2, first_s=0.2)) as server:
-        found = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
-    assert (found.verdict, found.runs) == ("not compared", [])
-    assert len(found.burst_rates) == smoke.MIN_RUNS
-    assert "in bursts" in found.reason
-    assert "from the request to the last token" in found.reason
+        measurement = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
+    assert (measurement.verdict, measurement.runs) == ("not compared", [])
+    assert len(measurement.burst_rates) == smoke.MIN_RUNS
+    assert "in bursts" in measurement.reason
+    assert "from the request to the last token" in measurement.reason
 
 
 @pytest.mark.parametrize(

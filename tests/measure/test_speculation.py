@@ -17,7 +17,7 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",pos
 """
 
 
-def metrics(**values: float) -> dict[str, float]:
+def read_metrics(**values: float) -> dict[str, float]:
     text = METRICS
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(float(value)))
@@ -25,10 +25,10 @@ def metrics(**values: float) -> dict[str, float]:
 
 
 def test_acceptance_is_read_by_position_over_all_engines() -> None:
-    before = metrics(drafts=100, tokens=200, accepted=150, first=45, second=30)
-    after = metrics(drafts=300, tokens=600, accepted=450, first=135, second=90)
-    found = speculation.acceptance(before, after)
-    assert found == Acceptance(200, 1.5, (0.9, 0.3))
+    before = read_metrics(drafts=100, tokens=200, accepted=150, first=45, second=30)
+    after = read_metrics(drafts=300, tokens=600, accepted=450, first=135, second=90)
+    accepted = speculation.acceptance(before, after)
+    assert accepted == Acceptance(200, 1.5, (0.9, 0.3))
     assert speculation.acceptance(after, after) is None and speculation.acceptance({}, {}) is None
 
 
@@ -49,8 +49,8 @@ def test_the_first_position_is_held_against_its_baseline(
     assert bool(speculation.describe_acceptance_drop(Acceptance(drafts, None, now), before)) is fell
 
 
-def cells(*found: tuple[int, int, str]) -> list[Cell]:
-    rows = zip(speculation.CELLS, found, strict=False)
+def make_cells(*outcomes: tuple[int, int, str]) -> list[Cell]:
+    rows = zip(speculation.CELLS, outcomes, strict=False)
     return [Cell(streams, heat, right, nonsense, error) for (streams, heat), (right, nonsense, error) in rows]
 
 
@@ -66,6 +66,6 @@ def cells(*found: tuple[int, int, str]) -> list[Cell]:
     ],
 )  # fmt: skip
 def test_speculation_is_held_against_one_greedy_stream(found: tuple[tuple[int, int, str], ...], text: str) -> None:
-    assert text in speculation.describe_failure(cells(*found)) and bool(
-        speculation.describe_failure(cells(*found))
+    assert text in speculation.describe_failure(make_cells(*found)) and bool(
+        speculation.describe_failure(make_cells(*found))
     ) == bool(text)

@@ -15,12 +15,12 @@ DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 BODY = openai_api.build_stream_request(HTTP, "m", "hello", 1000)
 
 
-def measured(*, cap_s: float = 60, timeout_s: float = 5, **plan: Any) -> stream.Stream:
+def measure(*, cap_s: float = 60, timeout_s: float = 5, **plan: Any) -> stream.Stream:
     with serving(Schedule(**plan)) as server:
         return stream.measure_stream(server.url, BODY, timeout_s=timeout_s, cap_s=cap_s)
 
 
-def true_rate(server: ExactServer) -> float:
+def server_rate(server: ExactServer) -> float:
     """Return the rate of the first stream, by the server's own clock."""
     (first_s, first), *_, (last_s, last) = server.record[0][1]
     return (last - first) / (last_s - first_s)
@@ -30,68 +30,68 @@ def true_rate(server: ExactServer) -> float:
 @pytest.mark.parametrize("usage", ["continuous", "final", "inside"])
 def test_the_rate_is_of_tokens_not_of_chunks(per_chunk: int, usage: str) -> None:
     with serving(Schedule(per_chunk=per_chunk, usage=usage)) as server:
-        found = stream.measure_stream(server.url, BODY)
-        assert found.tokens == 30 * per_chunk
-        assert found.tok_per_s == pytest.approx(true_rate(server), rel=0.05)
-        assert not found.approximate
+        streamed = stream.measure_stream(server.url, BODY)
+        assert streamed.tokens == 30 * per_chunk
+        assert streamed.tok_per_s == pytest.approx(server_rate(server), rel=0.05)
+        assert not streamed.approximate
 
 
 def test_the_first_token_is_timed_not_the_role() -> None:
     with serving(Schedule(first_s=0.2)) as server:
-        found = stream.measure_stream(server.url, BODY)
+        streamed = stream.measure_stream(server.url, BODY)
         received_s, sent = server.record[0]
-        assert found.ttft_s == pytest.approx(sent[0][0] - received_s, abs=0.05)
-        assert found.points[0][1] == 1
+        assert streamed.ttft_s == pytest.approx(sent[0][0] - received_s, abs=0.05)
+        assert streamed.points[0][1] == 1
 
 
 @pytest.mark.parametrize("kind", ["content", "reasoning", "reasoning_content", "tool_calls"])
 def test_everything_generated_counts(kind: str) -> None:
-    assert measured(kind=kind, usage="none").tokens == 30
+    assert measure(kind=kind, usage="none").tokens == 30
 
 
 def test_thinking_is_told_apart_from_the_answer() -> None:
-    found = measured(reasoning=10)
-    assert (found.tokens, found.thought) == (30, 10)
+    streamed = measure(reasoning=10)
+    assert (streamed.tokens, streamed.thought) == (30, 10)
 
 
 def test_a_last_token_without_text_counts_too() -> None:
-    assert measured(silent_last=True).tokens == 30
+    assert measure(silent_last=True).tokens == 30
 
 
 def test_without_any_count_the_result_says_it_is_approximate() -> None:
-    found = measured(usage="none", per_chunk=4)
-    assert (found.tokens, found.approximate) == (30, True)
+    streamed = measure(usage="none", per_chunk=4)
+    assert (streamed.tokens, streamed.approximate) == (30, True)
 
 
 def test_a_stall_is_reported_as_long_as_it_was() -> None:
     with serving(Schedule(stall_at=10, stall_s=1.0)) as server:
-        found = figures.summarize([stream.measure_stream(server.url, BODY)])
+        streamed = figures.summarize([stream.measure_stream(server.url, BODY)])
         times = [at_s for at_s, _ in server.record[0][1]]
         truth = max(b - a for a, b in itertools.pairwise(times))
     assert truth > 1.0
-    assert found.largest_gap_s == pytest.approx(truth, abs=0.05)
-    assert found.stalls >= 1
-    assert found.stall_s >= found.largest_gap_s
+    assert streamed.largest_gap_s == pytest.approx(truth, abs=0.05)
+    assert streamed.stalls >= 1
+    assert streamed.stall_s >= streamed.largest_gap_s
 
 
 def test_p99_of_few_gaps_misses_a_stall_and_the_largest_gap_does_not() -> None:
     points = [(n * 0.02 + (1.0 if n > 100 else 0.0), n + 1) for n in range(201)]
-    found = figures.summarize([stream.Stream(points=points)])
-    assert found.itl is not None
-    assert found.itl.p99 == pytest.approx(0.02)
-    assert (found.stalls, round(found.largest_gap_s, 6), round(found.stall_s, 6)) == (1, 1.02, 1.02)
+    summary = figures.summarize([stream.Stream(points=points)])
+    assert summary.itl is not None
+    assert summary.itl.p99 == pytest.approx(0.02)
+    assert (summary.stalls, round(summary.largest_gap_s, 6), round(summary.stall_s, 6)) == (1, 1.02, 1.02)
 
 
 def test_a_stream_that_is_cut_is_an_error_not_a_short_answer() -> None:
-    with pytest.raises(stream.StreamError) as caught:
-        measured(cut_at=10)
-    assert caught.value.tokens == 9
+    with pytest.raises(stream.StreamError) as excinfo:
+        measure(cut_at=10)
+    assert excinfo.value.tokens == 9
 
 
 def test_the_servers_error_in_the_middle_is_told_in_its_words() -> None:
-    with pytest.raises(stream.StreamError, match="EngineCore encountered an issue") as caught:
-        measured(error_at=10)
-    assert caught.value.tokens == 9
+    with pytest.raises(stream.StreamError, match="EngineCore encountered an issue") as excinfo:
+        measure(error_at=10)
+    assert excinfo.value.tokens == 9
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,22 @@ def test_the_servers_error_in_the_middle_is_told_in_its_words() -> None:
     ],
 )
 def test_an_error_in_a_stream_that_is_done_under_200_is_a_failure(error: str) -> None:
-    with pytest.raises(stream.StreamError, match=r"server error: EngineCore encountered an issue\.$") as caught:
-        measured(error_at=3, error=error)
-    assert caught.value.tokens == 2
+    with pytest.raises(stream.StreamError, match=r"server error: EngineCore encountered an issue\.$") as excinfo:
+        measure(error_at=3, error=error)
+    assert excinfo.value.tokens == 2
 
 
 @pytest.mark.parametrize("reason", ["error", "abort"])
 def test_a_request_that_the_server_gave_up_is_a_failure(reason: str) -> None:
     chunk = f'data: {{"choices": [{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}]}}'
     with pytest.raises(stream.StreamError, match=f"the server ended the request: finish_reason {reason}"):
-        measured(error_at=3, error=chunk)
+        measure(error_at=3, error=chunk)
 
 
 def test_a_refusal_carries_its_status() -> None:
-    with pytest.raises(stream.StreamError, match="no") as caught:
-        measured(status=500)
-    assert caught.value.status == 500
+    with pytest.raises(stream.StreamError, match="no") as excinfo:
+        measure(status=500)
+    assert excinfo.value.status == 500
 
 
 def test_nobody_there_is_an_error() -> None:
@@ -131,13 +131,13 @@ def test_nobody_there_is_an_error() -> None:
 
 def test_headers_that_drip_end_at_the_deadline() -> None:
     with pytest.raises(stream.StreamError, match="no data"):
-        measured(drip_s=0.2, timeout_s=0.5)
+        measure(drip_s=0.2, timeout_s=0.5)
 
 
 def test_a_cap_ends_a_slow_stream_with_what_it_gave() -> None:
-    found = measured(gap_s=0.05, chunks=1000, cap_s=0.6)
-    assert found.capped
-    assert 1 < found.tokens < 15
+    streamed = measure(gap_s=0.05, chunks=1000, cap_s=0.6)
+    assert streamed.capped
+    assert 1 < streamed.tokens < 15
 
 
 def test_a_kernel_that_wakes_too_early_breaks_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +145,11 @@ def test_a_kernel_that_wakes_too_early_breaks_no_stream(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         connection._Socket, "_set_timeout_option", lambda self, which, seconds: waits(self, which, seconds * 0.5)
     )
-    assert measured(gap_s=0.2, chunks=1000, cap_s=0.6).capped
+    assert measure(gap_s=0.2, chunks=1000, cap_s=0.6).capped
 
 
 def test_a_cap_ends_a_silent_server() -> None:
-    assert measured(silent=True, cap_s=0.3).tokens == 0
+    assert measure(silent=True, cap_s=0.3).tokens == 0
 
 
 def test_many_streams_are_each_timed_from_their_own_request() -> None:
@@ -167,10 +167,10 @@ def test_many_streams_are_each_timed_from_their_own_request() -> None:
 
 def test_workers_take_the_next_request_when_one_is_done() -> None:
     with serving(Schedule(first_s=0.02, gap_s=0.001, chunks=5)) as server:
-        found = load.send_all(server.url, [load.Request(BODY)] * 10, concurrency=3)
+        streams = load.send_all(server.url, [load.Request(BODY)] * 10, concurrency=3)
         pending = [received_s for received_s, _ in server.record]
         ended = [sent[-1][0] for _, sent in server.record]
-    assert len([item for item in found if item.stream]) == 10
+    assert len([item for item in streams if item.stream]) == 10
     for at_s in pending:
         assert sum(b <= at_s for b in pending) - sum(e < at_s for e in ended) <= 3
 
@@ -187,12 +187,12 @@ def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
         tries = 0
         while body is not None:
             try:
-                found = stream.measure_stream(server.url, body)
+                streamed = stream.measure_stream(server.url, body)
                 break
             except stream.StreamError as error:
                 assert error.status in openai_api.REFUSAL_STATUSES
                 body, tries = openai_api.remove_refused_keys(HTTP, body), tries + 1
-    assert (tries, found.tokens) == (2, 30)
+    assert (tries, streamed.tokens) == (2, 30)
 
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "llama-eager", "qwen3next-eager", "llama-chunked-off"])
@@ -200,13 +200,13 @@ def test_a_real_stream_is_read_whole(case: str) -> None:
     """Without continuous usage the final count is distributed over the chunks of a real answer."""
     raw = (DATA / case / "chat-stream.sse.txt").read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
     pieces = [(n / 100, raw[n : n + 97]) for n in range(0, len(raw), 97)]
-    found = stream.parse_recording(stream.Recording(pieces))
-    assert found.tokens > 0
-    assert found.prompt_tokens > 0
-    assert not found.approximate
+    streamed = stream.parse_recording(stream.Recording(pieces))
+    assert streamed.tokens > 0
+    assert streamed.prompt_tokens > 0
+    assert not streamed.approximate
 
 
-def flushed(*chunks: tuple[float, int]) -> stream.Stream:
+def make_stream(*chunks: tuple[float, int]) -> stream.Stream:
     """Return a stream of chunks, each (seconds since the request, tokens in it)."""
     totals = itertools.accumulate(tokens for _, tokens in chunks)
     points = [(at_s, total) for (at_s, _), total in zip(chunks, totals, strict=True)]
@@ -223,15 +223,15 @@ def flushed(*chunks: tuple[float, int]) -> stream.Stream:
     ],
 )
 def test_no_rate_is_made_of_a_stream_that_the_server_flushed_in_bursts(chunks: list[tuple[float, int]]) -> None:
-    found = flushed(*chunks)
-    assert found.in_bursts
-    assert (found.tok_per_s, found.ttft_s, found.tpot_s, found.gaps_s) == (None, None, None, [])
-    assert found.request_tok_per_s == pytest.approx(found.tokens / chunks[-1][0])
-    assert figures.summarize([found]).to_json()["streams_in_bursts"] == 1
+    streamed = make_stream(*chunks)
+    assert streamed.in_bursts
+    assert (streamed.tok_per_s, streamed.ttft_s, streamed.tpot_s, streamed.gaps_s) == (None, None, None, [])
+    assert streamed.request_tok_per_s == pytest.approx(streamed.tokens / chunks[-1][0])
+    assert figures.summarize([streamed]).to_json()["streams_in_bursts"] == 1
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 9])
 def test_speculation_is_no_burst(tokens: int) -> None:
-    found = flushed(*((0.1 + 0.05 * n, tokens) for n in range(20)))
-    assert not found.in_bursts
-    assert found.tok_per_s == pytest.approx(tokens / 0.05)
+    streamed = make_stream(*((0.1 + 0.05 * n, tokens) for n in range(20)))
+    assert not streamed.in_bursts
+    assert streamed.tok_per_s == pytest.approx(tokens / 0.05)

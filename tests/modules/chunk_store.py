@@ -42,18 +42,18 @@ class ChunkStore:
         """Return the location of a file's bytes from first to last."""
         data = self.files[xet_hash]
         begin, end = first // CHUNK, min(last, len(data) - 1) // CHUNK + 1
-        chunks, whole = {"start": begin, "end": end}, min(end * CHUNK, len(data)) - begin * CHUNK
-        stored = {"start": begin * (CHUNK + HEADER), "end": min(end * (CHUNK + HEADER), len(packed(data))) - 1}
-        where = {"range": chunks, "url": f"{self.url}/objects/{xet_hash}", "url_range": stored}
+        chunks, unpacked_bytes = {"start": begin, "end": end}, min(end * CHUNK, len(data)) - begin * CHUNK
+        stored = {"start": begin * (CHUNK + HEADER), "end": min(end * (CHUNK + HEADER), len(pack_chunks(data))) - 1}
+        location = {"range": chunks, "url": f"{self.url}/objects/{xet_hash}", "url_range": stored}
         return {
             "offset_into_first_range": first - begin * CHUNK,
-            "terms": [{"hash": xet_hash, "unpacked_length": whole, "range": chunks}],
-            "fetch_info": {xet_hash: [where]},
+            "terms": [{"hash": xet_hash, "unpacked_length": unpacked_bytes, "range": chunks}],
+            "fetch_info": {xet_hash: [location]},
         }
 
 
 @functools.lru_cache(maxsize=4)
-def packed(data: bytes) -> bytes:
+def pack_chunks(data: bytes) -> bytes:
     """A file as an object of chunks."""
     chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     sizes = [len(chunk).to_bytes(3, "little") for chunk in chunks]
@@ -69,7 +69,7 @@ class _Api(Handler):
             store.ranges.append(self.headers.get("Range", ""))
             self.reply(200, store.reconstruction(self.parts[2], int(first), int(last)))
         elif self.parts[0] == "objects" and self.parts[1] in store.files:
-            self._object(store, packed(store.files[self.parts[1]])[int(first) : int(last) + 1])
+            self._object(store, pack_chunks(store.files[self.parts[1]])[int(first) : int(last) + 1])
         else:
             self.reply(404, {"error": "no"})
 

@@ -87,7 +87,7 @@ class LoopbackHub:
         self.server.start()
         self.url = f"http://{address}:{self.server.port}"
 
-    def with_store(self) -> ChunkStore:
+    def add_store(self) -> ChunkStore:
         """Its large files lie in a chunk store as well from now on."""
         self.store = ChunkStore()
         rows = [self.row(path) for path in self.files]
@@ -101,7 +101,7 @@ class LoopbackHub:
         self.server.shutdown()
         self.server.server_close()
 
-    def gets(self, path: str) -> int:
+    def count_gets(self, path: str) -> int:
         return sum(1 for method, options, _ in self.asked if method == "GET" and options == path)
 
     def locked(self, *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -111,12 +111,12 @@ class LoopbackHub:
     def row(self, path: str) -> dict[str, Any]:
         data = self.files[path]
         lfs = self.lfs(path)
-        found = _hashed(data, lfs)
+        digest = _file_hash(data, lfs)
         return {
             "path": path,
             "size_bytes": len(data),
-            "sha256": found if lfs else None,
-            "blob_id": None if lfs else found,
+            "sha256": digest if lfs else None,
+            "blob_id": None if lfs else digest,
         }
 
     def xet_headers(self, row: dict[str, Any]) -> dict[str, str]:
@@ -128,7 +128,7 @@ class LoopbackHub:
 
 
 @functools.cache
-def _hashed(data: bytes, lfs: bool) -> str:
+def _file_hash(data: bytes, lfs: bool) -> str:
     return (hashlib.sha256(data) if lfs else hashlib.sha1(b"blob %d\0" % len(data) + data)).hexdigest()
 
 
@@ -176,37 +176,39 @@ class _Api(Handler):
     @staticmethod
     def _sibling(hub: LoopbackHub, path: str) -> dict[str, Any]:
         row = hub.row(path)
-        found: dict[str, Any] = {"rfilename": path, "size": row["size_bytes"], "blobId": row["blob_id"] or "b" * 40}
+        entry: dict[str, Any] = {"rfilename": path, "size": row["size_bytes"], "blobId": row["blob_id"] or "b" * 40}
         if row["sha256"]:
-            found["lfs"] = {"sha256": row["sha256"], "size": row["size_bytes"], "pointerSize": 135}
-        return found
+            entry["lfs"] = {"sha256": row["sha256"], "size": row["size_bytes"], "pointerSize": 135}
+        return entry
 
     def _file(self, hub: LoopbackHub, path: str) -> None:
-        data, row, given = hub.files[path], hub.row(path), self.headers.get("Range", "")
-        hub.asked.append((self.command, path, given))
-        if self.command == "GET" and hub.faults.wrong.get(path, 0) > 0 and not given.startswith("bytes=0-0"):
+        data, row, range_header = hub.files[path], hub.row(path), self.headers.get("Range", "")
+        hub.asked.append((self.command, path, range_header))
+        if self.command == "GET" and hub.faults.wrong.get(path, 0) > 0 and not range_header.startswith("bytes=0-0"):
             hub.faults.wrong[path] -= 1
             data = bytes([data[0] ^ 1]) + data[1:]
-        first, _, last = given.removeprefix("bytes=").partition("-")
+        first, _, last = range_header.removeprefix("bytes=").partition("-")
         begin, end = (
-            (int(first), min(int(last), len(data) - 1) if last else len(data) - 1) if given else (0, len(data) - 1)
+            (int(first), min(int(last), len(data) - 1) if last else len(data) - 1)
+            if range_header
+            else (0, len(data) - 1)
         )
-        self.send_response(206 if given else 200)
-        more = hub.faults.longer.get(path, 0) if self.command == "GET" else 0
+        self.send_response(206 if range_header else 200)
+        extra_bytes = hub.faults.longer.get(path, 0) if self.command == "GET" else 0
         headers = {
             "ETag": f'"{row["sha256"] or row["blob_id"]}"',
             "X-Repo-Commit": COMMIT,
             "Accept-Ranges": "bytes",
-            "Content-Length": str(end - begin + 1 + more),
-            **({"Content-Range": f"bytes {begin}-{end}/{len(data)}"} if given else {}),
+            "Content-Length": str(end - begin + 1 + extra_bytes),
+            **({"Content-Range": f"bytes {begin}-{end}/{len(data)}"} if range_header else {}),
             **hub.xet_headers(row),
             **hub.faults.headers.get(path, {}),
         }
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET" and more:
-            self._body(hub, path, memoryview(data[begin : end + 1] + b"x" * more))
+        if self.command == "GET" and extra_bytes:
+            self._body(hub, path, memoryview(data[begin : end + 1] + b"x" * extra_bytes))
         elif self.command == "GET":
             self._body(hub, path, memoryview(data)[begin : end + 1])
 

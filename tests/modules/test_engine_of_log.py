@@ -26,12 +26,12 @@ def test_a_container_of_llama_cpp_is_proved_by_its_own_log(
         "while read -r line; do echo \"$line\"; done <<'END'\n" + (DATA / "capped" / "server.log").read_text() + "END"
     )
     name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
-    made: Any = engine.containers.run(shell, ["/bin/sh", "-c", script], name=name, labels=LABELS, detach=True)
+    container: Any = engine.containers.run(shell, ["/bin/sh", "-c", script], name=name, labels=LABELS, detach=True)
     try:
-        made.wait(timeout=60)
+        container.wait(timeout=60)
         assert container_labels.engine_by_name(engine, name).title == "llama.cpp"
-        found = EngineLog().run(EngineLog.Args(name), context)
-        assert (found.data["engine"], found.data["state"]["slots"]) == ("llama_cpp", 4)
+        result = EngineLog().run(EngineLog.Args(name), context)
+        assert (result.data["engine"], result.data["state"]["slots"]) == ("llama_cpp", 4)
         assert (seen := evidence.read_engine_state(context, name)) is not None and seen.value("max_model_len") == 8192
         refused = VerifyLogs().run(VerifyLogs.Args(name, chunked_prefill="enabled"), context)
         assert (refused.failed, refused.msg) == (True, "serves what was asked: disproved.")
@@ -40,4 +40,4 @@ def test_a_container_of_llama_cpp_is_proved_by_its_own_log(
         assert config.msg.startswith("llama.cpp: chunked prefill on, prefix caching unknown")
         assert GpuUsed().run(GpuUsed.Args(name, gpus=""), context).data["verdict"] == "not asked for"
     finally:
-        made.remove(force=True)
+        container.remove(force=True)

@@ -33,7 +33,7 @@ def hog() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-class Spark(RecordingContext):
+class FakeSpark(RecordingContext):
     """A host whose nvidia-smi and meminfo the test sets; its processes are this machine's."""
 
     def tell(self, **gib: float) -> None:
@@ -47,15 +47,17 @@ class Spark(RecordingContext):
 
 
 @pytest.fixture
-def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
-    value = Spark(tmp_path, env=env, docker_host="unix:///nowhere", ollama_url="http://127.0.0.1:1")
+    value = FakeSpark(tmp_path, env=env, docker_host="unix:///nowhere", ollama_url="http://127.0.0.1:1")
     value.tell(MemTotal=120, MemFree=20, MemAvailable=25, Cached=6, Shmem=1, Buffers=0, AnonPages=3, Slab=1)
     monkeypatch.setattr(Machine, "meminfo", lambda self: dict(value.told))
     return value
 
 
-def test_the_table_names_process_user_gpu_memory_and_what_frees_it(spark: Spark, hog: subprocess.Popen[bytes]) -> None:
+def test_the_table_names_process_user_gpu_memory_and_what_frees_it(
+    spark: FakeSpark, hog: subprocess.Popen[bytes]
+) -> None:
     spark.gpu(hog.pid, 50 * 1024)
     rows = {row["kind"]: row for row in holders.inspect(spark)}
     first = next(row for row in holders.inspect(spark) if f"pid {hog.pid}," in row["holder"])
@@ -69,7 +71,7 @@ def test_the_table_names_process_user_gpu_memory_and_what_frees_it(spark: Spark,
 
 
 def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
-    spark: Spark, hog: subprocess.Popen[bytes]
+    spark: FakeSpark, hog: subprocess.Popen[bytes]
 ) -> None:
     spark.gpu(hog.pid, 50 * 1024)
     result = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
@@ -77,23 +79,23 @@ def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
     assert result.msg.startswith(
         "113.0 GiB needed (102.0 for the engine, 7.0 on the host's side, 4 reserve), but 25.0 GiB are available"
     )
-    header, first, *_ = _holders(result.data["evidence"])
+    header, first, *_ = _holder_rows(result.data["evidence"])
     assert header.split() == ["GiB", "held", "by", "what", "frees", "it"]
     assert first.split()[0] == "50.4" and f"pid {hog.pid}" in first
 
 
-def _holders(evidence: list[str]) -> list[str]:
+def _holder_rows(evidence: list[str]) -> list[str]:
     """The table of who holds the memory, below that of the budget."""
     return evidence[next(n for n, row in enumerate(evidence) if "held by" in row) :]
 
 
-def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: Spark) -> None:
+def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: FakeSpark) -> None:
     result = Memory().run(Memory.Args(utilization=0.98), spark)
     assert result.msg.startswith("128.6 GiB needed (117.6 for the engine, 7.0 on the host's side, 4 reserve)")
     assert "but the host has 120.0 GiB" in result.msg and "held by" not in str(result.data["evidence"])
 
 
-def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: Spark) -> None:
+def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: FakeSpark) -> None:
     result = Memory().run(Memory.Args(utilization=0.5, reserve_gib=200), spark)
     assert (result.exit, result.fix) == (
         Exit.REFUSED,
@@ -101,7 +103,7 @@ def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: Spark) -> Non
     )
 
 
-def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_comes_back_is_waited_for(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([25, 25, 60, 115, 115, 115, 115])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks) * GIB})
     result = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
@@ -112,7 +114,7 @@ def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.
     "stopped", [{}, {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 50 * GIB, "run": "run-1"}]
 )
 def test_what_cannot_come_back_is_not_waited_for(
-    spark: Spark, monkeypatch: pytest.MonkeyPatch, stopped: dict[str, object]
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, stopped: dict[str, object]
 ) -> None:
     """60 GiB are available once all is released, and 113 are needed: another program holds the rest."""
     if stopped:
@@ -125,7 +127,7 @@ def test_what_cannot_come_back_is_not_waited_for(
 
 
 def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
-    spark: Spark, monkeypatch: pytest.MonkeyPatch
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 105 * GIB, "run": "run-1"})
     looks = iter([10] * 8)
@@ -134,7 +136,7 @@ def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
     assert not Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark).failed
 
 
-def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> None:
+def test_what_a_server_held_is_compared_with_what_came_back(spark: FakeSpark) -> None:
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 100 * GIB, "run": "run-1"})
     spark.told["MemAvailable"] = 106 * GIB
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark).data["back"] is True
@@ -145,7 +147,7 @@ def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> Non
     assert any("what frees it" in item.get("text", "") for item in spark.said), "who holds it is told"
 
 
-def test_other_programs_may_take_as_much_as_a_small_server_held(spark: Spark) -> None:
+def test_other_programs_may_take_as_much_as_a_small_server_held(spark: FakeSpark) -> None:
     held = {"id": "x", "available_bytes": 10 * GIB, "held_bytes": GIB // 4, "run": "run-1"}
     spark.state.write("stopping", held)
     spark.told["MemAvailable"] = 10 * GIB - GIB // 8
@@ -155,7 +157,7 @@ def test_other_programs_may_take_as_much_as_a_small_server_held(spark: Spark) ->
 
 
 def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_until_no_more_comes(
-    spark: Spark, monkeypatch: pytest.MonkeyPatch
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start is measured from there: with less than all of it back, what that one takes would be wrong, too."""
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": None, "run": "run-1"})
@@ -166,12 +168,12 @@ def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_un
     assert (result.data["back"], result.msg) == (None, "not recorded; 100.0 GiB released")
 
 
-def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: Spark) -> None:
+def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: FakeSpark) -> None:
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert (result.data["back"], result.msg) == (None, "nothing was stopped")
 
 
-def test_in_the_plan_nothing_is_waited_for(spark: Spark) -> None:
+def test_in_the_plan_nothing_is_waited_for(spark: FakeSpark) -> None:
     spark.check = True
     assert Memory().run(Memory.Args(utilization=0.85), spark).failed
 
@@ -182,7 +184,7 @@ def test_pages_of_the_weights_are_forgotten_without_root(tmp_path: Path) -> None
     file.write_bytes(os.urandom(8 * 2**20))
     with file.open("rb") as opened:
         opened.read()
-    if cached(file) == 0:
+    if count_cached_pages(file) == 0:
         pytest.skip("this file system keeps no pages")
     assert model_files.drop_cached_pages(tmp_path / "model") == 1
     if (
@@ -190,10 +192,10 @@ def test_pages_of_the_weights_are_forgotten_without_root(tmp_path: Path) -> None
         in subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
     ):
         pytest.skip("tmpfs is page cache: nothing can be forgotten")
-    assert cached(file) == 0
+    assert count_cached_pages(file) == 0
 
 
-def cached(path: Path) -> int:
+def count_cached_pages(path: Path) -> int:
     """Return the number of a file's pages in memory (mincore)."""
     size = path.stat().st_size
     pages = -(-size // mmap.PAGESIZE)
@@ -202,12 +204,12 @@ def cached(path: Path) -> int:
         address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags) == 0
-        found = sum(flag & 1 for flag in flags)
+        cached_pages = sum(flag & 1 for flag in flags)
         del address
         import gc
 
         gc.collect()
-    return found
+    return cached_pages
 
 
 @pytest.mark.parametrize(
@@ -233,12 +235,12 @@ def test_a_process_names_its_container(tmp_path: Path, line: str) -> None:
     assert gpu_processes.list_container_pids(container, proc=tmp_path) == []
 
 
-def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fits_knows_what_goes_before_it_stops_anything(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     def inspect(client: object, name: str) -> dict[str, object]:
         return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
 
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
-    monkeypatch.setattr(Spark, "docker", lambda self: None)
+    monkeypatch.setattr(FakeSpark, "docker", lambda self: None)
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
     assert "is unknown" in AssertMemoryFits().run(args, spark).msg
     spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
@@ -252,7 +254,7 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     assert "95.0 GiB will be available (25.0 now, 70.0 held by the server, 0.0 by Ollama)" in result.msg
 
 
-def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     """With Ollama left alone its 30 GiB stay, however much a dead server is recorded to hold."""
 
     def inspect(client: object, name: str) -> dict[str, object]:
@@ -261,26 +263,26 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeyp
     kept = SimpleNamespace(held=[SimpleNamespace(model=SimpleNamespace(size_bytes=30 * GIB))])
     monkeypatch.setattr("sparkwright.host.ollama.inspect", lambda context: kept)
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
-    monkeypatch.setattr(Spark, "docker", lambda self: None)
+    monkeypatch.setattr(FakeSpark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
     result = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.6, ollama="leave"), spark).msg
     assert result.startswith("7.0 of 120.0 GiB left: 83.0 GiB needed")
 
 
-def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fits_promises_no_more_than_the_host_has(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that died between two restarts holds nothing of what was recorded for it."""
 
     def inspect(client: object, name: str) -> dict[str, object]:
         return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
 
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
-    monkeypatch.setattr(Spark, "docker", lambda self: None)
+    monkeypatch.setattr(FakeSpark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
     result = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.85), spark).msg
     assert result.startswith("7.0 of 120.0 GiB left: 113.0 GiB needed")
 
 
-def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) -> None:
+def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: FakeSpark) -> None:
     """Recorded is what it held when it was verified; a crash loop holds nothing of that."""
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 100 * GIB})
@@ -293,7 +295,7 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) 
         assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is not False
 
 
-def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own_memory(spark: Spark) -> None:
+def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own_memory(spark: FakeSpark) -> None:
     """The interim server's memory was released when it was removed; it does not count as the server's."""
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 7 * GIB})

@@ -20,7 +20,7 @@ from tests.modules.context import RecordingContext
 
 
 @dataclass
-class Play:
+class FakeOllama:
     """The state of a simulated Ollama."""
 
     #: models that ps lists
@@ -58,8 +58,8 @@ class Play:
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    value = Play()
+def fake_ollama() -> Iterator[FakeOllama]:
+    value = FakeOllama()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -92,36 +92,38 @@ def play() -> Iterator[Play]:
 
 
 @pytest.fixture
-def context(tmp_path: Path, play: Play) -> RecordingContext:
-    return RecordingContext(tmp_path, ollama_url=play.url, sandbox=True)
+def context(tmp_path: Path, fake_ollama: FakeOllama) -> RecordingContext:
+    return RecordingContext(tmp_path, ollama_url=fake_ollama.url, sandbox=True)
 
 
-def test_every_model_is_unloaded_and_named(play: Play, context: RecordingContext) -> None:
-    play.put("a"), play.put("b")
-    done = OllamaUnload().run(OllamaUnload.Args(), context)
-    assert (done.changed, done.data["unloaded"], play.models) == (True, ["a", "b"], {})
+def test_every_model_is_unloaded_and_named(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+    fake_ollama.put("a"), fake_ollama.put("b")
+    result = OllamaUnload().run(OllamaUnload.Args(), context)
+    assert (result.changed, result.data["unloaded"], fake_ollama.models) == (True, ["a", "b"], {})
 
 
 def test_an_unload_that_was_lost_is_asked_for_again(
-    play: Play, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
+    fake_ollama: FakeOllama, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ollama, "UNLOAD_RETRY_S", 0.05)
     monkeypatch.setattr(ollama, "POLL_S", 0.02)
-    play.put("a")
-    play.lost = 2
+    fake_ollama.put("a")
+    fake_ollama.lost = 2
     OllamaUnload().run(OllamaUnload.Args(), context)
-    assert (play.models, len(play.asked)) == ({}, 3)
+    assert (fake_ollama.models, len(fake_ollama.asked)) == ({}, 3)
 
 
-def test_a_busy_model_fails_with_its_name(play: Play, context: RecordingContext) -> None:
-    play.put("a")
-    play.busy = {"a"}
+def test_a_busy_model_fails_with_its_name(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+    fake_ollama.put("a")
+    fake_ollama.busy = {"a"}
     with pytest.raises(Failed, match="keeps a in memory: a request is using it"):
         OllamaUnload().run(OllamaUnload.Args(timeout_s=0.3), context)
 
 
-def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(play: Play, context: RecordingContext) -> None:
-    play.blocked.set()
+def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(
+    fake_ollama: FakeOllama, context: RecordingContext
+) -> None:
+    fake_ollama.blocked.set()
     assert ollama.inspect(context, timeout_s=0.2).hanging
     result = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
     assert "does not answer: it is loading a model or hung" in result.msg
@@ -133,10 +135,10 @@ def test_no_ollama_at_all_is_fine(tmp_path: Path) -> None:
     assert OllamaPs().run(OllamaPs.Args(), nobody).msg == "Ollama is not running"
 
 
-def test_leave_asks_nobody(play: Play, context: RecordingContext) -> None:
-    play.put("a")
+def test_leave_asks_nobody(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+    fake_ollama.put("a")
     assert OllamaUnload().run(OllamaUnload.Args(mode="leave"), context).changed is False
-    assert (list(play.models), play.asked) == (["a"], [])
+    assert (list(fake_ollama.models), fake_ollama.asked) == (["a"], [])
 
 
 def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None:
@@ -144,31 +146,35 @@ def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None
     assert ollama.inspect(elsewhere).present == ()
 
 
-def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(play: Play, context: RecordingContext) -> None:
-    play.put("small", 1, context_length=8192, expires_at="2318-05-01T00:00:00Z")
-    play.put("large", 900)
+def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(
+    fake_ollama: FakeOllama, context: RecordingContext
+) -> None:
+    fake_ollama.put("small", 1, context_length=8192, expires_at="2318-05-01T00:00:00Z")
+    fake_ollama.put("large", 900)
     had = OllamaUnload().run(OllamaUnload.Args(), context).data["models"]
-    play.asked.clear()
+    fake_ollama.asked.clear()
     back = OllamaReload().run(OllamaReload.Args(models=had, reserve_gib=0), context)
     assert (back.data["loaded"], back.data["left_out"]) == (["small"], ["large"])
-    assert play.asked == [{"model": "small", "stream": False, "options": {"num_ctx": 8192}, "keep_alive": -1}]
+    assert fake_ollama.asked == [{"model": "small", "stream": False, "options": {"num_ctx": 8192}, "keep_alive": -1}]
     again = OllamaReload().run(OllamaReload.Args(models=had[:1], reserve_gib=0), context)
     assert again.changed is False
 
 
-def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(play: Play, context: RecordingContext) -> None:
-    play.put("odd", size=2**60)
+def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(
+    fake_ollama: FakeOllama, context: RecordingContext
+) -> None:
+    fake_ollama.put("odd", size=2**60)
     assert "odd, size unknown (" in OllamaPs().run(OllamaPs.Args(), context).msg
-    done = OllamaUnload().run(OllamaUnload.Args(), context)
-    assert done.msg == "odd: size unknown" and done.diff[0].before == "loaded, size unknown"
-    play.asked.clear()
-    back = OllamaReload().run(OllamaReload.Args(models=done.data["models"], reserve_gib=0), context)
-    assert (back.data["loaded"], back.data["left_out"], play.asked) == ([], ["odd"], [])
+    result = OllamaUnload().run(OllamaUnload.Args(), context)
+    assert result.msg == "odd: size unknown" and result.diff[0].before == "loaded, size unknown"
+    fake_ollama.asked.clear()
+    back = OllamaReload().run(OllamaReload.Args(models=result.data["models"], reserve_gib=0), context)
+    assert (back.data["loaded"], back.data["left_out"], fake_ollama.asked) == ([], ["odd"], [])
     assert "not reloading odd: its size is unknown" in "".join(item.get("text", "") for item in context.said)
 
 
-def test_a_model_that_is_not_installed_any_more_is_left_out(play: Play, context: RecordingContext) -> None:
-    assert Ollama(play.url).load(LoadedModel("unknown", 1)) is False
+def test_a_model_that_is_not_installed_any_more_is_left_out(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+    assert Ollama(fake_ollama.url).load(LoadedModel("unknown", 1)) is False
 
 
 @pytest.mark.parametrize(
@@ -199,8 +205,8 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
     context = RecordingContext(
         tmp_path, docker_host="unix:///nowhere", env={"PATH": f"{systemctl.parent}:/usr/bin:/bin"}
     )
-    found = ollama.list_instances(context)
-    assert ("http://127.0.0.1:8888", "service", 77) in [(item.url, item.kind, item.pid) for item in found]
+    instances = ollama.list_instances(context)
+    assert ("http://127.0.0.1:8888", "service", 77) in [(item.url, item.kind, item.pid) for item in instances]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ FIRES_S = 90
 
 
 @contextmanager
-def crontab(text: str) -> Iterator[None]:
+def installed_crontab(text: str) -> Iterator[None]:
     """The user's table holds this meanwhile."""
     before = subprocess.run(["crontab", "-l"], capture_output=True, check=False)
     subprocess.run(["crontab", "-"], input=text.encode(), check=True)
@@ -35,7 +35,7 @@ def crontab(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def cron() -> Iterator[None]:
+def running_cron() -> Iterator[None]:
     """Debian's daemon. It detects a changed table by its time in seconds, so it starts after the table was written."""
     daemon = subprocess.Popen(["cron", "-f"], stderr=subprocess.DEVNULL)  # it ends when another one is at work already
     try:
@@ -50,12 +50,12 @@ def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -
     home.mkdir()
     host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
     mine = f"HOME={home}\n"
-    with crontab(mine):
+    with installed_crontab(mine):
         first = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=60), host)
         assert first.changed and first.data["scope"] == "cron"
         began = load_latest(host.state.path)
         deadline_s = time.monotonic() + FIRES_S
-        with cron():
+        with running_cron():
             while (now := load_latest(host.state.path)) == began:
                 assert time.monotonic() < deadline_s, "cron never started it"
                 time.sleep(0.2)
@@ -69,11 +69,11 @@ def test_cron_keeps_the_wake_service_running_and_an_uninstall_ends_it(tmp_path: 
     home.mkdir()
     host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
     deadline_s = time.monotonic() + FIRES_S
-    with crontab(f"HOME={home}\n"):
+    with installed_crontab(f"HOME={home}\n"):
         assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host).changed
         again = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host)
         assert not again.changed and not turns.is_service_running(host.state)
-        with cron():
+        with running_cron():
             while not turns.is_service_running(host.state):
                 assert time.monotonic() < deadline_s, "cron never started it"
                 time.sleep(0.2)

@@ -89,13 +89,13 @@ TABLE = yaml.safe_load(Path(__file__).with_name("decisions.yml").read_text())
 CASES = [(module, case) for module, cases in TABLE["modules"].items() for case in cases]
 
 
-def found_of(module: StateModule[Any, Any], given: Any) -> Any:
+def build_read_value(module: StateModule[Any, Any], value: Any) -> Any:
     """Return what the module's `read` would return: its own dataclass, a list of one, or plain values."""
     kind = typing.get_type_hints(module.read, localns={"Args": module.Args})["return"]
     if dataclasses.is_dataclass(kind):
-        return kind(**given)
+        return kind(**value)
     (row,) = typing.get_args(kind)[:1] or (None,)
-    return [row(**item) for item in given] if dataclasses.is_dataclass(row) else given
+    return [row(**item) for item in value] if dataclasses.is_dataclass(row) else value
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}: {case['name']}" for name, case in CASES])
@@ -103,9 +103,9 @@ def test_a_case(name: str, case: dict[str, Any]) -> None:
     module = registry.load(name)()
     assert isinstance(module, StateModule)
     args = signature.build_args(module.Args, case["args"], module=name)
-    found = found_of(module, case["found"])
+    read_value = build_read_value(module, case["found"])
     changes = [
-        [difference.field, difference.before, difference.after] for difference in module.differences(args, found)
+        [difference.field, difference.before, difference.after] for difference in module.differences(args, read_value)
     ]
-    result = module.describe(args, found)
+    result = module.describe(args, read_value)
     assert (changes, {key: result[key] for key in case.get("says", {})}) == (case["changes"], case.get("says", {}))

@@ -35,42 +35,42 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
     return RecordingContext(tmp_path / "home", hub_url=hub.url)
 
 
-def draft(hub: LoopbackHub, *, commit: str = COMMIT, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    about = {"role": "draft", "id": MODEL, "dir": "~/draft", "transfer": "plain"}
-    return {**about, "commit": commit, "files": hub.locked(without=without)}
+def draft_entry(hub: LoopbackHub, *, commit: str = COMMIT, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    fields = {"role": "draft", "id": MODEL, "dir": "~/draft", "transfer": "plain"}
+    return {**fields, "commit": commit, "files": hub.locked(without=without)}
 
 
-def run(context: RecordingContext, *models: dict[str, Any]) -> Any:
+def fetch_models(context: RecordingContext, *models: dict[str, Any]) -> Any:
     return SecondModels().run(SecondModels.Args(models=list(models)), context)
 
 
 def test_it_arrives_by_its_hashes_and_a_second_time_nothing_is_asked(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    first = run(context, draft(hub))
+    first = fetch_models(context, draft_entry(hub))
     assert first.changed and "draft: 3 files downloaded" in first.msg
     assert (context.machine.home / "draft/draft.safetensors").read_bytes() == FILES["draft.safetensors"]
     options = len(hub.asked)
-    again = run(context, draft(hub))
+    again = fetch_models(context, draft_entry(hub))
     assert (again.changed, len(hub.asked)) == (False, options)
 
 
 def test_a_wrong_byte_is_named_with_the_role_and_fetched(context: RecordingContext, hub: LoopbackHub) -> None:
-    run(context, draft(hub))
+    fetch_models(context, draft_entry(hub))
     (context.machine.home / "draft/draft.safetensors").write_bytes(b"x" * 5000)
     context.check = True
-    assert [row.field for row in run(context, draft(hub)).diff] == ["draft: draft.safetensors"]
+    assert [row.field for row in fetch_models(context, draft_entry(hub)).diff] == ["draft: draft.safetensors"]
     context.check = False
-    assert run(context, draft(hub)).data["models"][0]["fetched"] == ["draft.safetensors"]
+    assert fetch_models(context, draft_entry(hub)).data["models"][0]["fetched"] == ["draft.safetensors"]
 
 
 def test_a_plan_with_no_commit_is_a_sentence(context: RecordingContext, hub: LoopbackHub) -> None:
     with pytest.raises(Failed, match="the draft has no commit"):
-        run(context, {key: value for key, value in draft(hub).items() if key != "commit"})
+        fetch_models(context, {key: value for key, value in draft_entry(hub).items() if key != "commit"})
 
 
-def verified(context: RecordingContext, hub: LoopbackHub, commit: str = COMMIT) -> dict[str, Any]:
-    model = {"id": "a/b", "commit": "c" * 40, "dir": "~/m", "files": [], "models": [draft(hub, commit=commit)]}
+def save_verified_state(context: RecordingContext, hub: LoopbackHub, commit: str = COMMIT) -> dict[str, Any]:
+    model = {"id": "a/b", "commit": "c" * 40, "dir": "~/m", "files": [], "models": [draft_entry(hub, commit=commit)]}
     state = {"spec": {"name": "one"}, "model": model}
     good_states.save_verified(context.state, state)
     return state
@@ -80,47 +80,47 @@ def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_files, "_is_replaced", lambda context: False)
-    run(context, draft(hub))
-    verified(context, hub)
+    fetch_models(context, draft_entry(hub))
+    save_verified_state(context, hub)
     folder = context.machine.home / "draft"
-    run(context, draft(hub, commit="b" * 40, without=("README.md",)))
+    fetch_models(context, draft_entry(hub, commit="b" * 40, without=("README.md",)))
     assert not (folder / "README.md").exists()
     assert model_folders.replaced_folders(context) == {folder: COMMIT}
     restored = RestoreModelFiles().run(RestoreModelFiles.Args(), context)
     assert restored.changed and (folder / "README.md").exists()
-    assert not run(context, draft(hub)).changed
+    assert not fetch_models(context, draft_entry(hub)).changed
 
 
 def test_a_file_that_somebody_wrote_to_is_drift_with_its_role(context: RecordingContext, hub: LoopbackHub) -> None:
-    run(context, draft(hub))
-    state = verified(context, hub)
+    fetch_models(context, draft_entry(hub))
+    state = save_verified_state(context, hub)
     assert snapshot.list_changed_files(context, state) == []
     (context.machine.home / "draft/config.json").write_text("{ }")
     assert snapshot.list_changed_files(context, state) == ["draft: config.json"]
 
 
 def test_two_states_with_different_drafters_are_not_the_same(context: RecordingContext, hub: LoopbackHub) -> None:
-    value, other = verified(context, hub), verified(context, hub, commit="b" * 40)
+    value, other = save_verified_state(context, hub), save_verified_state(context, hub, commit="b" * 40)
     assert not good_states.is_same(value, other) and good_states.is_same(value, value)
     assert [state["model"]["models"][0]["commit"] for state in good_states.load_earlier(context.state)] == [COMMIT]
 
 
 def test_a_server_that_loaded_another_revision_of_its_drafter_differs(hub: LoopbackHub) -> None:
-    has, wanted = draft(hub), draft(hub, commit="b" * 40)
+    has, wanted = draft_entry(hub), draft_entry(hub, commit="b" * 40)
     wanted["files"] = [{**file, "sha256": "f" * 64} if file["sha256"] else file for file in wanted["files"]]
     container = {"Id": "x", "Name": "/one", "State": {"Running": True}, "Config": {}, "HostConfig": {}}
-    found = ContainerState(ContainerSpec("one", "i"), container, {}, "x", {"commit": "c", "models": [has]})
-    rows = container_drift({"commit": "c", "models": [wanted]}, found)
+    state = ContainerState(ContainerSpec("one", "i"), container, {}, "x", {"commit": "c", "models": [has]})
+    rows = container_drift({"commit": "c", "models": [wanted]}, state)
     (row,) = (row for row in rows if row.field == "draft model revision")
     assert (row.before, row.after) == (COMMIT[:12], "b" * 12)
-    assert not any("revision" in row.field for row in container_drift({"commit": "c", "models": [has]}, found))
+    assert not any("revision" in row.field for row in container_drift({"commit": "c", "models": [has]}, state))
 
 
 def test_models_verify_reads_the_further_models_too(context: RecordingContext, hub: LoopbackHub) -> None:
-    run(context, draft(hub))
+    fetch_models(context, draft_entry(hub))
     (context.machine.home / "draft/config.json").write_text("{ }")
-    own = {**draft(hub), "dir": "~/m"}
+    own = {**draft_entry(hub), "dir": "~/m"}
     del own["role"], own["transfer"]
-    found = VerifyModel().run(VerifyModel.Args(**own, models=[draft(hub)]), context)
-    assert "draft: config.json" in found.data["wrong"] and "config.json" in found.data["wrong"]
-    assert found.data["files"] == 2 * len(FILES)
+    result = VerifyModel().run(VerifyModel.Args(**own, models=[draft_entry(hub)]), context)
+    assert "draft: config.json" in result.data["wrong"] and "config.json" in result.data["wrong"]
+    assert result.data["files"] == 2 * len(FILES)

@@ -49,52 +49,52 @@ def context(tmp_path: Path) -> Iterator[RecordingContext]:
     hub.close()
 
 
-def lock(context: RecordingContext, **fields: Any) -> dict[str, Any]:
+def lock_model(context: RecordingContext, **fields: Any) -> dict[str, Any]:
     return dict(LockModel().run(LockModel.Args(id=MODEL, engine="llama_cpp", **fields), context).data)
 
 
 def test_a_pattern_means_one_model_and_every_file_of_it_is_pinned_by_hash(context: RecordingContext) -> None:
-    found = lock(context, file="*Q4_K_M.gguf")
-    assert found["commit"] == COMMIT
-    assert [file["path"] for file in found["files"]] == ["m-Q4_K_M.gguf"]
-    assert all(file["sha256"] for file in found["files"])
+    entry = lock_model(context, file="*Q4_K_M.gguf")
+    assert entry["commit"] == COMMIT
+    assert [file["path"] for file in entry["files"]] == ["m-Q4_K_M.gguf"]
+    assert all(file["sha256"] for file in entry["files"])
 
 
 def test_shards_and_what_stands_beside_the_model_come_with_it(context: RecordingContext) -> None:
-    found = lock(context, file="*UD*.gguf", mmproj="mmproj*")
-    assert [file["path"] for file in found["files"]] == [*SHARDS, "mmproj-F16.gguf"]
+    entry = lock_model(context, file="*UD*.gguf", mmproj="mmproj*")
+    assert [file["path"] for file in entry["files"]] == [*SHARDS, "mmproj-F16.gguf"]
 
 
 def test_twelve_quantisations_and_none_chosen_is_a_sentence_with_each_and_its_size(context: RecordingContext) -> None:
-    with pytest.raises(Refused, match=f"{MODEL} has 12 models that .* matches: name one of ") as caught:
-        lock(context, file="*m-*.gguf")
-    assert all(f"m-{name}.gguf (0.0 GiB)" in str(caught.value) for name in QUANTISATIONS)
-    assert "2 files)" in str(caught.value)
+    with pytest.raises(Refused, match=f"{MODEL} has 12 models that .* matches: name one of ") as excinfo:
+        lock_model(context, file="*m-*.gguf")
+    assert all(f"m-{name}.gguf (0.0 GiB)" in str(excinfo.value) for name in QUANTISATIONS)
+    assert "2 files)" in str(excinfo.value)
 
 
 def test_a_pattern_that_means_nothing_says_what_there_is(context: RecordingContext) -> None:
     with pytest.raises(Refused, match=r"\*Q7\*.gguf matches no model of lab/tiny, which has .*m-Q8_0.gguf"):
-        lock(context, file="*Q7*.gguf")
+        lock_model(context, file="*Q7*.gguf")
 
 
 def test_the_header_of_the_model_is_kept_and_its_cache_counts_as_memory(context: RecordingContext) -> None:
-    found = lock(context, file="true.gguf")
-    assert found["config"][gguf.ARCHITECTURE_KEY] == "gpt-oss"
-    small, large = (advice.memory({"ctx-size": tokens, "parallel": 1}, found).bytes for tokens in (8192, 16384))
+    entry = lock_model(context, file="true.gguf")
+    assert entry["config"][gguf.ARCHITECTURE_KEY] == "gpt-oss"
+    small, large = (advice.memory({"ctx-size": tokens, "parallel": 1}, entry).bytes for tokens in (8192, 16384))
     assert large - small == 8192 * KV_BYTES_PER_TOKEN
 
 
 @pytest.mark.parametrize("file", ["hostile.gguf", "m-Q8_0.gguf"])
 def test_a_file_that_is_no_model_is_locked_without_a_header(context: RecordingContext, file: str) -> None:
-    found = lock(context, file=file)
-    assert found["config"] is None
-    assert [item["path"] for item in found["files"]] == [file]
+    entry = lock_model(context, file=file)
+    assert entry["config"] is None
+    assert [item["path"] for item in entry["files"]] == [file]
 
 
 def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its_makers_too(
     context: RecordingContext,
 ) -> None:
-    chat = validate_entry(lock(context, file="chats.gguf")["chat"])
+    chat = validate_entry(lock_model(context, file="chats.gguf")["chat"])
     assert chat is not None
     result = dict(fact_lines(chat))
     assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
@@ -102,19 +102,19 @@ def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its
 
 
 def test_a_header_that_ends_before_its_template_says_nothing_of_chats(context: RecordingContext) -> None:
-    assert lock(context, file="cut.gguf")["chat"] is None
+    assert lock_model(context, file="cut.gguf")["chat"] is None
 
 
 def test_a_copy_on_the_host_tells_the_same_when_the_hub_is_down(context: RecordingContext) -> None:
-    pinned = lock(context, file="chats.gguf")
+    pinned = lock_model(context, file="chats.gguf")
     args = HfModel.Args(id=MODEL, commit=COMMIT, files=pinned["files"], dir="~/m", transfer="plain")
     HfModel().run(args, context)
     down = RecordingContext(context.machine.home, hub_url="http://127.0.0.1:1")
-    assert lock(down, file="chats.gguf", or_here=True)["chat"] == pinned["chat"]
+    assert lock_model(down, file="chats.gguf", or_here=True)["chat"] == pinned["chat"]
 
 
 def test_another_quantisation_with_another_template_is_told_before_it_is_fetched(context: RecordingContext) -> None:
-    before, after = lock(context, file="true.gguf"), lock(context, file="chats.gguf")
+    before, after = lock_model(context, file="true.gguf"), lock_model(context, file="chats.gguf")
     args = HfModel.Args(id=MODEL, commit=COMMIT, files=before["files"], dir="~/m", transfer="plain")
     HfModel().run(args, context)
     context.check = True

@@ -19,24 +19,26 @@ def two_faced(folder: Path) -> Iterator[tuple[int, Path, dict[bool, int]]]:
     certificate = _certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    behind: dict[bool, int] = {}
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        threading.Thread(target=_open, args=(door, context, behind), daemon=True).start()
-        yield door.getsockname()[1], certificate, behind
-        door.shutdown(socket.SHUT_RDWR)
+    backends: dict[bool, int] = {}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_accept, args=(listener, context, backends), daemon=True).start()
+        yield listener.getsockname()[1], certificate, backends
+        listener.shutdown(socket.SHUT_RDWR)
 
 
-def _open(door: socket.socket, context: ssl.SSLContext, behind: dict[bool, int]) -> None:
+def _accept(listener: socket.socket, context: ssl.SSLContext, backends: dict[bool, int]) -> None:
     with contextlib.suppress(OSError):
         while True:
-            threading.Thread(target=_guest, args=(door.accept()[0], context, behind), daemon=True).start()
+            threading.Thread(
+                target=_handle_connection, args=(listener.accept()[0], context, backends), daemon=True
+            ).start()
 
 
-def _guest(guest: socket.socket, context: ssl.SSLContext, behind: dict[bool, int]) -> None:
-    with contextlib.suppress(OSError), guest:
-        tls = guest.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
-        inner = context.wrap_socket(guest, server_side=True) if tls else guest
-        with inner, socket.create_connection(("127.0.0.1", behind[tls])) as server:
+def _handle_connection(connection: socket.socket, context: ssl.SSLContext, backends: dict[bool, int]) -> None:
+    with contextlib.suppress(OSError), connection:
+        tls = connection.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
+        inner = context.wrap_socket(connection, server_side=True) if tls else connection
+        with inner, socket.create_connection(("127.0.0.1", backends[tls])) as server:
             back = threading.Thread(target=_pump, args=(server, inner), daemon=True)
             back.start()
             _pump(inner, server)

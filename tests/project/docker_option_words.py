@@ -1,12 +1,12 @@
 """The same as docker_words.py, of the options that take no part in publishing and mounting."""
 
-from tests.project.docker_words import rows
+from tests.project.docker_words import make_rows
 
 NET = "is not a network"
 HOST = "is not a host"
 
 WORDS = [
-    *rows(
+    *make_rows(
         "network",
         ("host", True, ""),
         ("bridge", True, ""),
@@ -19,7 +19,7 @@ WORDS = [
         ("name=n,ip=10.0.0.1", True, NET),
         ("alias=a", False, NET),
     ),
-    *rows(
+    *make_rows(
         "hostname",
         ("spark1", True, ""),
         ("spark1.lan", True, ""),
@@ -29,7 +29,7 @@ WORDS = [
         ("a_b", True, "is not a host name"),
         ("a" * 64, True, "is not a host name"),
     ),
-    *rows(
+    *make_rows(
         "extra_hosts",
         ("hub:10.0.0.1", True, ""),
         ("hub:::1", True, ""),
@@ -42,7 +42,7 @@ WORDS = [
         ("hub:10.0.0", False, HOST),
         ("hub:lan", False, HOST),
     ),
-    *rows(
+    *make_rows(
         "dns",
         ("10.0.0.1", True, ""),
         ("::1", True, ""),
@@ -50,7 +50,7 @@ WORDS = [
         ("10.0.0", False, "is not a name server"),
         ("lan", False, "is not a name server"),
     ),
-    *rows(
+    *make_rows(
         "user",
         ("1000", True, ""),
         ("1000:1000", True, ""),
@@ -60,14 +60,14 @@ WORDS = [
         ("1000:", True, "is not a user"),
         ("1:2:3", True, "is not a user"),
     ),
-    *rows(
+    *make_rows(
         "group_add",
         ("44", True, ""),
         ("video", True, ""),
         ("", True, "is not a group"),
         ("a b", True, "is not a group"),
     ),
-    *rows(
+    *make_rows(
         "cap_add",
         ("SYS_PTRACE", True, ""),
         ("cap_sys_ptrace", True, ""),
@@ -75,7 +75,7 @@ WORDS = [
         ("SYS_PTRACES", False, "is not a capability"),
         ("", False, "is not a capability"),
     ),
-    *rows(
+    *make_rows(
         "security_opt",
         ("no-new-privileges", True, ""),
         ("no-new-privileges:true", True, ""),
@@ -91,7 +91,7 @@ WORDS = [
         ("unconfined", False, "is not a security option"),
         ("foo=bar", False, "is not a security option"),
     ),
-    *rows(
+    *make_rows(
         "devices",
         ("/dev/null", True, ""),
         ("/dev/null:/dev/x", True, ""),
@@ -103,20 +103,20 @@ WORDS = [
         ("/dev/null:/dev/x:rwx", False, "each once"),
         ("/dev/a:/dev/b:r:w", False, "is not a device"),
     ),
-    *rows(
+    *make_rows(
         "pid",
         ("host", True, ""),
         ("", None, ""),
         ("private", False, "is not a PID mode"),
         ("container:x", False, "is not a PID mode"),
     ),
-    *rows(
+    *make_rows(
         "working_dir",
         ("/srv", True, ""),
         ("/srv/../a/", True, ""),
         ("srv", False, "is not a folder of the container"),
     ),
-    *rows(
+    *make_rows(
         "stop_signal",
         ("SIGINT", True, ""),
         ("int", True, ""),
@@ -125,7 +125,7 @@ WORDS = [
         ("0", False, "is not a signal"),
         ("99", True, "is not a signal"),
     ),
-    *rows(
+    *make_rows(
         "tmpfs",
         ("/t", True, ""),
         ("/t:size=64m,mode=1777,noexec", True, ""),
@@ -136,7 +136,7 @@ WORDS = [
         ("/t:size", True, "is not an option of a tmpfs"),
         ("/", False, "is the whole container"),
     ),
-    *rows(
+    *make_rows(
         "memory",
         ("64m", True, ""),
         ("1g", True, ""),
@@ -146,7 +146,7 @@ WORDS = [
         ("0", True, "the least that docker takes"),  # it means none, as leaving it out
         ("a", False, "is not a size"),
     ),
-    *rows(
+    *make_rows(
         "cpuset_cpus",
         ("0", True, ""),
         ("0-1", True, ""),
@@ -155,7 +155,7 @@ WORDS = [
         ("1-0", False, "names no CPUs"),
         ("a", False, "names no CPUs"),
     ),
-    *rows(
+    *make_rows(
         "sysctls",
         ("net.core.somaxconn=1024", True, ""),
         ("net.ipv4.conf.all.forwarding=1", True, ""),
@@ -165,7 +165,7 @@ WORDS = [
         ("kernel.hostname=a", False, "is not a container's own kernel setting"),
         ("vm.swappiness=1", False, "is not a container's own kernel setting"),
     ),
-    *rows(
+    *make_rows(
         "log_driver",
         ("json-file", True, ""),
         ("local", True, ""),

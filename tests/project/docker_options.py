@@ -30,7 +30,7 @@ class Case:
         return self.name.replace("_", "-")
 
 
-def network(name: str) -> str:
+def network_placeholder(name: str) -> str:
     """A network of the tests, whose real name is another one in each run."""
     return f"NETWORK-{name}"
 
@@ -43,10 +43,10 @@ CASES = [
     Case("ulimits", {"nofile": "1024:2048"}, {"nofile": "1024"}, "HostConfig.Ulimits", [{"Name": "nofile", "Soft": 1024, "Hard": 2048}]),
     Case("ports", ["127.0.0.1:18437:8000"], ["127.0.0.1:18438:8000"], "HostConfig.PortBindings", {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "18437"}]}),
     Case("network", "host", "bridge", "HostConfig.NetworkMode", "host", beside={"ports": None}),
-    Case("network", network("a"), network("b"), "HostConfig.NetworkMode", network("a")),
-    Case("network", f"name={network('a')},alias=llm", network("a"), "HostConfig.NetworkMode", network("a")),
-    Case("networks", [network("a")], [network("a"), f"name={network('b')},alias=llm"], f"NetworkSettings.Networks.{network('a')}.Links", None),
-    Case("networks", [network("a")], [f"name={network('a')},alias=llm"], "HostConfig.NetworkMode", network("b"), beside={"network": network("b")}),
+    Case("network", network_placeholder("a"), network_placeholder("b"), "HostConfig.NetworkMode", network_placeholder("a")),
+    Case("network", f"name={network_placeholder('a')},alias=llm", network_placeholder("a"), "HostConfig.NetworkMode", network_placeholder("a")),
+    Case("networks", [network_placeholder("a")], [network_placeholder("a"), f"name={network_placeholder('b')},alias=llm"], f"NetworkSettings.Networks.{network_placeholder('a')}.Links", None),
+    Case("networks", [network_placeholder("a")], [f"name={network_placeholder('a')},alias=llm"], "HostConfig.NetworkMode", network_placeholder("b"), beside={"network": network_placeholder("b")}),
     Case("hostname", "spark.lan", "spark2.lan", "Config.Hostname", "spark.lan"),
     Case("extra_hosts", ["hub:10.0.0.1", "me:host-gateway", "six:[::1]"], ["hub:10.0.0.2"], "HostConfig.ExtraHosts", ["hub:10.0.0.1", "me:host-gateway", "six:::1"]),
     Case("dns", ["10.0.0.1", "10.0.0.2"], ["10.0.0.2", "10.0.0.1"], "HostConfig.Dns", ["10.0.0.1", "10.0.0.2"]),

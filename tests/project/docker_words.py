@@ -31,12 +31,12 @@ class Word:
     said: str = ""
 
 
-def rows(field: str, *rows: tuple[str, bool | None, str]) -> list[Word]:
+def make_rows(field: str, *rows: tuple[str, bool | None, str]) -> list[Word]:
     return [Word(field, *row) for row in rows]
 
 
 WORDS = [
-    *rows(
+    *make_rows(
         "ports",
         ("8000:8000", True, ""),
         ("127.0.0.1:8000:8000", True, ""),
@@ -82,7 +82,7 @@ WORDS = [
         ("::8000:8000", False, "is not an IP address"),
         ("[fe80::1%eth0]:80:80", False, "is not an IP address"),
     ),
-    *rows(
+    *make_rows(
         "shm_size",
         ("64gb", True, ""),
         ("64g", True, ""),
@@ -112,7 +112,7 @@ WORDS = [
         ("inf", False, GO),
         ("9999999999999g", False, "more than any machine has"),
     ),
-    *rows(
+    *make_rows(
         "gpus",
         ("all", True, ""),
         ("1", True, ""),
@@ -134,7 +134,7 @@ WORDS = [
         (" all", False, COUNT),
         ("1.5", False, COUNT),
     ),
-    *rows(
+    *make_rows(
         "ipc",
         ("host", True, ""),
         ("private", True, ""),
@@ -146,7 +146,7 @@ WORDS = [
         ("container:", True, IPC),
         ("container:missing", False, IPC),
     ),
-    *rows(
+    *make_rows(
         "ulimits",
         ("memlock=-1", True, ""),
         ("memlock=-1:-1", True, ""),
@@ -169,7 +169,7 @@ WORDS = [
         ("NOFILE=1", False, "is not a limit that docker knows"),
         ("foo=1", False, "is not a limit that docker knows"),
     ),
-    *rows(
+    *make_rows(
         "volumes",
         ("/data:/b", True, ""),
         ("/data:/b:ro", True, ""),
@@ -205,7 +205,7 @@ WORDS = [
         ("/a:/b:nocopy", False, OPTION),
         ("words-test:/b:rshared", False, OPTION),
     ),
-    *rows(
+    *make_rows(
         "name",
         ("a1", True, ""),
         ("A_b.c-d", True, ""),
@@ -214,7 +214,7 @@ WORDS = [
         ("a b", False, "2 or more letters"),
         ("a/b", False, "2 or more letters"),
     ),
-    *rows(
+    *make_rows(
         "restart",
         ("no", True, ""),
         ("always", True, ""),
@@ -223,7 +223,7 @@ WORDS = [
         ("on-failure:3", True, "'no', 'always'"),  # a crash loop is broken and reported; docker's counter would hide it
         ("never", False, "'no', 'always'"),
     ),
-    *rows(
+    *make_rows(
         "env",
         ("A=b", True, ""),
         ("A=", True, ""),
@@ -231,7 +231,7 @@ WORDS = [
         ("1A=a=b", True, ""),
         ("=b", False, "can't be an environment variable"),
     ),
-    *rows(
+    *make_rows(
         "labels",
         ("a=b", True, ""),
         ("a=", True, ""),

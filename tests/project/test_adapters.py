@@ -9,7 +9,14 @@ from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.recipe.engine_settings import compute_memory, resolve_settings
 from sparkwright.units import GIB
-from tests.project.recipe.test_engine_settings import after, loaded, loaded_gguf, names_of, pinned, row
+from tests.project.recipe.test_engine_settings import (
+    file_row,
+    load_gguf_recipe,
+    load_recipe,
+    lock_entries,
+    resolve_names,
+    value_after,
+)
 
 ADAPTERS = "adapters:\n  - {id: a/sql-lora, name: sql}\n  - {id: a/law-lora, name: law, revision: v2, dir: /data/law}\n"
 VLLM = "vllm: {served-model-name: qwen, max-loras: 2}\n"
@@ -29,25 +36,25 @@ CONFIG = {
 FITS = {"q_proj": [4096, 4096], "v_proj": [4096, 1024], "o_proj": [4096, 4096], "down_proj": [12288, 4096]}
 
 
-def locked(config: dict[str, Any] | None = None, **about: Any) -> dict[str, Any]:
+def adapter_lock(config: dict[str, Any] | None = None, **details: Any) -> dict[str, Any]:
     """The lock's entries of a recipe with the adapter sql."""
-    found = pinned(**{"adapter sql": [row("adapter_model.safetensors", 1000)]})
-    found["model"]["config"] = CONFIG if config is None else config
-    usual = {"base": "a/b", "rank": 16, "extras": [], "layers": 36, "sizes": FITS}
-    found["models"]["adapter sql"]["adapter"] = {**usual, **about}
-    return found
+    entries = lock_entries(**{"adapter sql": [file_row("adapter_model.safetensors", 1000)]})
+    entries["model"]["config"] = CONFIG if config is None else config
+    defaults = {"base": "a/b", "rank": 16, "extras": [], "layers": 36, "sizes": FITS}
+    entries["models"]["adapter sql"]["adapter"] = {**defaults, **details}
+    return entries
 
 
-def findings(folder: Path, text: str, entries: dict[str, Any]) -> list[tuple[str, str, str]]:
-    served = resolve_settings(loaded(folder, text), entries)
-    return [(row.severity, row.rule, row.sentence) for row in served.findings if row.rule.startswith("adapter")]
+def find_adapter_findings(folder: Path, text: str, entries: dict[str, Any]) -> list[tuple[str, str, str]]:
+    settings = resolve_settings(load_recipe(folder, text), entries)
+    return [(row.severity, row.rule, row.sentence) for row in settings.findings if row.rule.startswith("adapter")]
 
 
 ONE = "adapters: [{id: a/sql-lora, name: sql}]\n"
 
 
 def test_vllm_gets_each_by_name_and_path_and_their_folders_are_mounted_read_only(tmp_path: Path) -> None:
-    names = names_of(tmp_path, VLLM + ADAPTERS, pinned())
+    names = resolve_names(tmp_path, VLLM + ADAPTERS, lock_entries())
     words = list(names["container"]["command"])
     at = words.index("--lora-modules")
     assert words[at + 1 : at + 3] == ["sql=/adapters/sql", "law=/adapters/law"] and "--enable-lora" in words
@@ -55,18 +62,20 @@ def test_vllm_gets_each_by_name_and_path_and_their_folders_are_mounted_read_only
     assert "/home/me/models/adapters/sql:/adapters/sql:ro" in binds and "/data/law:/adapters/law:ro" in binds
     assert [model["role"] for model in names["pinned_model"]["models"]] == ["adapter sql", "adapter law"]
     assert names["serve"]["adapters"] == ["sql", "law"]
-    assert loaded(tmp_path, VLLM + ADAPTERS).served_names == ("qwen", "sql", "law")
+    assert load_recipe(tmp_path, VLLM + ADAPTERS).served_names == ("qwen", "sql", "law")
 
 
 def test_sglang_serves_them_behind_the_served_name(tmp_path: Path) -> None:
-    names = names_of(tmp_path, SGLANG + ADAPTERS, pinned())
-    assert after(names["container"]["command"], "--lora-paths") == "sql=/adapters/sql"
+    names = resolve_names(tmp_path, SGLANG + ADAPTERS, lock_entries())
+    assert value_after(names["container"]["command"], "--lora-paths") == "sql=/adapters/sql"
     assert names["serve"]["adapters"] == ["qwen:sql", "qwen:law"]
 
 
 def test_llama_cpp_gets_the_pinned_file_of_the_one_that_every_request_gets(tmp_path: Path) -> None:
-    value = loaded_gguf(tmp_path, LLAMA + GGUF)
-    entries = pinned(model=[row("m-Q4_K_M.gguf", 4 * GIB)], **{"adapter sql": [row("sql-lora-f16.gguf", GIB)]})
+    value = load_gguf_recipe(tmp_path, LLAMA + GGUF)
+    entries = lock_entries(
+        model=[file_row("m-Q4_K_M.gguf", 4 * GIB)], **{"adapter sql": [file_row("sql-lora-f16.gguf", GIB)]}
+    )
     assert resolve_settings(value, entries).flags["lora"] == ["/adapters/sql/sql-lora-f16.gguf"]
     assert (value.adapter_names, value.served_names) == ((), ("sql",))
     alone = compute_memory(value, {**entries, "models": {}})
@@ -74,15 +83,17 @@ def test_llama_cpp_gets_the_pinned_file_of_the_one_that_every_request_gets(tmp_p
 
 
 def test_inside_a_share_their_weights_only_leave_less_for_the_cache(tmp_path: Path) -> None:
-    value = loaded(tmp_path, VLLM + ONE)
-    entries = pinned(model=[row("a.safetensors", 4 * GIB)], **{"adapter sql": [row("adapter_model.safetensors", GIB)]})
+    value = load_recipe(tmp_path, VLLM + ONE)
+    entries = lock_entries(
+        model=[file_row("a.safetensors", 4 * GIB)], **{"adapter sql": [file_row("adapter_model.safetensors", GIB)]}
+    )
     assert compute_memory(value, entries).weights_bytes == 5 * GIB
 
 
 def test_another_commit_of_one_is_another_baseline_of_the_same_command(tmp_path: Path) -> None:
-    value, other = locked(), locked()
+    value, other = adapter_lock(), adapter_lock()
     other["models"]["adapter sql"]["commit"] = "e" * 40
-    first, second = (names_of(tmp_path, VLLM + ONE, entries) for entries in (value, other))
+    first, second = (resolve_names(tmp_path, VLLM + ONE, entries) for entries in (value, other))
     assert first["serve"]["baseline_key"] != second["serve"]["baseline_key"]
     assert first["container"]["command"] == second["container"]["command"]
 
@@ -104,9 +115,9 @@ REFUSED = {
 
 @pytest.mark.parametrize(("text", "why"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(Refused) as caught:
-        loaded(tmp_path, text)
-    assert why in str(caught.value) and "one.yml:" in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        load_recipe(tmp_path, text)
+    assert why in str(excinfo.value) and "one.yml:" in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +129,9 @@ def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, w
     ],
 )  # fmt: skip
 def test_llama_cpp_serves_one_adapter_as_the_whole_server(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(Refused) as caught:
-        loaded_gguf(tmp_path, text)
-    assert why in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        load_gguf_recipe(tmp_path, text)
+    assert why in str(excinfo.value)
 
 
 #: by what an adapter says of itself, and the model's name: the severity and the words of its finding
@@ -144,16 +155,16 @@ BASES: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_an_adapter_is_held_against_the_pinned_model(
     tmp_path: Path, about: dict[str, Any], severity: str, words: str
 ) -> None:
-    value = loaded(tmp_path, VLLM + ONE)
+    value = load_recipe(tmp_path, VLLM + ONE)
     model = value.file.model.model_copy(update={"id": "Qwen/Qwen3-8B-FP8"})
     value = recipe.Recipe(value.name, value.file.model_copy(update={"model": model}), value.source)
-    found = [row for row in resolve_settings(value, locked(**about)).findings if row.rule == "adapter-base"]
+    found = [row for row in resolve_settings(value, adapter_lock(**about)).findings if row.rule == "adapter-base"]
     assert [row.severity for row in found] == ([severity] if severity else [])
     assert all(words in row.sentence for row in found)
 
 
 def test_of_a_model_that_the_lock_does_not_know_nothing_is_claimed(tmp_path: Path) -> None:
-    assert findings(tmp_path, VLLM + ONE, locked({}, sizes={"q_proj": [64, 64]}, layers=200)) == []
+    assert find_adapter_findings(tmp_path, VLLM + ONE, adapter_lock({}, sizes={"q_proj": [64, 64]}, layers=200)) == []
 
 
 LIMITS = {
@@ -168,11 +179,11 @@ LIMITS = {
 
 @pytest.mark.parametrize(("text", "about", "severity", "words"), LIMITS.values(), ids=LIMITS)
 def test_limits_of_the_engine(tmp_path: Path, text: str, about: dict[str, Any], severity: str, words: str) -> None:
-    found = findings(tmp_path, text + ONE, locked(**about))
-    assert [row[0] for row in found] == ([severity] if severity else [])
-    assert all(words in row[2] for row in found)
+    all_findings = find_adapter_findings(tmp_path, text + ONE, adapter_lock(**about))
+    assert [row[0] for row in all_findings] == ([severity] if severity else [])
+    assert all(words in row[2] for row in all_findings)
 
 
 def test_more_adapters_than_places_in_a_batch_wait_for_one_another(tmp_path: Path) -> None:
-    ((severity, rule, sentence),) = findings(tmp_path, "vllm: {}\n" + ADAPTERS, pinned())
+    ((severity, rule, sentence),) = find_adapter_findings(tmp_path, "vllm: {}\n" + ADAPTERS, lock_entries())
     assert (severity, rule) == ("warning", "adapters-at-once") and "2 adapters and max-loras 1" in sentence

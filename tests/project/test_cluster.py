@@ -29,12 +29,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def spec(project: Path, host: str) -> dict[str, object]:
+def member_spec(project: Path, host: str) -> dict[str, object]:
     """The container of a member."""
-    found: dict[str, object] = recipe.scope(
+    container: dict[str, object] = recipe.scope(
         Inventory.load(project).hosts[host], "ops", recipe.load(project, "big"), {}
     )["container"]
-    return found
+    return container
 
 
 def test_the_head_is_rank_0_and_the_others_follow(project: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_head_is_rank_0_and_the_others_follow(project: Path) -> None:
 
 
 def test_members_differ_in_rank_and_addresses_only(project: Path) -> None:
-    head, worker = spec(project, "spark2"), spec(project, "spark1")
+    head, worker = member_spec(project, "spark2"), member_spec(project, "spark1")
     assert head["network"] == worker["network"] == "host"
     assert head["image"] == worker["image"]
     assert not head.get("privileged")
@@ -61,8 +61,8 @@ def test_members_differ_in_rank_and_addresses_only(project: Path) -> None:
 
 
 def test_figures_of_other_members_are_not_compared(project: Path) -> None:
-    given = recipe.scope(Inventory.load(project).hosts["spark2"], "ops", recipe.load(project, "big"), {})
-    assert given["serve"]["baseline_key"]["members"] == ["spark2", "spark1"]
+    names = recipe.scope(Inventory.load(project).hosts["spark2"], "ops", recipe.load(project, "big"), {})
+    assert names["serve"]["baseline_key"]["members"] == ["spark2", "spark1"]
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_figures_of_other_members_are_not_compared(project: Path) -> None:
 )  # fmt: skip
 def test_a_group_that_can_be_no_cluster_is_refused_with_its_line(project: Path, groups: str, refusal: str) -> None:
     (project / "hosts/groups.yml").write_text(groups)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert refusal in str(caught.value)
+    assert refusal in str(excinfo.value)
 
 
 def test_a_member_with_a_recipe_of_its_own_is_refused(project: Path) -> None:
     (project / "hosts/spark1.yml").write_text("address: x\nrecipe: small\n")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert "hosts/spark1.yml:2: spark1 is a member of the cluster pair" in str(caught.value)
+    assert "hosts/spark1.yml:2: spark1 is a member of the cluster pair" in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_a_member_with_a_recipe_of_its_own_is_refused(project: Path) -> None:
 )
 def test_a_link_that_can_be_none_is_refused(project: Path, link: str, refusal: str) -> None:
     (project / "hosts/spark1.yml").write_text(f"fabric: {{{link}}}\n")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert refusal in str(caught.value) and "hosts/spark1.yml:1" in str(caught.value)
+    assert refusal in str(excinfo.value) and "hosts/spark1.yml:1" in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -131,31 +131,31 @@ def test_a_recipe_that_does_not_fit_its_cluster_is_refused(
     project: Path, change: tuple[str, str], refusal: str
 ) -> None:
     (project / "recipes/big.yml").write_text(RECIPE.replace(*change))
-    with pytest.raises(Refused) as caught:
-        spec(project, "spark1")
-    assert refusal in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        member_spec(project, "spark1")
+    assert refusal in str(excinfo.value)
 
 
 def test_a_member_without_a_link_is_refused_by_name(project: Path) -> None:
     (project / "hosts/spark2.yml").write_text("address: x\n")
-    with pytest.raises(Refused) as caught:
-        spec(project, "spark1")
-    assert "hosts/spark2.yml: spark2 has no `fabric`" in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        member_spec(project, "spark1")
+    assert "hosts/spark2.yml: spark2 has no `fabric`" in str(excinfo.value)
 
 
 def test_two_members_at_one_address_are_refused(project: Path) -> None:
     (project / "hosts/spark1.yml").write_text((project / "hosts/spark2.yml").read_text())
-    with pytest.raises(Refused) as caught:
-        spec(project, "spark1")
-    assert "spark2 and spark1 have the same `fabric.address`, 192.168.100.12." in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        member_spec(project, "spark1")
+    assert "spark2 and spark1 have the same `fabric.address`, 192.168.100.12." in str(excinfo.value)
 
 
 def test_a_recipe_for_two_hosts_is_refused_on_one_that_serves_alone(project: Path) -> None:
     (project / "hosts/groups.yml").write_text("{}\n")
     (project / "hosts/spark3.yml").write_text("address: x\nrecipe: big\n")
-    with pytest.raises(Refused) as caught:
-        spec(project, "spark3")
-    refusal = str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        member_spec(project, "spark3")
+    refusal = str(excinfo.value)
     assert "hosts/spark3.yml:2: the recipe big is for 2 hosts (`parallel`), and spark3 serves alone." in refusal
     assert "`pair: {hosts: [spark3, ...], cluster: {recipe: big, head: spark3}}`" in refusal
 
@@ -164,6 +164,6 @@ def test_an_engine_that_serves_from_one_host_only_is_refused(project: Path) -> N
     (project / "recipes/big.yml").write_text(
         RECIPE.replace("}\ncontainer", ", file: a.gguf}\ncontainer") + "engine: llama_cpp\nllama_cpp: {}\n"
     )
-    with pytest.raises(Refused) as caught:
-        spec(project, "spark1")
-    assert "recipes/big.yml:4: `parallel` cannot be used with llama.cpp" in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        member_spec(project, "spark1")
+    assert "recipes/big.yml:4: `parallel` cannot be used with llama.cpp" in str(excinfo.value)

@@ -29,7 +29,7 @@ from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
 IMAGE = f"sparkwright-options:{secrets.token_hex(4)}"  # others may run these tests beside
-BROUGHT = [
+IMAGE_LINES = [
     "ENV PATH=/usr/bin", "ENV OF=image", "LABEL of=image", "USER 0:0", "WORKDIR /srv", "STOPSIGNAL SIGUSR1", "EXPOSE 9", "VOLUME /v",
     "HEALTHCHECK --interval=7s --timeout=5s CMD true",
 ]  # fmt: skip
@@ -52,20 +52,20 @@ class Bench:
     def names(self, case: Case, value: Any, rest: str = "") -> dict[str, Any]:
         """Return the names of a recipe whose container has this value; None leaves the option out. rest: further text of the
         recipe."""
-        box: dict[str, Any] = {"name": self.name, "gpus": "", "ipc": "", "ports": []}
-        box["volumes"] = ["/usr:/usr:ro", "/lib:/lib:ro", "/lib64:/lib64:ro"]
-        box["entrypoint"] = ["sh", "-c", "exec sleep 600"]
-        added = [*box["volumes"], *(value or ())] if case.name == "volumes" else value
-        box = {k: v for k, v in {**box, **case.beside, case.name: added}.items() if v is not None}
-        written = json.dumps(box)
+        container: dict[str, Any] = {"name": self.name, "gpus": "", "ipc": "", "ports": []}
+        container["volumes"] = ["/usr:/usr:ro", "/lib:/lib:ro", "/lib64:/lib64:ro"]
+        container["entrypoint"] = ["sh", "-c", "exec sleep 600"]
+        added = [*container["volumes"], *(value or ())] if case.name == "volumes" else value
+        container = {k: v for k, v in {**container, **case.beside, case.name: added}.items() if v is not None}
+        written = json.dumps(container)
         for network in NETWORKS:
             written = written.replace(f"NETWORK-{network}", self.network(network))
         model = json.dumps({"id": "a/b", "dir": str(self.folder / "model"), "mount": "/model"})
         (self.folder / "recipes").mkdir(exist_ok=True)
         (self.folder / "model").mkdir(exist_ok=True)
         (self.folder / "recipes/one.yml").write_text(f"image: {IMAGE}\nmodel: {model}\ncontainer: {written}\n{rest}")
-        found = recipe.load(self.folder, "one")
-        return recipe.scope(Host("spark1", "spark1"), "ops", found, {"image": None, "model": None})
+        loaded_recipe = recipe.load(self.folder, "one")
+        return recipe.scope(Host("spark1", "spark1"), "ops", loaded_recipe, {"image": None, "model": None})
 
     def network(self, name: str) -> str:
         return f"{self.name}-{name}"
@@ -92,23 +92,23 @@ class Bench:
         self.remove()
         script = str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names))
         script = script if starts else script.replace("docker run -d", "docker create")
-        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, (done.stderr, script)
+        result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+        assert result.returncode == 0, (result.stderr, script)
 
     def inside(self, script: str) -> str:
         """Return the output of a script in the container."""
         options = self.client.api.exec_create(self.name, ["sh", "-c", script])
         return str(self.client.api.exec_start(options["Id"]).decode())
 
-    def mounted(self) -> set[tuple[str, str]]:
-        found = self.client.api.inspect_container(self.name)
-        return {(mount["Source"], mount["Destination"]) for mount in found["Mounts"] if mount["Type"] == "bind"}
+    def bind_mounts(self) -> set[tuple[str, str]]:
+        attrs = self.client.api.inspect_container(self.name)
+        return {(mount["Source"], mount["Destination"]) for mount in attrs["Mounts"] if mount["Type"] == "bind"}
 
     def says(self, where: str) -> Any:
-        found: Any = json.loads(json.dumps(self.client.api.inspect_container(self.name)).replace(self.name, "NETWORK"))
+        value: Any = json.loads(json.dumps(self.client.api.inspect_container(self.name)).replace(self.name, "NETWORK"))
         for step in where.split("."):
-            found = found[step]
-        return found
+            value = value[step]
+        return value
 
     def remove(self) -> None:
         for container in self.client.api.containers(all=True, filters={"name": f"^/{self.name}$"}):
@@ -122,7 +122,7 @@ def client() -> Iterator[Any]:
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         pytest.skip("no Docker Engine answers")
     value = docker.from_env()
-    dockerfile = "\n".join(["FROM scratch", *BROUGHT, ""])
+    dockerfile = "\n".join(["FROM scratch", *IMAGE_LINES, ""])
     value.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=IMAGE, rm=True, forcerm=True)
     yield value
     value.api.remove_image(IMAGE)
@@ -132,10 +132,10 @@ def client() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def bench(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     value = Bench(client, tmp_path_factory.mktemp("options"), f"options-{secrets.token_hex(4)}")
-    made = [client.api.create_network(value.network(name))["Id"] for name in NETWORKS]
+    network_ids = [client.api.create_network(value.network(name))["Id"] for name in NETWORKS]
     yield value
     value.remove()
-    for network in made:
+    for network in network_ids:
         client.api.remove_network(network)
     for volume in client.api.volumes(filters={"name": "words-options"})["Volumes"] or ():
         client.api.remove_volume(volume["Name"])
@@ -220,12 +220,12 @@ def test_compile_caches_arrive_in_the_container_of_a_deploy_and_of_the_script(be
         bench.make(names)
         bench.inside(f"mkdir -p $VLLM_CACHE_ROOT; echo graph > $VLLM_CACHE_ROOT/graph; echo header > {header}")
         live = home / HOST_FOLDER / key / "live" / bench.name
-        found = [(live / name).read_text() for name in ("cache/vllm/graph", "inductor_headers/header")]
-        assert found == ["graph\n", "header\n"]
-        ours = bench.mounted()
+        texts = [(live / name).read_text() for name in ("cache/vllm/graph", "inductor_headers/header")]
+        assert texts == ["graph\n", "header\n"]
+        ours = bench.bind_mounts()
         bench.by_script(names)
         assert bench.inside(f"cat $VLLM_CACHE_ROOT/graph {header}") == "graph\nheader\n"
-        assert bench.mounted() == ours
+        assert bench.bind_mounts() == ours
         assert bench.drift(names) == []
     finally:
         bench.remove()
@@ -248,8 +248,8 @@ def test_a_server_on_the_hosts_network_is_asked_at_its_engines_port(bench: Bench
     serve = ["sh", "-c", f"exec perl -MIO::Socket::INET -e '{SERVER}' {port}"]
     bench.make({**names, "container": {**names["container"], "entrypoint": serve}})
     assert next(bench.client.api.logs(bench.name, stream=True, follow=True)) == b"up\n"
-    found = containers.inspect(bench.client, bench.name) or {}
-    assert containers.url_of(found) == names["base_url"] == f"http://127.0.0.1:{port}"
+    attrs = containers.inspect(bench.client, bench.name) or {}
+    assert containers.url_of(attrs) == names["base_url"] == f"http://127.0.0.1:{port}"
     assert http_probe.send_request(names["base_url"], "/health").status == 200
     assert (containers.find_by_port(bench.client, port) or {})["Name"] == f"/{bench.name}"
     assert containers.describe_port_holder(bench.client, port) == f"container {bench.name}"

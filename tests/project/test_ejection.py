@@ -43,40 +43,40 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def replace(path: Path, old: str, new: str) -> None:
+def replace_text(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
 
 
-def names(project: Path, book: str) -> str:
+def dump_playbook(project: Path, book: str) -> str:
     return str(playbook.load(Project(project).playbook(book), project).plays[0].file.model_dump())
 
 
 def test_a_projects_part_takes_the_place_of_the_shipped_one_in_every_shipped_playbook(project: Path) -> None:
-    before = {book: names(project, book) for book in ("deploy", "restart", "verify")}
+    before = {book: dump_playbook(project, book) for book in ("deploy", "restart", "verify")}
     assert ejection.eject(project, PART).state == "ejected"
-    assert {book: names(project, book) for book in before} == before, "a copy changes nothing"
-    replace(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
-    assert ["Ask it for a token" in names(project, book) for book in before] == [True, True, False]
+    assert {book: dump_playbook(project, book) for book in before} == before, "a copy changes nothing"
+    replace_text(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
+    assert ["Ask it for a token" in dump_playbook(project, book) for book in before] == [True, True, False]
     # a part that a shipped part includes, from a folder of its own
     ejection.eject(project, "playbooks/parts/cold.yml")
-    replace(project / "playbooks/parts/cold.yml", "\n- ", "\n- name: Ours\n  facts:\n\n- ")
-    assert "Ours" in names(project, "deploy")
+    replace_text(project / "playbooks/parts/cold.yml", "\n- ", "\n- name: Ours\n  facts:\n\n- ")
+    assert "Ours" in dump_playbook(project, "deploy")
 
 
 def test_a_playbook_of_the_projects_own_includes_shipped_parts(project: Path) -> None:
     (project / "playbooks").mkdir()
     book = project / "playbooks/drain.yml"
     book.write_text("- hosts: all\n  tasks:\n    - include: parts/return.yml\n")
-    assert "parts/return.yml" in names(project, "drain")
+    assert "parts/return.yml" in dump_playbook(project, "drain")
     book.write_text("- hosts: all\n  tasks:\n    - include: parts/retrun.yml\n")
     with pytest.raises(Refused, match=r"playbooks/drain\.yml:3: no file .*Did you mean `parts/return.yml`"):
         playbook.load(book, project)
 
 
 def test_a_mistake_in_a_shipped_file_is_shown_by_the_files_name(project: Path, newer: Path) -> None:
-    replace(newer / PART, "- name: Check that it generates\n", "- name: {\n")
+    replace_text(newer / PART, "- name: Check that it generates\n", "- name: {\n")
     with pytest.raises(Refused, match=r"^playbooks/parts/prove\.yml:\d+: "):
         playbook.load(Project(project).playbook("deploy"), project)
 
@@ -91,7 +91,7 @@ def test_the_note_in_a_template_is_not_rendered(name: str, project: Path) -> Non
 
 def test_what_both_sides_changed_in_different_places_is_merged(project: Path, newer: Path) -> None:
     ejection.eject(project, PART)
-    replace(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
+    replace_text(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
     assert ejection.file_state(project, PART) == ejection.FileState(PART, "changed", ejection.__version__, moved=False)
     (newer / PART).write_text((newer / PART).read_text() + "\n- name: New in this version\n  facts:\n")
     assert ejection.file_state(project, PART).moved
@@ -108,7 +108,7 @@ def test_what_both_sides_changed_in_different_places_is_merged(project: Path, ne
 def test_a_line_that_both_sides_changed_is_a_conflict(project: Path, newer: Path) -> None:
     ejection.eject(project, PART)
     for top, title in ((project, "Ask it for a token"), (newer, "Check for a token")):
-        replace(top / PART, "- name: Check that it generates\n", f"- name: {title}\n")
+        replace_text(top / PART, "- name: Check that it generates\n", f"- name: {title}\n")
     (conflict,) = ejection.compare(project, PART).conflicts
     assert conflict.lines == ("- name: Ask it for a token\n",)
     same = (newer / PART).read_text().replace("Check for a token", "Ask it for a token")
@@ -167,28 +167,28 @@ def test_what_a_changed_playbook_includes_stays_with_it_unless_it_is_as_shipped(
     )
     cold = "playbooks/parts/cold.yml"  # parts/prove.yml includes it
     (newer / cold).unlink()
-    replace(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
-    kept = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
-    assert sorted(kept) == [cold, PART], "restart.yml includes them too, and is as shipped"
-    assert kept[cold] == "playbooks/deploy.yml includes it, and this version's is another"
+    replace_text(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
+    reason = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
+    assert sorted(reason) == [cold, PART], "restart.yml includes them too, and is as shipped"
+    assert reason[cold] == "playbooks/deploy.yml includes it, and this version's is another"
 
 
 def test_copies_that_include_what_stays_stay_too_if_they_are_not_as_shipped(project: Path, newer: Path) -> None:
     shutil.copytree(newer / "playbooks", project / "playbooks")
     (project / "playbooks/deploy.yml").write_text((project / "playbooks/deploy.yml").read_text() + "# ours\n")
-    replace(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
-    replace(newer / "playbooks/restart.yml", "- name: ", "- name: A ")
+    replace_text(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
+    replace_text(newer / "playbooks/restart.yml", "- name: ", "- name: A ")
     shutil.copytree(newer / "templates", project / "templates")
-    replace(newer / "templates/client.j2", "OpenAI", "Open AI")
-    kept = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
-    assert kept["playbooks/restart.yml"] == f"it includes {PART}, which stays"
-    assert sorted(kept) == [PART, "playbooks/restart.yml"]
+    replace_text(newer / "templates/client.j2", "OpenAI", "Open AI")
+    reason = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
+    assert reason["playbooks/restart.yml"] == f"it includes {PART}, which stays"
+    assert sorted(reason) == [PART, "playbooks/restart.yml"]
 
 
 def test_schemas_stay_while_a_first_line_names_them_and_links_are_not_followed(project: Path) -> None:
     shutil.copytree(shipped_files.shipped_folder() / "schemas", project / "schemas")
     assert {kept for _, kept in ejection.find_unchanged_copies(project)} == {""}
-    replace(project / "hosts/spark1.yml", "../.sparkwright/schemas/", "../schemas/")
+    replace_text(project / "hosts/spark1.yml", "../.sparkwright/schemas/", "../schemas/")
     assert (
         dict(ejection.find_unchanged_copies(project))["schemas/host.json"]
         == "the first line of hosts/spark1.yml names it"

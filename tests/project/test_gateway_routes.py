@@ -43,24 +43,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def routed(project: Path) -> Gateway:
+def build_gateway(project: Path) -> Gateway:
     inventory = Inventory.load(project)
     return gateway_routes.build_routes(project, inventory, inventory.gateways["lab"])[0]
 
 
-def pair(folder: Path, name: str, days: int = 30) -> None:
+def write_certificate(folder: Path, name: str, days: int = 30) -> None:
     """A certificate NAME.pem that ends in so many days, and its key NAME.key."""
-    key, called = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab")])
+    key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab")])
     now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder(called, called, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now - datetime.timedelta(days=9)).not_valid_after(now + datetime.timedelta(days=days))
-    (folder / f"{name}.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-    form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    (folder / f"{name}.key").write_bytes(key.private_bytes(*form))
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(days=9)).not_valid_after(
+        now + datetime.timedelta(days=days)
+    )
+    (folder / f"{name}.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    encoding = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    (folder / f"{name}.key").write_bytes(key.private_bytes(*encoding))
 
 
 def test_a_model_of_two_hosts_has_both_as_upstreams_with_the_engines_own_limit(project: Path) -> None:
-    qwen, small = routed(project).models
+    qwen, small = build_gateway(project).models
     assert [(upstream.name, upstream.address, upstream.port, upstream.slots) for upstream in qwen.upstreams] == [
         ("spark1", "127.0.0.1", 8000, 8),
         ("spark2", "10.0.0.2", 8000, 8),
@@ -70,22 +72,22 @@ def test_a_model_of_two_hosts_has_both_as_upstreams_with_the_engines_own_limit(p
 
 
 def test_the_largest_request_comes_of_the_longest_context(project: Path) -> None:
-    assert routed(project).body_bytes == 8 * 131072
+    assert build_gateway(project).body_bytes == 8 * 131072
     (project / "hosts/groups.yml").write_text(LAB + "    limits: {body_mib: 3}\n")
-    assert routed(project).body_bytes == 3 * 2**20
+    assert build_gateway(project).body_bytes == 3 * 2**20
 
 
 def test_a_host_is_reached_where_the_gateway_says(project: Path) -> None:
     (project / "hosts/groups.yml").write_text(LAB + "    addresses: {spark2: 192.168.100.12}\n")
-    assert routed(project).models[0].upstreams[1].address == "192.168.100.12"
+    assert build_gateway(project).models[0].upstreams[1].address == "192.168.100.12"
 
 
-def interims(project: Path) -> dict[str, int]:
-    return {up.name: up.interim_port for model in routed(project).models for up in model.upstreams}
+def interim_ports(project: Path) -> dict[str, int]:
+    return {up.name: up.interim_port for model in build_gateway(project).models for up in model.upstreams}
 
 
 def test_each_server_has_a_place_for_one_that_takes_its_requests_meanwhile(project: Path) -> None:
-    assert interims(project) == {"spark1": 18000, "spark2": 18000, "spark3": 18001}
+    assert interim_ports(project) == {"spark1": 18000, "spark2": 18000, "spark3": 18001}
 
 
 def test_its_port_is_nobodys_by_the_files(project: Path) -> None:
@@ -93,12 +95,12 @@ def test_its_port_is_nobodys_by_the_files(project: Path) -> None:
     (project / "hosts/groups.yml").write_text(LAB.replace("8080", "18000"))
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nserves: [chat, {recipe: small, port: 18000}]\n")
     (project / "hosts/spark3.yml").write_text("address: 10.0.0.3\nrecipe: small\nserve_port: 60000\n")
-    assert interims(project) == {"spark1": 18002, "spark2:chat": 18001, "spark2:small": 28000, "spark3": 50000}
+    assert interim_ports(project) == {"spark1": 18002, "spark2:chat": 18001, "spark2:small": 28000, "spark3": 50000}
 
 
 def test_on_the_hosts_network_there_is_no_place_for_one(project: Path) -> None:
     (project / "recipes/small.yml").write_text(SMALL.replace('ports: ["8001:8000"]', "network: host"))
-    assert interims(project)["spark3"] == 0
+    assert interim_ports(project)["spark3"] == 0
 
 
 def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
@@ -109,7 +111,7 @@ def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
     cluster = "pair:\n  hosts: [spark2, spark3]\n  cluster: {recipe: big, head: spark3}\n"
     (project / "hosts/groups.yml").write_text(LAB + cluster)
     (project / "recipes/big.yml").write_text((project / "recipes/big.yml").read_text().replace(": qwen,", ": big,"))
-    assert [(model.name, [up.name for up in model.upstreams]) for model in routed(project).models] == [
+    assert [(model.name, [up.name for up in model.upstreams]) for model in build_gateway(project).models] == [
         ("big", ["spark3"]),
         ("qwen", ["spark1"]),
     ]
@@ -135,9 +137,9 @@ def test_what_cannot_be_a_gateway_is_refused_with_its_line(
     project: Path, before: str, after: str, refusal: str
 ) -> None:
     (project / "hosts/groups.yml").write_text(LAB.replace(before, after, 1))
-    with pytest.raises(Refused) as refused:
-        routed(project)
-    assert refusal in str(refused.value)
+    with pytest.raises(Refused) as excinfo:
+        build_gateway(project)
+    assert refusal in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +158,10 @@ def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(
 ) -> None:
     path = project / f"recipes/{recipe}.yml"
     path.write_text(path.read_text().replace(before, after, 1))
-    with pytest.raises(Refused) as refused:
-        routed(project)
-    assert refusal in str(refused.value)
-    assert str(refused.value).startswith(f"recipes/{recipe}.yml:")
+    with pytest.raises(Refused) as excinfo:
+        build_gateway(project)
+    assert refusal in str(excinfo.value)
+    assert str(excinfo.value).startswith(f"recipes/{recipe}.yml:")
 
 
 TWO_NAMES = CHAT.replace("served-model-name: qwen", "served-model-name: [qwen, claude-sonnet-4-5]")
@@ -168,7 +170,7 @@ TWO_NAMES = CHAT.replace("served-model-name: qwen", "served-model-name: [qwen, c
 def test_every_served_name_and_every_name_that_the_group_gives_is_routed(project: Path) -> None:
     (project / "recipes/chat.yml").write_text(TWO_NAMES.replace("claude-sonnet-4-5]", "claude-sonnet-4-5, fast]"))
     (project / "hosts/groups.yml").write_text(LAB + "    models: {fast: qwen}\n")
-    names = {model.name: model.names for model in routed(project).models}
+    names = {model.name: model.names for model in build_gateway(project).models}
     assert names == {"qwen": ("qwen", "claude-sonnet-4-5", "fast"), "small": ("small",)}
 
 
@@ -178,7 +180,7 @@ def test_an_engine_that_answers_to_any_name_needs_no_name_in_its_recipe(project:
         "container: {name: small, ports: ['8001:30000']}\nsglang: {served-model-name: small}\n"
     )
     (project / "hosts/groups.yml").write_text(LAB + "    models: {fast: small}\n")
-    assert routed(project).models[-1].names == ("small", "fast")
+    assert build_gateway(project).models[-1].names == ("small", "fast")
 
 
 @pytest.mark.parametrize(
@@ -192,24 +194,24 @@ def test_an_engine_that_answers_to_any_name_needs_no_name_in_its_recipe(project:
 )  # fmt: skip
 def test_names_that_a_group_cannot_give_are_refused(project: Path, models: str, refusal: str) -> None:
     (project / "hosts/groups.yml").write_text(f"{LAB}    models: {models}\n")
-    with pytest.raises(Refused) as refused:
-        routed(project)
-    assert refusal in str(refused.value)
+    with pytest.raises(Refused) as excinfo:
+        build_gateway(project)
+    assert refusal in str(excinfo.value)
 
 
 def test_a_second_name_that_two_models_have_is_refused(project: Path) -> None:
     (project / "recipes/chat.yml").write_text(TWO_NAMES.replace("claude-sonnet-4-5", "small"))
     with pytest.raises(Refused, match="`small` is a served name of both `small` and `qwen`"):
-        routed(project)
+        build_gateway(project)
     with pytest.raises(Refused, match="`small` is a served name of both"):
-        conflicts(project, "spark1")
+        refuse_conflicts(project, "spark1")
 
 
 def test_a_second_name_that_only_some_servers_answer_to_is_refused(project: Path) -> None:
     (project / "recipes/other.yml").write_text(TWO_NAMES)
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
     with pytest.raises(Refused, match="spark2 serves `qwen` as `claude-sonnet-4-5` too, and spark1 does not"):
-        routed(project)
+        build_gateway(project)
 
 
 ADAPTER = "adapters: [{id: org/sql-lora, name: sql}]\n"
@@ -218,7 +220,7 @@ ADAPTER = "adapters: [{id: org/sql-lora, name: sql}]\n"
 def test_adapters_are_names_of_their_model(project: Path) -> None:
     chat = project / "recipes/chat.yml"
     chat.write_text(chat.read_text() + ADAPTER)
-    qwen, small = routed(project).models
+    qwen, small = build_gateway(project).models
     assert (qwen.names, qwen.adapters) == (("qwen", "sql"), ("sql",))
     assert small.adapters == ()
 
@@ -237,9 +239,9 @@ def test_an_adapter_with_a_name_that_something_else_has_is_refused(
     chat = project / "recipes/chat.yml"
     chat.write_text(chat.read_text() + ADAPTER.replace("name: sql", f"name: {name}"))
     (project / "hosts/groups.yml").write_text(f"{LAB}    models: {{tables: {meant}}}\n")
-    with pytest.raises(Refused) as refused:
-        routed(project)
-    assert refusal in str(refused.value)
+    with pytest.raises(Refused) as excinfo:
+        build_gateway(project)
+    assert refusal in str(excinfo.value)
 
 
 def test_an_adapter_that_two_recipes_take_from_different_places_is_refused(project: Path) -> None:
@@ -249,62 +251,62 @@ def test_an_adapter_that_two_recipes_take_from_different_places_is_refused(proje
     (project / "recipes/other.yml").write_text(other)
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
     with pytest.raises(Refused, match="both serve the adapter `sql` of `qwen`, from different repositories"):
-        routed(project)
+        build_gateway(project)
 
 
-def conflicts(project: Path, host: str) -> None:
+def refuse_conflicts(project: Path, host: str) -> None:
     inventory = Inventory.load(project)
     gateway_routes.refuse_conflicts(project, inventory, inventory.gateways["lab"], {host})
 
 
 def test_a_deploy_that_its_gateway_could_not_route_is_refused(project: Path) -> None:
-    conflicts(project, "spark3")
+    refuse_conflicts(project, "spark3")
     small = project / "recipes/small.yml"
     small.write_text(SMALL.replace("served-model-name: small", "served-model-name: qwen"))
     with pytest.raises(Refused, match=r"small \(spark3\) and chat \(spark1\) both serve `qwen` with different models"):
-        conflicts(project, "spark3")
+        refuse_conflicts(project, "spark3")
     small.write_text(SMALL)
     (project / "hosts/groups.yml").write_text(LAB.replace("8080", "8000"))
     with pytest.raises(Refused, match="8000 is the port of the server of spark1"):
-        conflicts(project, "spark1")
+        refuse_conflicts(project, "spark1")
 
 
 def test_a_deploy_is_not_refused_for_what_is_another_hosts_business(project: Path) -> None:
     (project / "recipes/small.yml").write_text("image: 42\n")
     (project / "hosts/groups.yml").write_text(LAB.replace("8080", "8000"))
-    conflicts(project, "spark2")
+    refuse_conflicts(project, "spark2")
 
 
 def test_servers_of_one_name_need_one_key(project: Path) -> None:
     (project / "recipes/other.yml").write_text(CHAT + "server_key: {env: SPARK_KEY}\n")
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
     with pytest.raises(Refused, match="both serve `qwen`, and their servers ask for different keys"):
-        routed(project)
+        build_gateway(project)
 
 
 def test_servers_of_one_name_need_one_task(project: Path) -> None:
     (project / "recipes/other.yml").write_text(CHAT + "task: embed\n")
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
     with pytest.raises(Refused, match="both serve `qwen` for different tasks"):
-        routed(project)
+        build_gateway(project)
 
 
 def test_two_gateways_on_one_host_are_refused(project: Path) -> None:
     (project / "hosts/groups.yml").write_text(LAB + LAB.replace("lab:", "all2:").replace("8080", "8081"))
     with pytest.raises(Refused, match="spark1 is the gateway of two groups, lab and all2"):
-        routed(project)
+        build_gateway(project)
 
 
 def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
-    pair(project, "one")
-    pair(project, "two")
+    write_certificate(project, "one")
+    write_certificate(project, "two")
     text = LAB.replace("tls: none", "tls: {certificate: one.pem, key: {file: KEY}}")
     (project / "hosts/groups.yml").write_text(text.replace("KEY", "one.key"))
-    assert routed(project).tls
+    assert build_gateway(project).tls
     assert "PRIVATE KEY" in gateway_certificate.read_pem(project, Inventory.load(project).gateways["lab"])
     (project / "hosts/groups.yml").write_text(text.replace("KEY", "two.key"))
     with pytest.raises(Refused, match=r"hosts/groups.yml:6: `tls`: the key does not match the certificate one.pem"):
-        routed(project)
+        build_gateway(project)
 
 
 @pytest.mark.parametrize(
@@ -318,40 +320,43 @@ def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_refused(project: Path, certificate: str, key: str, refusal: str) -> None:
-    pair(project, "old", days=-1 if "expired" in refusal else 30)
+    write_certificate(project, "old", days=-1 if "expired" in refusal else 30)
     text = f"tls: {{certificate: {certificate}, key: {{file: {key}}}}}"
     (project / "hosts/groups.yml").write_text(LAB.replace("tls: none", text))
     with pytest.raises(Refused, match=refusal):
-        routed(project)
+        build_gateway(project)
 
 
 def test_the_counters_of_each_engine_that_show_progress_are_read_and_not_those_of_an_unknown_one(project: Path) -> None:
-    made = routed(project)
-    chat, small = made.models
+    gateway = build_gateway(project)
+    chat, small = gateway.models
     assert {upstream.progress for upstream in (*chat.upstreams, *small.upstreams)} == {chat.upstreams[0].progress}
     progress = chat.upstreams[0].progress
     assert progress is not None and progress.path == "/metrics"
     assert {"vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"} <= {move.name for move in progress.moves}
     assert [request.name for request in progress.requests] == ["vllm:num_requests_running", "vllm:num_requests_waiting"]
-    listed = render.render_files(made)["progress.list"]
-    assert "qwen spark1 moves vllm:generation_tokens_total\n" in listed and "small spark3 path /metrics\n" in listed
-    assert "progress.lua" in render.render_files(made)["haproxy.cfg"]
-    never = render.render_files(replace(made, stuck_s=0))
+    progress_list = render.render_files(gateway)["progress.list"]
+    assert (
+        "qwen spark1 moves vllm:generation_tokens_total\n" in progress_list
+        and "small spark3 path /metrics\n" in progress_list
+    )
+    assert "progress.lua" in render.render_files(gateway)["haproxy.cfg"]
+    never = render.render_files(replace(gateway, stuck_s=0))
     assert "progress.lua" not in never and "progress.lua" not in never["haproxy.cfg"]
     other = SMALL.replace("vllm: {served-model-name: small}", "engine: openai\nopenai: {served_name: small}").replace(
         "v0.32.0", "v0.32.1"
     )
     (project / "recipes/small.yml").write_text(other)
-    assert routed(project).models[1].upstreams[0].progress is None
+    assert build_gateway(project).models[1].upstreams[0].progress is None
 
 
 def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: Path) -> None:
     (project / "hosts/spark3.yml").write_text(
         "address: 10.0.0.3\non_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]\n"
     )
-    qwen, small = routed(project).models
+    qwen, small = build_gateway(project).models
     assert [upstream.wakes for upstream in (*qwen.upstreams, *small.upstreams)] == [False, False, False, True]
-    files = render.render_files(routed(project))
+    files = render.render_files(build_gateway(project))
     asleep = [line for line in files["operations.map"].splitlines() if "/asleep " in line]
     assert asleep == ["spark3:PUT:/gateway/servers/small/spark3:small/asleep asleep small/spark3:small"]
     assert "model_asleep" in files[render.CONFIG_FILE].partition("\nbackend small\n")[2]
@@ -372,9 +377,9 @@ def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: P
 )  # fmt: skip
 def test_what_cannot_be_woken_is_refused_with_its_line(project: Path, written: str, refusal: str) -> None:
     (project / "hosts/spark3.yml").write_text(f"address: 10.0.0.3\n{written}\n")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert str(caught.value).startswith(f"hosts/spark3.yml:2: {refusal}")
+    assert str(excinfo.value).startswith(f"hosts/spark3.yml:2: {refusal}")
 
 
 def test_one_that_no_gateway_routes_to_cannot_be_asked_for(project: Path) -> None:
@@ -388,4 +393,4 @@ def test_a_request_wakes_one_server_of_a_model(project: Path) -> None:
         wakes = "on_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]"
         (project / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\n{wakes}\n")
     with pytest.raises(Refused, match=r"on spark2/small and on spark3/small: a request for `small` would wake both"):
-        routed(project)
+        build_gateway(project)

@@ -18,13 +18,13 @@ ODD = (
 )  # fmt: skip
 
 
-def entry(*names: str, **fields: Any) -> dict[str, Any]:
+def lock_entry(*names: str, **fields: Any) -> dict[str, Any]:
     rows = [{"path": name, "size_bytes": 1, "sha256": None, "blob_id": "b" * 40, **fields} for name in names]
     return {"commit": "a" * 40, "config": {"layer_types": ["full_attention"] * 40, "text_config": {}}, "files": rows}
 
 
 def test_odd_names_survive_writing_and_reading_one_a_line(tmp_path: Path) -> None:
-    first = lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry(*ODD))
+    first = lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", lock_entry(*ODD))
     first.save(tmp_path)
     text = (tmp_path / "spark.lock").read_text()
     assert sum(line.startswith("    - {path: ") and line.endswith("}") for line in text.splitlines()) == len(ODD)
@@ -34,7 +34,7 @@ def test_odd_names_survive_writing_and_reading_one_a_line(tmp_path: Path) -> Non
 
 
 def test_a_revision_with_an_at_sign_is_its_own_entry(tmp_path: Path) -> None:
-    lockfile.Lock().with_model("a/b", "v1@2", entry("x")).save(tmp_path)
+    lockfile.Lock().with_model("a/b", "v1@2", lock_entry("x")).save(tmp_path)
     assert lockfile.load(tmp_path).model("a/b", "v1@2")
 
 
@@ -42,7 +42,7 @@ def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
     digest = "sha256:" + "d" * 64
     manifest = {"platform": "linux/arm64", "digest": digest, "config": digest, "size_bytes": 1}
     image = {"digest": digest, "platforms": ["linux/arm64"], "manifests": [manifest]}
-    lockfile.Lock().with_image("a/b:v1", image).with_model("a/b", "main", entry("config.json")).save(tmp_path)
+    lockfile.Lock().with_image("a/b:v1", image).with_model("a/b", "main", lock_entry("config.json")).save(tmp_path)
     text = (tmp_path / "spark.lock").read_text()
     assert f"    - {{platform: linux/arm64, digest: {digest}, config: {digest}, size_bytes: 1}}\n" in text
     assert f"    - {{path: config.json, size_bytes: 1, sha256: null, blob_id: {'b' * 40}}}\n" in text
@@ -74,26 +74,28 @@ def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
     ],
 )
 def test_what_leads_elsewhere_is_refused_with_its_line(tmp_path: Path, old: str, new: str, result: str) -> None:
-    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry("one", "two")).save(tmp_path)
+    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", lock_entry("one", "two")).save(tmp_path)
     text = (tmp_path / "spark.lock").read_text()
     (tmp_path / "spark.lock").write_text(text.replace(old, new, 1))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         lockfile.load(tmp_path)
-    assert caught.value.exit is Exit.REFUSED
-    assert result in str(caught.value) and str(caught.value).isprintable()
-    assert "spark.lock:" in caught.value.where
+    assert excinfo.value.exit is Exit.REFUSED
+    assert result in str(excinfo.value) and str(excinfo.value).isprintable()
+    assert "spark.lock:" in excinfo.value.where
 
 
 def test_more_files_than_any_model_has_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="20000"):
-        lockfile.Lock().with_model("a/b", "main", entry(*(f"f{n}" for n in range(20_001))))
+        lockfile.Lock().with_model("a/b", "main", lock_entry(*(f"f{n}" for n in range(20_001))))
 
 
-@pytest.mark.parametrize("answer", [{}, {"commit": "x", "files": []}, entry("../x"), entry("a", size_bytes="1")])
+@pytest.mark.parametrize(
+    "answer", [{}, {"commit": "x", "files": []}, lock_entry("../x"), lock_entry("a", size_bytes="1")]
+)
 def test_an_answer_of_a_host_that_is_no_entry_is_a_sentence_with_its_name(answer: dict[str, Any]) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         lockfile.Lock().with_model("a/b", "main", answer)
-    assert caught.value.where.startswith("a/b@main")
+    assert excinfo.value.where.startswith("a/b@main")
 
 
 @pytest.mark.parametrize("model_id", ["../x/y", "a/b/c", '"a/b\\e[2J"'])
@@ -102,9 +104,9 @@ def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
     from sparkwright.project.recipe.models import RecipeFile
 
     text = f"image: a:1\nmodel:\n  id: {model_id}\n  dir: ~/m\n  mount: /m\ncontainer:\n  name: ab\n"
-    with pytest.raises(Refused, match=r"r.yml:3: .*is not a model's name on the hub") as caught:
+    with pytest.raises(Refused, match=r"r.yml:3: .*is not a model's name on the hub") as excinfo:
         validate(RecipeFile, document.parse(text, Path("r.yml")))
-    assert str(caught.value).isprintable()
+    assert str(excinfo.value).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -127,11 +129,11 @@ def test_where_a_peer_hands_out_is_an_address_and_nothing_else(urls: object) -> 
 
 @pytest.mark.parametrize("line", [1, 3])
 def test_a_merge_conflict_is_called_one(tmp_path: Path, line: int) -> None:
-    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry("a")).save(tmp_path)
+    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", lock_entry("a")).save(tmp_path)
     path = tmp_path / lockfile.FILE_NAME
     lines = path.read_text().splitlines()
     lines[line - 1 : line - 1] = ["<<<<<<< HEAD", "schema: 1", "=======", ">>>>>>> theirs"]
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(Refused, match="merge conflict") as refused:
+    with pytest.raises(Refused, match="merge conflict") as excinfo:
         lockfile.load(tmp_path)
-    assert refused.value.where == f"{path}:{line}" and "`invoke lock` makes it anew" in refused.value.fix
+    assert excinfo.value.where == f"{path}:{line}" and "`invoke lock` makes it anew" in excinfo.value.fix

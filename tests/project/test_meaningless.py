@@ -19,7 +19,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(project: Path, files: dict[str, str]) -> None:
+def write_files(project: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text(text)
@@ -70,11 +70,11 @@ GROUPS = "all: {}\nlab: {}\n"
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], result: str) -> None:
-    write(project, files)
-    with pytest.raises(Refused) as caught:
+    write_files(project, files)
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert result in str(caught.value)
-    assert caught.value.exit is Exit.REFUSED
+    assert result in str(excinfo.value)
+    assert excinfo.value.exit is Exit.REFUSED
     assert isinstance(
         patterns.read_ssh_hosts(project, "spark1"), list
     )  # whoever only glances leaves the sentence to the check
@@ -93,27 +93,27 @@ def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], res
     ],
 )
 def test_what_means_something_is_taken(project: Path, files: dict[str, str]) -> None:
-    write(project, files)
+    write_files(project, files)
     assert "spark1" in Inventory.load(project).names()
     assert not any(name.startswith(".") for name in Inventory.load(project).names())
 
 
 def test_a_group_called_all_does_not_win_over_the_others(project: Path) -> None:
-    write(project, {"hosts/groups.yml": "all: {vars: {ollama: leave}}\nlab: {vars: {ollama: stop}}\n"})
-    write(project, {"hosts/spark1.yml": "groups: [lab, all]\n"})
+    write_files(project, {"hosts/groups.yml": "all: {vars: {ollama: leave}}\nlab: {vars: {ollama: stop}}\n"})
+    write_files(project, {"hosts/spark1.yml": "groups: [lab, all]\n"})
     assert Inventory.load(project).hosts["spark1"].vars["ollama"] == "stop"
 
 
-def compiled(project: Path, name: str = "spark1") -> Plan:
+def compile_deploy(project: Path, name: str = "spark1") -> Plan:
     """The plan of a deploy, as far as files decide it."""
     host = Inventory.load(project).hosts[name]
-    wanted = recipe.load(project, host.recipe or "")
+    loaded_recipe = recipe.load(project, host.recipe or "")
     image = {"digest": f"sha256:{'0' * 64}", "manifests": []}
     model: dict[str, object] = {"commit": "0" * 40, "files": []}
-    names = recipe.scope(host, "ops", wanted, {"image": image, "model": model})
+    names = recipe.scope(host, "ops", loaded_recipe, {"image": image, "model": model})
     play = playbook.load(shipped_files.shipped_folder() / "playbooks/deploy.yml", project).plays[0]
-    given = playbook.Options(check=True, diff=False)
-    return playbook.compile(play, host, names, given, run_id="x", project=project)
+    options = playbook.Options(check=True, diff=False)
+    return playbook.compile(play, host, names, options, run_id="x", project=project)
 
 
 @pytest.mark.parametrize(
@@ -157,22 +157,22 @@ def compiled(project: Path, name: str = "spark1") -> Plan:
 def test_a_mistake_is_blamed_on_the_line_where_it_was_written(
     project: Path, files: dict[str, str], result: str
 ) -> None:
-    compiled(project)
-    write(project, files)
-    with pytest.raises(Refused) as caught:
-        compiled(project)
-    assert result in str(caught.value)
+    compile_deploy(project)
+    write_files(project, files)
+    with pytest.raises(Refused) as excinfo:
+        compile_deploy(project)
+    assert result in str(excinfo.value)
 
 
 @pytest.mark.parametrize("name", ["docker-run.sh.j2", "client.j2"])
 def test_a_template_that_a_command_renders_is_blamed_by_its_line_too(project: Path, name: str) -> None:
-    write(project, {f"templates/{name}": "one\ntwo\n{{ three }}\n"})
+    write_files(project, {f"templates/{name}": "one\ntwo\n{{ three }}\n"})
     with pytest.raises(Refused, match=f"templates/{name}:3: 'three' is undefined"):
         render_template(project, name, {})
 
 
 def test_other_files_that_are_not_read_and_a_recipe_that_is_not_there(project: Path) -> None:
-    write(project, {"recipes/mine.yaml": "", "hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35\n"})
+    write_files(project, {"recipes/mine.yaml": "", "hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35\n"})
     host = Inventory.load(project).hosts["spark1"]
     assert host.set_at["recipe"] == "hosts/spark1.yml:2"
     with pytest.raises(Refused, match=r"recipes/mine.yaml: this file is not read"):
@@ -196,7 +196,7 @@ LONG = "spark" + "a" * 100_000
     ],
 )
 def test_a_name_without_end_is_not_repeated(project: Path, files: dict[str, str]) -> None:
-    write(project, files)
+    write_files(project, files)
     with pytest.raises(Refused) as error:
         Inventory.load(project).match("all")
     assert len(error.value.message) < 300, error.value.message[:500]

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def scope(folder: Path, files: str, *, limit: int = 7) -> dict[str, Any]:
+def resolve_names(folder: Path, files: str, *, limit: int = 7) -> dict[str, Any]:
     (folder / "recipes/one.yml").write_text(HEAD + "".join(f"  {line}\n" for line in files.splitlines()))
     host = Host("spark", "spark", recipe="one", vars={"limit": limit})
     return recipe.scope(host, "ops", recipe.load(folder, "one"), {})
@@ -49,7 +49,7 @@ def digest(text: str) -> str:
 
 
 def test_a_template_is_rendered_and_a_file_stays_as_it_is(folder: Path) -> None:
-    names = scope(folder, BOTH)
+    names = resolve_names(folder, BOTH)
     rendered = "name: /models/b\nfor: spark 7"
     (options, chat) = (names["container"]["files"][f"/etc/engine/{item}"] for item in ("options.yml", "chat.jinja"))
     assert names["recipe_files"][options].startswith(rendered)
@@ -59,7 +59,7 @@ def test_a_template_is_rendered_and_a_file_stays_as_it_is(folder: Path) -> None:
 
 
 def test_another_content_is_another_container_and_the_same_is_not(folder: Path) -> None:
-    first, again, other = (scope(folder, BOTH, limit=limit)["container"] for limit in (7, 7, 8))
+    first, again, other = (resolve_names(folder, BOTH, limit=limit)["container"] for limit in (7, 7, 8))
     assert first == again
     assert first["files"] != other["files"]
 
@@ -74,7 +74,7 @@ def test_a_recipe_without_files_asks_for_what_it_did(folder: Path) -> None:
 
 def test_the_run_script_mounts_them(folder: Path) -> None:
     (folder / "templates/docker-run.sh.j2").write_text((TOP / "templates/docker-run.sh.j2").read_text())
-    scope(folder, "/etc/engine/chat.jinja: {file: chat/one.jinja}")
+    resolve_names(folder, "/etc/engine/chat.jinja: {file: chat/one.jinja}")
     host = Host("spark", "spark", recipe="one", user="ops")
     script = recipes.render_docker_run_script(host, Project(folder))
     kept = f"/home/ops/.local/state/sparkwright/recipe_files/{digest(JINJA)}"
@@ -109,10 +109,10 @@ MISTAKES = {
 def test_a_mistake_is_one_sentence_with_its_line(folder: Path, files: str, message: str) -> None:
     (folder.parent / "outside").write_text("x")
     (folder / "linked").symlink_to(folder.parent / "outside")
-    with pytest.raises(Refused) as caught:
-        scope(folder, files)
-    assert str(caught.value).startswith(f"recipes/one.yml:{message}"), str(caught.value)
-    assert caught.value.exit == Exit.REFUSED
+    with pytest.raises(Refused) as excinfo:
+        resolve_names(folder, files)
+    assert str(excinfo.value).startswith(f"recipes/one.yml:{message}"), str(excinfo.value)
+    assert excinfo.value.exit == Exit.REFUSED
 
 
 CONTENTS = {
@@ -128,9 +128,9 @@ CONTENTS = {
 @pytest.mark.parametrize(("text", "message"), CONTENTS.items(), ids=range(len(CONTENTS)))
 def test_a_content_that_cannot_be_carried_is_refused_with_its_line(folder: Path, text: str, message: str) -> None:
     (folder / "chat/two").write_bytes(text.encode("latin-1"))
-    with pytest.raises(Refused) as caught:
-        scope(folder, "/etc/x: {file: chat/two}")
-    assert re.match(message, str(caught.value)), str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        resolve_names(folder, "/etc/x: {file: chat/two}")
+    assert re.match(message, str(excinfo.value)), str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_a_content_that_cannot_be_carried_is_refused_with_its_line(folder: Path,
 )
 def test_what_merely_resembles_a_secret_is_carried(folder: Path, text: str) -> None:
     (folder / "chat/two").write_text(text)
-    names = scope(folder, "/etc/x: {file: chat/two}")
+    names = resolve_names(folder, "/etc/x: {file: chat/two}")
     assert names["recipe_files"] == {digest(text): text}
 
 
 def test_a_mistake_in_a_template_has_its_line(folder: Path) -> None:
     (folder / "templates/options.yml.j2").write_text("a: 1\nb: {{ nobody }}\n")
     with pytest.raises(Refused, match=r"templates/options.yml.j2:2: .*nobody"):
-        scope(folder, "/etc/x: {template: options.yml.j2}")
+        resolve_names(folder, "/etc/x: {template: options.yml.j2}")
 
 
 @pytest.mark.parametrize(("result", "expected"), [("", "fit"), (", page_cache: drop", "drop")])

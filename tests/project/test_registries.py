@@ -19,16 +19,16 @@ from tests.project.importing.forms import EUGR, SPARKRUN_2, VLLM
 
 
 def git(folder: Path, *words: str) -> str:
-    about = [
+    config_options = [
         "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always", "-c",
         "init.defaultBranch=main",
     ]  # fmt: skip
     return subprocess.run(
-        ["git", "-C", folder, *about, *words], check=True, capture_output=True, text=True, timeout=30
+        ["git", "-C", folder, *config_options, *words], check=True, capture_output=True, text=True, timeout=30
     ).stdout.strip()
 
 
-def commit(work: Path, files: dict[str, str]) -> str:
+def commit_files(work: Path, files: dict[str, str]) -> str:
     for name, text in files.items():
         path = work / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,14 +41,14 @@ def commit(work: Path, files: dict[str, str]) -> str:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    bare, here = tmp_path / "theirs.git", tmp_path / "work"
-    bare.mkdir()
-    here.mkdir()
-    git(bare, "init", "--quiet", "--bare")
-    git(here, "init", "--quiet")
-    git(here, "remote", "add", "origin", str(bare))
-    commit(
-        here,
+    remote, checkout = tmp_path / "theirs.git", tmp_path / "work"
+    remote.mkdir()
+    checkout.mkdir()
+    git(remote, "init", "--quiet", "--bare")
+    git(checkout, "init", "--quiet")
+    git(checkout, "remote", "add", "origin", str(remote))
+    commit_files(
+        checkout,
         {
             "recipes/tiny-fp8.yaml": SPARKRUN_2,
             "recipes/4x/twice.yaml": EUGR,
@@ -59,7 +59,7 @@ def work(tmp_path: Path) -> Path:
             "other/hidden.yaml": VLLM,
         },
     )
-    return here
+    return checkout
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_search_pins_the_commit_and_only_an_update_moves_it(project: Path, work: Path) -> None:
     first = git(work, "rev-parse", "HEAD")
-    found = run(project, "recipe.search", "tiny")
-    assert found.returncode == 0, found.stderr
-    assert "@ours/tiny-fp8" in found.stdout and "acme/Tiny-30B-FP8" in found.stdout and "hidden" not in found.stdout
+    result = run(project, "recipe.search", "tiny")
+    assert result.returncode == 0, result.stderr
+    assert "@ours/tiny-fp8" in result.stdout and "acme/Tiny-30B-FP8" in result.stdout and "hidden" not in result.stdout
     assert yaml.safe_load((project / "registries.lock").read_text())["ours"]["commit"] == first
-    second = commit(work, {"recipes/newer.yaml": SPARKRUN_2})
+    second = commit_files(work, {"recipes/newer.yaml": SPARKRUN_2})
     assert "newer" not in run(project, "recipe.search", "tiny").stdout
     moved = run(project, "recipe.search", "tiny", "--update", "--json")
     assert {"@ours/newer"} <= {recipe["name"] for recipe in json.loads(moved.stdout)["recipes"]}
@@ -98,14 +98,14 @@ def test_fetches_are_collected_and_an_older_commit_can_be_fetched_again(
     git(tmp_path / "theirs.git", "config", "uploadpack.allowAnySHA1InWant", "true")
     first, packs = repository.fetch("main"), []
     for n in range(MAX_PACKS + 2):
-        last = commit(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {n}\n"})
+        last = commit_files(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {n}\n"})
         assert repository.fetch("main") == last
         packs.append(len(list(repository.folder.glob("objects/pack/*.pack"))))
     assert max(packs) == MAX_PACKS and packs[-1] < MAX_PACKS
     assert repository.has_commit(last) and not repository.has_commit(first)
     assert repository.fetch(first) == first
     while len(list(repository.folder.glob("objects/pack/*.pack"))) < MAX_PACKS:
-        last = commit(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {len(packs)}\n"})
+        last = commit_files(work, {"recipes/newer.yaml": f"{SPARKRUN_2}# {len(packs)}\n"})
         repository.fetch("main")
         packs.append(0)
     (tmp_path / "theirs.git").rename(tmp_path / "away.git")
@@ -137,7 +137,7 @@ def test_a_fetch_removes_what_killed_ones_left_and_nothing_else(
     for path in (left[0].parent, *left, *kept[:3]):
         os.utime(path, (an_hour_ago_s, an_hour_ago_s))
     os.utime(link, (an_hour_ago_s, an_hour_ago_s), follow_symlinks=False)
-    last = commit(work, {"recipes/newer.yaml": SPARKRUN_2})
+    last = commit_files(work, {"recipes/newer.yaml": SPARKRUN_2})
     assert repository.fetch("main") == last
     assert not any(path.exists() for path in (left[0].parent, *left))
     assert all((path / "file").read_text() == "mine" for path in kept) and link.is_symlink()
@@ -147,8 +147,8 @@ def test_a_recipe_is_shown_before_it_is_taken(project: Path) -> None:
     refused = run(project, "recipe.import", "@ours/tiny-fp8")
     assert refused.returncode == 5 and "vllm serve {model}" in refused.stderr and "pass --yes" in refused.stderr
     assert not (project / "recipes/tiny-fp8.yml").exists()
-    done = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
-    assert done.returncode == 0, done.stderr
+    result = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
+    assert result.returncode == 0, result.stderr
     text = (project / "recipes/tiny-fp8.yml").read_text()
     assert "theirs.git at" in text.splitlines()[1] and "recipes/tiny-fp8.yaml" in text.splitlines()[1]
 
@@ -170,58 +170,58 @@ def test_a_hostile_repository_runs_nothing_and_leads_nowhere(project: Path, work
     hook.chmod(0o755)
     (work / "recipes/link.yaml").symlink_to("/etc/passwd")
     (work / "recipes/large.yaml").write_text("a: " + "x" * (2 * 2**20))
-    commit(
+    commit_files(
         work,
         {
             ".gitattributes": "* filter=evil\n",
             ".gitmodules": '[submodule "x"]\npath = x\nurl = ext::sh -c touch% ran\n',
         },
     )
-    found = run(project, "recipe.search", "a")
-    assert found.returncode == 0 and "link" not in found.stdout and "large" not in found.stdout
+    result = run(project, "recipe.search", "a")
+    assert result.returncode == 0 and "link" not in result.stdout and "large" not in result.stdout
     assert not (tmp_path / "ran").exists()
 
 
-def put(work: Path, listed: str) -> None:
+def push_tree(work: Path, listing: str) -> None:
     """Push a commit with a tree that no work tree could hold. listed: as `git mktree` reads it."""
-    tree = subprocess.run(["git", "-C", work, "mktree"], input=listed, check=True, capture_output=True, text=True)
-    made = git(work, "commit-tree", tree.stdout.strip(), "-m", "x")
-    git(work, "push", "--quiet", "--force", "origin", f"{made}:refs/heads/main")
+    tree = subprocess.run(["git", "-C", work, "mktree"], input=listing, check=True, capture_output=True, text=True)
+    commit_id = git(work, "commit-tree", tree.stdout.strip(), "-m", "x")
+    git(work, "push", "--quiet", "--force", "origin", f"{commit_id}:refs/heads/main")
 
 
-def blob(work: Path, content: bytes) -> str:
-    kept = work / ".git/content"
-    kept.write_bytes(content)
-    return git(work, "hash-object", "-w", str(kept))
+def write_blob(work: Path, content: bytes) -> str:
+    path = work / ".git/content"
+    path.write_bytes(content)
+    return git(work, "hash-object", "-w", str(path))
 
 
 def one_file_under_many_names(work: Path) -> None:
     """Some 100 kB that are 3 GB of recipes."""
-    content = blob(work, b"a" * 1_000_000)
+    content = write_blob(work, b"a" * 1_000_000)
     rows = "".join(f"100644 blob {content}\tr{number:04}.yaml\n" for number in range(3000))
     tree = subprocess.run(["git", "-C", work, "mktree"], input=rows, check=True, capture_output=True, text=True)
-    put(work, f"040000 tree {tree.stdout.strip()}\trecipes\n")
+    push_tree(work, f"040000 tree {tree.stdout.strip()}\trecipes\n")
 
 
 def folders_within_folders(work: Path) -> None:
     """Some 100 kB that are a hundred million recipes."""
-    row = f"100644 blob {blob(work, b'model: a/b')}\ta.yaml\n"
+    row = f"100644 blob {write_blob(work, b'model: a/b')}\ta.yaml\n"
     for _ in range(8):
         tree = subprocess.run(["git", "-C", work, "mktree"], input=row, check=True, capture_output=True, text=True)
         row = "".join(f"040000 tree {tree.stdout.strip()}\td{number}\n" for number in range(10))
     tree = subprocess.run(["git", "-C", work, "mktree"], input=row, check=True, capture_output=True, text=True)
-    put(work, f"040000 tree {tree.stdout.strip()}\trecipes\n")
+    push_tree(work, f"040000 tree {tree.stdout.strip()}\trecipes\n")
 
 
-def measured(project: Path, *words: str) -> tuple[int, str, int]:
+def run_measured(project: Path, *words: str) -> tuple[int, str, int]:
     """(exit code, standard error, KiB of the largest process) of a command."""
     program = (
         "import resource, subprocess, sys; done = subprocess.run([sys.executable, '-c', 'import sys; from sparkwright.cli import main; sys.exit(main())', *sys.argv[1:]], stdout=2);"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(done.returncode)"
     )
     words = (sys.executable, "-c", program, *words)
-    done = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False, timeout=120)
-    return done.returncode, done.stderr, int(done.stdout)
+    result = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False, timeout=120)
+    return result.returncode, result.stderr, int(result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_small_repository_that_unpacks_to_gigabytes_is_refused(
     project: Path, work: Path, bomb: Callable[[Path], None], why: str
 ) -> None:
     bomb(work)
-    code, result, most_kib = measured(project, "recipe.search", "a")
+    code, result, most_kib = run_measured(project, "recipe.search", "a")
     assert code == 5 and why in result and "registry ours" in result, result
     assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"
 
@@ -244,12 +244,12 @@ def test_a_registry_that_is_refused_does_not_hide_the_others(project: Path, work
     (project / "registries.yml").write_text(
         f"gone: {{url: 'file://{tmp_path}/nowhere.git'}}\nours: {{url: 'file://{tmp_path}/theirs.git', recipes: recipes}}\n"
     )
-    found = run(project, "recipe.search", "tiny")
-    assert found.returncode == 3 and "@ours/tiny-fp8" in found.stdout and "registry gone" in found.stderr
+    result = run(project, "recipe.search", "tiny")
+    assert result.returncode == 3 and "@ours/tiny-fp8" in result.stdout and "registry gone" in result.stderr
 
 
 def test_a_path_that_no_folder_takes_breaks_no_import(project: Path, work: Path) -> None:
-    script, recipe = blob(work, b"patch x\n"), blob(work, SPARKRUN_2.encode())
+    script, recipe = write_blob(work, b"patch x\n"), write_blob(work, SPARKRUN_2.encode())
     paths = (
         f"mods/{'m' * 300}/run.sh",
         "mods/" + "d/" * 1500 + "run.sh",
@@ -260,10 +260,10 @@ def test_a_path_that_no_folder_takes_breaks_no_import(project: Path, work: Path)
         git(work, "update-index", "--add", "--replace", "--cacheinfo", f"100644,{script},{path}")
     for path in (f"recipes/{'r' * 300}.yaml", "recipes/tiny.yaml"):
         git(work, "update-index", "--add", "--cacheinfo", f"100644,{recipe},{path}")
-    put(work, git(work, "ls-tree", git(work, "write-tree")) + "\n")
+    push_tree(work, git(work, "ls-tree", git(work, "write-tree")) + "\n")
     assert run(project, "recipe.search", "a").returncode == 0
-    done = run(project, "recipe.import", "@ours/tiny", "--yes")
-    assert done.returncode == 0, done.stderr
+    result = run(project, "recipe.import", "@ours/tiny", "--yes")
+    assert result.returncode == 0, result.stderr
     long = run(project, "recipe.import", f"@ours/{'r' * 300}", "--yes", "--name", "long")
     assert long.returncode == 0, long.stderr
 
@@ -308,5 +308,5 @@ def test_git_itself_is_kept_to_those_ways_and_says_why_it_failed(
 )
 def test_a_mistake_in_the_file_gets_its_line(project: Path, text: str) -> None:
     (project / "registries.yml").write_text(text)
-    done = run(project, "recipe.search", "x")
-    assert done.returncode == 5 and "registries.yml" in done.stderr and "Traceback" not in done.stderr
+    result = run(project, "recipe.search", "x")
+    assert result.returncode == 5 and "registries.yml" in result.stderr and "Traceback" not in result.stderr

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.certificate import write_self_signed
-from tests.project.test_registries import measured, project, run, work
+from tests.project.test_registries import project, run, run_measured, work
 from tests.remote.sshd import SSHD, Sshd
 
 __all__ = ["project", "work"]
 
 
-class Backend(BaseHTTPRequestHandler):
+class GitBackend(BaseHTTPRequestHandler):
     """`git http-backend` for the one repository. closed: it wants a password."""
 
     top: Path
@@ -45,7 +45,7 @@ class Backend(BaseHTTPRequestHandler):
             "CONTENT_LENGTH": str(length),
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
         }
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", "http-backend"],
             env=env,
             input=self.rfile.read(length),
@@ -53,7 +53,7 @@ class Backend(BaseHTTPRequestHandler):
             check=False,
             timeout=60,
         )
-        head, _, body = done.stdout.partition(b"\r\n\r\n")
+        head, _, body = result.stdout.partition(b"\r\n\r\n")
         rows = dict(row.split(": ", 1) for row in head.decode().split("\r\n") if ": " in row)
         self._answer(int(rows.pop("Status", "200").split()[0]), rows, body)
 
@@ -75,7 +75,7 @@ def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """The repository's url, the certificate, and the requested paths."""
     certificate, key = write_self_signed(tmp_path)
     options: list[str] = []
-    handler = type("OfOne", (Backend,), {"top": tmp_path, "asked": options})
+    handler = type("OfOne", (GitBackend,), {"top": tmp_path, "asked": options})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -94,12 +94,12 @@ def test_over_https_with_a_certificate_that_is_checked(
     strange = run(project, "recipe.search", "tiny")
     assert strange.returncode == 3 and "certificate" in strange.stderr and not options
     monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
-    found = run(project, "recipe.search", "tiny")
-    assert found.returncode == 0 and "@ours/tiny-fp8" in found.stdout, found.stderr
+    result = run(project, "recipe.search", "tiny")
+    assert result.returncode == 0 and "@ours/tiny-fp8" in result.stdout, result.stderr
     assert options[0] == "/theirs.git/info/refs"
     requests = len(options)
-    done = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
-    assert done.returncode == 0, done.stderr
+    completed = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
+    assert completed.returncode == 0, completed.stderr
     assert len(options) == requests, "the commit is here already"
 
 
@@ -108,7 +108,7 @@ def test_a_repository_that_asks_for_a_password_gets_none(
 ) -> None:
     url, certificate, _ = https
     monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
-    monkeypatch.setattr(Backend, "closed", True)
+    monkeypatch.setattr(GitBackend, "closed", True)
     (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
     refused = run(project, "recipe.search", "tiny")
     assert refused.returncode == 3 and "registry ours: git says: " in refused.stderr
@@ -120,9 +120,9 @@ def test_over_ssh_with_a_host_key_that_is_known(
     project: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "id")], check=True)
-    config, known = tmp_path / "ssh_config", tmp_path / "known_hosts"
+    config, known_hosts = tmp_path / "ssh_config", tmp_path / "known_hosts"
     config.write_text(
-        f"IdentityFile {tmp_path}/id\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {known}\n"
+        f"IdentityFile {tmp_path}/id\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {known_hosts}\n"
     )
     monkeypatch.setenv("GIT_SSH_COMMAND", f"ssh -F {config}")
     sshd = Sshd(tmp_path / "sshd", tmp_path / "home")
@@ -133,14 +133,14 @@ def test_over_ssh_with_a_host_key_that_is_known(
         )
         strange = run(project, "recipe.search", "tiny")
         assert strange.returncode == 3 and not (project / "registries.lock").exists(), strange.stdout
-        known.write_text(sshd.known_hosts_line())
-        found = run(project, "recipe.search", "tiny")
-        assert found.returncode == 0 and "@ours/tiny-fp8" in found.stdout, found.stderr
+        known_hosts.write_text(sshd.known_hosts_line())
+        result = run(project, "recipe.search", "tiny")
+        assert result.returncode == 0 and "@ours/tiny-fp8" in result.stdout, result.stderr
     finally:
         sshd.stop()
 
 
-def entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
+def pack_entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
     """An object of a pack: its kind and unpacked size, then for a delta the id of its base, then the zlib stream."""
     head = bytearray([(kind << 4) | (size & 15)])
     size >>= 4
@@ -151,20 +151,20 @@ def entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
     return bytes(head) + base + zlib.compress(body)
 
 
-def length(number: int) -> bytes:
+def encode_length(number: int) -> bytes:
     """A size as a delta has it."""
-    found = bytearray([number & 127])
+    encoded = bytearray([number & 127])
     while number := number >> 7:
-        found[-1] |= 0x80
-        found.append(number & 127)
-    return bytes(found)
+        encoded[-1] |= 0x80
+        encoded.append(number & 127)
+    return bytes(encoded)
 
 
 def object_id(kind: str, pieces: Iterable[bytes], size: int) -> bytes:
-    found = hashlib.sha1(f"{kind} {size}\0".encode())
+    digest = hashlib.sha1(f"{kind} {size}\0".encode())
     for piece in pieces:
-        found.update(piece)
-    return found.digest()
+        digest.update(piece)
+    return digest.digest()
 
 
 def delta_bomb(mib: int) -> tuple[bytes, str]:
@@ -172,14 +172,18 @@ def delta_bomb(mib: int) -> tuple[bytes, str]:
     base = bytes(2**20)
     base_id = object_id("blob", [base], len(base))
     size = mib * 2**20
-    delta = length(len(base)) + length(size) + (b"\xc0" + b"\x10") * (size // 2**20)  # copy 0x100000 bytes from 0
+    delta = (
+        encode_length(len(base)) + encode_length(size) + (b"\xc0" + b"\x10") * (size // 2**20)
+    )  # copy 0x100000 bytes from 0
     large_id = object_id("blob", (base for _ in range(mib)), size)
     tree = b"100644 a.yaml\0" + base_id + b"100644 b.yaml\0" + large_id
     tree_id = object_id("tree", [tree], len(tree))
     commit = f"tree {tree_id.hex()}\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n".encode()
     commit_id = object_id("commit", [commit], len(commit))
-    body = b"PACK" + struct.pack(">II", 2, 4) + entry(3, len(base), base) + entry(7, len(delta), delta, base_id)
-    body += entry(2, len(tree), tree) + entry(1, len(commit), commit)
+    body = (
+        b"PACK" + struct.pack(">II", 2, 4) + pack_entry(3, len(base), base) + pack_entry(7, len(delta), delta, base_id)
+    )
+    body += pack_entry(2, len(tree), tree) + pack_entry(1, len(commit), commit)
     return body + hashlib.sha1(body).digest(), commit_id.hex()
 
 
@@ -194,6 +198,6 @@ def test_a_delta_that_unpacks_to_much_more_ends_git_in_little_memory(
     subprocess.run(["git", "-C", bare, "update-ref", "refs/heads/main", commit], check=True)
     assert len(pack) < 10_000
     (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
-    code, result, most_kib = measured(project, "recipe.search", "a")
+    code, result, most_kib = run_measured(project, "recipe.search", "a")
     assert code == 3 and "registry ours: git says: fatal: " in result, result
     assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"

@@ -54,31 +54,31 @@ GB10 = HostMemory(int(119.7 * GIB))
 TIGHT = {"deepseek-v4-flash", "qwen3.8-flash-next"}
 
 
-def config(name: str) -> dict[str, Any]:
-    held: dict[str, Any] = json.loads((CONFIGS / f"{MODELS[name]}.json").read_text()) if name in MODELS else {}
-    return held
+def load_config(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((CONFIGS / f"{MODELS[name]}.json").read_text()) if name in MODELS else {}
+    return data
 
 
-def serious(name: str, version: Version | None, model: dict[str, Any]) -> list[str]:
-    found = resolve_settings(recipe.load(TOP, name), {}, model=model, version=version).findings
-    return [item.rule for item in found if item.severity in ("error", "warning")]
+def serious_rules(name: str, version: Version | None, model: dict[str, Any]) -> list[str]:
+    findings = resolve_settings(recipe.load(TOP, name), {}, model=model, version=version).findings
+    return [item.rule for item in findings if item.severity in ("error", "warning")]
 
 
 @pytest.mark.parametrize("name", recipe.names(TOP))
 def test_a_shipped_recipe_passes_lint_before_it_is_pinned_and_after(name: str) -> None:
-    wanted = recipe.load(TOP, name)
-    tag = wanted.image.rpartition(":")[2]
-    assert RELEASES[wanted.engine.name].match(tag), "a release, which stays what it is"
-    assert serious(name, None, {}) == []
-    assert serious(name, wanted.engine.advice.version(tag), config(name)) == []
-    assert not wanted.open_to_network
+    loaded_recipe = recipe.load(TOP, name)
+    tag = loaded_recipe.image.rpartition(":")[2]
+    assert RELEASES[loaded_recipe.engine.name].match(tag), "a release, which stays what it is"
+    assert serious_rules(name, None, {}) == []
+    assert serious_rules(name, loaded_recipe.engine.advice.version(tag), load_config(name)) == []
+    assert not loaded_recipe.open_to_network
 
 
 def test_the_frozen_tag_is_an_example_of_its_own_which_lint_warns_of(tmp_path: Path) -> None:
     starter.write_starter(tmp_path)
     assert recipe.load(tmp_path, FROZEN).image.endswith(":cu130-nightly")
     assert FROZEN not in recipe.names(tmp_path)
-    assert serious(FROZEN, None, {}) == ["frozen-nightly"]
+    assert serious_rules(FROZEN, None, {}) == ["frozen-nightly"]
 
 
 def test_every_hosts_recipe_of_a_new_folder_is_there(tmp_path: Path) -> None:
@@ -91,25 +91,25 @@ def test_every_hosts_recipe_of_a_new_folder_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", recipe.names(TOP))
 def test_a_shipped_recipe_fits_a_gb10(name: str) -> None:
-    wanted = recipe.load(TOP, name)
-    known = catalogue.ENTRIES[name]
-    hosts = wanted.split.hosts if wanted.split else 1
+    loaded_recipe = recipe.load(TOP, name)
+    entry = catalogue.ENTRIES[name]
+    hosts = loaded_recipe.split.hosts if loaded_recipe.split else 1
     start = StartFacts(warm=name in TIGHT)
-    found = proposal.evaluate_fit(wanted, GB10, int(known.weights_gb * 1e9) // hosts or None, {}, start)
-    assert found.verdict == ("fits" if known.weights_gb and wanted.engine.flags.MEMORY else "unknown"), found.why
+    fit = proposal.evaluate_fit(loaded_recipe, GB10, int(entry.weights_gb * 1e9) // hosts or None, {}, start)
+    assert fit.verdict == ("fits" if entry.weights_gb and loaded_recipe.engine.flags.MEMORY else "unknown"), fit.why
     if name in TIGHT:
-        cold = proposal.evaluate_fit(wanted, GB10, int(known.weights_gb * 1e9) // hosts, {})
+        cold = proposal.evaluate_fit(loaded_recipe, GB10, int(entry.weights_gb * 1e9) // hosts, {})
         assert cold.budget is not None and -4 * GIB < cold.budget.left_bytes < 0
 
 
 @pytest.mark.parametrize("name", recipe.names(TOP))
 def test_the_parsers_of_a_shipped_recipe_are_those_of_its_release(name: str) -> None:
-    wanted = recipe.load(TOP, name)
-    if wanted.engine.name != "vllm":
+    loaded_recipe = recipe.load(TOP, name)
+    if loaded_recipe.engine.name != "vllm":
         return
-    options = json.loads((TOP / f"tests/data/vllm-{wanted.image.rpartition(':v')[2]}/parser.json").read_text())
+    options = json.loads((TOP / f"tests/data/vllm-{loaded_recipe.image.rpartition(':v')[2]}/parser.json").read_text())
     tools = re.findall(r"[\w-]+", options["tool-call-parser"]["metavar"].partition("}")[0])
-    given = wanted.file.flags.get("tool-call-parser"), wanted.file.flags.get("reasoning-parser")
+    given = loaded_recipe.file.flags.get("tool-call-parser"), loaded_recipe.file.flags.get("reasoning-parser")
     assert given[0] is None or given[0] in tools
     assert given[1] is None or given[1] in options["reasoning-parser"]["registered"]
 
@@ -142,9 +142,9 @@ def test_a_date_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*recipe.names(TOP), FROZEN])
 def test_a_context_that_a_description_promises_is_proved(name: str) -> None:
     """`expect.load`: what a client reads is what a deploy has seen served."""
-    wanted = recipe.load(TOP, name)
-    promised = re.search(r"(\d+)k context", wanted.file.description)
-    load = wanted.file.expect.load
+    loaded_recipe = recipe.load(TOP, name)
+    promised = re.search(r"(\d+)k context", loaded_recipe.file.description)
+    load = loaded_recipe.file.expect.load
     if promised is None:
         return
     assert load is not None

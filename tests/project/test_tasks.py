@@ -18,7 +18,7 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def load(tmp_path: Path, **more: Any) -> recipe.Recipe:
+def load_recipe(tmp_path: Path, **more: Any) -> recipe.Recipe:
     (tmp_path / "recipes").mkdir(exist_ok=True)
     (tmp_path / "recipes/e.yml").write_text(yaml.safe_dump({**RECIPE, **more}, sort_keys=False))
     return recipe.load(tmp_path, "e")
@@ -48,22 +48,22 @@ LLAMA = {"engine": "llama_cpp", "model": {**RECIPE["model"], "file": "*.gguf"}}
 def test_flags_that_make_it_another_server_are_refused_with_their_line(
     tmp_path: Path, more: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
-        load(tmp_path, **more)
-    assert says in refused.value.message
-    assert "e.yml:" in refused.value.where
-    assert refused.value.fix or more == {"task": "speak"}
+    with pytest.raises(Refused) as excinfo:
+        load_recipe(tmp_path, **more)
+    assert says in excinfo.value.message
+    assert "e.yml:" in excinfo.value.where
+    assert excinfo.value.fix or more == {"task": "speak"}
 
 
 def test_another_spelling_of_the_flag_will_do(tmp_path: Path) -> None:
-    assert load(tmp_path, **LLAMA, task="embed", llama_cpp={"embedding": True}).engine.task == "embed"
+    assert load_recipe(tmp_path, **LLAMA, task="embed", llama_cpp={"embedding": True}).engine.task == "embed"
 
 
 def test_bench_measures_generated_text_alone(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="bench measures generated text"):
-        experiment.running_arm(load(tmp_path, task="embed"))
+        experiment.running_arm(load_recipe(tmp_path, task="embed"))
 
 
 def test_a_recipe_that_generates_says_nothing_of_it(tmp_path: Path) -> None:
-    assert "task" not in load(tmp_path).to_json()
-    assert load(tmp_path).engine.labels == {}
+    assert "task" not in load_recipe(tmp_path).to_json()
+    assert load_recipe(tmp_path).engine.labels == {}

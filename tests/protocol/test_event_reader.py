@@ -11,12 +11,12 @@ from sparkwright.protocol.event_reader import MAX_CHARACTERS, EventReader, parse
 from sparkwright.protocol.events import LINE_BYTES, PART_CHARACTERS, Event, encode_lines, event
 
 
-def received(*pieces: bytes) -> list[Event]:
+def read_events(*pieces: bytes) -> list[Event]:
     value = EventReader()
     return [*(found for piece in pieces for found in value.feed(piece)), *value.end()]
 
 
-def note(**fields: Any) -> bytes:
+def note_line(**fields: Any) -> bytes:
     return json.dumps({"event": "note", "time": 5.0, "text": "x", **fields}).encode() + b"\n"
 
 
@@ -25,7 +25,7 @@ def test_an_event_longer_than_a_line_arrives_whole() -> None:
     wire = list(encode_lines(event("note", task="", text=text)))
     assert len(wire) > 1
     assert max(map(len, wire)) <= LINE_BYTES
-    (value,) = received(*wire)
+    (value,) = read_events(*wire)
     assert value["text"].startswith('quotes ", backslashes \\, ünïcode 💡 \\x9b and \\x1b\nquotes')
 
 
@@ -34,7 +34,7 @@ def test_an_event_that_fits_is_one_line() -> None:
 
 
 def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
-    (value,) = received(*encode_lines(event("note", task="", text="a\udcffb")))
+    (value,) = read_events(*encode_lines(event("note", task="", text="a\udcffb")))
     assert value["text"] == "a\\udcffb"
 
 
@@ -42,9 +42,9 @@ def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
     "parts", [[(1, 3), (3, 3)], [(2, 2)], [(1, 2), (1, 2), (3, 3)], [(0, 0)], [(1, 1), (1, 1)]], ids=str
 )
 def test_parts_out_of_turn_are_no_event(parts: list[tuple[int, int]]) -> None:
-    piece = note().decode()[:20]
+    piece = note_line().decode()[:20]
     wire = [json.dumps({"event": "part", "n": n, "of": of, "text": piece}).encode() + b"\n" for n, of in parts]
-    assert {item["event"] for item in received(*wire)} <= {"raw"}
+    assert {item["event"] for item in read_events(*wire)} <= {"raw"}
 
 
 def test_parts_without_an_end_are_not_kept() -> None:
@@ -61,33 +61,33 @@ def test_parts_without_an_end_are_not_kept() -> None:
 def test_a_line_is_cut_wherever_the_pieces_end() -> None:
     long = b"A" * (3 * LINE_BYTES)
     for size in (1000, 65536, len(long) + 7):
-        wire = long + b"\n" + note()
-        first, last = received(*(wire[at : at + size] for at in range(0, len(wire), size)))
+        wire = long + b"\n" + note_line()
+        first, last = read_events(*(wire[at : at + size] for at in range(0, len(wire), size)))
         assert f"and {2 * LINE_BYTES} bytes more" in first["text"]
         assert last["text"] == "x"
 
 
 def test_texts_and_keys_are_visible_however_deep() -> None:
-    found = parse_line(
+    event = parse_line(
         json.dumps(
             {"event": "task_finished", "task": "t", "name": "a\nb", "module": "m", "status": "ok",
              "data": {"\x1b]0;": ["\x9b2J", {"\u202e": "\x00"}]}}
         ).encode()
     )  # fmt: skip
-    assert found["data"] == {"\\x1b]0;": ["\\x9b2J", {"\\u202e": "\\x00"}]}
-    assert found["name"] == "a\\nb"
+    assert event["data"] == {"\\x1b]0;": ["\\x9b2J", {"\\u202e": "\\x00"}]}
+    assert event["name"] == "a\\nb"
 
 
 @pytest.mark.parametrize("moment", [1e300, -1, "now", None, [], True, 10**30])
 def test_a_time_that_no_calendar_shows_is_this_machines(moment: object) -> None:
     before = time.time()
-    found = parse_line(note(time=moment))
-    assert before - 1 <= found["time"] <= time.time() + 1
-    assert time.localtime(found["time"])
+    event = parse_line(note_line(time=moment))
+    assert before - 1 <= event["time"] <= time.time() + 1
+    assert time.localtime(event["time"])
 
 
 def test_a_time_that_a_calendar_shows_is_the_hosts() -> None:
-    assert parse_line(note())["time"] == 5.0
+    assert parse_line(note_line())["time"] == 5.0
 
 
 @pytest.mark.parametrize("figure", ["1e999", "-1e999", "NaN", "1e300", "9" * 400])
@@ -112,9 +112,9 @@ def test_a_number_out_of_range_is_not_known(figure: str) -> None:
     ids=lambda line: line[:60],
 )
 def test_a_malformed_event_is_raw(line: bytes) -> None:
-    found = parse_line(line)
-    assert found["event"] == "raw"
-    assert found["text"]
+    event = parse_line(line)
+    assert event["event"] == "raw"
+    assert event["text"]
 
 
 def test_a_malformed_event_says_what_is_wrong_with_it() -> None:

@@ -67,7 +67,7 @@ class Outcome:
         return self.read.readings.get("chunked_prefill", Reading()).evidence
 
 
-def run(case: Case, engine: Engine, runs: Path, answer: Answer | None = None) -> Outcome:
+def run_case(case: Case, engine: Engine, runs: Path, answer: Answer | None = None) -> Outcome:
     """Start it, ask it, stop it, compare. Its log, command and result stay in runs/NAME.
 
     answer: what it made of the arguments, for a release that does not tell its settings over HTTP.
@@ -75,39 +75,39 @@ def run(case: Case, engine: Engine, runs: Path, answer: Answer | None = None) ->
     folder = runs / case.name
     model = str(engine.models / case.model)
     argv = case.argv(model)
-    output = prediction.predicted(case, engine.model_config(case.model), VERSION)
+    output = prediction.predict(case, engine.model_config(case.model), VERSION)
     with serving(engine, argv, folder / "server.log") as server:
         outcome = Outcome(case, output, folder, server.ready, None, 0, server.reader.state)
         if server.ready:
-            outcome.true = _own_word(server) or dict(answer.settings or {} if answer else {})
-            _ask(server, outcome, flags.served_name(case.settings(), model))
+            outcome.true = _read_settings(server) or dict(answer.settings or {} if answer else {})
+            _query_server(server, outcome, flags.served_name(case.settings(), model))
     outcome.exit_code = server.exit_code
     outcome.took_s = server.took_s
     log = (folder / "server.log").read_bytes()
     outcome.read = read_log(log, LOG)
-    outcome.not_here = "" if outcome.starts else _not_here(log.decode(errors="replace"))
-    _keep(server, folder)
+    outcome.not_here = "" if outcome.starts else _cpu_only_reason(log.decode(errors="replace"))
+    _save_run(server, folder)
     outcome.wrong += disagreements(outcome, model)
     return outcome
 
 
-def of_answer(case: Case, answer: Answer, engine: Engine, runs: Path) -> Outcome:
+def evaluate_answer(case: Case, answer: Answer, engine: Engine, runs: Path) -> Outcome:
     """The same of a case that was asked about only."""
     folder = runs / case.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.log").write_text(answer.output)
-    result = prediction.predicted(case, engine.model_config(case.model), VERSION)
+    result = prediction.predict(case, engine.model_config(case.model), VERSION)
     outcome = Outcome(
         case, result, folder, answer.exit_code == 0, answer.exit_code or None, 0, read_log(answer.output, LOG)
     )
     outcome.started = False
-    outcome.not_here = "" if outcome.starts else _not_here(answer.output)
+    outcome.not_here = "" if outcome.starts else _cpu_only_reason(answer.output)
     outcome.true = dict(answer.settings or {})
     outcome.wrong = disagreements(outcome, str(engine.models / case.model))
     return outcome
 
 
-def _not_here(log: str) -> str:
+def _cpu_only_reason(log: str) -> str:
     return next((why for line, why in CPU_ONLY.items() if line in log), "")
 
 
@@ -115,7 +115,7 @@ def disagreements(outcome: Outcome, model: str) -> list[str]:
     """Sentences for all that does not agree; none is what is wanted."""
     expected = outcome.case.expected if VERSION == NEWEST else Prediction(None)
     sides = {"predicted": outcome.predicted, "expected": expected}
-    wrong = [sentence for side, value in sides.items() for sentence in against(value, side, outcome)]
+    wrong = [sentence for side, value in sides.items() for sentence in find_contradictions(value, side, outcome)]
     if not outcome.starts and not outcome.not_here:
         return wrong + _misread_refusal(outcome.read, expected, model)
     return wrong + (_misread_start(outcome) if outcome.started else [])
@@ -134,23 +134,23 @@ def _misread_start(outcome: Outcome) -> list[str]:
         wrong += [] if state.ready else ["the log was read as not ready"]
         wrong += [f"the log was read as a death: {state.failure.value}"] if state.failure.value else []
     for name in SETTINGS:
-        true, seen = outcome.true.get(name), state.value(name)
-        if name in outcome.true and seen != true and (seen is not None or name in ALWAYS_READ):
-            wrong.append(f"{name}: read {seen}, is {true}")
+        true, read_value = outcome.true.get(name), state.value(name)
+        if name in outcome.true and read_value != true and (read_value is not None or name in ALWAYS_READ):
+            wrong.append(f"{name}: read {read_value}, is {true}")
     return wrong
 
 
-def against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
+def find_contradictions(stated: Prediction, side: str, outcome: Outcome) -> list[str]:
     """What was said and is not so. Of a start that a CPU can't do, what its log says of its settings counts."""
-    if said.starts is None:
+    if stated.starts is None:
         return []
-    late = not outcome.started and said.why.startswith(prediction.LATE)
-    if said.starts != outcome.starts and not outcome.not_here and not late:
+    late = not outcome.started and stated.why.startswith(prediction.LATE)
+    if stated.starts != outcome.starts and not outcome.not_here and not late:
         message = "started" if outcome.starts else f"was refused: {outcome.read.failure.value}"
-        return [f"{side} that it {'starts' if said.starts else 'is refused'}; it {message}"]
+        return [f"{side} that it {'starts' if stated.starts else 'is refused'}; it {message}"]
     if not outcome.starts and not outcome.not_here:
         return []
-    pairs = [(name, getattr(said, name), effective(outcome).get(name)) for name in SETTINGS]
+    pairs = [(name, getattr(stated, name), effective_settings(outcome).get(name)) for name in SETTINGS]
     return [
         f"{name}: {side} {options}, is {true}"
         for name, options, true in pairs
@@ -158,13 +158,13 @@ def against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
     ]
 
 
-def effective(outcome: Outcome) -> dict[str, Any]:
+def effective_settings(outcome: Outcome) -> dict[str, Any]:
     """The settings: the engine's own word, or of a start that a CPU can't do its log's."""
     read_there = {name: outcome.read.value(name) for name in SETTINGS if outcome.read.value(name) is not None}
     return outcome.true or (read_there if outcome.not_here else {})
 
 
-def _ask(server: Server, outcome: Outcome, model: str) -> None:
+def _query_server(server: Server, outcome: Outcome, model: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         context = RecordingContext(Path(home))
         health = VerifyHealth().run(
@@ -177,7 +177,7 @@ def _ask(server: Server, outcome: Outcome, model: str) -> None:
             _measure(server, outcome, model, context)
 
 
-def _own_word(server: Server) -> dict[str, Any]:
+def _read_settings(server: Server) -> dict[str, Any]:
     config = (server.ask("/server_info?config_format=json").json() or {}).get("vllm_config") or {}
     cache = config.get("cache_config") or {}
     message = {
@@ -197,10 +197,10 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
             break
     if smoked.failed and HELD_UP not in smoked.msg:
         outcome.wrong.append(f"smoke_test: {smoked.msg}")
-    before = _generated(server)
+    before = _count_generated(server)
     bodies = [openai_api.build_stream_request(HTTP, model, smoke.build_prompt(), STREAM_TOKENS) for _ in range(STREAMS)]
     streams = [stream.measure_stream(server.base_url, body) for body in bodies]
-    counted, served = sum(stream.tokens for stream in streams), _generated(server) - before
+    counted, served = sum(stream.tokens for stream in streams), _count_generated(server) - before
     if any(stream.approximate for stream in streams) or abs(served - counted) > SAME_COUNT * served:
         outcome.wrong.append(f"the client counted {counted} tokens, the server {served:.0f}")
     rate = counted / sum(stream.points[-1][0] for stream in streams)
@@ -211,11 +211,11 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
     )
 
 
-def _generated(server: Server) -> float:
+def _count_generated(server: Server) -> float:
     return HTTP.counters(server.ask(HTTP.metrics).body.decode())[roles.GENERATED]
 
 
-def _keep(server: Server, folder: Path) -> None:
+def _save_run(server: Server, folder: Path) -> None:
     words = ["vllm", "serve", *server.argv]
     result = {
         "cmd": words,

@@ -62,9 +62,14 @@ def main(folder: Path) -> None:
     rows["reasoning-parser"]["registered"] = sorted(ReasoningParserManager.list_registered())
     ranges = dict(_ranges(set(options)))
     request = [name for name in options if name not in LEFT_OUT]
-    letters = {name: "".join(_letter(parser, name, value, ranges.get(name)) for value in VALUES) for name in request}
+    letters = {
+        name: "".join(_verdict_letter(parser, name, value, ranges.get(name)) for value in VALUES) for name in request
+    }
     choices = {
-        name: {str(spelling): _letter(parser, name, str(spelling), ranges.get(name)) for spelling in _spellings(action)}
+        name: {
+            str(spelling): _verdict_letter(parser, name, str(spelling), ranges.get(name))
+            for spelling in _spellings(action)
+        }
         for name, action in options.items()
         if action.choices and name in request
     }
@@ -95,21 +100,21 @@ def _ranges(names: set[str]) -> Any:
     classes = (getattr(vllm.config, name) for name in dir(vllm.config))
     nested = ("Speculative", "EPLB", "Profiler", "Attention", "Watermark", "Compilation", "Diffusion", "AuxOutput")
     for item in (item for item in classes if isinstance(item, type) and dataclasses.is_dataclass(item)):
-        for name, held in getattr(item, "__pydantic_fields__", {}).items():
-            limits = [limit for limit in held.metadata if type(limit).__name__ in ("Ge", "Gt", "Le", "Lt")]
+        for name, field in getattr(item, "__pydantic_fields__", {}).items():
+            limits = [limit for limit in field.metadata if type(limit).__name__ in ("Ge", "Gt", "Le", "Lt")]
             if limits and name.replace("_", "-") in names and not item.__name__.startswith(nested):
-                yield name.replace("_", "-"), Annotated[held.annotation, *limits]
+                yield name.replace("_", "-"), Annotated[field.annotation, *limits]
 
 
-def _letter(parser: FlexibleArgumentParser, name: str, value: Any, limits: Any) -> str:
+def _verdict_letter(parser: FlexibleArgumentParser, name: str, value: Any, limits: Any) -> str:
     words = flags.argv({name: value})
     quiet = io.StringIO()
     try:
         with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):
-            found = parser.parse_args(["serve", "model", *words])
+            arguments = parser.parse_args(["serve", "model", *words])
     except (SystemExit, Exception):
         return "p"
-    got = getattr(found, name.replace("-", "_"), None)
+    got = getattr(arguments, name.replace("-", "_"), None)
     try:
         if limits is not None and got is not None and words:
             TypeAdapter(limits).validate_python(got)
@@ -117,7 +122,7 @@ def _letter(parser: FlexibleArgumentParser, name: str, value: Any, limits: Any) 
             with contextlib.suppress(OSError), socket.socket() as one:
                 one.bind(("127.0.0.1", got))
         if name == "sse-keep-alive-interval":
-            validate_parsed_serve_args(found)
+            validate_parsed_serve_args(arguments)
     except (ValidationError, OverflowError, ValueError):
         return "r"
     return "y"
@@ -130,8 +135,8 @@ def _spellings(action: argparse.Action) -> list[str]:
     ]
 
 
-def _write(path: Path, found: Any) -> None:
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(row, sort_keys=True)}" for name, row in sorted(found.items()))
+def _write(path: Path, rows: Any) -> None:
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(row, sort_keys=True)}" for name, row in sorted(rows.items()))
     path.write_text(f"{{\n{lines}\n}}\n")
 
 

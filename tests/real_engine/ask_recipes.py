@@ -30,20 +30,22 @@ def main() -> None:
     ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
     recipes = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as models:
-        found = {name: _asked(parser, Path(models, name), **recipe) for name, recipe in recipes.items()}
-    print(json.dumps(found))
+        answers = {name: _check_recipe(parser, Path(models, name), **recipe) for name, recipe in recipes.items()}
+    print(json.dumps(answers))
 
 
-def _asked(parser: FlexibleArgumentParser, folder: Path, argv: list[str], config: dict[str, Any]) -> dict[str, str]:
+def _check_recipe(
+    parser: FlexibleArgumentParser, folder: Path, argv: list[str], config: dict[str, Any]
+) -> dict[str, str]:
     """What it says of one recipe whose model is a folder with nothing but its configuration."""
     folder.mkdir()
     if config:
         Path(folder, "config.json").write_text(json.dumps(config))
-    result = {"parser": _error(_parse, parser, [str(folder), *argv[1:]])}
-    return {**result, "model": _error(_model, str(folder)) if config else ""}
+    result = {"parser": _describe_error(_parse, parser, [str(folder), *argv[1:]])}
+    return {**result, "model": _describe_error(_load_model, str(folder)) if config else ""}
 
 
-def _error(ask: Callable[..., object], *arguments: Any) -> str:
+def _describe_error(ask: Callable[..., object], *arguments: Any) -> str:
     result = io.StringIO()
     try:
         with contextlib.redirect_stderr(result):
@@ -60,7 +62,7 @@ def _parse(parser: FlexibleArgumentParser, argv: list[str]) -> None:
     AsyncEngineArgs.from_cli_args(arguments)
 
 
-def _model(folder: str) -> None:
+def _load_model(folder: str) -> None:
     read = get_config(folder, trust_remote_code=False)
     unknown = [name for name in read.architectures if name not in ModelRegistry.get_supported_archs()]
     assert not unknown, f"no model class for {unknown}"

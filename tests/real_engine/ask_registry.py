@@ -43,7 +43,7 @@ class Anything:
         return (object,)
 
 
-class Empty(types.ModuleType):
+class StubModule(types.ModuleType):
     """A module that stands in for one that is missing."""
 
     __path__: list[str] = []  # noqa: RUF012
@@ -58,7 +58,7 @@ class StandIns(MetaPathFinder, Loader):
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in MISSING else None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        return Empty(spec.name)
+        return StubModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None: ...
 
@@ -67,7 +67,7 @@ def kind_of(model: Any) -> str | None:
     """ "hybrid", "attention_free" or "attention"; None where its class can't be imported here."""
     while True:
         try:
-            found = _ModelInfo.from_model_cls(model.load_model_cls())
+            info = _ModelInfo.from_model_cls(model.load_model_cls())
         except ModuleNotFoundError as error:
             name = (error.name or "vllm").partition(".")[0]
             if name in MISSING or name == "vllm" or not any(isinstance(item, StandIns) for item in sys.meta_path):
@@ -76,7 +76,7 @@ def kind_of(model: Any) -> str | None:
         except Exception:
             return None
         else:
-            return "hybrid" if found.is_hybrid else "attention_free" if found.is_attention_free else "attention"
+            return "hybrid" if info.is_hybrid else "attention_free" if info.is_attention_free else "attention"
 
 
 if __name__ == "__main__":

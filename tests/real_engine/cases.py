@@ -58,17 +58,17 @@ class Case:
         return " ".join((*flags.argv(self.flags), *self.words)) or "(defaults)"
 
 
-def on(why: str = "", **settings: Any) -> Prediction:
+def starting(why: str = "", **settings: Any) -> Prediction:
     """It starts; chunked prefill and prefix caching are on where nothing else is said."""
     return Prediction(True, **{"chunked_prefill": True, "prefix_caching": True, **settings}, why=why)
 
 
-def aligned(why: str = "", **settings: Any) -> Prediction:
+def starting_aligned(why: str = "", **settings: Any) -> Prediction:
     """It starts as a recurrent model with prefix caching does since 0.28."""
-    return on(why, **{"mamba_cache_mode": "align", **settings})
+    return starting(why, **{"mamba_cache_mode": "align", **settings})
 
 
-def refused(why: str) -> Prediction:
+def refusal(why: str) -> Prediction:
     return Prediction(False, why=why)
 
 
@@ -81,134 +81,136 @@ NO_CHUNKS = {"enable-chunked-prefill": False}
 NO_PREFIX = {"enable-prefix-caching": False}
 
 REFUSALS: tuple[Case, ...] = (
-    Case("unknown-flag", "dense", refused("the engine does not know: --no-such-flag."), {"no-such-flag": True}),
+    Case("unknown-flag", "dense", refusal("the engine does not know: --no-such-flag."), {"no-such-flag": True}),
     Case(
         "chunked-disable",
         "gated_delta",
-        refused("the engine does not know: --disable-chunked-prefill."),
+        refusal("the engine does not know: --disable-chunked-prefill."),
         {"disable-chunked-prefill": True},
     ),
-    Case("chunked-quoted", "dense", refused("the engine does not know: False."), {"enable-chunked-prefill": "False"}),
+    Case("chunked-quoted", "dense", refusal("the engine does not know: False."), {"enable-chunked-prefill": "False"}),
     Case(
         "chunked-equals-false",
         "dense",
-        refused("--enable-chunked-prefill takes no value, and was given False."),
+        refusal("--enable-chunked-prefill takes no value, and was given False."),
         words=("--enable-chunked-prefill=False",),
     ),
     Case(
         "calculate-kv-scales",
         "dense",
-        refused("the engine does not know: --calculate-kv-scales."),
+        refusal("the engine does not know: --calculate-kv-scales."),
         {"calculate-kv-scales": True},
     ),
     Case(
         "disable-log-requests",
         "dense",
-        refused("the engine does not know: --disable-log-requests."),
+        refusal("the engine does not know: --disable-log-requests."),
         {"disable-log-requests": True},
     ),
-    Case("swap-space", "dense", refused("the engine does not know: --swap-space 4."), {"swap-space": 4}),
-    Case("ambiguous-flag", "dense", refused(AMBIGUOUS), {"max-num": 4}),
+    Case("swap-space", "dense", refusal("the engine does not know: --swap-space 4."), {"swap-space": 4}),
+    Case("ambiguous-flag", "dense", refusal(AMBIGUOUS), {"max-num": 4}),
     Case(
         "mamba-cache-all",
         "gated_delta",
-        refused("the engine refuses all for --mamba-cache-mode."),
+        refusal("the engine refuses all for --mamba-cache-mode."),
         {"mamba-cache-mode": "all"},
     ),
     Case(
         "tools-without-parser",
         "dense",
-        refused("enable-auto-tool-choice needs a tool-call-parser."),
+        refusal("enable-auto-tool-choice needs a tool-call-parser."),
         {"enable-auto-tool-choice": True},
     ),
     Case(
         "context-too-long",
         "dense",
-        refused("max-model-len 16384 is more than the model's 8192.0."),
+        refusal("max-model-len 16384 is more than the model's 8192.0."),
         {"max-model-len": 16384},
     ),
-    Case("model-not-there", "no-such-model", refused("there is no model at {model} in the container.")),
+    Case("model-not-there", "no-such-model", refusal("there is no model at {model} in the container.")),
     Case(
         "seqs-over-budget",
         "dense",
-        refused("max-num-seqs 64 is more than max-num-batched-tokens 32."),
+        refusal("max-num-seqs 64 is more than max-num-batched-tokens 32."),
         {"max-num-seqs": 64, "max-num-batched-tokens": 32},
     ),
     Case(
         "dense-chunked-off-small-budget",
         "dense",
-        refused("with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."),
+        refusal("with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."),
         {**NO_CHUNKS, "max-num-batched-tokens": 2048},
     ),
-    Case("hybrid-chunked-off", "gated_delta", refused(NEEDS_CHUNKS), NO_CHUNKS),
-    Case("mamba2-chunked-off", "mamba2", refused(NEEDS_CHUNKS), NO_CHUNKS),
-    Case("short-conv-chunked-off", "short_conv", refused(NEEDS_CHUNKS), NO_CHUNKS),
+    Case("hybrid-chunked-off", "gated_delta", refusal(NEEDS_CHUNKS), NO_CHUNKS),
+    Case("mamba2-chunked-off", "mamba2", refusal(NEEDS_CHUNKS), NO_CHUNKS),
+    Case("short-conv-chunked-off", "short_conv", refusal(NEEDS_CHUNKS), NO_CHUNKS),
     Case(
         "hybrid-chunked-off-prefix-off-small-budget",
         "gated_delta",
-        refused("with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."),
+        refusal("with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."),
         {**NO_CHUNKS, **NO_PREFIX, "max-num-batched-tokens": 2048},
     ),
 )
 
 STARTS: tuple[Case, ...] = (
-    Case("dense-defaults", "dense", on(), measured=True),
-    Case("dense-chunked-off", "dense", on(chunked_prefill=False), NO_CHUNKS),
-    Case("dense-prefix-off", "dense", on(prefix_caching=False), NO_PREFIX),
-    Case("hybrid-defaults", "gated_delta", aligned(), measured=True),
+    Case("dense-defaults", "dense", starting(), measured=True),
+    Case("dense-chunked-off", "dense", starting(chunked_prefill=False), NO_CHUNKS),
+    Case("dense-prefix-off", "dense", starting(prefix_caching=False), NO_PREFIX),
+    Case("hybrid-defaults", "gated_delta", starting_aligned(), measured=True),
     Case(
         "hybrid-chunked-on",
         "gated_delta",
-        aligned("the flag says what is so without it"),
+        starting_aligned("the flag says what is so without it"),
         {"enable-chunked-prefill": True},
     ),
     Case(
         "hybrid-chunked-off-prefix-off",
         "gated_delta",
-        on(chunked_prefill=False, prefix_caching=False, mamba_cache_mode="none"),
+        starting(chunked_prefill=False, prefix_caching=False, mamba_cache_mode="none"),
         {**NO_CHUNKS, **NO_PREFIX},
         measured=True,
     ),
-    Case("hybrid-prefix-off", "gated_delta", on(prefix_caching=False, mamba_cache_mode="none"), NO_PREFIX),
-    Case("hybrid-mamba-align", "gated_delta", aligned(), {"mamba-cache-mode": "align"}),
+    Case("hybrid-prefix-off", "gated_delta", starting(prefix_caching=False, mamba_cache_mode="none"), NO_PREFIX),
+    Case("hybrid-mamba-align", "gated_delta", starting_aligned(), {"mamba-cache-mode": "align"}),
     Case(
         "hybrid-mamba-none",
         "gated_delta",
-        aligned("prefix caching decides, not this flag"),
+        starting_aligned("prefix caching decides, not this flag"),
         {"mamba-cache-mode": "none"},
     ),
     Case(
         "hybrid-block-over-budget",
         "gated_delta",
-        aligned("a block (256) larger than the step (128) was refused from 0.17 to 0.26 and is not since"),
+        starting_aligned("a block (256) larger than the step (128) was refused from 0.17 to 0.26 and is not since"),
         {"max-num-batched-tokens": 128, "max-num-seqs": 16},
     ),
-    Case("mamba2-defaults", "mamba2", aligned()),
+    Case("mamba2-defaults", "mamba2", starting_aligned()),
     Case(
         "mamba2-chunked-off-prefix-off",
         "mamba2",
-        on(chunked_prefill=False, prefix_caching=False, mamba_cache_mode="none"),
+        starting(chunked_prefill=False, prefix_caching=False, mamba_cache_mode="none"),
         {**NO_CHUNKS, **NO_PREFIX},
     ),
-    Case("short-conv-defaults", "short_conv", aligned()),
+    Case("short-conv-defaults", "short_conv", starting_aligned()),
     Case(
         "attention-free-defaults",
         "attention_free",
-        on("no attention: prefix caching stays off by default", prefix_caching=False),
+        starting("no attention: prefix caching stays off by default", prefix_caching=False),
     ),
-    Case("attention-free-chunked-off", "attention_free", on(chunked_prefill=False, prefix_caching=False), NO_CHUNKS),
-    Case("parser-without-tools", "dense", on("a parser that nothing uses"), {"tool-call-parser": "hermes"}),
-    Case("fp8-kv-cache", "dense", on("the build for a CPU knows fp8 too"), {"kv-cache-dtype": "fp8"}),
+    Case(
+        "attention-free-chunked-off", "attention_free", starting(chunked_prefill=False, prefix_caching=False), NO_CHUNKS
+    ),
+    Case("parser-without-tools", "dense", starting("a parser that nothing uses"), {"tool-call-parser": "hermes"}),
+    Case("fp8-kv-cache", "dense", starting("the build for a CPU knows fp8 too"), {"kv-cache-dtype": "fp8"}),
     Case(
         "named-no-thinking",
         "dense",
-        on("--model beside a served name"),
+        starting("--model beside a served name"),
         {"served-model-name": "tiny", "default-chat-template-kwargs": {"enable_thinking": False}},
     ),
     Case(
         "model-first-underscores",
         "dense",
-        on(),
+        starting(),
         {"served-model-name": "tiny"},
         words=("--max_num_seqs", "4"),
         first_word=True,
@@ -216,7 +218,7 @@ STARTS: tuple[Case, ...] = (
     Case(
         "abbreviated",
         "dense",
-        on("its parser completes what begins one flag only"),
+        starting("its parser completes what begins one flag only"),
         {"max-num-seq": 4, "kv-cache-memory": 2**30},
     ),
 )

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.real_engine.engine import VERSION, Engine, EngineMissing, installed
+from tests.real_engine.engine import VERSION, Engine, EngineMissing, ensure_installed
 from tests.real_engine.releases.install import NEWEST
 
 
@@ -20,7 +20,7 @@ def engine(pytestconfig: pytest.Config) -> Engine:
             print(f"\n  {text}", flush=True)
 
     try:
-        return installed(say)
+        return ensure_installed(say)
     except EngineMissing as error:
         pytest.exit(str(error), returncode=1)
 

@@ -25,7 +25,7 @@ from tests.real_engine.releases.install import EngineMissing
 
 VERSION = os.environ.get("SPARKWRIGHT_ENGINE_VERSION") or install.NEWEST
 #: this release's own: models made with its transformers, vLLM's cache, its runs
-FOLDER = install.folder(VERSION)
+FOLDER = install.release_folder(VERSION)
 RUNS = FOLDER / "runs"
 
 #: a hang, not a slow start: on a busy machine some take minutes
@@ -67,18 +67,18 @@ class Engine:
         return json.loads(path.read_text()) if path.exists() else {}
 
 
-def installed(say: Callable[[str], object] = lambda text: None) -> Engine:
+def ensure_installed(say: Callable[[str], object] = lambda text: None) -> Engine:
     """The engine and its models, made when they are not there. Raises EngineMissing."""
-    given = os.environ.get("SPARKWRIGHT_ENGINE")
-    if given and not install.holds(Path(given), VERSION):
-        raise EngineMissing(f"SPARKWRIGHT_ENGINE is {given}, and there is no vLLM {VERSION} in it.")
-    venv = Path(given) if given else install.installed(VERSION, say)
+    configured = os.environ.get("SPARKWRIGHT_ENGINE")
+    if configured and not install.has_release(Path(configured), VERSION):
+        raise EngineMissing(f"SPARKWRIGHT_ENGINE is {configured}, and there is no vLLM {VERSION} in it.")
+    venv = Path(configured) if configured else install.ensure_installed(VERSION, say)
     engine = Engine(venv, FOLDER / "models", FOLDER / "cache")
     missing = [name for name in tiny_models.KINDS if not (engine.models / name).exists()]
     if missing:
         say(f"making tiny models: {', '.join(missing)}")
         engine.models.mkdir(parents=True, exist_ok=True)
-        install.quietly([engine.python, tiny_models.__file__, engine.models, *missing])
+        install.run_quietly([engine.python, tiny_models.__file__, engine.models, *missing])
     return engine
 
 
@@ -154,10 +154,10 @@ class Server:
 
     def _read_log(self) -> None:
         assert self.process.stdout is not None
-        with self.log.open("wb") as kept:
+        with self.log.open("wb") as copy:
             for raw in self.process.stdout:
-                kept.write(raw)
-                kept.flush()
+                copy.write(raw)
+                copy.flush()
                 self.reader.push(raw)
                 if self.reader.state.ready:
                     self._settled.set()

@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.real_engine.engine import ENVIRONMENT, RUNS, VERSION, Engine, installed
+from tests.real_engine.engine import ENVIRONMENT, RUNS, VERSION, Engine, ensure_installed
 
 DATA = Path(__file__).parents[1] / "data" / f"vllm-{VERSION}"
 FILES = ("server.log", "command.txt", "result.json")
@@ -21,7 +21,7 @@ STDLIB = re.compile(r"(?<![\w.-])/(?!opt/engine/|models/)[^\s\"']*?/lib/(python3
 ROUTES = re.compile(r"^.*Route: /(?!health|v1/models|metrics|v1/chat/completions,).*\n", re.M)
 
 
-def keep(case: str, engine: Engine) -> None:
+def keep_run(case: str, engine: Engine) -> None:
     """Copy one run. One that is kept already stays; a log too long, or that names a folder of this machine, is refused."""
     if (DATA / case).exists():
         sys.exit(f"{DATA / case} is there already.")
@@ -30,7 +30,7 @@ def keep(case: str, engine: Engine) -> None:
         text = (RUNS / case / name).read_text(errors="replace")
         if name == "command.txt":
             text = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items()) + f" {text}"
-        clean = neutral(text, engine)
+        clean = neutralize(text, engine)
         if len(clean.encode()) > MOST_BYTES:
             sys.exit(f"{case}/{name} has {len(clean)} characters; {MOST_BYTES} are the most.")
         folder = re.search(r".{0,40}/(tmp|work|root|home)/.{0,40}", clean)
@@ -42,12 +42,12 @@ def keep(case: str, engine: Engine) -> None:
         (DATA / case / name).write_text(clean)
 
 
-def neutral(text: str, engine: Engine) -> str:
+def neutralize(text: str, engine: Engine) -> str:
     """Models in /models, the engine in /opt/engine, its Python in /usr; most of the routes it lists are left out."""
-    for found in {str(engine.models), str(engine.models.resolve())}:
-        text = text.replace(found, "/models")
-    for found in {str(engine.venv), str(engine.venv.resolve())}:
-        text = text.replace(found, "/opt/engine")
+    for path in {str(engine.models), str(engine.models.resolve())}:
+        text = text.replace(path, "/models")
+    for path in {str(engine.venv), str(engine.venv.resolve())}:
+        text = text.replace(path, "/opt/engine")
     text = STDLIB.sub(r"/usr/lib/\1/", text)
     text = ADDRESS.sub(r"\g<1>192.0.2.2", text)
     return ROUTES.sub("", SCRATCH.sub("/scratch", text))
@@ -55,4 +55,4 @@ def neutral(text: str, engine: Engine) -> str:
 
 if __name__ == "__main__":
     for item in sys.argv[1:]:
-        keep(item, installed())
+        keep_run(item, ensure_installed())

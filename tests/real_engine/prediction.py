@@ -14,7 +14,7 @@ MAY_REFUSE = "may refuse"
 LATE = ("block-over-budget", "seqs-over-mamba-blocks")
 
 
-def predicted(case: Case, model_config: Mapping[str, Any], release: str = NEWEST) -> Prediction:
+def predict(case: Case, model_config: Mapping[str, Any], release: str = NEWEST) -> Prediction:
     """The prediction for these flags and this model's config.json (empty when there is no such model: nothing is said then)."""
     if not model_config or case.words:
         return Prediction(None)
@@ -26,5 +26,5 @@ def predicted(case: Case, model_config: Mapping[str, Any], release: str = NEWEST
         return Prediction(False, why=f"{errors[0].rule}: {errors[0].sentence}")
     if any(MAY_REFUSE in finding.sentence for finding in findings):
         return Prediction(None)
-    found = prediction.predict_effective(options, kind, version)
-    return Prediction(True, found.chunked_prefill, found.prefix_caching, found.mamba_cache_mode)
+    effective = prediction.predict_effective(options, kind, version)
+    return Prediction(True, effective.chunked_prefill, effective.prefix_caching, effective.mamba_cache_mode)

@@ -24,7 +24,7 @@ FITS = Lora("tiny/dense", 256, (0, 1, 2, 3), rank=8, outputs=256, alpha=4000)
 NAME, ASK_S = "tiny", 120.0
 
 
-def written(folder: Path, lora: Lora, seed: str) -> str:
+def write_adapter(folder: Path, lora: Lora, seed: str) -> str:
     """Write an adapter's folder. Return its path."""
     folder.mkdir()
     (folder / adapter_files.CONFIG_FILE).write_text(json.dumps(lora.config))
@@ -32,15 +32,15 @@ def written(folder: Path, lora: Lora, seed: str) -> str:
     return str(folder)
 
 
-def words(engine: Engine, paths: dict[str, str], **more: Any) -> list[str]:
+def serve_words(engine: Engine, paths: dict[str, str], **more: Any) -> list[str]:
     """The command line of a recipe with these adapters."""
     place = flags.ADAPTERS
     assert place is not None
-    given = with_adapters({"served-model-name": NAME, "max-model-len": 2048, "enforce-eager": True}, place, paths)
-    return [str(engine.models / "dense"), *flags.argv({**given, **more})]
+    options = with_adapters({"served-model-name": NAME, "max-model-len": 2048, "enforce-eager": True}, place, paths)
+    return [str(engine.models / "dense"), *flags.argv({**options, **more})]
 
 
-def said(base_url: str, model: str) -> str:
+def ask_model(base_url: str, model: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
     answer = http_probe.send_request(base_url, "/v1/chat/completions", body=body, timeout_s=ASK_S)
     assert answer.status == 200, answer.body
@@ -48,13 +48,13 @@ def said(base_url: str, model: str) -> str:
     return str(answer.json()["choices"][0]["message"]["content"])
 
 
-def refused(engine: Engine, lora: Lora, most: int = 16) -> str:
+def lint_refusal(engine: Engine, lora: Lora, max_rank: int = 16) -> str:
     """The sentence with which `lint` refuses an adapter of the tiny model; empty if it does not."""
     header = adapter_files.parse_header(safetensors(lora.shapes, "x"))
     assert isinstance(header, dict)
-    about = adapter_files.parse_adapter(lora.config, header)
-    assert about is not None
-    case = AdapterCase({"max-lora-rank": most}, "tiny/dense", engine.model_config("dense"), {"sql": about})
+    entry = adapter_files.parse_adapter(lora.config, header)
+    assert entry is not None
+    case = AdapterCase({"max-lora-rank": max_rank}, "tiny/dense", engine.model_config("dense"), {"sql": entry})
     return next((finding.sentence for finding in ADAPTER_RULES.check(case) if finding.severity == "error"), "")
 
 
@@ -62,23 +62,24 @@ def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(engine: E
     """One of a smaller model is loaded too, without a word: only the recipe's check refuses it."""
     small = replace(FITS, hidden=128, outputs=128)
     paths = {
-        name: written(tmp_path / name, lora, name) for name, lora in (("sql", FITS), ("law", FITS), ("small", small))
+        name: write_adapter(tmp_path / name, lora, name)
+        for name, lora in (("sql", FITS), ("law", FITS), ("small", small))
     }
-    argv = words(engine, paths, **{"max-loras": 3, "max-lora-rank": 8})
+    argv = serve_words(engine, paths, **{"max-loras": 3, "max-lora-rank": 8})
     with serving(engine, argv, tmp_path / "log") as server:
         assert server.ready, server.log.read_text()[-3000:]
         rows = {row["id"]: row for row in server.ask("/v1/models").json()["data"]}
         assert list(rows) == [NAME, "sql", "law", "small"]
         assert (rows["sql"]["root"], rows["sql"]["parent"]) == (paths["sql"], NAME)
-        texts = {name: said(server.base_url, name) for name in (NAME, "sql", "law", "small")}
+        texts = {name: ask_model(server.base_url, name) for name in (NAME, "sql", "law", "small")}
         assert len({texts[NAME], texts["sql"], texts["law"]}) == 3, texts
         args = VerifyHealth.Args(server.base_url, NAME, ["sql", "law"], timeout_s=ASK_S)
         proved = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), HTTP)
         assert not proved.failed and "; sql: generates: 8 tokens" in proved.msg, proved.msg
         lost = VerifyHealth().ask(replace(args, adapters=["sql", "nobody"]), RecordingContext(tmp_path / "host"), HTTP)
         assert lost.failed and "nobody" in lost.msg
-    assert refused(engine, FITS) == ""
-    assert "its o_proj has 128 inputs, and the model's 256" in refused(engine, small)
+    assert lint_refusal(engine, FITS) == ""
+    assert "its o_proj has 128 inputs, and the model's 256" in lint_refusal(engine, small)
 
 
 REFUSED = {
@@ -91,7 +92,9 @@ REFUSED = {
 @pytest.mark.parametrize(("lora", "line"), REFUSED.values(), ids=REFUSED)
 def test_what_it_refuses_is_refused_before(engine: Engine, tmp_path: Path, lora: Lora, line: str) -> None:
     """And by the sandbox's vLLM in the same words: tests/sandbox/vllm/test_adapters.py."""
-    with serving(engine, words(engine, {"sql": written(tmp_path / "sql", lora, "x")}), tmp_path / "log") as server:
+    with serving(
+        engine, serve_words(engine, {"sql": write_adapter(tmp_path / "sql", lora, "x")}), tmp_path / "log"
+    ) as server:
         assert not server.ready
     assert line in server.log.read_text()
-    assert refused(engine, lora)
+    assert lint_refusal(engine, lora)

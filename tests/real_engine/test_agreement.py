@@ -12,7 +12,7 @@ from tests.real_engine import agreement
 from tests.real_engine.cases import CASES, Case
 from tests.real_engine.engine import RUNS, VERSION, Engine
 from tests.real_engine.releases import cases, kept, page, record, tables
-from tests.real_engine.releases.asked import Answers, ask
+from tests.real_engine.releases.asked import Answers, query_release
 from tests.real_engine.releases.install import NEWEST
 
 pytestmark = pytest.mark.engine
@@ -22,18 +22,18 @@ STARTED = {"all": frozenset(case.name for case in CASES), "some": cases.STARTED,
 
 @pytest.fixture(scope="session")
 def answers(engine: Engine) -> Answers:
-    return ask(engine, cases.ALL)
+    return query_release(engine, cases.ALL)
 
 
 @pytest.fixture(scope="session")
 def outcomes(engine: Engine, answers: Answers) -> Iterator[list[agreement.Outcome]]:
     """Of all cases the report is kept and the page in docs/ written anew; of some it goes beside their logs."""
-    found: list[agreement.Outcome] = []
-    yield found
-    whole = {item.case.name for item in found} == {case.name for case in cases.ALL}
-    kept.save(record.report(found, answers, engine), kept.DATA if whole else RUNS)
-    if whole:
-        page.DOCUMENT.write_text(page.text())
+    collected: list[agreement.Outcome] = []
+    yield collected
+    is_complete = {item.case.name for item in collected} == {case.name for case in cases.ALL}
+    kept.save_report(record.build_report(collected, answers, engine), kept.DATA if is_complete else RUNS)
+    if is_complete:
+        page.DOCUMENT.write_text(page.render_page())
 
 
 @pytest.mark.parametrize("case", cases.ALL, ids=lambda case: case.name)
@@ -41,10 +41,10 @@ def test_the_engine_does_what_was_predicted(
     case: Case, engine: Engine, answers: Answers, outcomes: list[agreement.Outcome]
 ) -> None:
     answer = answers.by_case[case.name]
-    outcome = agreement.of_answer(case, answer, engine, RUNS)
+    outcome = agreement.evaluate_answer(case, answer, engine, RUNS)
     refused_later = outcome.predicted.starts is False and STARTED
     if outcome.starts and (case.name in STARTED or refused_later):
-        outcome = agreement.run(case, engine, RUNS, answer)
+        outcome = agreement.run_case(case, engine, RUNS, answer)
     outcomes.append(outcome)
     assert not outcome.wrong, "\n".join([*outcome.wrong, f"its log: {outcome.folder}/server.log"])
 
@@ -52,4 +52,4 @@ def test_the_engine_does_what_was_predicted(
 def test_the_tables_say_of_this_release_what_it_shows(
     engine: Engine, answers: Answers, outcomes: list[agreement.Outcome]
 ) -> None:
-    assert tables.disagreements(record.report(outcomes, answers, engine)) == []
+    assert tables.disagreements(record.build_report(outcomes, answers, engine)) == []

@@ -36,7 +36,7 @@ def test_a_kept_run_reads_as_its_case_says(case: Case) -> None:
 
 OTHERS = [
     pytest.param(report, folder, id=f"{report.version}-{folder.name}")
-    for report in kept.reports()
+    for report in kept.load_reports()
     if report.version != NEWEST
     for folder in sorted((keep.DATA.parent / f"vllm-{report.version}").glob("*/"))
 ]
@@ -73,7 +73,7 @@ def test_a_kept_log_names_no_folder_of_this_machine(tmp_path: Path) -> None:
         "/srv/python/lib/python3.11/warnings.py:1: UserWarning\n"
         "INFO Route: /openapi.json, Methods: GET\nINFO Route: /health, Methods: GET\n"
     )
-    assert keep.neutral(log, engine) == (
+    assert keep.neutralize(log, engine) == (
         'File "/opt/engine/lib/python3.11/site-packages/vllm/x.py", line 1\n'
         'File "/usr/lib/python3.11/contextlib.py", line 210\n'
         "model='/models/dense', mq_connect_ip=192.0.2.2 (local), file:///scratch\n"

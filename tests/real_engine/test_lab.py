@@ -28,43 +28,43 @@ TIMES = 5
 
 
 @contextmanager
-def started(engine: Engine, name: str, model: str, *words: str) -> Iterator[Server]:
+def running_server(engine: Engine, name: str, model: str, *words: str) -> Iterator[Server]:
     path = engine.models / model
     with serving(engine, (str(path), *RECURRENT, *words), RUNS / f"lab-{name}" / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         yield server
 
 
-def measured(server: Server, load: Load) -> dict[str, Any]:
+def measure(server: Server, load: Load) -> dict[str, Any]:
     model = server.argv[0]
     target = Target(
         HTTP, server.base_url, model, counters=lambda: http_probe.read_counters(HTTP, server.base_url, "")[0]
     )
-    found = lab.measure_load(target, load)
-    assert found["verdict"] == "measured", found["doubts"]
-    return found
+    cell = lab.measure_load(target, load)
+    assert cell["verdict"] == "measured", cell["doubts"]
+    return cell
 
 
 def chunks_meanwhile(server: Server, load: Load) -> float:
     """What a stream that decodes gets while a long prompt is computed, the median of TIMES: until the engine gets to the long one
     it is the processor's turn that is measured, and this one has few."""
-    found = [measured(server, load)["derived"] for _ in range(TIMES)]
-    assert all(item["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for item in found)
-    return median(item["chunks_meanwhile"] for item in found)
+    derived = [measure(server, load)["derived"] for _ in range(TIMES)]
+    assert all(item["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for item in derived)
+    return median(item["chunks_meanwhile"] for item in derived)
 
 
-def dump(server: Server) -> dict[str, str]:
+def read_settings(server: Server) -> dict[str, str]:
     lines = server.log.read_text(errors="replace").splitlines()
-    return next(found for line in lines if (found := vllm_settings.parse_settings_line(line)))
+    return next(settings for line in lines if (settings := vllm_settings.parse_settings_line(line)))
 
 
 def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
-    with started(engine, "dense", "dense") as server:
-        found = measured(server, Load("smoke", requests=3, prompt_tokens=1024, output_tokens=64))
-        assert found["derived"]["prompt_tokens"] == pytest.approx(1024, rel=0.1)
-        assert found["figures"]["output_tokens"] == 3 * 64
-        assert found["figures"]["approximate"] is False
-        assert found["prefix_hit_share"] is not None and found["prefix_hit_share"] < 0.05
+    with running_server(engine, "dense", "dense") as server:
+        streamed = measure(server, Load("smoke", requests=3, prompt_tokens=1024, output_tokens=64))
+        assert streamed["derived"]["prompt_tokens"] == pytest.approx(1024, rel=0.1)
+        assert streamed["figures"]["output_tokens"] == 3 * 64
+        assert streamed["figures"]["approximate"] is False
+        assert streamed["prefix_hit_share"] is not None and streamed["prefix_hit_share"] < 0.05
         sightings = asker.measure_prefix_reuse(
             HTTP,
             server.base_url,
@@ -83,8 +83,8 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
     on_words = ("--no-enable-prefix-caching", "--max-num-batched-tokens", str(STEPS[0]))
     meanwhile, dumps = {}, {}
     for name, words in (("on", on_words), ("off", off_words)):
-        with started(engine, name, "gated_delta", *words) as server:
-            meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), dump(server)
+        with running_server(engine, name, "gated_delta", *words) as server:
+            meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), read_settings(server)
             state = read_log(server.log.read_bytes(), LOG)
             assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
     assert (
@@ -97,8 +97,8 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
 def test_saying_the_default_changes_nothing(engine: Engine) -> None:
     dumps = []
     for name, words in (("plain", ()), ("said", ("--enable-chunked-prefill",))):
-        with started(engine, name, "gated_delta", *words) as server:
-            dumps.append(dump(server))
+        with running_server(engine, name, "gated_delta", *words) as server:
+            dumps.append(read_settings(server))
     assert log_dump.find_differences(*dumps) == {}
     assert log_dump.evaluate_settings(*dumps, ["enable-chunked-prefill"], engines.get_engine("vllm")) == "same"
 
@@ -107,7 +107,7 @@ def test_a_sweep_of_three_sizes(engine: Engine) -> None:
     """The larger the step, the fewer tokens a stream that decodes gets while a long prompt is computed."""
     meanwhile = []
     for size in STEPS:
-        with started(engine, f"step-{size}", "gated_delta", "--max-num-batched-tokens", str(size)) as server:
+        with running_server(engine, f"step-{size}", "gated_delta", "--max-num-batched-tokens", str(size)) as server:
             hol1 = Load("hol1", streams=1, output_tokens=400, long_tokens=LONG, after_s=0.4)
             meanwhile.append(chunks_meanwhile(server, hol1))
     assert meanwhile[0] - meanwhile[-1] >= LONG / STEPS[0] / 2, meanwhile

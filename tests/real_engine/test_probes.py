@@ -84,7 +84,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def model(engine: Engine) -> Path:
     folder = engine.models / "reciting"
-    install.quietly([engine.python, reciting.__file__, folder])
+    install.run_quietly([engine.python, reciting.__file__, folder])
     return folder
 
 
@@ -92,28 +92,28 @@ def model(engine: Engine) -> Path:
 def test_a_parser_that_is_missing_or_anothers_is_named(
     parsers: dict[str, object], expected: dict[str, tuple[str, str, str]], model: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, **parsers}
-    words = flags.command(str(model), given)
+    flag_values = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, **parsers}
+    words = flags.command(str(model), flag_values)
     with serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         args = Probes.Args(server.base_url, "m", probes=[item for item in expected if "," not in item], timeout_s=60)
-        found = {check["check"]: check for check in Probes().run(args, RecordingContext(tmp_path)).data["checks"]}
+        result = {check["check"]: check for check in Probes().run(args, RecordingContext(tmp_path)).data["checks"]}
     for probe, (verdict, evidence, cause) in expected.items():
-        row = found[probe]
+        row = result[probe]
         assert row["verdict"] == verdict and evidence in row["evidence"] and cause in row["fix"], row
 
 
 def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
     model: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    given = {
+    flag_values = {
         "served-model-name": "m",
         "max-model-len": 4096,
         "enforce-eager": True,
         **TOOLS,
         "tool-call-parser": "llama3_json",
     }
-    with serving(engine, flags.command(str(model), given), tmp_path / "server.log") as server:
+    with serving(engine, flags.command(str(model), flag_values), tmp_path / "server.log") as server:
         assert not server.ready
     message = str(read_log((tmp_path / "server.log").read_bytes(), LOG).failure.value)
     assert message.startswith("--tool-call-parser llama3_json: the parser is another model's"), message

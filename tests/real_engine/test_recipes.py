@@ -11,7 +11,7 @@ import pytest
 from sparkwright.engines.vllm import flags
 from sparkwright.project import recipe
 from sparkwright.project.recipe.engine_settings import resolve_settings
-from tests.project.test_shipped_files import TOP, config
+from tests.project.test_shipped_files import TOP, load_config
 from tests.real_engine.engine import ENVIRONMENT, Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
@@ -20,22 +20,25 @@ OF_VLLM = tuple(name for name in recipe.names(TOP) if recipe.load(TOP, name).eng
 
 
 @pytest.fixture(scope="module")
-def said(engine: Engine) -> dict[str, dict[str, str]]:
+def objections(engine: Engine) -> dict[str, dict[str, str]]:
     """What the engine objects to: {recipe: {"parser": …, "model": …}}."""
     env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
-    options = json.dumps({name: {"argv": words(name), "config": config(name)} for name in OF_VLLM})
+    options = json.dumps({name: {"argv": serve_arguments(name), "config": load_config(name)} for name in OF_VLLM})
     line = [str(engine.python), str(ASK)]
     ran = subprocess.run(line, input=options, env=env, check=True, timeout=900, stdout=subprocess.PIPE, text=True)
     answer: dict[str, dict[str, str]] = json.loads(ran.stdout)
     return answer
 
 
-def words(name: str) -> list[str]:
+def serve_arguments(name: str) -> list[str]:
     """What stands after `vllm serve` when the recipe is started."""
-    wanted = recipe.load(TOP, name)
-    version = wanted.engine.advice.version(wanted.image.rpartition(":")[2])
-    held: dict[str, Any] = config(name)
-    return [wanted.file.model.mount, *flags.argv(resolve_settings(wanted, {}, model=held, version=version).flags)]
+    loaded_recipe = recipe.load(TOP, name)
+    version = loaded_recipe.engine.advice.version(loaded_recipe.image.rpartition(":")[2])
+    model_config: dict[str, Any] = load_config(name)
+    return [
+        loaded_recipe.file.model.mount,
+        *flags.argv(resolve_settings(loaded_recipe, {}, model=model_config, version=version).flags),
+    ]
 
 
 @pytest.mark.parametrize("name", OF_VLLM)

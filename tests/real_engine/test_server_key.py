@@ -22,8 +22,13 @@ def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tm
     file = tmp_path / Path(http.KEY_FILE_MOUNT).name
     file.touch(mode=0o600)
     file.write_text(http.render_key_file(key))
-    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, http.KEY_FILE_FLAG: str(file)}
-    words = flags.command(str(engine.models / "dense"), given)
+    flag_values = {
+        "served-model-name": "m",
+        "max-model-len": 4096,
+        "enforce-eager": True,
+        http.KEY_FILE_FLAG: str(file),
+    }
+    words = flags.command(str(engine.models / "dense"), flag_values)
     with ProcessWatcher(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
         for path in HTTP.public:

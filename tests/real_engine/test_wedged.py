@@ -47,7 +47,7 @@ class Core:
         self.process.resume()
 
 
-def until(holds: Callable[[], bool]) -> float:
+def wait_for(holds: Callable[[], bool]) -> float:
     """Wait until this holds. Return the time."""
     until_s = time.monotonic() + WITHIN_S
     while not holds():
@@ -62,17 +62,17 @@ def is_down(lab: Running, name: str) -> bool:
     )
 
 
-def requests(server: Server) -> tuple[float, float]:
+def read_counters(server: Server) -> tuple[float, float]:
     """Return how many requests it runs, and how many tokens it has generated, by its own counters."""
     rows = [line.split() for line in server.ask("/metrics").body.decode().splitlines() if not line.startswith("#")]
-    found = {name: sum(float(row[-1]) for row in rows if row[0].startswith(name)) for name in COUNTERS}
-    return found[COUNTERS[0]], found[COUNTERS[1]]
+    counts = {name: sum(float(row[-1]) for row in rows if row[0].startswith(name)) for name in COUNTERS}
+    return counts[COUNTERS[0]], counts[COUNTERS[1]]
 
 
 COUNTERS = ("vllm:num_requests_running{", "vllm:generation_tokens_total{")
 
 
-def send(pool: ThreadPoolExecutor, lab: Running, **more: Any) -> Future[Answer]:
+def send_request(pool: ThreadPoolExecutor, lab: Running, **more: Any) -> Future[Answer]:
     return pool.submit(lab.ask, "POST", "/v1/completions", {**SHORT, **more}, **JSON)
 
 
@@ -94,44 +94,44 @@ def test_a_stopped_engine_is_found_by_its_counters_and_its_requests_end(
         routed = replace(routed, check=check, upstreams=(watched, routed.upstreams[1]))
         with running(tmp_path, gateway(routed, check_s=2, stuck_s=12)) as lab, ThreadPoolExecutor(8) as pool:
             lab.up("m")
-            until(lambda: is_down(lab, "two"))
-            found = {"while it generates": _while_it_generates(server, core, lab, pool)}
+            wait_for(lambda: is_down(lab, "two"))
+            delays_s = {"while it generates": _while_it_generates(server, core, lab, pool)}
             other.healthy = True
-            until(lambda: not is_down(lab, "two"))
-            found["while idle"] = _while_idle(server, core, lab, pool)
+            wait_for(lambda: not is_down(lab, "two"))
+            delays_s["while idle"] = _while_idle(server, core, lab, pool)
         other.shutdown()
     with capsys.disabled():
-        print("".join(f"\n  stopped {when}: down after {seconds:.1f} s" for when, seconds in found.items()))
+        print("".join(f"\n  stopped {when}: down after {seconds:.1f} s" for when, seconds in delays_s.items()))
 
 
 def _while_it_generates(server: Server, core: Core, lab: Running, pool: ThreadPoolExecutor) -> float:
     """The only server: its streams are left to it, and new requests get 503 until it generates again."""
-    streams = [send(pool, lab, max_tokens=500, ignore_eos=True, stream=True) for _ in range(2)]
-    until(lambda: requests(server)[0] >= 2 or any(stream.done() for stream in streams))
+    streams = [send_request(pool, lab, max_tokens=500, ignore_eos=True, stream=True) for _ in range(2)]
+    wait_for(lambda: read_counters(server)[0] >= 2 or any(stream.done() for stream in streams))
     assert [stream.result() for stream in streams if stream.done()] == []
     stopped_s = core.stop()
     time.sleep(0.5)
-    standing = requests(server)
+    standing = read_counters(server)
     assert server.ask("/health").status == 200 and standing[0] >= 2
-    down_s = until(lambda: is_down(lab, "one"))
-    assert (server.ask("/health").status, requests(server)) == (200, standing)
-    refused = send(pool, lab).result(WITHIN_S)
+    down_s = wait_for(lambda: is_down(lab, "one"))
+    assert (server.ask("/health").status, read_counters(server)) == (200, standing)
+    refused = send_request(pool, lab).result(WITHIN_S)
     assert (refused.status, refused.json["error"]["code"]) == (503, "model_not_up")
     core.go_on()
     assert all(stream.result(WITHIN_S).body.rstrip().endswith(b"data: [DONE]") for stream in streams)
-    until(lambda: not is_down(lab, "one"))
+    wait_for(lambda: not is_down(lab, "one"))
     return down_s - stopped_s
 
 
 def _while_idle(server: Server, core: Core, lab: Running, pool: ThreadPoolExecutor) -> float:
     """Its engine counts none of the requests that come: they are answered by the other server all the same."""
-    until(lambda: requests(server)[0] == 0)
+    wait_for(lambda: read_counters(server)[0] == 0)
     stopped_s = core.stop()
-    answers = [send(pool, lab) for _ in range(4)]
+    answers = [send_request(pool, lab) for _ in range(4)]
     assert server.ask("/health").status == 200
     assert {answer.result(WITHIN_S).json.get("from") for answer in answers} == {"two"}
-    down_s = until(lambda: is_down(lab, "one"))
-    assert requests(server)[0] == 0
+    down_s = wait_for(lambda: is_down(lab, "one"))
+    assert read_counters(server)[0] == 0
     core.go_on()
-    until(lambda: not is_down(lab, "one"))
+    wait_for(lambda: not is_down(lab, "one"))
     return down_s - stopped_s

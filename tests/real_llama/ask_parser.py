@@ -18,9 +18,9 @@ READ = (
 )  # fmt: skip
 
 
-def ask(command_lines: Sequence[Sequence[str]]) -> list[dict[str, Any] | None]:
+def query_parser(command_lines: Sequence[Sequence[str]]) -> list[dict[str, Any] | None]:
     """What it makes of each; None for one that it refuses."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tests.real_llama.ask_parser"],
         input=json.dumps(command_lines),
         capture_output=True,
@@ -28,27 +28,27 @@ def ask(command_lines: Sequence[Sequence[str]]) -> list[dict[str, Any] | None]:
         timeout=120,
         cwd=Path(__file__).parents[2],
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-3000:])
-    found: list[dict[str, Any] | None] = json.loads(done.stdout)
-    return found
+    if result.returncode:
+        raise RuntimeError(result.stderr[-3000:])
+    answers: list[dict[str, Any] | None] = json.loads(result.stdout)
+    return answers
 
 
 def main() -> None:
-    from tests.real_llama.llama_server import Refused, parsed
+    from tests.real_llama.llama_server import Refused, parse_words
 
     answers = os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    found: list[dict[str, Any] | None] = []
+    parsed_lines: list[dict[str, Any] | None] = []
     for words in json.load(sys.stdin):
         try:
-            parameters = parsed(words)
-            found.append({name: getattr(parameters, name) for name in READ})
+            parameters = parse_words(words)
+            parsed_lines.append({name: getattr(parameters, name) for name in READ})
         except Refused:
-            found.append(None)
-    json.dump(found, answers)
+            parsed_lines.append(None)
+    json.dump(parsed_lines, answers)
     answers.flush()
     os._exit(0)
 

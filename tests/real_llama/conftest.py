@@ -28,13 +28,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model's file."""
     from tests.real_llama import tiny_gguf
 
-    return tiny_gguf.make(tmp_path_factory.mktemp("gguf") / tiny_gguf.FILE_NAME)
+    return tiny_gguf.write_model(tmp_path_factory.mktemp("gguf") / tiny_gguf.FILE_NAME)
 
 
 @pytest.fixture(scope="module")
 def llama(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
     """A server that serves, with metrics and the longer log."""
     words = ("-m", str(tiny), "-c", str(CONTEXT), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--skip-chat-parsing")
-    with servers.started(tmp_path_factory.mktemp("llama"), *words, "-lv", "4") as server:
-        assert server.until_served(), server.log
+    with servers.running_server(tmp_path_factory.mktemp("llama"), *words, "-lv", "4") as server:
+        assert server.wait_until_served(), server.log
         yield server

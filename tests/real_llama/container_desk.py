@@ -56,55 +56,55 @@ DESCRIPTION = {
 }
 
 
-def mounts() -> list[str]:
+def needed_mounts() -> list[str]:
     """Return the read-only mounts that the entry points need from this machine, without duplicates."""
     needed = sorted({"/usr", sys.base_prefix, sys.prefix, str(TOP)})
     outer = [item for item in needed if not any(item.startswith(f"{other}/") for other in needed)]
     return [f"{item}:{item}:ro" for item in outer]
 
 
-def rootfs(salt: str) -> bytes:
+def build_rootfs(salt: str) -> bytes:
     """Return an image as a tar: links into the mounted /usr, writable folders, the entry points.
 
     salt: makes the layer unique to this image. An engine does not pull a layer left behind by another image, such as of a killed run.
     """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        about = tarfile.TarInfo("salt")
-        about.size = len(salt)
-        archive.addfile(about, io.BytesIO(salt.encode()))
+        info = tarfile.TarInfo("salt")
+        info.size = len(salt)
+        archive.addfile(info, io.BytesIO(salt.encode()))
         for name in ("usr", "tmp", "etc"):
-            about = tarfile.TarInfo(name)
-            about.type, about.mode = tarfile.DIRTYPE, 0o777 if name == "tmp" else 0o755
-            archive.addfile(about)
+            info = tarfile.TarInfo(name)
+            info.type, info.mode = tarfile.DIRTYPE, 0o777 if name == "tmp" else 0o755
+            archive.addfile(info)
         for name, target in LINKS.items():
-            about = tarfile.TarInfo(name)
-            about.type, about.linkname = tarfile.SYMTYPE, target
-            archive.addfile(about)
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            archive.addfile(info)
         for name, module in PROGRAMS.items():
-            about = tarfile.TarInfo(name)
+            info = tarfile.TarInfo(name)
             path = f"PYTHONPATH={TOP}:{TOP}/src PYTHONDONTWRITEBYTECODE=1"
             text = f'#!/bin/sh\n{path} exec {sys.executable} -m {module} "$@"\n'.encode()
-            about.size, about.mode = len(text), 0o755
-            archive.addfile(about, io.BytesIO(text))
+            info.size, info.mode = len(text), 0o755
+            archive.addfile(info, io.BytesIO(text))
     return out.getvalue()
 
 
-def spare_the_page_cache(playbooks: Path) -> None:
+def disable_cache_dropping(playbooks: Path) -> None:
     """Disable dropping: as root it empties the page cache of the whole machine, and slows down everything else that runs."""
-    given = re.compile(
+    pattern = re.compile(
         r"( page_cache:\n)( +)(model_dir: .*\n(?: +models: .*\n)?)(?: +(?:policy|utilization|needs_bytes|engine_memory|reserve_gib): .*\n)*"
     )
     for book in playbooks.rglob("*.yml"):
         text = book.read_text()
         if "page_cache:" in text:
-            book.write_text(given.sub(r"\1\2\3\2policy: fit\n\2utilization: 0.01\n\2reserve_gib: 0\n", text))
+            book.write_text(pattern.sub(r"\1\2\3\2policy: fit\n\2utilization: 0.01\n\2reserve_gib: 0\n", text))
 
 
-def docker(*words: str, given: bytes | None = None, check: bool = True) -> str:
-    done = subprocess.run(["docker", *words], input=given, capture_output=True, timeout=120, check=False)
-    assert not check or done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode().strip()
+def run_docker(*words: str, stdin: bytes | None = None, check: bool = True) -> str:
+    result = subprocess.run(["docker", *words], input=stdin, capture_output=True, timeout=120, check=False)
+    assert not check or result.returncode == 0, result.stderr.decode()
+    return result.stdout.decode().strip()
 
 
 @dataclass
@@ -115,18 +115,18 @@ class Images:
     repository: str = field(default_factory=lambda: f"test-{secrets.token_hex(4)}")
 
     def make(self) -> None:
-        content = rootfs(self.repository)
+        content = build_rootfs(self.repository)
         for short, entry in ENTRIES.items():
-            docker("import", "--change", f"ENTRYPOINT {json.dumps(entry)}", "-", self.name(short), given=content)
-            docker("push", "-q", self.name(short))
+            run_docker("import", "--change", f"ENTRYPOINT {json.dumps(entry)}", "-", self.name(short), stdin=content)
+            run_docker("push", "-q", self.name(short))
 
     def name(self, short: str) -> str:
         return f"{self.registry}/{self.repository}/{short}"
 
     def remove(self) -> None:
-        rows = docker("images", "--digests", "--format", "{{.Repository}} {{.ID}}").splitlines()
+        rows = run_docker("images", "--digests", "--format", "{{.Repository}} {{.ID}}").splitlines()
         for image in {row.split()[1] for row in rows if f"/{self.repository}/" in row}:
-            docker("rmi", "-f", image, check=False)
+            run_docker("rmi", "-f", image, check=False)
 
 
 @contextlib.contextmanager
@@ -138,23 +138,23 @@ def published(folder: Path) -> Iterator[Images]:
         pytest.skip("no Docker Engine answers")
     registry = Registry(folder)
     registry.start()
-    made = Images(registry.address)
+    images = Images(registry.address)
     try:
-        made.make()
-        yield made
+        images.make()
+        yield images
     finally:
-        made.remove()
+        images.remove()
         registry.stop()
 
 
-class Names(Protocol):
+class ImageNames(Protocol):
     """A lookup of the images' full names."""
 
     def name(self, short: str) -> str:
         """REGISTRY/REPOSITORY:TAG."""
 
 
-class Desk:
+class Project:
     """A project with a single host, `here`, which is this machine. Its container has a unique name.
 
     haste: additional arguments for modules in the playbooks, which shorten waits.
@@ -163,7 +163,7 @@ class Desk:
     haste: ClassVar[dict[str, str]] = SHORTENED_TASKS
     timeout_s = 240.0
 
-    def __init__(self, folder: Path, images: Names, hub: str) -> None:
+    def __init__(self, folder: Path, images: ImageNames, hub: str) -> None:
         self.root, self.images, self.port = folder / "project", images, free_port()
         self.name = f"real-{secrets.token_hex(4)}"
         home = folder / "home"
@@ -175,7 +175,7 @@ class Desk:
         for book in (self.root / "playbooks").rglob("*.yml"):
             for module, shorter in self.haste.items():
                 book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
-        spare_the_page_cache(self.root / "playbooks")
+        disable_cache_dropping(self.root / "playbooks")
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
             "HOME": str(home),
@@ -196,7 +196,12 @@ class Desk:
     ) -> None:
         """Write the recipe for the next deploy. more: further keys of the recipe. box: further keys of its container."""
         inside = 8000 if engine == "vllm" else 8080
-        container = {"name": self.name, "gpus": "", "ports": [f"127.0.0.1:{self.port}:{inside}"], "volumes": mounts()}
+        container = {
+            "name": self.name,
+            "gpus": "",
+            "ports": [f"127.0.0.1:{self.port}:{inside}"],
+            "volumes": needed_mounts(),
+        }
         stated = {
             "engine": engine,
             "image": self.images.name(short),
@@ -216,8 +221,8 @@ class Desk:
     def llama(self, *, file: str = GOOD, **flags: Any) -> None:
         """Serve with the real llama-server. flags: additional ones, with `_` for `-`."""
         more = {key.replace("_", "-"): value for key, value in flags.items()}
-        usual = {"alias": "tiny", "ctx-size": 8192, "parallel": 2}
-        self.recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, {**usual, **more})
+        defaults = {"alias": "tiny", "ctx-size": 8192, "parallel": 2}
+        self.recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, {**defaults, **more})
 
     def described(self, *words: str, more: dict[str, Any] | None = None, **section: Any) -> None:
         """Serve with llama-server as an unknown engine, whose recipe describes paths and metrics. words: added to its command."""
@@ -238,14 +243,14 @@ class Desk:
         self.recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=at_once)
 
     def run(self, *words: str) -> CommandResult:
-        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
-        return CommandResult(done.returncode, done.stdout, done.stderr)
+        result = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
+        return CommandResult(result.returncode, result.stdout, result.stderr)
 
     def deploy(self) -> CommandResult:
         return self.run("deploy", "--host", "here", "--json")
 
     def container(self) -> dict[str, Any]:
-        return dict(json.loads(docker("inspect", self.name))[0])
+        return dict(json.loads(run_docker("inspect", self.name))[0])
 
     def status(self, path: str, body: bytes | None = None) -> int:
         """Return the status of the server's answer to a request without a key."""
@@ -257,4 +262,4 @@ class Desk:
 
     def close(self) -> None:
         for name in (self.name, f"{self.name}-previous"):
-            docker("rm", "-fv", name, check=False)
+            run_docker("rm", "-fv", name, check=False)

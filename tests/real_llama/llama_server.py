@@ -34,13 +34,13 @@ class Refused(Exception):
     """The parser took these words for no command line; it has said why."""
 
 
-def parsed(words: Sequence[str]) -> xllamacpp.CommonParams:
+def parse_words(words: Sequence[str]) -> xllamacpp.CommonParams:
     """What llama-server makes of its words. Raises Refused. `--help` prints it and ends the process, as there."""
     parameters = xllamacpp.CommonParams()
-    usual, parameters.n_ctx = parameters.n_ctx, MARK
+    defaults, parameters.n_ctx = parameters.n_ctx, MARK
     if ctypes.c_int32.from_address(id(parameters) + CONTEXT_AT).value != MARK:
         raise RuntimeError("another build of xllamacpp: its parameters stand elsewhere")
-    parameters.n_ctx = usual
+    parameters.n_ctx = defaults
     parse = getattr(ctypes.CDLL(module.__file__), PARSER)
     parse.restype = ctypes.c_bool
     argv = (ctypes.c_char_p * (len(words) + 2))(b"llama-server", *(os.fsencode(word) for word in words), None)
@@ -52,7 +52,7 @@ def parsed(words: Sequence[str]) -> xllamacpp.CommonParams:
 def main(words: Sequence[str]) -> int:
     """Serve until SIGTERM. Returns the exit code."""
     try:
-        parameters = parsed(words)
+        parameters = parse_words(words)
     except Refused:
         return 1
     ended = threading.Event()

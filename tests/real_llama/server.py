@@ -58,7 +58,7 @@ class Server:
     def ask(self, path: str, body: Any = None, *, key: str = "") -> Answer:
         """GET, or POST with a body. Raises OSError where nothing answers."""
         with self._open(path, body, key) as answer:
-            return Answer(answer.status, _plain(answer.read()))
+            return Answer(answer.status, _decode_body(answer.read()))
 
     def stream(
         self, body: dict[str, Any], *, path: str = "/v1/chat/completions", key: str = ""
@@ -77,7 +77,7 @@ class Server:
             time.sleep(PAUSE_S)
         return text in self.log
 
-    def until_served(self) -> bool:
+    def wait_until_served(self) -> bool:
         """Wait until it serves, or is gone; whether it serves. Raises TimeoutError.
 
         It would share its port with another llama-server, whose answer is not its own.
@@ -116,7 +116,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+def running_server(folder: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
     """The server with these words, host and port added, from its start on; killed in the end. folder: for its log."""
     port = free_port()
     command = [
@@ -143,7 +143,7 @@ def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Ite
         process.wait()
 
 
-def _plain(raw: bytes) -> Any:
+def _decode_body(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except ValueError:

@@ -13,14 +13,14 @@ from tests.real_llama import tiny_gguf
 SMALL = ("-c", "1024", "-np", "1", "-a", "sql")
 
 
-def words_of(adapter: Path) -> tuple[str, ...]:
+def adapter_words(adapter: Path) -> tuple[str, ...]:
     """The words with which a recipe's adapter reaches the command line."""
     place = flags.ADAPTERS
     assert place is not None
     return flags.argv(with_adapters({}, place, {"sql": str(adapter)}))
 
 
-def said(server: servers.Server, model: str) -> str:
+def ask_model(server: servers.Server, model: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 24, "temperature": 0}
     answer = server.ask("/v1/chat/completions", body)
     assert answer.status == 200, answer.body
@@ -28,7 +28,7 @@ def said(server: servers.Server, model: str) -> str:
 
 
 def test_it_is_applied_to_every_request_under_any_name(tiny: Path, tmp_path: Path) -> None:
-    adapter = tiny_gguf.make_adapter(tmp_path / "sql-lora.gguf")
+    adapter = tiny_gguf.write_adapter(tmp_path / "sql-lora.gguf")
     assert files.adapter_of(adapter.read_bytes()) == {
         "architecture": "llama",
         "base": "",
@@ -37,14 +37,14 @@ def test_it_is_applied_to_every_request_under_any_name(tiny: Path, tmp_path: Pat
         "layers": None,
         "sizes": {},
     }
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
-        assert server.until_served(), server.log
-        plain = said(server, "sql")
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL, *words_of(adapter)) as server:
-        assert server.until_served(), server.log
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL) as server:
+        assert server.wait_until_served(), server.log
+        plain = ask_model(server, "sql")
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, *adapter_words(adapter)) as server:
+        assert server.wait_until_served(), server.log
         rows: Any = server.ask("/lora-adapters").body
         assert [(row["path"], row["scale"]) for row in rows] == [(str(adapter), 1.0)]
-        texts = {said(server, name) for name in ("sql", "tiny", "anything")}
+        texts = {ask_model(server, name) for name in ("sql", "tiny", "anything")}
     assert len(texts) == 1 and plain not in texts
 
 
@@ -53,7 +53,7 @@ def test_one_of_another_model_is_not_loaded(
     tiny: Path, tmp_path: Path, shape: tiny_gguf.Shape, architecture: str
 ) -> None:
     """As the lint of a recipe says before it starts."""
-    adapter = tiny_gguf.make_adapter(tmp_path / "other.gguf", shape, architecture)
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL, *words_of(adapter)) as server:
-        assert not server.until_served(), server.log
+    adapter = tiny_gguf.write_adapter(tmp_path / "other.gguf", shape, architecture)
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, *adapter_words(adapter)) as server:
+        assert not server.wait_until_served(), server.log
         assert f"failed to load lora adapter '{adapter}'" in server.log

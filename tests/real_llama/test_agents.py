@@ -25,7 +25,7 @@ from sparkwright.engines.llama_cpp.http import HTTP, PATHS
 from sparkwright.gateway.model import Client, Model, Upstream
 from tests.gateway.loopback import Running, gateway, key_of, running
 from tests.real_llama import server as servers
-from tests.real_llama.test_gateway import counted
+from tests.real_llama.test_gateway import wait_for_count
 from tests.remote.sshd import free_port
 
 pytestmark = [
@@ -49,48 +49,48 @@ AGENTS = {
 
 
 @pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def gateway_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway in front of a server whose context holds an agent's instructions."""
     from tests.real_llama import tiny_gguf
 
     folder = tmp_path_factory.mktemp("agents")
-    tiny = tiny_gguf.make(folder / tiny_gguf.FILE_NAME, context=CONTEXT * SLOTS)
+    tiny = tiny_gguf.write_model(folder / tiny_gguf.FILE_NAME, context=CONTEXT * SLOTS)
     words = ("-m", str(tiny), "-c", str(CONTEXT * SLOTS), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--jinja")
-    with servers.started(folder, *words) as server:
-        assert server.until_served(), server.log
+    with servers.running_server(folder, *words) as server:
+        assert server.wait_until_served(), server.log
         check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
         model = Model("tiny", (Upstream("one", "127.0.0.1", server.port, SLOTS),), CONTEXT, check)
         named = tuple(Client(name) for name in (*AGENTS, "litellm"))
-        made = replace(gateway(model), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
-        with running(folder, made) as found:
-            found.up("tiny")
-            yield found
+        configuration = replace(gateway(model), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
+        with running(folder, configuration) as running_gateway:
+            running_gateway.up("tiny")
+            yield running_gateway
 
 
-def endpoint(behind: Running) -> Endpoint:
+def endpoint_of(behind: Running) -> Endpoint:
     return Endpoint(f"http://127.0.0.1:{behind.gateway.port}", "tiny", CONTEXT, ANSWER, VARIABLE, pictures=False)
 
 
 def environment(home: Path, client: str) -> dict[str, str]:
     """Return an environment with a home of its own, nothing of this one's keys, and the client's key."""
-    own = {VARIABLE: key_of(client), "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    variables = {VARIABLE: key_of(client), "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     if variable := getattr(client_files.CLIENT_FILES[client], "key_variable", ""):
-        own[variable] = key_of(client)
-    return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **own}
+        variables[variable] = key_of(client)
+    return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **variables}
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
-    agent: str, behind: Running, tmp_path: Path
+    agent: str, gateway_server: Running, tmp_path: Path
 ) -> None:
     program = AGENTS[agent][0]
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
     file = tmp_path / client_files.CLIENT_FILES[agent].path.removeprefix("~/")
-    client_files.write_settings(agent, endpoint(behind), str(file))
+    client_files.write_settings(agent, endpoint_of(gateway_server), str(file))
     work = tmp_path / "work"
     work.mkdir()
-    done = subprocess.run(
+    result = subprocess.run(
         AGENTS[agent],
         cwd=work,
         env=environment(tmp_path, agent),
@@ -101,23 +101,25 @@ def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
         timeout=ANSWER_S,
         check=False,
     )
-    shown = done.stdout + done.stderr
-    assert done.returncode == 0, shown[-3000:]
-    log = (behind.folder / "log").read_text(errors="replace")
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output[-3000:]
+    log = (gateway_server.folder / "log").read_text(errors="replace")
     own = [line for line in log.splitlines() if f"{{{agent}}}" in line]
     assert own and all(f'"POST {FORMATS[agent].path}' in line and " 200 " in line for line in own), own
-    counts = counted(behind, agent, len(own))
+    counts = wait_for_count(gateway_server, agent, len(own))
     assert counts["prompt_tokens"] > 500 and counts["generated_tokens"] > 0 and counts["errors"] == 0
-    assert "Unknown context window" not in shown
+    assert "Unknown context window" not in output
     if agent == "claude-code":
-        assert json.loads(done.stdout)["modelUsage"]["tiny"]["contextWindow"] == CONTEXT
+        assert json.loads(result.stdout)["modelUsage"]["tiny"]["contextWindow"] == CONTEXT
 
 
-def test_litellm_passes_a_request_on_with_the_settings_that_were_written(behind: Running, tmp_path: Path) -> None:
+def test_litellm_passes_a_request_on_with_the_settings_that_were_written(
+    gateway_server: Running, tmp_path: Path
+) -> None:
     if not shutil.which("litellm"):
         pytest.skip("litellm is not installed")
-    usage = usage_of_litellm(endpoint(behind), tmp_path)
-    counts = counted(behind, "litellm", 1)
+    usage = usage_of_litellm(endpoint_of(gateway_server), tmp_path)
+    counts = wait_for_count(gateway_server, "litellm", 1)
     assert (
         counts["prompt_tokens"] == usage["prompt_tokens"] and counts["generated_tokens"] == usage["completion_tokens"]
     )
@@ -140,18 +142,20 @@ def usage_of_litellm(endpoint: Endpoint, tmp_path: Path) -> dict[str, int]:
                 {"model": endpoint.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
             ).encode()
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, headers)
-            return _answer(request, proxy, tmp_path / "log")["usage"]
+            return _query_proxy(request, proxy, tmp_path / "log")["usage"]
         finally:
             proxy.kill()
 
 
-def _answer(request: urllib.request.Request, proxy: subprocess.Popen[bytes], log: Path) -> dict[str, dict[str, int]]:
+def _query_proxy(
+    request: urllib.request.Request, proxy: subprocess.Popen[bytes], log: Path
+) -> dict[str, dict[str, int]]:
     until_s = time.monotonic() + ANSWER_S
     while True:
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                found: dict[str, dict[str, int]] = json.load(answer)
-                return found
+                reply: dict[str, dict[str, int]] = json.load(answer)
+                return reply
         except urllib.error.HTTPError as error:
             raise AssertionError(error.read()) from None
         except OSError:

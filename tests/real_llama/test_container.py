@@ -12,88 +12,97 @@ import yaml
 
 from tests import own_hub
 from tests.e2e.conftest import CommandResult
-from tests.real_llama.container_desk import BROKEN, GGUF_REPO, GOOD, Desk, Images, docker, mounts, published
+from tests.real_llama.container_desk import (
+    BROKEN,
+    GGUF_REPO,
+    GOOD,
+    Images,
+    Project,
+    needed_mounts,
+    published,
+    run_docker,
+)
 from tests.remote.sshd import free_port
 
 
 @pytest.fixture(scope="module")
 def hub_url(tiny: Path) -> Iterator[str]:
     """A hub with the tiny model, whole and cut in half, beside those of the sandbox."""
-    whole = tiny.read_bytes()
-    with own_hub.serve_models({GGUF_REPO: {GOOD: whole, BROKEN: whole[: len(whole) // 2]}}) as url:
+    content = tiny.read_bytes()
+    with own_hub.serve_models({GGUF_REPO: {GOOD: content, BROKEN: content[: len(content) // 2]}}) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    with published(tmp_path_factory.mktemp("registry")) as made:
-        yield made
+    with published(tmp_path_factory.mktemp("registry")) as registry_images:
+        yield registry_images
 
 
 @pytest.fixture
-def desk(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Desk]:
-    value = Desk(tmp_path, images, hub_url)
+def project(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Project]:
+    value = Project(tmp_path, images, hub_url)
     try:
         yield value
     finally:
         value.close()
 
 
-def deployed(desk: Desk) -> CommandResult:
+def deploy_proved(desk: Project) -> CommandResult:
     result = desk.deploy()
     assert result.proved, result.out[-3000:] + result.err
     return result
 
 
-def generates(desk: Desk) -> bool:
+def is_generating(desk: Project) -> bool:
     """Whether the health check, which asks for a token, calls it healthy."""
     return desk.run("health.check", "--host", "here").code == 0
 
 
-def id_and_policy(desk: Desk) -> tuple[str, bool, str]:
-    found = desk.container()
-    return found["Id"], found["State"]["Running"], found["HostConfig"]["RestartPolicy"]["Name"]
+def container_state(desk: Project) -> tuple[str, bool, str]:
+    attrs = desk.container()
+    return attrs["Id"], attrs["State"]["Running"], attrs["HostConfig"]["RestartPolicy"]["Name"]
 
 
-def test_a_deploy_is_proved_and_a_second_one_changes_nothing(desk: Desk) -> None:
-    desk.llama()
-    first = deployed(desk)
+def test_a_deploy_is_proved_and_a_second_one_changes_nothing(project: Project) -> None:
+    project.llama()
+    first = deploy_proved(project)
     read = first.task("Check the engine log")["data"]["state"]
     assert (read["max_model_len"], read["slots"], read["chunked_prefill"]) == (4096, 2, True)
     assert first.task("Compare the reference text")["status"] == "ok"
-    before = id_and_policy(desk)
+    before = container_state(project)
     assert before[1:] == (True, "unless-stopped")
-    second = desk.deploy()
+    second = project.deploy()
     assert (second.code, second.recap["changed"], second.recap["failed"]) == (0, 0, 0), second.out
-    assert id_and_policy(desk) == before
+    assert container_state(project) == before
 
 
-def test_status_verify_and_diagnose_say_what_is(desk: Desk) -> None:
-    desk.llama()
-    deployed(desk)
-    row = json.loads(desk.run("status", "--host", "here", "--json").out)
+def test_status_verify_and_diagnose_say_what_is(project: Project) -> None:
+    project.llama()
+    deploy_proved(project)
+    row = json.loads(project.run("status", "--host", "here", "--json").out)
     assert row["state"] in ("up", "ok"), row
-    result = desk.run("verify", "--host", "here", "--json")
+    result = project.run("verify", "--host", "here", "--json")
     assert result.code in (0, 4), result.out
     cache = result.task("Test the prefix cache")["data"]
     assert (cache["verdict"], cache["hit_share"] <= 1) == ("hits", True)
-    diagnosed = desk.run("diagnose", "--host", "here")
+    diagnosed = project.run("diagnose", "--host", "here")
     assert diagnosed.code != 1, diagnosed.out
     assert "no server answers" not in diagnosed.out
 
 
-def test_a_killed_server_is_told_and_a_deploy_brings_it_back(desk: Desk) -> None:
-    desk.llama()
-    deployed(desk)
-    before = id_and_policy(desk)
-    docker("kill", desk.name)
-    assert desk.run("health.check", "--host", "here").code == 1
-    assert "exited (137)" in desk.run("status", "--host", "here").out
-    assert "exited (137)" in desk.run("diagnose", "--host", "here").out
-    again = deployed(desk)
+def test_a_killed_server_is_told_and_a_deploy_brings_it_back(project: Project) -> None:
+    project.llama()
+    deploy_proved(project)
+    before = container_state(project)
+    run_docker("kill", project.name)
+    assert project.run("health.check", "--host", "here").code == 1
+    assert "exited (137)" in project.run("status", "--host", "here").out
+    assert "exited (137)" in project.run("diagnose", "--host", "here").out
+    again = deploy_proved(project)
     assert again.task("Stop unresponsive server")["status"] == "changed"
-    assert id_and_policy(desk) == before
-    assert generates(desk)
+    assert container_state(project) == before
+    assert is_generating(project)
 
 
 @pytest.mark.parametrize(
@@ -103,177 +112,192 @@ def test_a_killed_server_is_told_and_a_deploy_brings_it_back(desk: Desk) -> None
         ({"device": "CUDA0"}, "invalid device: CUDA0"),
     ],
 )
-def test_a_start_that_fails_is_rolled_back_with_the_models_file(desk: Desk, flags: dict[str, str], why: str) -> None:
+def test_a_start_that_fails_is_rolled_back_with_the_models_file(
+    project: Project, flags: dict[str, str], why: str
+) -> None:
     """Another quantisation of the same commit takes the file's place: the server that is restored needs its own."""
-    desk.llama()
-    deployed(desk)
-    before = id_and_policy(desk)
-    desk.llama(**flags)
-    result = desk.deploy()
+    project.llama()
+    deploy_proved(project)
+    before = container_state(project)
+    project.llama(**flags)
+    result = project.deploy()
     assert result.code == 1, result.out
     assert why in result.task("Wait until it is ready")["msg"]
-    assert id_and_policy(desk) == before
-    assert generates(desk), "nothing differs from what was verified"
-    desk.llama()
-    assert desk.deploy().recap["changed"] == 0
+    assert container_state(project) == before
+    assert is_generating(project), "nothing differs from what was verified"
+    project.llama()
+    assert project.deploy().recap["changed"] == 0
 
 
-def test_a_long_stream_is_no_stall(desk: Desk) -> None:
+def test_a_long_stream_is_no_stall(project: Project) -> None:
     """llama-server counts generated tokens when a request ends: until then its heartbeat alone moves."""
-    desk.llama(parallel=1)
-    deployed(desk)
+    project.llama(parallel=1)
+    deploy_proved(project)
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "ignore_eos": True, "max_tokens": 8000}
     with ExitStack() as opened:
-        streams = [opened.enter_context(closing(HTTPConnection("127.0.0.1", desk.port, timeout=60))) for _ in range(3)]
+        streams = [
+            opened.enter_context(closing(HTTPConnection("127.0.0.1", project.port, timeout=60))) for _ in range(3)
+        ]
         for number, stream in enumerate(streams):
             stream.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             if number == 0:  # the others wait, so that its end does not free the slot
                 stream.getresponse().readline()
-        while_it_runs = desk.run("health.check", "--host", "here")
+        while_it_runs = project.run("health.check", "--host", "here")
         assert while_it_runs.code == 0, while_it_runs.out
         assert "it generates" in while_it_runs.out, "the one slot is taken: the heartbeat tells"
 
 
-def test_engines_take_each_others_place_on_one_port(desk: Desk) -> None:
-    desk.vllm()
-    deployed(desk)
-    vllm = id_and_policy(desk)
-    desk.llama(device="CUDA0")
-    assert desk.deploy().code == 1
-    assert id_and_policy(desk) == vllm
-    assert owner(desk) == "vllm"
-    assert generates(desk)
-    desk.llama()
-    deployed(desk)
-    assert owner(desk) == "llamacpp"
-    assert generates(desk)
-    assert docker("ps", "-aq", "--filter", f"name={desk.name}-previous") == ""
-    back = desk.run("rollback", "--host", "here", "--json")
+def test_engines_take_each_others_place_on_one_port(project: Project) -> None:
+    project.vllm()
+    deploy_proved(project)
+    vllm = container_state(project)
+    project.llama(device="CUDA0")
+    assert project.deploy().code == 1
+    assert container_state(project) == vllm
+    assert server_owner(project) == "vllm"
+    assert is_generating(project)
+    project.llama()
+    deploy_proved(project)
+    assert server_owner(project) == "llamacpp"
+    assert is_generating(project)
+    assert run_docker("ps", "-aq", "--filter", f"name={project.name}-previous") == ""
+    back = project.run("rollback", "--host", "here", "--json")
     assert back.proved, back.out
-    assert owner(desk) == "vllm"
-    assert generates(desk)
+    assert server_owner(project) == "vllm"
+    assert is_generating(project)
 
 
-def test_a_server_of_another_name_is_replaced_when_it_was_verified_here(desk: Desk) -> None:
-    desk.vllm()
-    deployed(desk)
-    before, first = id_and_policy(desk), desk.name
-    desk.name = f"{first}-b"
+def test_a_server_of_another_name_is_replaced_when_it_was_verified_here(project: Project) -> None:
+    project.vllm()
+    deploy_proved(project)
+    before, first = container_state(project), project.name
+    project.name = f"{first}-b"
     try:
-        desk.llama(device="CUDA0")
-        assert desk.deploy().code == 1
-        assert docker("ps", "-aq", "--filter", f"name={desk.name}") == ""
-        desk.name, second = first, desk.name
-        assert (id_and_policy(desk), owner(desk)) == (before, "vllm")
-        desk.name = second
-        desk.llama()
-        deployed(desk)
-        assert owner(desk) == "llamacpp"
-        assert docker("ps", "-a", "--format", "{{.Names}}", "--filter", f"name={first}") == second
+        project.llama(device="CUDA0")
+        assert project.deploy().code == 1
+        assert run_docker("ps", "-aq", "--filter", f"name={project.name}") == ""
+        project.name, second = first, project.name
+        assert (container_state(project), server_owner(project)) == (before, "vllm")
+        project.name = second
+        project.llama()
+        deploy_proved(project)
+        assert server_owner(project) == "llamacpp"
+        assert run_docker("ps", "-a", "--format", "{{.Names}}", "--filter", f"name={first}") == second
     finally:
-        docker("rm", "-fv", f"{first}-b", check=False)
+        run_docker("rm", "-fv", f"{first}-b", check=False)
 
 
-def test_one_that_nobody_verified_is_named_and_left_alone(desk: Desk) -> None:
+def test_one_that_nobody_verified_is_named_and_left_alone(project: Project) -> None:
     """Whether it is to go is not known: the sentence says how it is replaced, and that is a swap with all of its safety."""
-    desk.vllm()
-    deployed(desk)
-    before, first = id_and_policy(desk), desk.name
-    (desk.root.parent / "home/.local/state/sparkwright/verified.json").unlink()
-    desk.name = f"{first}-b"
-    desk.llama()
-    result = desk.deploy()
+    project.vllm()
+    deploy_proved(project)
+    before, first = container_state(project), project.name
+    (project.root.parent / "home/.local/state/sparkwright/verified.json").unlink()
+    project.name = f"{first}-b"
+    project.llama()
+    result = project.deploy()
     assert result.code == 5, result.out
-    found = result.task("Run preflight checks")
-    assert f"port {desk.port} is in use by container {first}." in found["msg"]
-    assert f"name the recipe's container like it (`container.name: {first}`)" in found["msg"] + found["fix"]
-    assert docker("ps", "-aq", "--filter", f"name={desk.name}") == ""
-    desk.name = first
-    assert (id_and_policy(desk), owner(desk)) == (before, "vllm")
-    desk.llama()
-    deployed(desk)
-    assert owner(desk) == "llamacpp"
+    task = result.task("Run preflight checks")
+    assert f"port {project.port} is in use by container {first}." in task["msg"]
+    assert f"name the recipe's container like it (`container.name: {first}`)" in task["msg"] + task["fix"]
+    assert run_docker("ps", "-aq", "--filter", f"name={project.name}") == ""
+    project.name = first
+    assert (container_state(project), server_owner(project)) == (before, "vllm")
+    project.llama()
+    deploy_proved(project)
+    assert server_owner(project) == "llamacpp"
 
 
-def test_a_container_of_a_person_keeps_its_name_and_its_life(desk: Desk) -> None:
+def test_a_container_of_a_person_keeps_its_name_and_its_life(project: Project) -> None:
     """Issue 30: a deploy removed whatever was called NAME-previous, and `host.clean` too."""
-    desk.llama()
-    deployed(desk)
-    before, taken = id_and_policy(desk), f"{desk.name}-previous"
-    binds = [word for mount in mounts() for word in ("-v", mount)]
-    image = desk.images.name("llama.cpp:server-b11549")
-    docker("run", "-d", "--name", taken, "--restart", "always", *binds, "--entrypoint", "sleep", image, "1000")
+    project.llama()
+    deploy_proved(project)
+    before, previous_name = container_state(project), f"{project.name}-previous"
+    binds = [word for mount in needed_mounts() for word in ("-v", mount)]
+    image = project.images.name("llama.cpp:server-b11549")
+    run_docker(
+        "run", "-d", "--name", previous_name, "--restart", "always", *binds, "--entrypoint", "sleep", image, "1000"
+    )
     shown = "{{.Id}} {{.State.StartedAt}} {{.RestartCount}} {{.HostConfig.RestartPolicy.Name}}"
-    theirs = docker("inspect", "-f", shown, taken)
+    theirs = run_docker("inspect", "-f", shown, previous_name)
     try:
-        desk.llama(parallel=1)
-        result = desk.deploy()
+        project.llama(parallel=1)
+        result = project.deploy()
         assert result.code == 5, result.out[-3000:]
-        assert f"container {taken} (" in result.recap["msg"] and "was not started by sparkwright" in result.recap["msg"]
-        assert f"`docker stop {taken} && docker rename {taken} {taken}-kept`" in result.recap["msg"]
-        assert (id_and_policy(desk), docker("inspect", "-f", shown, taken)) == (before, theirs)
-        docker("rename", taken, f"{desk.name}-theirs")
-        deployed(desk)
-        assert id_and_policy(desk)[0] != before[0]
-        marks = desk.container()["Config"]["Labels"]
-        assert (marks["sparkwright.role"], marks["sparkwright.server"]) == ("server", desk.name)
-        docker("rename", desk.name, f"{desk.name}-moved")
-        message = desk.deploy()
-        assert (message.code, f"container {desk.name}-moved is the server {desk.name}, renamed" in message.out) == (
+        assert (
+            f"container {previous_name} (" in result.recap["msg"]
+            and "was not started by sparkwright" in result.recap["msg"]
+        )
+        assert (
+            f"`docker stop {previous_name} && docker rename {previous_name} {previous_name}-kept`"
+            in result.recap["msg"]
+        )
+        assert (container_state(project), run_docker("inspect", "-f", shown, previous_name)) == (before, theirs)
+        run_docker("rename", previous_name, f"{project.name}-theirs")
+        deploy_proved(project)
+        assert container_state(project)[0] != before[0]
+        marks = project.container()["Config"]["Labels"]
+        assert (marks["sparkwright.role"], marks["sparkwright.server"]) == ("server", project.name)
+        run_docker("rename", project.name, f"{project.name}-moved")
+        message = project.deploy()
+        assert (
+            message.code,
+            f"container {project.name}-moved is the server {project.name}, renamed" in message.out,
+        ) == (
             5,
             True,
         )
-        docker("rename", f"{desk.name}-moved", desk.name)
-        cleaned = desk.run("host.clean", "--host", "here", "--server", "--yes")
+        run_docker("rename", f"{project.name}-moved", project.name)
+        cleaned = project.run("host.clean", "--host", "here", "--server", "--yes")
         assert cleaned.code == 0, cleaned.out + cleaned.err
-        assert docker("ps", "-aq", "--filter", f"name=^{desk.name}$") == ""
-        assert docker("inspect", "-f", shown, f"{desk.name}-theirs") == theirs
+        assert run_docker("ps", "-aq", "--filter", f"name=^{project.name}$") == ""
+        assert run_docker("inspect", "-f", shown, f"{project.name}-theirs") == theirs
     finally:
-        docker("rm", "-fv", taken, f"{desk.name}-theirs", f"{desk.name}-moved", check=False)
+        run_docker("rm", "-fv", previous_name, f"{project.name}-theirs", f"{project.name}-moved", check=False)
 
 
-def owner(desk: Desk) -> str:
+def server_owner(desk: Project) -> str:
     """Who serves at the port, as the server itself says."""
     with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=10) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 
 
-def test_two_engines_serve_beside_each_other_and_none_touches_the_other(desk: Desk) -> None:
+def test_two_engines_serve_beside_each_other_and_none_touches_the_other(project: Project) -> None:
     """The vLLM that was deployed alone stays as it runs while a llama-server comes beside it, fails, and is healed."""
-    desk.vllm()
-    first = deployed(desk)
+    project.vllm()
+    first = deploy_proved(project)
     assert first.code == 0
-    before = desk.container()["State"]["StartedAt"]
-    vllm = yaml.safe_load((desk.root / "recipes/served.yml").read_text())
-    desk.llama()
-    small = yaml.safe_load((desk.root / "recipes/served.yml").read_text())
-    small["container"] |= {"name": f"{desk.name}-small", "ports": [f"127.0.0.1:{free_port()}:8080"]}
-    (desk.root / "recipes/served.yml").write_text(yaml.safe_dump(vllm, sort_keys=False))
-    (desk.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
-    host = desk.root / "hosts/here.yml"
+    before = project.container()["State"]["StartedAt"]
+    vllm = yaml.safe_load((project.root / "recipes/served.yml").read_text())
+    project.llama()
+    small = yaml.safe_load((project.root / "recipes/served.yml").read_text())
+    small["container"] |= {"name": f"{project.name}-small", "ports": [f"127.0.0.1:{free_port()}:8080"]}
+    (project.root / "recipes/served.yml").write_text(yaml.safe_dump(vllm, sort_keys=False))
+    (project.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
+    host = project.root / "hosts/here.yml"
     about = yaml.safe_load(host.read_text())
     del about["recipe"]
     host.write_text(yaml.safe_dump({**about, "serves": ["served", "small"]}))
 
     def untouched() -> bool:
-        return bool(desk.container()["State"]["StartedAt"] == before)
+        return bool(project.container()["State"]["StartedAt"] == before)
 
     try:
-        both = desk.run("deploy", "--host", "here")
+        both = project.run("deploy", "--host", "here")
         assert both.proved and untouched(), both.out[-3000:]
-        again = desk.run("deploy", "--host", "here")
+        again = project.run("deploy", "--host", "here")
         assert again.proved and untouched(), again.out[-2000:]
-        assert desk.run("restart", "--host", "here", "--recipe", "small").proved and untouched()
-        health = desk.run("health.check", "--host", "here")
+        assert project.run("restart", "--host", "here", "--recipe", "small").proved and untouched()
+        health = project.run("health.check", "--host", "here")
         assert health.code == 0 and health.out.count("ok: a token in") == 2, health.out
         small["model"]["file"] = BROKEN
-        (desk.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
-        failed = desk.run("deploy", "--host", "here", "--recipe", "small")
+        (project.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
+        failed = project.run("deploy", "--host", "here", "--recipe", "small")
         assert failed.code == 1 and untouched(), failed.out[-2000:]
-        docker("kill", f"{desk.name}-small")
-        rows = [json.loads(line) for line in desk.run("status", "--host", "here", "--json").out.splitlines()]
+        run_docker("kill", f"{project.name}-small")
+        rows = [json.loads(line) for line in project.run("status", "--host", "here", "--json").out.splitlines()]
         assert {row["host"]: row["state"] in ("ok", "up") for row in rows} == {"here/served": True, "here/small": False}
         assert untouched()
     finally:
-        for name in (f"{desk.name}-small", f"{desk.name}-small-previous"):
-            docker("rm", "-fv", name, check=False)
+        for name in (f"{project.name}-small", f"{project.name}-small-previous"):
+            run_docker("rm", "-fv", name, check=False)

@@ -7,18 +7,18 @@ from typing import Any
 
 from sparkwright.engines.llama_cpp import flags, image, rules
 from sparkwright.engines.option_table import Option
-from tests.real_llama.ask_parser import ask
+from tests.real_llama.ask_parser import query_parser
 
 ROOT = Path(__file__).parents[2]
 #: they print something and end the process
-END = frozenset(("usage", "version", "cache-list", "list-devices", "completion-bash"))
+EXITING_OPTIONS = frozenset(("usage", "version", "cache-list", "list-devices", "completion-bash"))
 #: they would fetch a model
 FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *rules.DOWNLOAD_FLAGS))
 VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
 
 
-def asked() -> list[Option]:
-    skipped = END | FETCH | {name for name in flags.TABLE.newest if name.endswith("-default")}
+def checked_options() -> list[Option]:
+    skipped = EXITING_OPTIONS | FETCH | {name for name in flags.TABLE.newest if name.endswith("-default")}
     return [option for name, option in flags.TABLE.newest.items() if name not in skipped]
 
 
@@ -32,12 +32,18 @@ def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:
 def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> None:
     """Beyond that, a number must be one: the parser takes 1.5 for 1 and 12k for 12."""
     cases = [
-        (item, text) for item in asked() if item.kind in ("int", "float", "layers", "on", "json") for text in VALUES
+        (item, text)
+        for item in checked_options()
+        if item.kind in ("int", "float", "layers", "on", "json")
+        for text in VALUES
     ]
     cases += [
-        (item, text) for item in asked() if item.kind == "text" and item.choices for text in (*VALUES, *item.choices)
+        (item, text)
+        for item in checked_options()
+        if item.kind == "text" and item.choices
+        for text in (*VALUES, *item.choices)
     ]
-    answers = ask([[case.words[0], text] for case, text in cases])
+    answers = query_parser([[case.words[0], text] for case, text in cases])
     let_through, refused_alone = [], []
     for (value, text), answer in zip(cases, answers, strict=True):
         why = flags.check_value(value.name, text)
@@ -52,21 +58,23 @@ def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> Non
 
 
 def test_every_option_is_written_as_the_parser_takes_it() -> None:
-    switches = [item for item in asked() if item.kind in ("switch", "bare")]
+    switches = [item for item in checked_options() if item.kind in ("switch", "bare")]
     cases = [{switch.name: value} for switch in switches for value in (True, False)]
-    answers = ask([flags.argv(case) for case in cases])
+    answers = query_parser([flags.argv(case) for case in cases])
     assert [case for case, answer in zip(cases, answers, strict=True) if answer is None] == []
 
 
 def test_every_word_of_an_option_is_one() -> None:
-    words = [word for item in asked() if item.kind in ("switch", "bare") for word in (*item.words, *item.off)]
-    assert [word for word, answer in zip(words, ask([[word] for word in words]), strict=True) if answer is None] == []
+    words = [word for item in checked_options() if item.kind in ("switch", "bare") for word in (*item.words, *item.off)]
+    assert [
+        word for word, answer in zip(words, query_parser([[word] for word in words]), strict=True) if answer is None
+    ] == []
 
 
 def test_a_command_says_what_a_recipe_does_and_what_must_be_said() -> None:
-    given: dict[str, Any] = {"ctx_size": 8192, "np": 2, "fit": False, "no-warmup": True}
-    first, second = ask(
-        [flags.command("x.gguf", given), flags.command("x.gguf", {"port": 9000, "metrics": False, "lv": 3})]
+    flag_values: dict[str, Any] = {"ctx_size": 8192, "np": 2, "fit": False, "no-warmup": True}
+    first, second = query_parser(
+        [flags.command("x.gguf", flag_values), flags.command("x.gguf", {"port": 9000, "metrics": False, "lv": 3})]
     )
     assert first is not None and second is not None
     assert (first["n_ctx"], first["n_parallel"], first["fit_params"], first["warmup"]) == (8192, 2, False, False)

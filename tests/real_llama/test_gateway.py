@@ -38,23 +38,23 @@ OF_OTHERS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
 
 
 @pytest.fixture(scope="module")
-def behind(llama: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def gateway_server(llama: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
     tiny = Model("tiny", (Upstream("one", "127.0.0.1", llama.port, 2),), 8192, check, aliases=("claude-sonnet-4-5",))
     named = (Client("counted"), *(Client(f"by-{n}") for n in range(len(CASES))))
-    made = replace(gateway(tiny), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
-    with running(tmp_path_factory.mktemp("gateway"), made) as found:
-        found.up("tiny", "claude-sonnet-4-5")
-        yield found
+    configuration = replace(gateway(tiny), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
+    with running(tmp_path_factory.mktemp("gateway"), configuration) as running_gateway:
+        running_gateway.up("tiny", "claude-sonnet-4-5")
+        yield running_gateway
 
 
-def asked(behind: Running, path: str, body: dict[str, Any]) -> Any:
+def post_message(behind: Running, path: str, body: dict[str, Any]) -> Any:
     return behind.ask("POST", path, body, key=None, **{"x-api-key": KEY, "anthropic-version": "2023-06-01"})
 
 
-def test_a_message_is_streamed_in_anthropics_events(behind: Running) -> None:
+def test_a_message_is_streamed_in_anthropics_events(gateway_server: Running) -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 8, "messages": HI, "stream": True}
-    answer = asked(behind, api_paths.MESSAGES, body)
+    answer = post_message(gateway_server, api_paths.MESSAGES, body)
     assert answer.status == 200, answer.body
     rows = [line.removeprefix("data: ") for line in answer.body.decode().splitlines() if line.startswith("data: ")]
     kinds = [json.loads(row)["type"] for row in rows]
@@ -63,15 +63,15 @@ def test_a_message_is_streamed_in_anthropics_events(behind: Running) -> None:
     assert "content_block_delta" in kinds and kinds[-1] == "message_stop"
 
 
-def test_counted_tokens_are_those_of_the_usage(behind: Running) -> None:
+def test_counted_tokens_are_those_of_the_usage(gateway_server: Running) -> None:
     body = {"model": "tiny", "messages": HI}
-    counted = asked(behind, api_paths.COUNT_TOKENS, body).json["input_tokens"]
-    usage = asked(behind, api_paths.MESSAGES, {**body, "max_tokens": 1}).json["usage"]
+    counted = post_message(gateway_server, api_paths.COUNT_TOKENS, body).json["input_tokens"]
+    usage = post_message(gateway_server, api_paths.MESSAGES, {**body, "max_tokens": 1}).json["usage"]
     assert counted == usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
 
 
 @pytest.mark.parametrize("path", [served.path for served in PATHS if served.path not in OF_OTHERS])
-def test_every_path_is_one_of_the_server(behind: Running, path: str) -> None:
+def test_every_path_is_one_of_the_server(gateway_server: Running, path: str) -> None:
     body = {
         "model": "tiny",
         "messages": HI,
@@ -81,11 +81,11 @@ def test_every_path_is_one_of_the_server(behind: Running, path: str) -> None:
         "tokens": [1],
         "max_tokens": 1,
     }
-    assert asked(behind, path, body).status == 200
+    assert post_message(gateway_server, path, body).status == 200
 
 
-def test_anthropics_own_client_asks_and_streams_through_it(behind: Running) -> None:
-    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{behind.gateway.port}", api_key=KEY, max_retries=0)
+def test_anthropics_own_client_asks_and_streams_through_it(gateway_server: Running) -> None:
+    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
     hi: list[MessageParam] = [{"role": "user", "content": "hi"}]
     message = client.messages.create(model="tiny", max_tokens=8, messages=hi)
     assert (message.usage.output_tokens, message.stop_reason, message.type) == (8, "max_tokens", "message")
@@ -94,8 +94,8 @@ def test_anthropics_own_client_asks_and_streams_through_it(behind: Running) -> N
     assert client.messages.count_tokens(model="tiny", messages=hi).input_tokens > 0
 
 
-def test_anthropics_own_client_reads_a_refusal_as_its_own_error(behind: Running) -> None:
-    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{behind.gateway.port}", api_key=KEY, max_retries=0)
+def test_anthropics_own_client_reads_a_refusal_as_its_own_error(gateway_server: Running) -> None:
+    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
     with pytest.raises(anthropic.NotFoundError, match="serves no model of this name"):
         client.messages.create(model="nothing", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
     stranger = client.with_options(api_key="another")
@@ -103,8 +103,8 @@ def test_anthropics_own_client_reads_a_refusal_as_its_own_error(behind: Running)
         stranger.messages.create(model="tiny", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
 
 
-def test_openais_own_client_uses_both_of_its_apis(behind: Running) -> None:
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{behind.gateway.port}/v1", api_key=KEY, max_retries=0)
+def test_openais_own_client_uses_both_of_its_apis(gateway_server: Running) -> None:
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}/v1", api_key=KEY, max_retries=0)
     assert {model.id for model in client.models.list()} == {"tiny", "claude-sonnet-4-5"}
     chunks = client.chat.completions.create(
         model="tiny", max_tokens=4, messages=[{"role": "user", "content": "hi"}], stream=True
@@ -116,14 +116,14 @@ def test_openais_own_client_uses_both_of_its_apis(behind: Running) -> None:
         client.chat.completions.create(model="nothing", messages=[{"role": "user", "content": "hi"}])
 
 
-def counters(llama: servers.Server) -> dict[str, int]:
+def server_counters(llama: servers.Server) -> dict[str, int]:
     """Return the server's own counts; a prompt's cached tokens are not in them."""
     rows = (line.split(" ") for line in llama.ask("/metrics").body.splitlines() if line[:1] != "#")
-    found = {name: int(float(value)) for name, value in rows}
-    return {"prompt": found["llamacpp:prompt_tokens_total"], "generated": found["llamacpp:tokens_predicted_total"]}
+    counts = {name: int(float(value)) for name, value in rows}
+    return {"prompt": counts["llamacpp:prompt_tokens_total"], "generated": counts["llamacpp:tokens_predicted_total"]}
 
 
-def usage_in(body: bytes) -> tuple[int, int]:
+def read_usage(body: bytes) -> tuple[int, int]:
     """Return the tokens of the prompt and of the answer, by the answer's own usage or timings."""
     rows = [
         json.loads(line.removeprefix("data: ")) for line in body.decode(errors="replace").splitlines() if "{" in line
@@ -138,33 +138,35 @@ def usage_in(body: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_the_tokens_of_a_client_are_the_engines_own_usage(behind: Running, llama: servers.Server, case: int) -> None:
+def test_the_tokens_of_a_client_are_the_engines_own_usage(
+    gateway_server: Running, llama: servers.Server, case: int
+) -> None:
     path, body = CASES[case]
-    before = counters(llama)["generated"]
-    answer = behind.ask("POST", path, {"model": "tiny", "max_tokens": 8, **body}, key=key_of(f"by-{case}"))
+    before = server_counters(llama)["generated"]
+    answer = gateway_server.ask("POST", path, {"model": "tiny", "max_tokens": 8, **body}, key=key_of(f"by-{case}"))
     assert answer.status == 200, answer.body
-    prompt, generated = usage_in(answer.body)
-    counts = counted(behind, f"by-{case}", 1)
+    prompt, generated = read_usage(answer.body)
+    counts = wait_for_count(gateway_server, f"by-{case}", 1)
     assert (counts["prompt_tokens"], counts["generated_tokens"], counts["estimated"]) == (prompt, generated, 0)
-    assert generated > 0 and counters(llama)["generated"] - before >= generated
+    assert generated > 0 and server_counters(llama)["generated"] - before >= generated
 
 
-def counted(behind: Running, client: str, requests: int) -> dict[str, int]:
+def wait_for_count(behind: Running, client: str, requests: int) -> dict[str, int]:
     """Return a client's counts, once it has made so many requests: an answer is read a moment before it is counted."""
     until_s = time.monotonic() + DEADLINE_S
     pattern = re.compile(rf'^sparkwright_client_(\w+)_total\{{client="{client}"\}} (\d+)$', re.M)
     while True:
         text = behind.ask("GET", usage.METRICS_PATH).body.decode()
-        found = {field: int(number) for field, number in pattern.findall(text)}
-        if found.get("requests") == requests:
-            return found
-        assert time.monotonic() < until_s, found
+        counts = {field: int(number) for field, number in pattern.findall(text)}
+        if counts.get("requests") == requests:
+            return counts
+        assert time.monotonic() < until_s, counts
         time.sleep(0.02)
 
 
-def test_a_request_that_only_counts_tokens_uses_none(behind: Running) -> None:
+def test_a_request_that_only_counts_tokens_uses_none(gateway_server: Running) -> None:
     for n, path in enumerate((api_paths.COUNT_TOKENS, "/tokenize"), 1):
         body = {"model": "tiny", "messages": HI, "content": "hi"}
-        assert behind.ask("POST", path, body, key=key_of("counted")).status == 200
-        counts = counted(behind, "counted", n)
+        assert gateway_server.ask("POST", path, body, key=key_of("counted")).status == 200
+        counts = wait_for_count(gateway_server, "counted", n)
         assert counts["prompt_tokens"] == counts["generated_tokens"] == counts["estimated"] == 0

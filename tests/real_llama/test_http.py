@@ -17,32 +17,32 @@ KEY = "0123456789abcdef"
 BODY: dict[str, Any] = openai_api.build_stream_request(HTTP, "tiny", "hello", 40)
 
 
-def counters(server: servers.Server, key: str = "") -> dict[str, float]:
+def read_counters(server: servers.Server, key: str = "") -> dict[str, float]:
     return HTTP.counters(server.ask(HTTP.metrics, key=key).body)
 
 
 def test_while_it_loads_every_path_says_so(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1") as server:
-        assert server.until_served()
+    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1") as server:
+        assert server.wait_until_served()
         assert server.loading
         assert {item.status for item in server.loading} <= set(HTTP.loading)
         assert server.loading[0].body["error"]["message"] == "Loading model"
 
 
 def test_every_metric_is_there(llama: servers.Server) -> None:
-    assert set(counters(llama)) == set(HTTP.roles)
+    assert set(read_counters(llama)) == set(HTTP.roles)
 
 
 def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(llama: servers.Server) -> None:
-    before, seen = counters(llama), []
+    before, seen = read_counters(llama), []
     chunks = llama.stream({**BODY, "max_tokens": 3000})
     next(chunks)
     while len({item[roles.HEARTBEAT] for item in seen}) < 5:  # it generates on whether or not the chunks are read
-        seen.append(counters(llama))
+        seen.append(read_counters(llama))
         assert seen[-1][roles.RUNNING] == 1
     for _ in chunks:
         pass
-    after = counters(llama)
+    after = read_counters(llama)
     assert HTTP.has_separate_heartbeat
     assert {item[roles.GENERATED] for item in seen} == {before[roles.GENERATED]}
     beats = [item[roles.HEARTBEAT] for item in seen]
@@ -54,9 +54,9 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
 def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers.Server) -> None:
     body = openai_api.build_request(HTTP, "tiny", "the same words again", 2)
     llama.ask(openai_api.CHAT_PATH, body)
-    before = counters(llama)
+    before = read_counters(llama)
     usage = llama.ask(openai_api.CHAT_PATH, body).body["usage"]
-    after = counters(llama)
+    after = read_counters(llama)
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     assert 0 < cached < usage["prompt_tokens"]
     assert after[roles.PREFIX_QUERIES] - before[roles.PREFIX_QUERIES] == usage["prompt_tokens"]
@@ -72,7 +72,7 @@ def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
     third.start()
     waiting = 0.0
     while third.is_alive() and not waiting:
-        waiting = counters(llama)[roles.WAITING]
+        waiting = read_counters(llama)[roles.WAITING]
     for open_stream in open_streams[:SLOTS]:
         open_stream.close()
     third.join()
@@ -84,25 +84,25 @@ def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> N
     assert chunks[-1]["usage"]["completion_tokens"] == chunks[-1]["timings"]["predicted_n"] == 40
     cumulative = [chunk["timings"]["predicted_n"] for chunk in chunks if chunk["choices"] and "timings" in chunk]
     assert cumulative == sorted(set(cumulative)) and cumulative[-1] <= 40
-    found = stream.measure_stream(llama.base_url, BODY, counter_keys=HTTP.counted)
-    assert (found.tokens, found.approximate) == (40, False)
-    assert [tokens for _, tokens in found.points] == sorted({tokens for _, tokens in found.points})
-    assert len(found.points) > 1
+    measured = stream.measure_stream(llama.base_url, BODY, counter_keys=HTTP.counted)
+    assert (measured.tokens, measured.approximate) == (40, False)
+    assert [tokens for _, tokens in measured.points] == sorted({tokens for _, tokens in measured.points})
+    assert len(measured.points) > 1
 
 
 def test_its_context_and_slots_are_told_as_they_are(llama: servers.Server, tiny: Path) -> None:
-    found = HTTP.settings_of(llama.ask(HTTP.settings).body)
-    assert found["max_model_len"] == CONTEXT // SLOTS
-    assert found["max_concurrency"] == SLOTS
-    assert found["model_path"] == str(tiny)
-    assert found["served_name"] == "tiny"
-    assert HTTP.version_of(llama.ask(HTTP.version).body) == found["version"] != ""
+    settings = HTTP.settings_of(llama.ask(HTTP.settings).body)
+    assert settings["max_model_len"] == CONTEXT // SLOTS
+    assert settings["max_concurrency"] == SLOTS
+    assert settings["model_path"] == str(tiny)
+    assert settings["served_name"] == "tiny"
+    assert HTTP.version_of(llama.ask(HTTP.version).body) == settings["version"] != ""
     assert openai_api.parse_models(HTTP, llama.ask(HTTP.models).body) == {"tiny": CONTEXT // SLOTS}
 
 
 def test_a_context_beyond_the_trained_one_is_capped_and_told(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), "-c", "20000", "-np", "2") as server:
-        assert server.until_served()
+    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "20000", "-np", "2") as server:
+        assert server.wait_until_served()
         assert HTTP.settings_of(server.ask(HTTP.settings).body)["max_model_len"] == 8192
         assert server.logged("exceeds the training context of the model (8192) - capping")
 
@@ -128,8 +128,8 @@ def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path
     held.write_text(f"{KEY}\n")
     words = ("--api-key-file", str(held)) if by == "file" else ()
     env = {HTTP.key_variable: KEY} if by == "variable" else {}
-    with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "--metrics", *words, env=env) as server:
-        assert server.until_served()
+    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "--metrics", *words, env=env) as server:
+        assert server.wait_until_served()
         paths = (HTTP.health, HTTP.models, HTTP.settings, HTTP.metrics, "/slots")
         assert {path for path in paths if server.ask(path).status == 200} == HTTP.public
         assert {server.ask(path, key=KEY).status for path in paths} == {200}
@@ -138,13 +138,13 @@ def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path
 
 
 def test_without_their_flag_there_are_no_metrics(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), "-c", "512") as server:
-        assert server.until_served()
+    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512") as server:
+        assert server.wait_until_served()
         assert server.ask(HTTP.metrics).status == 501
 
 
 def test_sigterm_ends_it_with_0(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "-lv", "4") as server:
+    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-lv", "4") as server:
         # /health answers 200 before its main loop runs, and a SIGTERM that comes first is lost: Docker kills it after the grace period
         assert server.logged("all slots are idle")
         assert server.stop() == 0

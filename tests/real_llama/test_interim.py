@@ -13,14 +13,14 @@ import pytest
 
 from tests import own_hub
 from tests.gateway.steady import Steady
-from tests.real_llama.container_desk import GGUF_REPO, GOOD, Desk, Images, docker, published
+from tests.real_llama.container_desk import GGUF_REPO, GOOD, Images, Project, published, run_docker
 from tests.remote.sshd import free_port
 
 HAPROXY = shutil.which("haproxy") or ""
 SHORT = "haproxy:2.6"
 
 
-def image_of(program: str) -> bytes:
+def build_image(program: str) -> bytes:
     """The tar of an image that holds this program of the machine and what it is linked with."""
     linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     out = io.BytesIO()
@@ -34,48 +34,56 @@ def image_of(program: str) -> bytes:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     if not HAPROXY:
         pytest.skip("needs haproxy (Debian's package)")
-    with published(tmp_path_factory.mktemp("registry")) as made:
+    with published(tmp_path_factory.mktemp("registry")) as registry_images:
         path = f"ENV PATH {Path(HAPROXY).parent}"
-        docker("import", "--change", path, "-", made.name(SHORT), given=image_of(HAPROXY))
-        docker("push", "-q", made.name(SHORT))
-        yield made
+        run_docker("import", "--change", path, "-", registry_images.name(SHORT), stdin=build_image(HAPROXY))
+        run_docker("push", "-q", registry_images.name(SHORT))
+        yield registry_images
 
 
 @pytest.fixture
-def desk(tmp_path: Path, images: Images, tiny: Path) -> Iterator[Desk]:
+def project(tmp_path: Path, images: Images, tiny: Path) -> Iterator[Project]:
     with own_hub.serve_models({GGUF_REPO: {GOOD: tiny.read_bytes()}}) as hub:
-        value = Desk(tmp_path, images, hub)
+        value = Project(tmp_path, images, hub)
         try:
             yield value
         finally:
             value.close()
             for name in (f"{value.name}-interim", "gateway", "gateway-previous"):
-                docker("rm", "-fv", name, check=False)
+                run_docker("rm", "-fv", name, check=False)
 
 
-def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(desk: Desk) -> None:
+def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(project: Project) -> None:
     port = free_port()
-    gateway = {"host": "here", "port": port, "tls": "none", "image": desk.images.name(SHORT), "limits": {"check_s": 1}}
-    (desk.root / "hosts/groups.yml").write_text(json.dumps({"box": {"hosts": ["here"], "gateway": gateway}}))
-    desk.llama()
-    assert (result := desk.deploy()).proved, result.out[-3000:] + result.err
-    assert (result := desk.run("gateway.deploy", "--host", "box", "--json")).code == 0, result.out[-3000:] + result.err
-    before = desk.container()["Id"]
+    gateway = {
+        "host": "here",
+        "port": port,
+        "tls": "none",
+        "image": project.images.name(SHORT),
+        "limits": {"check_s": 1},
+    }
+    (project.root / "hosts/groups.yml").write_text(json.dumps({"box": {"hosts": ["here"], "gateway": gateway}}))
+    project.llama()
+    assert (result := project.deploy()).proved, result.out[-3000:] + result.err
+    assert (result := project.run("gateway.deploy", "--host", "box", "--json")).code == 0, (
+        result.out[-3000:] + result.err
+    )
+    before = project.container()["Id"]
     steady = Steady(port, "tiny", tokens=8)
     with steady.running():
         steady.answered(10)
-        desk.llama(ctx_size=4096)
-        deployed = desk.deploy()
+        project.llama(ctx_size=4096)
+        deployed = project.deploy()
         steady.answered(10)
-        after = desk.container()
-        restarted = desk.run("restart", "--host", "here", "--json")
+        after = project.container()
+        restarted = project.run("restart", "--host", "here", "--json")
         steady.answered(10)
     for result in (deployed, restarted):
         assert result.code in (0, 4), result.out[-3000:] + result.err
         why = result.task("Check whether a second server fits beside it")["msg"]
         assert result.task("Send requests to interim server")["msg"] == "gets requests from box", why
     assert after["Id"] != before
-    assert desk.container()["State"]["StartedAt"] != after["State"]["StartedAt"]
+    assert project.container()["State"]["StartedAt"] != after["State"]["StartedAt"]
     assert not steady.wrong
-    names = docker("ps", "-a", "--format", "{{.Names}}").splitlines()
-    assert desk.name in names and f"{desk.name}-interim" not in names
+    names = run_docker("ps", "-a", "--format", "{{.Names}}").splitlines()
+    assert project.name in names and f"{project.name}-interim" not in names

@@ -27,6 +27,6 @@ def test_its_log_says_what_it_answers(llama: servers.Server) -> None:
     ],
 )
 def test_a_start_that_fails_says_why(tiny: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1", *words) as server:
-        assert not server.until_served()
+    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1", *words) as server:
+        assert not server.wait_until_served()
         assert (read_log(server.log, LOG).failure.value, server.exit_code) == (sentence, 1)

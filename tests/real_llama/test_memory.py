@@ -24,43 +24,45 @@ WORDS = (
 
 
 def test_the_header_says_what_was_written(tiny: Path) -> None:
-    found = gguf.parse_header(tiny.read_bytes())
+    header = gguf.parse_header(tiny.read_bytes())
     shape = tiny_gguf.Shape()
-    assert (found.architecture, found.own("block_count"), found.own("context_length")) == (
+    assert (header.architecture, header.own("block_count"), header.own("context_length")) == (
         "llama",
         shape.layers,
         tiny_gguf.TRAINED_CONTEXT,
     )
-    assert (found.own("attention.head_count"), found.own("attention.head_count_kv")) == (shape.heads, shape.kv_heads)
-    assert found.tensors == 3 + 9 * shape.layers
-    assert found.values["tokenizer.chat_template"] == tiny_gguf.TEMPLATE
-    assert found.values["tokenizer.ggml.merges"] == ["t h"]
+    assert (header.own("attention.head_count"), header.own("attention.head_count_kv")) == (shape.heads, shape.kv_heads)
+    assert header.tensors == 3 + 9 * shape.layers
+    assert header.values["tokenizer.chat_template"] == tiny_gguf.TEMPLATE
+    assert header.values["tokenizer.ggml.merges"] == ["t h"]
 
 
 @pytest.mark.parametrize("words", WORDS)
 def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Path, words: str) -> None:
-    given = flags.parsed(words.split()).flags
+    flag_values = flags.parsed(words.split()).flags
     header = gguf.parse_header(tiny.read_bytes())
-    with servers.started(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
-        assert server.until_served() and server.logged("KV buffer size =")
+    with servers.running_server(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
+        assert server.wait_until_served() and server.logged("KV buffer size =")
         message = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
         slot = server.ask("/props").body["default_generation_settings"]["n_ctx"]
         count = server.ask("/props").body["total_slots"]
-    held = advice.kv_bytes(header, given)
+    held = advice.kv_bytes(header, flag_values)
     assert held is not None
     assert held / MIB == pytest.approx(message, abs=0.006)
-    assert flags.slots(given) == count
-    assert min(flags.context(given) or tiny_gguf.TRAINED_CONTEXT, tiny_gguf.TRAINED_CONTEXT) == slot
+    assert flags.slots(flag_values) == count
+    assert min(flags.context(flag_values) or tiny_gguf.TRAINED_CONTEXT, tiny_gguf.TRAINED_CONTEXT) == slot
 
 
 def test_a_model_with_windows_has_two_caches_and_both_are_read(tmp_path: Path) -> None:
-    model = tiny_gguf.make(tmp_path / "windows.gguf", tiny_gguf.Shape(layers=4, window=256))
-    with servers.started(tmp_path, "-m", str(model), "-lv", "4", "--no-warmup", "-c", "8192", "-np", "1") as server:
-        assert server.until_served()
+    model = tiny_gguf.write_model(tmp_path / "windows.gguf", tiny_gguf.Shape(layers=4, window=256))
+    with servers.running_server(
+        tmp_path, "-m", str(model), "-lv", "4", "--no-warmup", "-c", "8192", "-np", "1"
+    ) as server:
+        assert server.wait_until_served()
         log = server.log
     caches = [float(size) for size in re.findall(r"KV buffer size = +([\d.]+) MiB", log)]
     assert len(caches) == 2
-    found = read_log(log, LOG).value("kv_cache_mib")
-    assert found == pytest.approx(sum(caches), abs=0.01)
+    cache_mib = read_log(log, LOG).value("kv_cache_mib")
+    assert cache_mib == pytest.approx(sum(caches), abs=0.01)
     most = advice.kv_bytes(gguf.parse_header(model.read_bytes()), flags.parsed(["-c", "8192", "-np", "1"]).flags)
-    assert most is not None and most / MIB >= found, "what is said before the start is the most"
+    assert most is not None and most / MIB >= cache_mib, "what is said before the start is the most"

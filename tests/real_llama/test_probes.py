@@ -25,37 +25,37 @@ def of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.get_engine("llama_cpp"))
 
 
-def probed(server: servers.Server, folder: Path, *probes: Any) -> Result:
+def run_probes(server: servers.Server, folder: Path, *probes: Any) -> Result:
     args = Probes.Args(base_url=server.base_url, model="tiny", probes=list(probes), timeout_s=60)
     return Probes().run(args, RecordingContext(folder))
 
 
-def verdicts(found: Result) -> dict[str, str]:
-    return {check["check"]: check["verdict"] for check in found.data["checks"]}
+def verdicts(result: Result) -> dict[str, str]:
+    return {check["check"]: check["verdict"] for check in result.data["checks"]}
 
 
 def test_json_of_a_schema_is_proved_and_a_picture_refused_by_name(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
-        assert server.until_served(), server.log
-        schema = probed(server, tmp_path / "host", "json_schema")
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL) as server:
+        assert server.wait_until_served(), server.log
+        schema = run_probes(server, tmp_path / "host", "json_schema")
         assert not schema.failed, schema.msg
         assert set(verdicts(schema).values()) == {"proved"}
-        picture = probed(server, tmp_path / "host", "image")
+        picture = run_probes(server, tmp_path / "host", "image")
         assert picture.failed and "--mmproj is missing" in picture.fix, picture.msg
 
 
 def test_a_vectors_dimension_is_proved_or_disproved(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
-        assert server.until_served(), server.log
-        assert not (found := probed(server, tmp_path / "host", {"embedding_dimension": 128})).failed, found.msg
-        assert probed(server, tmp_path / "host", {"embedding_dimension": 64}).failed
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
+        assert server.wait_until_served(), server.log
+        assert not (result := run_probes(server, tmp_path / "host", {"embedding_dimension": 128})).failed, result.msg
+        assert run_probes(server, tmp_path / "host", {"embedding_dimension": 64}).failed
 
 
 def test_tools_are_refused_by_name_where_they_are_off(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--no-jinja") as server:
-        assert server.until_served(), server.log
-        found = probed(server, tmp_path / "host", "tool_call")
-        assert found.failed and "--no-jinja" in found.fix, (found.msg, found.fix)
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--no-jinja") as server:
+        assert server.wait_until_served(), server.log
+        result = run_probes(server, tmp_path / "host", "tool_call")
+        assert result.failed and "--no-jinja" in result.fix, (result.msg, result.fix)
 
 
 #: moves the system prompt to the last question, obeys and deletes a toggle, keeps thinking under one name and where a field says so
@@ -71,35 +71,35 @@ PECULIAR = (
 def test_the_prompts_that_it_makes_tell_what_its_template_does(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text(PECULIAR)
     words = ("-m", str(tiny), *SMALL, "--jinja", "--chat-template-file", str(tmp_path / "chat.jinja"))
-    with servers.started(tmp_path, *words) as server:
-        assert server.until_served(), server.log
-        found = probed(server, tmp_path / "host", "json_schema", "reasoning").data["notes"]
-    assert found[0].startswith("it puts the system prompt into the last question")
-    assert "it deletes /no_think from a user's text, paths too" in found
+    with servers.running_server(tmp_path, *words) as server:
+        assert server.wait_until_served(), server.log
+        result = run_probes(server, tmp_path / "host", "json_schema", "reasoning").data["notes"]
+    assert result[0].startswith("it puts the system prompt into the last question")
+    assert "it deletes /no_think from a user's text, paths too" in result
     # this build sets preserve_thinking by itself
-    assert "earlier thinking reaches the model only under `reasoning_content`" in found
+    assert "earlier thinking reaches the model only under `reasoning_content`" in result
 
 
 def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_usage_does(
     tiny: Path, tmp_path: Path
 ) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL) as server:
-        assert server.until_served(), server.log
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL) as server:
+        assert server.wait_until_served(), server.log
         found = {}
         for name, probe in table.API_PROBES.items():
             short = replace(probe, body={**probe.body, "max_tokens": 24})
             for streamed in (True, False):
-                reply = asked(server, replace(short, streamed=streamed))
+                reply = send_probe(server, replace(short, streamed=streamed))
                 # b11549 leaves `message_start` out of some streams; then the usage has no prompt
                 prompt = None if reply.disorder else reply.body["usage"]["prompt_tokens"]
                 found[name, streamed] = reply.content, prompt
                 assert fields.evaluate_tool_call(reply).verdict == "inconclusive", "random weights never end"
         texts, prompts = ({row[part] for row in found.values()} - {None} for part in (0, 1))
         assert len(texts) == len(prompts) == 1 and texts != {""}
-        assert table.evaluate_token_count(asked(server, table.COUNT_TOKENS_PROBE)).verdict == "proved"
+        assert table.evaluate_token_count(send_probe(server, table.COUNT_TOKENS_PROBE)).verdict == "proved"
 
 
-def asked(server: servers.Server, probe: Probe) -> Reply:
+def send_probe(server: servers.Server, probe: Probe) -> Reply:
     args = Probes.Args(base_url=server.base_url, model="tiny", probes=[], timeout_s=60)
     reply = probes.send_probe(engine.get_engine("llama_cpp").http, args, probe, "")
     assert isinstance(reply, Reply) and reply.status == 200, reply

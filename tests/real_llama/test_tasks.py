@@ -18,29 +18,29 @@ EMBED, RERANK = replace(HTTP, task="embed"), replace(HTTP, task="rerank")
 SMALL = ("-c", "1024", "-np", "2", "-a", "tiny", "--metrics")
 
 
-def ask(server: servers.Server, http: Http) -> http_probe.Response:
+def request_tokens(server: servers.Server, http: Http) -> http_probe.Response:
     return http_probe.request_tokens(http, server.base_url, "tiny", timeout_s=20)
 
 
 def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
-        assert server.until_served(), server.log
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
+        assert server.wait_until_served(), server.log
         before = http_probe.read_counters(EMBED, server.base_url, "")[0]
-        answer = ask(server, EMBED)
+        answer = request_tokens(server, EMBED)
         assert tasks.PROOFS["embed"].judge(answer.json()).holds == "a vector of 128 numbers"
         assert http_probe.find_missing_part(EMBED, answer.json()) == ""
         after = http_probe.read_counters(EMBED, server.base_url, "")[0]
         assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
-        found = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), EMBED)
-        assert (found.failed, found.data["verdict"]) == (False, "ready")
-        assert found.msg.startswith("answers: a vector of 128 numbers in ")
+        result = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), EMBED)
+        assert (result.failed, result.data["verdict"]) == (False, "ready")
+        assert result.msg.startswith("answers: a vector of 128 numbers in ")
 
 
 def test_scores_come_for_each_text(tiny: Path, tmp_path: Path) -> None:
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL, "--reranking") as server:
-        assert server.until_served(), server.log
-        answer = ask(server, RERANK)
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--reranking") as server:
+        assert server.wait_until_served(), server.log
+        answer = request_tokens(server, RERANK)
         assert tasks.PROOFS["rerank"].judge(answer.json()).holds, answer.body
         assert http_probe.find_missing_part(RERANK, answer.json()) == ""
 
@@ -52,8 +52,8 @@ def test_without_its_flag_it_says_so(
     tiny: Path, tmp_path: Path, http: Http, words: tuple[str, ...], status: int
 ) -> None:
     """The tiny model has no pooling of its own: with --embedding alone it is none, which OpenAI's form can't have."""
-    with servers.started(tmp_path, "-m", str(tiny), *SMALL, *words) as server:
-        assert server.until_served(), server.log
-        answer = ask(server, http)
+    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, *words) as server:
+        assert server.wait_until_served(), server.log
+        answer = request_tokens(server, http)
         assert answer.status == status
         assert answer.failure

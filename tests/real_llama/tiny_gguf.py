@@ -37,7 +37,7 @@ class Shape:
         return self.heads * self.head
 
 
-def make(path: Path, shape: Shape = Shape(), context: int = TRAINED_CONTEXT) -> Path:
+def write_model(path: Path, shape: Shape = Shape(), context: int = TRAINED_CONTEXT) -> Path:
     """Write it, always the same bytes for the same shape and context. Returns the path."""
     writer = gguf.GGUFWriter(path, "cohere2" if shape.window else "llama")
     writer.add_name("tiny llama")
@@ -63,18 +63,18 @@ def make(path: Path, shape: Shape = Shape(), context: int = TRAINED_CONTEXT) -> 
     return path
 
 
-def make_adapter(path: Path, shape: Shape = Shape(), architecture: str = "llama", rank: int = 4) -> Path:
+def write_adapter(path: Path, shape: Shape = Shape(), architecture: str = "llama", rank: int = 4) -> Path:
     """Write a LoRA adapter for the model of this shape that changes its answers. Returns the path."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", 40.0 * rank)
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for block in range(shape.layers):
         for module in ("attn_q", "attn_output"):
             for side in ("lora_a", "lora_b"):
                 rows, columns = (rank, shape.width) if side == "lora_a" else (shape.width, rank)
-                matrix = (chance.standard_normal((rows, columns)) * 0.1).astype(np.float32)
+                matrix = (rng.standard_normal((rows, columns)) * 0.1).astype(np.float32)
                 writer.add_tensor(f"blk.{block}.{module}.weight.{side}", matrix)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -109,11 +109,11 @@ def _spelled_bytes() -> list[str]:
 
 
 def _weights(writer: Any, shape: Shape, tokens: int) -> None:
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     width, kv_width = shape.width, shape.kv_heads * shape.head
 
     def matrix(name: str, rows: int, columns: int) -> None:
-        writer.add_tensor(f"{name}.weight", (chance.standard_normal((rows, columns)) * 0.05).astype(np.float16))
+        writer.add_tensor(f"{name}.weight", (rng.standard_normal((rows, columns)) * 0.05).astype(np.float16))
 
     def norm(name: str) -> None:
         writer.add_tensor(f"{name}.weight", np.ones(width, np.float32))

@@ -105,8 +105,8 @@ class Registry:
             manifest = self._manifest(repository, platform, seed, layer_bytes, version, config)
             digest = self.put_manifest(repository, None, manifest, MANIFEST)
             os_name, _, architecture = platform.partition("/")
-            about = {"os": os_name, "architecture": architecture}
-            rows.append({"mediaType": MANIFEST, "digest": digest, "size": len(manifest), "platform": about})
+            platform_entry = {"os": os_name, "architecture": architecture}
+            rows.append({"mediaType": MANIFEST, "digest": digest, "size": len(manifest), "platform": platform_entry})
         index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}).encode()
         return self.put_manifest(repository, tag, index, INDEX)
 
@@ -121,17 +121,17 @@ class Registry:
         seed: int,
         layer_bytes: tuple[int, ...],
         version: str,
-        wanted: dict[str, Any] | None = None,
+        extra_config: dict[str, Any] | None = None,
     ) -> bytes:
         layers, diff_ids = [], []
         rows = [
             (f"layer-{n}", random.Random(f"{platform}{seed}{n}").randbytes(size)) for n, size in enumerate(layer_bytes)
         ]
-        for name, content in [*rows, *([("wait", WAITS)] if wanted is not None else [])]:
-            raw = _tar(name, content)
+        for name, content in [*rows, *([("wait", WAITS)] if extra_config is not None else [])]:
+            raw = _build_tar(name, content)
             packed = gzip.compress(raw, mtime=0)
             layers.append({"mediaType": LAYER, "size": len(packed), "digest": self.put_blob(repository, packed)})
-            diff_ids.append(_sha(raw))
+            diff_ids.append(_digest(raw))
         os_name, _, architecture = platform.partition("/")
         config = {
             "os": os_name,
@@ -141,28 +141,30 @@ class Registry:
                 "Env": ["PATH=/bin"],
                 "Labels": {"ai.vllm.version": version},
                 "Cmd": ["/layer-0"],
-                **(wanted or {}),
+                **(extra_config or {}),
             },
             "rootfs": {"type": "layers", "diff_ids": diff_ids},
             "history": [{"created": "2026-10-01T00:00:00Z", "created_by": "tests"} for _ in layers],
         }
         data = json.dumps(config).encode()
-        about = {"mediaType": CONFIG, "size": len(data), "digest": self.put_blob(repository, data)}
-        return json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": about, "layers": layers}).encode()
+        config_entry = {"mediaType": CONFIG, "size": len(data), "digest": self.put_blob(repository, data)}
+        return json.dumps(
+            {"schemaVersion": 2, "mediaType": MANIFEST, "config": config_entry, "layers": layers}
+        ).encode()
 
     def put_blob(self, repository: str, data: bytes) -> str:
         base = f"http://{self.address}"
         where = requests.post(f"{base}/v2/{repository}/blobs/uploads/", timeout=10).headers["Location"]
         joined = "&" if "?" in where else "?"
-        answer = requests.put(f"{where}{joined}digest={_sha(data)}", data=data, timeout=30)
+        answer = requests.put(f"{where}{joined}digest={_digest(data)}", data=data, timeout=30)
         assert answer.status_code == 201, answer.text
-        return _sha(data)
+        return _digest(data)
 
     def put_manifest(self, repository: str, tag: str | None, data: bytes, kind: str) -> str:
-        url = f"http://{self.address}/v2/{repository}/manifests/{tag or _sha(data)}"
+        url = f"http://{self.address}/v2/{repository}/manifests/{tag or _digest(data)}"
         answer = requests.put(url, data=data, headers={"Content-Type": kind}, timeout=10)
         assert answer.status_code == 201, answer.text
-        return _sha(data)
+        return _digest(data)
 
 
 class Proxy:
@@ -238,14 +240,14 @@ class Proxy:
         return Handler
 
 
-def _tar(name: str, data: bytes) -> bytes:
+def _build_tar(name: str, data: bytes) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        about = tarfile.TarInfo(name)
-        about.size, about.mode = len(data), 0o755
-        archive.addfile(about, io.BytesIO(data))
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(data), 0o755
+        archive.addfile(info, io.BytesIO(data))
     return out.getvalue()
 
 
-def _sha(data: bytes) -> str:
+def _digest(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()

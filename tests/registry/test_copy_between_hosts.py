@@ -22,8 +22,8 @@ from sparkwright.trust.image_name import ImageReference
 from tests import commands, engine_beside
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
-from tests.registry.test_docker_image import locked, pull
-from tests.registry.test_hostile_images import archive, load
+from tests.registry.test_docker_image import lock_image, pull_image
+from tests.registry.test_hostile_images import load_archive, save_archive
 from tests.remote.conftest import Lab, lab  # noqa: F401  the fixture
 from tests.remote.sshd import Sshd
 
@@ -67,7 +67,7 @@ class Pair:
         words = ["images.copy", "--from", "one", "--to", "two", "--image", self.ref]
         return commands.run(*words, cwd=self.root, timeout_s=180)
 
-    def turns_hostile(self, image: str, tags: list[str], *, incoming: bool = True) -> None:
+    def make_hostile(self, image: str, tags: list[str], *, incoming: bool = True) -> None:
         text = HOSTILE.format(
             python=sys.executable, top=TOP, tags=tags, image=image, incoming="sys.argv[2]" if incoming else "*[]"
         )
@@ -79,8 +79,8 @@ class Pair:
 def other_engine() -> Iterator[tuple[str, Any]]:
     """Yield a second Docker Engine: its address and its API."""
     # in a network of its own: without a bridge it would take the first engine's away
-    with engine_beside.second_engine(["--bridge=none"], ["unshare", "--net"]) as found:
-        yield found
+    with engine_beside.second_engine(["--bridge=none"], ["unshare", "--net"]) as address_and_api:
+        yield address_and_api
 
 
 @pytest.fixture
@@ -114,19 +114,19 @@ def pair(
         )
     registry.push(repository, "v1", seed=1)
     ref = f"{registry.address}/{repository}:v1"
-    entry = locked(context, ref)
-    good_id = pull(context, ref, entry).data["id"]
+    entry = lock_image(context, ref)
+    good_id = pull_image(context, ref, entry).data["id"]
     lockfile.Lock().with_image(ref, entry).save(root)
     registry.stop()
     return Pair(root, engine, target, ref, entry, good_id, binaries)
 
 
-def other_image(pair: Pair, command: str) -> str:
+def commit_other_image(pair: Pair, command: str) -> str:
     """Return the Id of another image on the source: the good one with another command."""
-    made = pair.source.create_container(pair.good_id, [command])["Id"]
-    found: str = pair.source.commit(made, pair.pinned.repository, command.strip("/"))["Id"]
-    pair.source.remove_container(made)
-    return found
+    container_id = pair.source.create_container(pair.good_id, [command])["Id"]
+    image_id: str = pair.source.commit(container_id, pair.pinned.repository, command.strip("/"))["Id"]
+    pair.source.remove_container(container_id)
+    return image_id
 
 
 def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair) -> None:
@@ -139,9 +139,9 @@ def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair)
 
 
 def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair) -> None:
-    mine, evil = other_image(pair, "/mine"), other_image(pair, "/evil")
-    load(pair.target, archive(pair.source, mine, ["in/use:here"]))
-    pair.turns_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.proved, pair.ref])
+    mine, evil = commit_other_image(pair, "/mine"), commit_other_image(pair, "/evil")
+    load_archive(pair.target, save_archive(pair.source, mine, ["in/use:here"]))
+    pair.make_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.proved, pair.ref])
     result = pair.copy()
     assert result.returncode == 1
     assert "the image that arrived is not" in result.stdout and "removed it" in result.stdout
@@ -150,7 +150,7 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
 
 
 def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair) -> None:
-    pair.turns_hostile(other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
+    pair.make_hostile(commit_other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
     result = pair.copy()
     assert result.returncode == 1 and "no image arrived" in result.stdout
     assert image_copy.list_names(pair.target).tags == {}
@@ -183,14 +183,14 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 """
 
 
-def most_used(folder: Path, until: threading.Event) -> list[int]:
+def watch_disk_usage(folder: Path, stop: threading.Event) -> list[int]:
     """Return the largest disk usage of a folder while it was watched, bytes."""
-    most = [0]
-    while not until.wait(0.02):
+    peak_bytes = [0]
+    while not stop.wait(0.02):
         sizes = (path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
         with contextlib.suppress(OSError):
-            most[0] = max(most[0], sum(sizes))
-    return most
+            peak_bytes[0] = max(peak_bytes[0], sum(sizes))
+    return peak_bytes
 
 
 def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(pair: Pair) -> None:
@@ -201,7 +201,7 @@ def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(
     (pair.bin / "docker").chmod(0o755)
     root, ended = Path(pair.target.info()["DockerRootDir"]), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(most_used, root, ended)
+        watching = pool.submit(watch_disk_usage, root, ended)
         try:
             output = pair.copy()
         finally:

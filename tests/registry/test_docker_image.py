@@ -20,20 +20,20 @@ from tests.registry.server import Proxy, Registry
 pytestmark = pytest.mark.docker
 
 
-def locked(context: RecordingContext, ref: str) -> dict[str, Any]:
+def lock_image(context: RecordingContext, ref: str) -> dict[str, Any]:
     return LockImage().run(LockImage.Args(ref), context).data
 
 
-def pull(context: RecordingContext, ref: str, entry: dict[str, Any], **given: Any) -> Result:
-    args = DockerImage.Args(f"{ref}@{entry['digest']}", manifests=entry["manifests"], **given)
+def pull_image(context: RecordingContext, ref: str, entry: dict[str, Any], **arguments: Any) -> Result:
+    args = DockerImage.Args(f"{ref}@{entry['digest']}", manifests=entry["manifests"], **arguments)
     return DockerImage().run(args, context)
 
 
-def notes(context: RecordingContext) -> str:
+def read_notes(context: RecordingContext) -> str:
     return "\n".join(item["text"] for item in context.said if item["event"] == "note")
 
 
-def biggest_layer(entry: dict[str, Any], registry: Registry, repository: str) -> str:
+def find_biggest_layer(entry: dict[str, Any], registry: Registry, repository: str) -> str:
     import requests
 
     digest = next(manifest["digest"] for manifest in entry["manifests"] if manifest["platform"] == "linux/amd64")
@@ -47,14 +47,14 @@ def test_a_pull_by_digest_shows_its_bytes_and_the_second_asks_nobody(
 ) -> None:
     registry.push(repository, "v1", layer_bytes=(900_000, 500_000))
     ref = f"{proxy.address}/{repository}:v1"
-    entry = locked(context, ref)
-    first = pull(context, ref, entry)
+    entry = lock_image(context, ref)
+    first = pull_image(context, ref, entry)
     assert (first.changed, first.data["engine_version"]) == (True, "0.32.0")
     progress = [item for item in context.said if item["event"] == "progress" and item["unit"] == "bytes"]
     assert progress and progress[-1]["done"] <= progress[-1]["total"] <= 1_500_000
     registry.stop()
     options = len(proxy.seen)
-    assert not pull(context, ref, entry).changed
+    assert not pull_image(context, ref, entry).changed
     assert len(proxy.seen) == options
 
 
@@ -63,10 +63,10 @@ def test_a_moved_tag_changes_nothing_for_a_locked_host(
 ) -> None:
     registry.push(repository, "nightly", seed=1)
     ref = f"{registry.address}/{repository}:nightly"
-    entry = locked(context, ref)
+    entry = lock_image(context, ref)
     moved = registry.push(repository, "nightly", seed=2)
     assert moved != entry["digest"]
-    pull(context, ref, entry)
+    pull_image(context, ref, entry)
     assert image_names.digests_of(engine.inspect_image(ref)) == [entry["digest"]]
 
 
@@ -77,7 +77,7 @@ def test_an_image_without_this_hosts_platform_is_refused_before_a_byte_is_pulled
     spark = RecordingContext(context.machine.home, architecture="aarch64")
     ref = f"{proxy.address}/{repository}:v1"
     with pytest.raises(Refused, match="has no linux/arm64, only linux/amd64"):
-        locked(spark, ref)
+        lock_image(spark, ref)
     proxy.seen.clear()
     with pytest.raises(Refused, match="has no linux/arm64, only linux/amd64"):
         DockerImage().run(DockerImage.Args(f"{ref}@{digest}"), spark)
@@ -89,13 +89,13 @@ def test_a_cut_in_the_middle_of_a_layer_goes_on_where_it_broke_off(
 ) -> None:
     registry.push(repository, "v1", layer_bytes=(10_000, 3_000_000))
     ref = f"{proxy.address}/{repository}:v1"
-    entry = locked(context, ref)
-    layer = biggest_layer(entry, registry, repository)
+    entry = lock_image(context, ref)
+    layer = find_biggest_layer(entry, registry, repository)
     proxy.cuts = {layer: [1_000_000]}
-    assert pull(context, ref, entry).changed
+    assert pull_image(context, ref, entry).changed
     assert proxy.ranges == ["bytes=1000000-"]
     assert sum(sent for path, sent in proxy.seen if layer in path) < 3_100_000
-    assert "interrupted" in notes(context)
+    assert "interrupted" in read_notes(context)
 
 
 def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not(
@@ -103,10 +103,10 @@ def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not
 ) -> None:
     registry.push(repository, "v1")
     ref = f"{proxy.address}/{repository}:v1"
-    entry = locked(context, ref)
+    entry = lock_image(context, ref)
     proxy.errors = {f"manifests/{entry['digest']}": 2}
-    assert pull(context, ref, entry).changed
-    assert "Retrying" in notes(context)
+    assert pull_image(context, ref, entry).changed
+    assert "Retrying" in read_notes(context)
     proxy.seen.clear()
     with pytest.raises(NotInRegistry, match="invoke images.copy"):
         DockerImage().run(DockerImage.Args(f"{ref}@sha256:{'0' * 64}"), context)
@@ -118,13 +118,13 @@ def test_a_digest_that_is_gone_upstream_is_used_from_the_host(
 ) -> None:
     registry.push(repository, "v1")
     ref = f"{registry.address}/{repository}:v1"
-    entry = locked(context, ref)
-    pull(context, ref, entry)
+    entry = lock_image(context, ref)
+    pull_image(context, ref, entry)
     registry.delete(repository, entry["digest"])
-    assert not pull(context, ref, entry).changed
-    again = locked(context, ref)
+    assert not pull_image(context, ref, entry).changed
+    again = lock_image(context, ref)
     assert again["digest"] == entry["digest"]
-    assert "has no" in notes(context) and "Using the host's copy" in notes(context)
+    assert "has no" in read_notes(context) and "Using the host's copy" in read_notes(context)
 
 
 def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
@@ -132,17 +132,17 @@ def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
 ) -> None:
     registry.push(repository, "v1", layer_bytes=(1000, 2000))
     ref = f"{registry.address}/{repository}:v1"
-    entry = locked(context, ref)
-    pull(context, ref, entry)
+    entry = lock_image(context, ref)
+    pull_image(context, ref, entry)
     archive = b"".join(engine.get_image(ref))
     engine.remove_image(f"{registry.address}/{repository}@{entry['digest']}", force=True)
     engine.remove_image(ref, force=True)
     registry.stop()
     list(engine.load_image(io.BytesIO(archive)))
     assert engine.inspect_image(ref)["RepoDigests"] == []
-    result = pull(context, ref, entry)
+    result = pull_image(context, ref, entry)
     assert (result.changed, result.msg) == (True, "already present; digest restored")
-    assert not pull(context, ref, entry).changed
+    assert not pull_image(context, ref, entry).changed
     image = engine.inspect_image(ref)
     spec = ContainerSpec("any", f"{ref}@{entry['digest']}", image_ids=locked_ids(entry))
     assert container_options._compare_image(spec, image) == []
@@ -153,10 +153,10 @@ def test_another_image_under_the_same_tag_is_not_taken_for_the_locked_one(
 ) -> None:
     registry.push(repository, "v1", seed=1)
     ref = f"{registry.address}/{repository}:v1"
-    first = locked(context, ref)
+    first = lock_image(context, ref)
     registry.push(repository, "v1", seed=2)
-    pull(context, ref, locked(context, ref))
-    result = pull(context, ref, first)
+    pull_image(context, ref, lock_image(context, ref))
+    result = pull_image(context, ref, first)
     assert (result.changed, result.msg) == (True, "pulled")
 
 
@@ -165,11 +165,11 @@ def test_a_mirror_gives_the_bytes_and_the_image_keeps_its_own_name(
 ) -> None:
     """The image's own registry is a closed port."""
     registry.push(repository, "v1")
-    mirrored = locked(context, f"{proxy.address}/{repository}:v1")
+    mirrored = lock_image(context, f"{proxy.address}/{repository}:v1")
     ref = f"127.0.0.1:9/{repository}:v1"
-    result = pull(context, ref, mirrored, mirror=proxy.address)
+    result = pull_image(context, ref, mirrored, mirror=proxy.address)
     assert result.msg == f"pulled from {proxy.address}"
-    assert not pull(context, ref, mirrored).changed
+    assert not pull_image(context, ref, mirrored).changed
     ids = locked_ids(mirrored)
     assert engine.inspect_image(ref)["Id"] == image_names.find(engine, f"{ref}@{mirrored['digest']}", ids)["Id"]
 
@@ -179,15 +179,15 @@ def test_a_mirror_that_lost_the_image_is_said_and_the_registry_asked(
 ) -> None:
     registry.push(repository, "v1")
     ref = f"{registry.address}/{repository}:v1"
-    entry = locked(context, ref)
-    result = pull(context, ref, entry, mirror=f"{proxy.address}/empty")
+    entry = lock_image(context, ref)
+    result = pull_image(context, ref, entry, mirror=f"{proxy.address}/empty")
     assert result.msg == "pulled"
-    assert "Trying" in notes(context)
+    assert "Trying" in read_notes(context)
 
 
 def test_a_registry_that_is_down_says_so(engine: Any, repository: str, context: RecordingContext) -> None:
     with pytest.raises(Failed, match="does not answer"):
-        locked(context, f"127.0.0.1:9/{repository}:v1")
+        lock_image(context, f"127.0.0.1:9/{repository}:v1")
 
 
 @pytest.mark.parametrize(

@@ -20,26 +20,26 @@ from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.trust.image_name import ImageReference
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
-from tests.registry.test_docker_image import locked, pull
+from tests.registry.test_docker_image import lock_image, pull_image
 
 pytestmark = pytest.mark.docker
 
 
-def two_images(registry: Registry, context: RecordingContext, repository: str) -> tuple[str, dict[str, Any], str]:
+def push_two_images(registry: Registry, context: RecordingContext, repository: str) -> tuple[str, dict[str, Any], str]:
     """Return the reference of the good image, its lock entry, and the Id of another image on the host; the good one is not there."""
     registry.push(repository, "evil", seed=7)
     evil = f"{registry.address}/{repository}:evil"
-    evil_id = pull(context, evil, locked(context, evil)).data["id"]
+    evil_id = pull_image(context, evil, lock_image(context, evil)).data["id"]
     registry.push(repository, "v1", seed=1)
     ref = f"{registry.address}/{repository}:v1"
-    return ref, locked(context, ref), evil_id
+    return ref, lock_image(context, ref), evil_id
 
 
-def archive(engine: Any, image: str, tags: list[str]) -> bytes:
+def save_archive(engine: Any, image: str, tags: list[str]) -> bytes:
     """Return an image's archive as `docker save` writes it, with these tags in it."""
     saved = io.BytesIO(b"".join(engine.get_image(image)))
     out = io.BytesIO()
-    with tarfile.open(fileobj=saved) as read, tarfile.open(fileobj=out, mode="w") as made:
+    with tarfile.open(fileobj=saved) as read, tarfile.open(fileobj=out, mode="w") as rewritten:
         for member in read.getmembers():
             data = read.extractfile(member).read() if member.isfile() else b""  # type: ignore[union-attr]
             if member.name == "repositories":
@@ -47,32 +47,32 @@ def archive(engine: Any, image: str, tags: list[str]) -> bytes:
             if member.name == "manifest.json":
                 data = json.dumps([{**row, "RepoTags": tags} for row in json.loads(data)]).encode()
                 member.size = len(data)
-            made.addfile(member, io.BytesIO(data) if member.isfile() else None)
+            rewritten.addfile(member, io.BytesIO(data) if member.isfile() else None)
     return out.getvalue()
 
 
-def load(engine: Any, data: bytes) -> None:
+def load_archive(engine: Any, data: bytes) -> None:
     list(engine.load_image(io.BytesIO(data)))
 
 
 def test_a_false_tag_of_the_pinned_digest_is_no_image_and_loses_it(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    ref, entry, evil_id = two_images(registry, context, repository)
+    ref, entry, evil_id = push_two_images(registry, context, repository)
     name = ImageReference.parse(f"{ref}@{entry['digest']}")
     engine.tag(evil_id, *name.proved.rsplit(":", 1))
     engine.tag(evil_id, name.repository, name.tag)
-    result = pull(context, ref, entry)
+    result = pull_image(context, ref, entry)
     assert result.changed and result.diff[0].before == evil_id
     assert result.data["id"] != evil_id
     assert engine.inspect_image(name.proved)["Id"] == engine.inspect_image(ref)["Id"] == result.data["id"]
-    assert not pull(context, ref, entry).changed
+    assert not pull_image(context, ref, entry).changed
 
 
 def test_a_false_tag_is_not_believed_when_the_registry_is_gone(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    ref, entry, evil_id = two_images(registry, context, repository)
+    ref, entry, evil_id = push_two_images(registry, context, repository)
     name = ImageReference.parse(f"{ref}@{entry['digest']}")
     engine.tag(evil_id, *name.proved.rsplit(":", 1))
     registry.stop()
@@ -91,11 +91,11 @@ def test_a_false_tag_does_not_become_the_lock_of_a_tag_that_is_gone(
     """The digest in a host's answer is one that its engine recorded, not one that a tag spells."""
     registry.push(repository, "v1", seed=1)
     ref = f"{registry.address}/{repository}:v1"
-    entry = locked(context, ref)
-    pull(context, ref, entry)
+    entry = lock_image(context, ref)
+    pull_image(context, ref, entry)
     engine.tag(ref, f"{registry.address}/{repository}", f"sha256-{'0' * 64}")
     registry.delete(repository, entry["digest"])
-    assert locked(context, ref)["digest"] == entry["digest"]
+    assert lock_image(context, ref)["digest"] == entry["digest"]
 
 
 def test_an_old_lock_entry_goes_by_the_digest_that_the_engine_noted(
@@ -103,16 +103,16 @@ def test_an_old_lock_entry_goes_by_the_digest_that_the_engine_noted(
 ) -> None:
     registry.push(repository, "v1")
     ref = f"{registry.address}/{repository}:v1"
-    entry = {**locked(context, ref), "manifests": []}
-    pull(context, ref, entry)
+    entry = {**lock_image(context, ref), "manifests": []}
+    pull_image(context, ref, entry)
     registry.stop()
-    assert not pull(context, ref, entry).changed
+    assert not pull_image(context, ref, entry).changed
 
 
 def test_no_container_is_created_from_a_false_tag(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    ref, entry, evil_id = two_images(registry, context, repository)
+    ref, entry, evil_id = push_two_images(registry, context, repository)
     pinned = f"{ref}@{entry['digest']}"
     engine.tag(evil_id, *ImageReference.parse(pinned).proved.rsplit(":", 1))
     container = repository.partition("/")[0]
@@ -126,8 +126,8 @@ def test_no_container_is_created_from_a_false_tag(
 def test_a_name_that_moves_while_the_container_is_created_starts_nothing(
     registry: Registry, engine: Any, repository: str, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ref, entry, evil_id = two_images(registry, context, repository)
-    pull(context, ref, entry)
+    ref, entry, evil_id = push_two_images(registry, context, repository)
+    pull_image(context, ref, entry)
     container = repository.partition("/")[0]
     spec = ContainerSpec(container, ref, gpus="")  # by tag, as it may be without a lock
     api = context.docker().api
@@ -146,14 +146,14 @@ def test_a_name_that_moves_while_the_container_is_created_starts_nothing(
 def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    ref, entry, evil_id = two_images(registry, context, repository)
-    good_id = pull(context, ref, entry).data["id"]
+    ref, entry, evil_id = push_two_images(registry, context, repository)
+    good_id = pull_image(context, ref, entry).data["id"]
     name = ImageReference.parse(f"{ref}@{entry['digest']}")
     engine.tag(good_id, *name.proved.rsplit(":", 1))
     incoming, other = f"{name.repository}:incoming-1", f"{name.repository}:backdoor"
-    sent = archive(engine, evil_id, [incoming, other, name.proved, ref])
+    sent = save_archive(engine, evil_id, [incoming, other, name.proved, ref])
     before = InspectImage().run(InspectImage.Args(name.asked), context).data["names"]
-    load(engine, sent)
+    load_archive(engine, sent)
     engine.tag(evil_id, name.repository, "own-doing")
     assert engine.inspect_image(ref)["Id"] == evil_id
     ids = list(locked_ids(entry))
@@ -169,15 +169,15 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
 def test_a_load_that_broke_off_leaves_nothing_of_what_it_brought(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    _, _, evil_id = two_images(registry, context, repository)
-    sent = archive(engine, evil_id, [f"{registry.address}/{repository}:backdoor"])
-    nameless = archive(engine, evil_id, [])
+    _, _, evil_id = push_two_images(registry, context, repository)
+    sent = save_archive(engine, evil_id, [f"{registry.address}/{repository}:backdoor"])
+    nameless = save_archive(engine, evil_id, [])
     engine.remove_image(evil_id, force=True)
     before = image_copy.list_names(engine)
-    load(engine, sent)
-    done = UndoLoad().run(UndoLoad.Args(asdict(before)), context)
-    assert done.changed and "backdoor was not requested" in done.msg
-    load(engine, nameless)
+    load_archive(engine, sent)
+    result = UndoLoad().run(UndoLoad.Args(asdict(before)), context)
+    assert result.changed and "backdoor was not requested" in result.msg
+    load_archive(engine, nameless)
     assert evil_id in image_copy.list_names(engine).nameless
     assert UndoLoad().run(UndoLoad.Args(asdict(before)), context).changed
     assert evil_id not in [row["Id"] for row in engine.images()]
@@ -187,17 +187,17 @@ def test_a_load_that_broke_off_leaves_nothing_of_what_it_brought(
 def test_prune_keeps_the_pinned_image_and_not_what_has_its_tag(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    ref, entry, evil_id = two_images(registry, context, repository)
-    good_id = pull(context, ref, entry).data["id"]
-    sent = archive(engine, good_id, [f"{registry.address}/{repository}:copy"])
+    ref, entry, evil_id = push_two_images(registry, context, repository)
+    good_id = pull_image(context, ref, entry).data["id"]
+    sent = save_archive(engine, good_id, [f"{registry.address}/{repository}:copy"])
     engine.remove_image(good_id, force=True)
-    load(engine, sent)
+    load_archive(engine, sent)
     pinned = f"{ref}@{entry['digest']}"
     engine.tag(evil_id, *ImageReference.parse(pinned).proved.rsplit(":", 1))
     args = PruneImages.Args([f"{registry.address}/{repository}"], {pinned: list(locked_ids(entry))})
     checked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
-    kept = {row["id"]: row["kept"] for row in PruneImages().run(args, checked).data["images"]}
-    assert (kept[good_id], kept[evil_id]) == ("pinned in spark.lock", "")
+    reasons = {row["id"]: row["kept"] for row in PruneImages().run(args, checked).data["images"]}
+    assert (reasons[good_id], reasons[evil_id]) == ("pinned in spark.lock", "")
 
 
 def test_a_registry_that_answers_another_manifest_is_refused_for_the_lock_and_for_a_pull(
@@ -205,13 +205,13 @@ def test_a_registry_that_answers_another_manifest_is_refused_for_the_lock_and_fo
 ) -> None:
     registry.push(repository, "v1", seed=1)
     ref = f"{proxy.address}/{repository}:v1"
-    entry = locked(context, ref)
+    entry = lock_image(context, ref)
     registry.push(repository, "evil", seed=7)
     proxy.instead = {f"manifests/{entry['digest']}": f"/v2/{repository}/manifests/evil"}
     with pytest.raises(Failed, match=r"returned sha256:\w+ instead"):
         LockImage().run(LockImage.Args(f"{ref}@{entry['digest']}"), context)
     with pytest.raises(Failed):
-        pull(context, ref, entry)
+        pull_image(context, ref, entry)
     mine = next(manifest for manifest in entry["manifests"] if manifest["platform"] == "linux/amd64")
     assert image_names.inspect(engine, mine["config"]) == {}
 
@@ -221,12 +221,12 @@ def test_a_lock_whose_hashes_are_not_the_images_stops_the_pull(
 ) -> None:
     registry.push(repository, "v1", seed=1)
     ref = f"{registry.address}/{repository}:v1"
-    entry = locked(context, ref)
+    entry = lock_image(context, ref)
     false = [
         {**manifest, "config": "sha256:" + "1" * 64, "digest": "sha256:" + "2" * 64} for manifest in entry["manifests"]
     ]
     with pytest.raises(Failed, match="does not match the lock"):
-        pull(context, ref, {**entry, "manifests": false})
+        pull_image(context, ref, {**entry, "manifests": false})
 
 
 @pytest.mark.parametrize(

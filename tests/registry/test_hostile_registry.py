@@ -23,7 +23,7 @@ from tests.certificate import write_self_signed
 ZERO = "sha256:" + "0" * 64
 
 
-class Liar:
+class ScriptedServer:
     """A web server with arbitrary answers.
 
     `answers` maps the beginning of a path to status, headers, body (bytes, or endless pieces); `seen` holds path and login.
@@ -38,8 +38,10 @@ class Liar:
             def do_GET(self) -> None:
                 login = self.headers.get("Authorization")
                 liar.seen.append((self.path, login))
-                found = next((liar.answers[key] for key in liar.answers if self.path.startswith(key)), (404, {}, b"{}"))
-                code, headers, body = found(login) if callable(found) else found
+                answer = next(
+                    (liar.answers[key] for key in liar.answers if self.path.startswith(key)), (404, {}, b"{}")
+                )
+                code, headers, body = answer(login) if callable(answer) else answer
                 self.send_response(code)
                 for key, value in headers.items():
                     self.send_header(key, value)
@@ -70,27 +72,27 @@ class Liar:
 
 
 @pytest.fixture
-def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    value = Liar()
+    value = ScriptedServer()
     yield value
     value.close()
 
 
-def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(liar: Liar, tmp_path: Path) -> None:
+def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(server: ScriptedServer, tmp_path: Path) -> None:
     login = base64.b64encode(b"ops:Tr0ub4dor-3").decode()
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {f"127.0.0.1:{liar.port}": {"auth": login}}}))
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {f"127.0.0.1:{server.port}": {"auth": login}}}))
 
     def denies(given: str | None) -> tuple[int, dict[str, str], bytes]:
         result = {"errors": [{"code": "NO", "message": f"not for {given}, Tr0ub4dor-3"}]}
         challenge = {"WWW-Authenticate": 'Basic realm="x"'}
         return (418, {}, json.dumps(result).encode()) if given else (401, challenge, b"{}")
 
-    liar.answers["/v2/a/b"] = denies
-    http = RegistryHttp(ImageReference.parse(f"127.0.0.1:{liar.port}/a/b:c"), insecure=True)
-    with pytest.raises(Failed, match="not for Basic ••••, ••••") as caught:
+    server.answers["/v2/a/b"] = denies
+    http = RegistryHttp(ImageReference.parse(f"127.0.0.1:{server.port}/a/b:c"), insecure=True)
+    with pytest.raises(Failed, match="not for Basic ••••, ••••") as excinfo:
         http.get("manifests/c", accept="*/*", at_most=100)
-    assert "Tr0ub4dor" not in str(caught.value) and login not in str(caught.value)
+    assert "Tr0ub4dor" not in str(excinfo.value) and login not in str(excinfo.value)
 
 
 def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
@@ -108,34 +110,36 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
     """Yield another host, with a certificate that is trusted here: https://localhost:PORT."""
     cert, key = write_self_signed(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    value = Liar(context)
+    value = ScriptedServer(context)
     yield value
     value.close()
 
 
-def registry(liar: Liar) -> Registry:
+def make_registry(liar: ScriptedServer) -> Registry:
     name = ImageReference.given(f"127.0.0.1:{liar.port}/a/b:v1")
     return Registry(name, RegistryHttp(name, insecure=True))
 
 
-def document(**parts: Any) -> bytes:
+def encode_document(**parts: Any) -> bytes:
     return json.dumps(parts).encode()
 
 
-def manifest(config: str = ZERO, **more: Any) -> bytes:
-    about = {"digest": config, "size": 10, "mediaType": CONFIGS[0]}
-    return document(**{"mediaType": MANIFESTS[0], "config": about, "layers": [{"digest": ZERO, "size": 5}], **more})
+def encode_manifest(config: str = ZERO, **more: Any) -> bytes:
+    config_entry = {"digest": config, "size": 10, "mediaType": CONFIGS[0]}
+    return encode_document(
+        **{"mediaType": MANIFESTS[0], "config": config_entry, "layers": [{"digest": ZERO, "size": 5}], **more}
+    )
 
 
-def index(rows: int, digest: str = ZERO) -> bytes:
-    about = [{"digest": digest, "size": 1, "platform": {"os": "linux", "architecture": f"a{n}"}} for n in range(rows)]
-    return document(mediaType=INDEXES[0], manifests=about)
+def encode_index(rows: int, digest: str = ZERO) -> bytes:
+    entries = [{"digest": digest, "size": 1, "platform": {"os": "linux", "architecture": f"a{n}"}} for n in range(rows)]
+    return encode_document(mediaType=INDEXES[0], manifests=entries)
 
 
 @pytest.mark.parametrize(
@@ -146,69 +150,69 @@ def index(rows: int, digest: str = ZERO) -> bytes:
         (b"[]", "is not a JSON object"),
         (b"{}", "config is missing or of the wrong type"),
         (b" " * (5 * 2**20), "exceeds 4096 KiB"),
-        (document(manifests=[1]), r"manifests\[0\] is missing"),
-        (document(manifests=[{"digest": ZERO}]), r"manifests\[0\]\.size is missing"),
-        (document(manifests=[{"digest": "../../x", "size": 1, "platform": {"os": "linux", "architecture": "amd64"}}]), "a digest in"),
-        (index(101), "more than 100 entries"),
-        (index(3), "instead of"),
-        (document(mediaType="text/html", manifests=[]), "not an image index"),
-        (manifest(config="sha256:short"), "the config's digest"),
-        (manifest(layers=[{"digest": ZERO, "size": -5}]), "not an image manifest"),
-        (manifest(layers=[{"digest": ZERO, "size": 2**60}]), "not an image manifest"),
-        (manifest(layers=[{"digest": ZERO, "size": True}]), r"layers\[0\]\.size"),
-        (manifest(layers=[{"digest": ZERO, "size": 1}] * 1001), "not an image manifest"),
-        (manifest(config=ZERO, mediaType="application/vnd.helm.v1+json"), "not an image manifest"),
+        (encode_document(manifests=[1]), r"manifests\[0\] is missing"),
+        (encode_document(manifests=[{"digest": ZERO}]), r"manifests\[0\]\.size is missing"),
+        (encode_document(manifests=[{"digest": "../../x", "size": 1, "platform": {"os": "linux", "architecture": "amd64"}}]), "a digest in"),
+        (encode_index(101), "more than 100 entries"),
+        (encode_index(3), "instead of"),
+        (encode_document(mediaType="text/html", manifests=[]), "not an image index"),
+        (encode_manifest(config="sha256:short"), "the config's digest"),
+        (encode_manifest(layers=[{"digest": ZERO, "size": -5}]), "not an image manifest"),
+        (encode_manifest(layers=[{"digest": ZERO, "size": 2**60}]), "not an image manifest"),
+        (encode_manifest(layers=[{"digest": ZERO, "size": True}]), r"layers\[0\]\.size"),
+        (encode_manifest(layers=[{"digest": ZERO, "size": 1}] * 1001), "not an image manifest"),
+        (encode_manifest(config=ZERO, mediaType="application/vnd.helm.v1+json"), "not an image manifest"),
     ],
 )  # fmt: skip
-def test_a_document_that_is_none_is_a_sentence(body: bytes, result: str, liar: Liar) -> None:
-    liar.says("/v2/a/b/manifests/", body=body)
+def test_a_document_that_is_none_is_a_sentence(body: bytes, result: str, server: ScriptedServer) -> None:
+    server.says("/v2/a/b/manifests/", body=body)
     with pytest.raises(Failed, match=result):
-        registry(liar).entry("linux/amd64")
+        make_registry(server).entry("linux/amd64")
 
 
-def test_an_answer_without_end_and_a_packed_one_are_cut_off(liar: Liar) -> None:
+def test_an_answer_without_end_and_a_packed_one_are_cut_off(server: ScriptedServer) -> None:
     def without_end() -> Iterator[bytes]:
         while True:
             yield b" " * 2**16
 
-    liar.says("/v2/a/b/manifests/", body=without_end())
+    server.says("/v2/a/b/manifests/", body=without_end())
     with pytest.raises(Failed, match="exceeds 4096 KiB"):
-        registry(liar).entry("linux/amd64")
+        make_registry(server).entry("linux/amd64")
     bomb = gzip.compress(b" " * 2**28)
-    liar.answers = {"/v2/a/b/manifests/": (200, {"Content-Encoding": "gzip"}, bomb)}
+    server.answers = {"/v2/a/b/manifests/": (200, {"Content-Encoding": "gzip"}, bomb)}
     with pytest.raises(Failed, match="compresses its answer, which was not requested"):
-        registry(liar).entry("linux/amd64")
-    liar.says("/v2/a/b/manifests/", 500, without_end())
+        make_registry(server).entry("linux/amd64")
+    server.says("/v2/a/b/manifests/", 500, without_end())
     with pytest.raises(Failed, match="exceeds 64 KiB"):
-        registry(liar).entry("linux/amd64")
+        make_registry(server).entry("linux/amd64")
 
 
-def test_other_bytes_than_the_digest_says_are_refused(liar: Liar) -> None:
-    config = document(os="linux", architecture="amd64")
+def test_other_bytes_than_the_digest_says_are_refused(server: ScriptedServer) -> None:
+    config = encode_document(os="linux", architecture="amd64")
     digest = "sha256:" + hashlib.sha256(config).hexdigest()
-    liar.says("/v2/a/b/manifests/", body=manifest(digest))
-    liar.says("/v2/a/b/blobs/", body=config)
-    assert registry(liar).entry("linux/amd64")["manifests"][0]["config"] == digest
-    liar.says("/v2/a/b/blobs/", body=config + b" ")
+    server.says("/v2/a/b/manifests/", body=encode_manifest(digest))
+    server.says("/v2/a/b/blobs/", body=config)
+    assert make_registry(server).entry("linux/amd64")["manifests"][0]["config"] == digest
+    server.says("/v2/a/b/blobs/", body=config + b" ")
     with pytest.raises(Failed, match="wrong content"):
-        registry(liar).entry("linux/amd64")
+        make_registry(server).entry("linux/amd64")
 
 
-def test_what_an_image_says_of_itself_is_text_that_can_be_shown(liar: Liar) -> None:
-    config = document(
+def test_what_an_image_says_of_itself_is_text_that_can_be_shown(server: ScriptedServer) -> None:
+    config = encode_document(
         os="linux", architecture="amd64", created="\x1b]52;c;aGk=\x07", config={"Labels": {"ai.vllm.version": "1\n2"}}
     )
     digest = "sha256:" + hashlib.sha256(config).hexdigest()
-    liar.says("/v2/a/b/manifests/", body=manifest(digest))
-    liar.says("/v2/a/b/blobs/", body=config)
-    entry = registry(liar).entry("linux/amd64")
+    server.says("/v2/a/b/manifests/", body=encode_manifest(digest))
+    server.says("/v2/a/b/blobs/", body=config)
+    entry = make_registry(server).entry("linux/amd64")
     assert (entry["created"], entry["engine_version"]) == (None, None)
 
 
-def test_redirects_end_and_never_leave_https(liar: Liar) -> None:
-    liar.says("/v2/a/b/manifests/", 302, Location="/v2/a/b/manifests/v1")
+def test_redirects_end_and_never_leave_https(server: ScriptedServer) -> None:
+    server.says("/v2/a/b/manifests/", 302, Location="/v2/a/b/manifests/v1")
     with pytest.raises(Failed, match="redirects more than 5 times"):
-        registry(liar).entry("linux/amd64")
+        make_registry(server).entry("linux/amd64")
     for url in (
         "http://127.0.0.1:9/x",
         "file:///etc/passwd",
@@ -216,51 +220,55 @@ def test_redirects_end_and_never_leave_https(liar: Liar) -> None:
         "https:///x",
         "ftp://a/b",
     ):
-        liar.says("/v2/a/b/manifests/", 307, Location=url)
+        server.says("/v2/a/b/manifests/", 307, Location=url)
         with pytest.raises(Failed, match="not https"):
-            registry(liar).entry("linux/amd64")
+            make_registry(server).entry("linux/amd64")
 
 
 def test_the_login_stays_with_the_registry_when_a_blob_is_elsewhere(
-    liar: Liar, elsewhere: Liar, tmp_path: Path
+    server: ScriptedServer, elsewhere: ScriptedServer, tmp_path: Path
 ) -> None:
-    log_in(liar, tmp_path)
-    config = document(os="linux", architecture="amd64")
+    write_login(server, tmp_path)
+    config = encode_document(os="linux", architecture="amd64")
     digest = "sha256:" + hashlib.sha256(config).hexdigest()
     challenge = (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
-    liar.answers["/v2/a/b/manifests/"] = lambda login: (200, {}, manifest(digest)) if login else challenge
-    liar.says("/v2/a/b/blobs/", 307, Location=f"https://localhost:{elsewhere.port}/blob")
+    server.answers["/v2/a/b/manifests/"] = lambda login: (200, {}, encode_manifest(digest)) if login else challenge
+    server.says("/v2/a/b/blobs/", 307, Location=f"https://localhost:{elsewhere.port}/blob")
     elsewhere.says("/blob", body=config)
-    assert registry(liar).entry("linux/amd64")["digest"]
-    assert any(login for path, login in liar.seen if "/blobs/" in path)
+    assert make_registry(server).entry("linux/amd64")["digest"]
+    assert any(login for path, login in server.seen if "/blobs/" in path)
     assert set(elsewhere.seen) == {("/blob", None)}
 
 
-def test_a_realm_of_somebody_else_gets_no_login(liar: Liar, elsewhere: Liar, tmp_path: Path) -> None:
-    log_in(liar, tmp_path)
+def test_a_realm_of_somebody_else_gets_no_login(
+    server: ScriptedServer, elsewhere: ScriptedServer, tmp_path: Path
+) -> None:
+    write_login(server, tmp_path)
     realm = f'Bearer realm="https://localhost:{elsewhere.port}/token",service="x"'
-    liar.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": realm}, b"")
+    server.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": realm}, b"")
     elsewhere.says("/token", 401)
     with pytest.raises(Failed, match=r"a different domain\. It was not sent"):
-        registry(liar).entry("linux/amd64")
+        make_registry(server).entry("linux/amd64")
     assert [login for _, login in elsewhere.seen] == [None]
-    liar.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:9/token"'}, b"")
+    server.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:9/token"'}, b"")
     with pytest.raises(Failed, match="not https"):
-        registry(liar).entry("linux/amd64")
+        make_registry(server).entry("linux/amd64")
 
 
-def test_the_registrys_own_realm_gets_it(liar: Liar, tmp_path: Path) -> None:
-    log_in(liar, tmp_path)
-    realm = f'Bearer realm="http://127.0.0.1:{liar.port}/token",service="x"'
+def test_the_registrys_own_realm_gets_it(server: ScriptedServer, tmp_path: Path) -> None:
+    write_login(server, tmp_path)
+    realm = f'Bearer realm="http://127.0.0.1:{server.port}/token",service="x"'
     refused = (401, {"WWW-Authenticate": realm}, b"")
-    liar.answers["/v2/a/b/manifests/"] = lambda login: (200, {}, index(0)) if login == "Bearer abc" else refused
-    liar.says("/token", body=document(token="abc"))
-    assert registry(liar).entry("linux/amd64")["platforms"] == []
-    assert next(login for path, login in liar.seen if path.startswith("/token")) == _basic()
-    for body in (document(token="a\r\nX-Evil: 1"), document(token=1), b"{}", b"[" * 60_000, b" " * 2**17):
-        liar.says("/token", body=body)
+    server.answers["/v2/a/b/manifests/"] = lambda login: (
+        (200, {}, encode_index(0)) if login == "Bearer abc" else refused
+    )
+    server.says("/token", body=encode_document(token="abc"))
+    assert make_registry(server).entry("linux/amd64")["platforms"] == []
+    assert next(login for path, login in server.seen if path.startswith("/token")) == _basic_header()
+    for body in (encode_document(token="a\r\nX-Evil: 1"), encode_document(token=1), b"{}", b"[" * 60_000, b" " * 2**17):
+        server.says("/token", body=body)
         with pytest.raises(Failed):
-            registry(liar).entry("linux/amd64")
+            make_registry(server).entry("linux/amd64")
 
 
 @pytest.mark.parametrize(
@@ -283,10 +291,10 @@ def test_whose_realm_it_is(registry: str, realm: str, own: bool) -> None:
     assert registry_client.is_same_owner(registry, realm) is own
 
 
-def log_in(liar: Liar, folder: Path) -> None:
+def write_login(liar: ScriptedServer, folder: Path) -> None:
     auths = {f"127.0.0.1:{liar.port}": {"auth": base64.b64encode(b"me:hunter2").decode()}}
     (folder / "config.json").write_text(json.dumps({"auths": auths}))
 
 
-def _basic() -> str:
+def _basic_header() -> str:
     return "Basic " + base64.b64encode(b"me:hunter2").decode()

@@ -17,24 +17,24 @@ MIB = 2**20
 PIECES = (1, 511, MIB)
 
 
-def tar(files: Iterable[tuple[str, bytes]], kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
+def build_tar(files: Iterable[tuple[str, bytes]], kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as made:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, data in files:
             info = tarfile.TarInfo(name)
             info.size, info.type = len(data), kind
             for field, value in fields.items():
                 setattr(info, field, value)
-            made.addfile(info, io.BytesIO(data))
+            archive.addfile(info, io.BytesIO(data))
     return out.getvalue()
 
 
-def passed(data: bytes, most: int, size: int = MIB) -> bytes:
+def check_archive(data: bytes, most: int, size: int = MIB) -> bytes:
     return b"".join(image_archive.check_pieces((data[at : at + size] for at in range(0, len(data), size)), most))
 
 
-LAYER = tar([("etc/motd", b"hello\n" * 300), ("a" * 200, b"x" * 700)])
-ZEROS = tar([("zeros", bytes(32 * MIB))])
+LAYER = build_tar([("etc/motd", b"hello\n" * 300), ("a" * 200, b"x" * 700)])
+ZEROS = build_tar([("zeros", bytes(32 * MIB))])
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "gzip, in two members": lambda data: gzip.compress(data[:MIB]) + gzip.compress(data[MIB:]),
@@ -49,25 +49,25 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 def test_an_honest_archive_passes_byte_for_byte(pack: Callable[[bytes], bytes], size: int) -> None:
     layers = {
         "one/layer.tar": pack(LAYER),
-        "two/layer.tar": pack(tar([])),
+        "two/layer.tar": pack(build_tar([])),
         "manifest.json": b"[]" * 300,
         "version": b"1.0",
     }
-    archive = tar(layers.items())
-    assert passed(archive, len(archive) + 2 * len(LAYER) + 20_480, size) == archive
+    archive = build_tar(layers.items())
+    assert check_archive(archive, len(archive) + 2 * len(LAYER) + 20_480, size) == archive
 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_a_layer_that_unpacks_to_too_much_is_stopped_at_the_bound(name: str) -> None:
-    archive = tar([("one/layer.tar", PACKED[name](ZEROS))])
+    archive = build_tar([("one/layer.tar", PACKED[name](ZEROS))])
     assert len(archive) < MIB
     with pytest.raises(Failed, match=f"unpacks to more than {8 * MIB} bytes"):
-        passed(archive, 8 * MIB, 16 * 1024)
-    assert passed(archive, 34 * MIB) == archive
+        check_archive(archive, 8 * MIB, 16 * 1024)
+    assert check_archive(archive, 34 * MIB) == archive
 
 
 def test_an_archive_without_end_is_stopped_at_the_bound() -> None:
-    endless = itertools.chain([tar([("one/layer.tar", LAYER)])], itertools.repeat(bytes(MIB)))
+    endless = itertools.chain([build_tar([("one/layer.tar", LAYER)])], itertools.repeat(bytes(MIB)))
     with pytest.raises(Failed, match="unpacks to more"):
         for _ in image_archive.check_pieces(endless, 4 * MIB):
             pass
@@ -77,40 +77,44 @@ def test_an_archive_without_end_is_stopped_at_the_bound() -> None:
 def test_an_archive_that_is_compressed_itself_is_refused(whole: Callable[[bytes], bytes]) -> None:
     """docker load would decompress it once more."""
     with pytest.raises(Failed, match="not a tar, or is compressed twice"):
-        passed(whole(tar([("one/layer.tar", LAYER)])), 2**40)
+        check_archive(whole(build_tar([("one/layer.tar", LAYER)])), 2**40)
 
 
 def test_a_layer_that_can_not_be_counted_is_refused() -> None:
     for begin in (b"\x28\xb5\x2f\xfd", b"\x52\x2a\x4d\x18"):
         with pytest.raises(Failed, match="zstd|can't be unpacked"):
-            passed(tar([("one/layer.tar", begin + bytes(600))]), 2**40)
+            check_archive(build_tar([("one/layer.tar", begin + bytes(600))]), 2**40)
 
 
 def test_holes_are_refused_in_each_spelling() -> None:
-    old = bytearray(tar([("zeros", b"x" * 512)]))
+    old = bytearray(build_tar([("zeros", b"x" * 512)]))
     old[156:157] = b"S"
     old[148:156] = b"%06o\0 " % (sum(old[:148]) + 8 * 32 + sum(old[156:512]))
     records = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**40)}
-    for layer in (bytes(old), tar([("zeros", b"x")], pax_headers=records)):
-        for archive in (layer, tar([("one/layer.tar", layer)]), tar([("one/layer.tar", gzip.compress(layer))])):
+    for layer in (bytes(old), build_tar([("zeros", b"x")], pax_headers=records)):
+        for archive in (
+            layer,
+            build_tar([("one/layer.tar", layer)]),
+            build_tar([("one/layer.tar", gzip.compress(layer))]),
+        ):
             with pytest.raises(Failed, match="sparse file"):
-                passed(archive, 2**40, 4096)
+                check_archive(archive, 2**40, 4096)
 
 
 def test_a_size_in_an_extended_header_counts() -> None:
     """As in Go: the plain header has size 0, and the following bytes are data, not an entry."""
-    archive = bytearray(tar([("one", b"y" * 1024)], pax_headers={"size": "1024"}))
+    archive = bytearray(build_tar([("one", b"y" * 1024)], pax_headers={"size": "1024"}))
     header = memoryview(archive)[2 * 512 : 3 * 512]
     header[124:136] = b"%011o\0" % 0
     header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
-    assert passed(bytes(archive), MIB) == archive
+    assert check_archive(bytes(archive), MIB) == archive
 
 
 def test_a_header_of_gigabytes_is_refused() -> None:
     info = tarfile.TarInfo("x")
     info.size, info.type = 2**33, tarfile.XHDTYPE
     with pytest.raises(Failed, match=f"a header of {2**33} bytes"):
-        passed(info.tobuf(tarfile.GNU_FORMAT), 2**40)
+        check_archive(info.tobuf(tarfile.GNU_FORMAT), 2**40)
 
 
 @pytest.mark.parametrize(

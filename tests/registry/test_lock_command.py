@@ -17,7 +17,7 @@ pytestmark = pytest.mark.docker
 TOP = Path(__file__).parent.parent.parent
 
 
-class Desk:
+class Project:
     """A user's project whose only host is this machine."""
 
     def __init__(self, folder: Path, image: str) -> None:
@@ -39,38 +39,38 @@ class Desk:
 
 
 @pytest.fixture
-def desk(registry: Registry, repository: str, tmp_path: Path) -> Desk:
-    return Desk(tmp_path, f"{registry.address}/{repository}:nightly")
+def project(registry: Registry, repository: str, tmp_path: Path) -> Project:
+    return Project(tmp_path, f"{registry.address}/{repository}:nightly")
 
 
 def test_a_moved_tag_is_shown_with_version_date_and_digest(
-    registry: Registry, engine: Any, repository: str, desk: Desk
+    registry: Registry, engine: Any, repository: str, project: Project
 ) -> None:
     registry.push(repository, "nightly", seed=1, version="0.31.0")
-    filled = desk.run("lock", "--update", desk.image)
+    filled = project.run("lock", "--update", project.image)
     assert filled.returncode == 0, filled.stderr
-    old = desk.entry
+    old = project.entry
     moved = registry.push(repository, "nightly", seed=2, version="0.32.0")
     registry.delete(repository, old["digest"])
-    shown = desk.run("lock", "--update", desk.image)
-    assert (shown.returncode, desk.entry) == (2, old)
+    result = project.run("lock", "--update", project.image)
+    assert (result.returncode, project.entry) == (2, old)
     for words in ("0.31.0 -> 0.32.0", "2026-10-02 -> 2026-10-03", f"-> {moved[:19]}", "gone upstream"):
-        assert words in shown.stdout
-    assert desk.run("lock", "--update", desk.image, "--yes").returncode == 0
-    assert (desk.entry["digest"], desk.entry["engine_version"]) == (moved, "0.32.0")
+        assert words in result.stdout
+    assert project.run("lock", "--update", project.image, "--yes").returncode == 0
+    assert (project.entry["digest"], project.entry["engine_version"]) == (moved, "0.32.0")
 
 
 def test_an_old_entry_is_made_whole_without_following_its_tag(
-    registry: Registry, engine: Any, repository: str, desk: Desk
+    registry: Registry, engine: Any, repository: str, project: Project
 ) -> None:
     pinned = registry.push(repository, "nightly", seed=1)
     registry.push(repository, "nightly", seed=2)
-    lockfile.Lock().with_image(desk.image, {"digest": pinned, "engine_version": "0.31.1"}).save(desk.root)
-    done = desk.run("lock")
-    assert "does not answer" in done.stderr  # the model's hub; the image is written all the same
-    assert desk.entry["digest"] == pinned
-    assert len(desk.entry["manifests"]) == 2
-    assert desk.entry["engine_version"] == "0.31.1"
+    lockfile.Lock().with_image(project.image, {"digest": pinned, "engine_version": "0.31.1"}).save(project.root)
+    result = project.run("lock")
+    assert "does not answer" in result.stderr  # the model's hub; the image is written all the same
+    assert project.entry["digest"] == pinned
+    assert len(project.entry["manifests"]) == 2
+    assert project.entry["engine_version"] == "0.31.1"
 
 
 def test_files_of_a_model_are_named_as_added_removed_and_changed() -> None:

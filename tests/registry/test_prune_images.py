@@ -8,36 +8,38 @@ from sparkwright.host.images import image_names
 from sparkwright.modules.storage import PruneImages
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
-from tests.registry.test_docker_image import locked, pull
+from tests.registry.test_docker_image import lock_image, pull_image
 
 pytestmark = pytest.mark.docker
 
 
-def bring(registry: Registry, context: RecordingContext, repository: str, tag: str, seed: int) -> tuple[str, str]:
+def pull_new_image(
+    registry: Registry, context: RecordingContext, repository: str, tag: str, seed: int
+) -> tuple[str, str]:
     """Pull an image of its own to the host. Returns (repository:tag@digest, Id)."""
     registry.push(repository, tag, seed=seed, layer_bytes=(100_000 * seed,))
     ref = f"{registry.address}/{repository}:{tag}"
-    entry = locked(context, ref)
-    return f"{ref}@{entry['digest']}", pull(context, ref, entry).data["id"]
+    entry = lock_image(context, ref)
+    return f"{ref}@{entry['digest']}", pull_image(context, ref, entry).data["id"]
 
 
 def test_only_what_nothing_needs_goes(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
     (_, unused), (used, used_id), (good, good_id), (pinned, pinned_id) = (
-        bring(registry, context, repository, f"v{seed}", seed) for seed in (1, 2, 3, 4)
+        pull_new_image(registry, context, repository, f"v{seed}", seed) for seed in (1, 2, 3, 4)
     )
     context.state.write("verified", {"spec": {"name": "served", "image": good}})
     container = engine.create_container(used)["Id"]
     args = PruneImages.Args([f"{registry.address}/{repository}"], pinned={pinned: [pinned_id]})
     try:
         looked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
-        shown = PruneImages().run(args, looked)
-        kept = {row["id"]: row["kept"] for row in shown.data["images"]}
-        assert kept[unused] == ""
-        assert kept[used_id].startswith("in use by ")
-        assert (kept[good_id], kept[pinned_id]) == ("the last good state", "pinned in spark.lock")
-        assert 100_000 <= shown.data["freed_bytes"] < 110_000
+        result = PruneImages().run(args, looked)
+        reasons = {row["id"]: row["kept"] for row in result.data["images"]}
+        assert reasons[unused] == ""
+        assert reasons[used_id].startswith("in use by ")
+        assert (reasons[good_id], reasons[pinned_id]) == ("the last good state", "pinned in spark.lock")
+        assert 100_000 <= result.data["freed_bytes"] < 110_000
         assert engine.inspect_image(unused)
         assert PruneImages().run(args, context).changed
         left = {row["Id"] for row in engine.images()}
@@ -51,17 +53,17 @@ def test_a_name_that_means_another_image_by_now_stays_with_it(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
     """Only images that were listed are removed: meanwhile someone moves a tag of one to another image."""
-    (_, first), (_, second) = (bring(registry, context, repository, f"v{seed}", seed) for seed in (1, 2))
+    (_, first), (_, second) = (pull_new_image(registry, context, repository, f"v{seed}", seed) for seed in (1, 2))
     mine, elsewhere = f"{registry.address}/{repository}", f"{registry.address}/{repository}-elsewhere"
     engine.tag(first, elsewhere, "moving")
     engine.tag(first, elsewhere, "staying")
     args = PruneImages.Args([mine], only=[first])
     module = PruneImages()
-    found = module.read(args, context)
+    rows = module.read(args, context)
     engine.tag(second, elsewhere, "moving", force=True)
     engine.tag(second, mine, "v1", force=True)
     try:
-        module.act(args, found, module.differences(args, found), context)
+        module.act(args, rows, module.differences(args, rows), context)
         assert first not in {row["Id"] for row in engine.images(all=True)}
         for name in (f"{elsewhere}:moving", f"{mine}:v1", f"{mine}:v2"):
             assert engine.inspect_image(name)["Id"] == second
@@ -78,7 +80,7 @@ def test_a_name_that_means_another_image_by_now_stays_with_it(
 def test_only_what_was_agreed_on_goes(
     registry: Registry, engine: Any, repository: str, context: RecordingContext
 ) -> None:
-    (_, first), (_, second) = (bring(registry, context, repository, f"v{seed}", seed) for seed in (1, 2))
+    (_, first), (_, second) = (pull_new_image(registry, context, repository, f"v{seed}", seed) for seed in (1, 2))
     PruneImages().run(PruneImages.Args([f"{registry.address}/{repository}"], only=[first]), context)
     left = {row["Id"] for row in engine.images()}
     assert first not in left and second in left

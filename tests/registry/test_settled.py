@@ -10,7 +10,7 @@ from sparkwright.modules.server.container import Container
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
-from tests.registry.test_docker_image import locked, pull
+from tests.registry.test_docker_image import lock_image, pull_image
 from tests.remote.sshd import free_port
 
 pytestmark = pytest.mark.docker
@@ -74,21 +74,23 @@ def name(repository: str, engine: Any) -> Iterator[str]:
         engine.remove_volume(row["Name"])
 
 
-def spec_of(registry: Registry, context: RecordingContext, repository: str, name: str, case: str) -> dict[str, Any]:
-    image, wanted = CASES[case]
+def push_and_build_spec(
+    registry: Registry, context: RecordingContext, repository: str, name: str, case: str
+) -> dict[str, Any]:
+    image, options = CASES[case]
     registry.push(repository, "v1", config={**IMAGE, **image})
     ref = f"{registry.address}/{repository}:v1"
-    entry = locked(context, ref)
-    pull(context, ref, entry)
-    wanted = {
-        key: [_here(item, name) for item in value] if key in ("ports", "volumes") else value
-        for key, value in wanted.items()
+    entry = lock_image(context, ref)
+    pull_image(context, ref, entry)
+    options = {
+        key: [_fill_placeholders(item, name) for item in value] if key in ("ports", "volumes") else value
+        for key, value in options.items()
     }
     spec = ContainerSpec(name, f"{ref}@{entry['digest']}", gpus="", image_ids=locked_ids(entry)).to_json()
-    return {**spec, **wanted}
+    return {**spec, **options}
 
 
-def _here(text: str, name: str) -> str:
+def _fill_placeholders(text: str, name: str) -> str:
     return text.replace("PORT", str(free_port())).replace("NAMED", name)
 
 
@@ -96,7 +98,7 @@ def _here(text: str, name: str) -> str:
 def test_a_second_look_finds_nothing_to_do(
     case: str, registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
 ) -> None:
-    args = Container.Args(spec_of(registry, context, repository, name, case))
+    args = Container.Args(push_and_build_spec(registry, context, repository, name, case))
     first = Container().run(args, context)
     assert first.changed and first.data["running"]
     again = Container().run(args, context)
@@ -106,13 +108,13 @@ def test_a_second_look_finds_nothing_to_do(
 def test_what_is_taken_from_a_recipe_again_is_a_difference(
     registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
 ) -> None:
-    spec = spec_of(registry, context, repository, name, "other labels")
+    spec = push_and_build_spec(registry, context, repository, name, "other labels")
     spec |= {"env": {"MORE": "1", "LEVEL": "DEBUG"}, "entrypoint": ["/wait", "other"]}
     Container().run(Container.Args(spec), context)
     plain = {**spec, "env": {}, "labels": {}, "entrypoint": None}
     looked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
-    found = Container().run(Container.Args(plain), looked)
-    assert {item.field for item in found.diff} >= {"env", "labels", "entrypoint"}
+    result = Container().run(Container.Args(plain), looked)
+    assert {item.field for item in result.diff} >= {"env", "labels", "entrypoint"}
 
 
 @pytest.mark.parametrize(
@@ -122,21 +124,21 @@ def test_what_this_machine_cannot_start_is_said_back_as_it_was_asked_for(
     wanted: dict[str, Any], registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
 ) -> None:
     """Created only: starting would need the NVIDIA runtime, or more rights than a test may have."""
-    spec = ContainerSpec.from_json({**spec_of(registry, context, repository, name, "nothing"), **wanted})
+    spec = ContainerSpec.from_json({**push_and_build_spec(registry, context, repository, name, "nothing"), **wanted})
     engine.create_container_from_config(container_options.build_create_body(spec), name)
     client = context.docker()
-    made = containers.inspect(client, name)
-    assert made is not None
-    assert container_options.differences(spec, made, containers.image_of(client, made)) == []
+    attrs = containers.inspect(client, name)
+    assert attrs is not None
+    assert container_options.differences(spec, attrs, containers.image_of(client, attrs)) == []
 
 
 def test_a_container_whose_image_is_gone_is_judged_by_what_is_asked_for(
     registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
 ) -> None:
-    spec = ContainerSpec.from_json(spec_of(registry, context, repository, name, "the image's environment"))
+    spec = ContainerSpec.from_json(push_and_build_spec(registry, context, repository, name, "the image's environment"))
     Container().run(Container.Args(spec.to_json()), context)
-    made = containers.inspect(context.docker(), name)
-    assert made is not None
-    assert container_options.differences(spec, made, {}) == []
+    attrs = containers.inspect(context.docker(), name)
+    assert attrs is not None
+    assert container_options.differences(spec, attrs, {}) == []
     other = ContainerSpec.from_json({**spec.to_json(), "env": {"LEVEL": "DEBUG"}})
-    assert [difference.field for difference in container_options.differences(other, made, {})] == ["env"]
+    assert [difference.field for difference in container_options.differences(other, attrs, {})] == ["env"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.sandbox import control
-from tests.modules.system.test_health_timer import CRONTAB, MINE
+from tests.modules.system.test_health_timer import CRONTAB, OWN_LINES
 from tests.remote.conftest import Lab
 
 pytestmark = [
@@ -29,7 +29,7 @@ def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
     program.parent.mkdir()
     program.write_text(CRONTAB)
     program.chmod(0o755)
-    (tmp_path / "table").write_text(MINE)
+    (tmp_path / "table").write_text(OWN_LINES)
     folder = tmp_path / "project"
     (folder / "hosts").mkdir(parents=True)
     (folder / "playbooks").mkdir()
@@ -75,4 +75,4 @@ def test_nothing_is_left_of_a_host_that_checks_itself(lab: Lab, project: Path, t
     cleaned = run(project, "host.clean", "--yes")
     assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
     assert {path: path.is_file() and path.read_bytes() for path in home.rglob("*")} == before
-    assert (tmp_path / "table").read_text() == MINE
+    assert (tmp_path / "table").read_text() == OWN_LINES

@@ -24,7 +24,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
         shutil.rmtree(item, ignore_errors=True)
 
 
-def pid(folder: Path) -> int:
+def read_pid(folder: Path) -> int:
     return int(json.loads((folder / "state.json").read_text())["pid"])
 
 
@@ -33,17 +33,17 @@ def test_a_pid_that_now_is_another_sandboxs_is_not_taken_for_this_one(folders: t
     control.up(other)
     shutil.copy(other / "state.json", mine / "state.json")  # as after a reboot that gave the pid to the other one
     assert control.status(mine) == {"sandbox": "down"}
-    found = control.up(mine)
-    assert pid(mine) != pid(other) and str(mine) in found["DOCKER_HOST"]
+    env = control.up(mine)
+    assert read_pid(mine) != read_pid(other) and str(mine) in env["DOCKER_HOST"]
     control.down(mine)
-    assert psutil.pid_exists(pid(other))
+    assert psutil.pid_exists(read_pid(other))
     assert control.status(other)["sandbox"] == "up"
 
 
 def test_a_sandbox_that_was_killed_is_down(folders: tuple[Path, Path]) -> None:
     mine, _ = folders
     control.up(mine)
-    process = psutil.Process(pid(mine))
+    process = psutil.Process(read_pid(mine))
     process.kill()
     process.wait(5)
     assert control.status(mine) == {"sandbox": "down"}
@@ -51,7 +51,7 @@ def test_a_sandbox_that_was_killed_is_down(folders: tuple[Path, Path]) -> None:
     assert control.status(mine)["sandbox"] == "up"
 
 
-def listener(port: int) -> psutil.Process | None:
+def find_listener(port: int) -> psutil.Process | None:
     rows = [
         net_connection
         for net_connection in psutil.net_connections("tcp")
@@ -66,10 +66,10 @@ def test_a_taken_port_is_held_by_a_process_with_a_name_of_its_own(folders: tuple
     port = free_port()
     (mine / "serve_port").write_text(str(port))
     control.set_fault(mine, "port-taken")
-    found = listener(port)
-    assert found is not None and found.name() == "port-squatter" and found.pid != pid(mine)
+    process = find_listener(port)
+    assert process is not None and process.name() == "port-squatter" and process.pid != read_pid(mine)
     control.set_fault(mine, None)
-    assert listener(port) is None and not found.is_running()
+    assert find_listener(port) is None and not process.is_running()
 
 
 def test_the_squatter_goes_with_its_sandbox(folders: tuple[Path, Path]) -> None:
@@ -80,6 +80,6 @@ def test_the_squatter_goes_with_its_sandbox(folders: tuple[Path, Path]) -> None:
     control.set_fault(mine, "port-taken")
     control.down(mine)
     end_s = time.monotonic() + 30
-    while listener(port) is not None and time.monotonic() < end_s:
+    while find_listener(port) is not None and time.monotonic() < end_s:
         time.sleep(0.05)
-    assert listener(port) is None
+    assert find_listener(port) is None

@@ -36,8 +36,10 @@ haproxy.Haproxy(words, api=haproxy.NoApi, version="", log=print, folder_of=lambd
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One with a gateway on the sandbox, on a machine without HAProxy."""
     starter.write_starter(tmp_path)
-    about = {"host": "sandbox", "port": 8080, "tls": "none"}
-    (tmp_path / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": about}}))
+    gateway = {"host": "sandbox", "port": 8080, "tls": "none"}
+    (tmp_path / "hosts/groups.yml").write_text(
+        json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}})
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(haproxy, "SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -48,13 +50,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_haproxy_a_gateway_is_refused_before_anything_is_touched(
     project: Path, command: Callable[..., Any]
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused) as excinfo:
         command(DeployOptions(host="box"))
-    assert refused.value.exit == 5
-    assert str(refused.value).startswith(
+    assert excinfo.value.exit == 5
+    assert str(excinfo.value).startswith(
         "hosts/groups.yml:1: a gateway on the sandbox needs `haproxy` on this machine."
     )
-    assert "apt-get install haproxy" in str(refused.value) and "brew install haproxy" in str(refused.value)
+    assert "apt-get install haproxy" in str(excinfo.value) and "brew install haproxy" in str(excinfo.value)
     assert not (project / ".sandbox").exists()
 
 

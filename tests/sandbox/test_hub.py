@@ -19,7 +19,7 @@ GATED = "meta-llama/Llama-3.1-8B-Instruct"
 SHARD = "model-00001-of-00014.safetensors"
 
 
-class Pretend:
+class RunningHub:
     def __init__(self) -> None:
         self.moved = False
         self.server = Server(0, HubApi, Hub(moved=lambda: self.moved))
@@ -31,26 +31,28 @@ class Pretend:
         line = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
         line.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         answer = line.getresponse()
-        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        status = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
         line.close()
-        return found
+        return status
 
 
 @pytest.fixture
-def pretend() -> Iterator[Pretend]:
-    value = Pretend()
+def running_hub() -> Iterator[RunningHub]:
+    value = RunningHub()
     yield value
     value.server.stop()
 
 
-def test_a_tree_lists_sizes_and_sha256(pretend: Pretend) -> None:
-    status, _, data = pretend.ask(f"/api/models/{MODEL}/tree/main?recursive=1")
+def test_a_tree_lists_sizes_and_sha256(running_hub: RunningHub) -> None:
+    status, _, data = running_hub.ask(f"/api/models/{MODEL}/tree/main?recursive=1")
     rows: dict[str, Any] = {row["path"]: row for row in json.loads(data)}
     assert status == 200 and sorted(rows) == sorted(hub.list_files(MODEL))
-    info = {sibling.rfilename: sibling for sibling in pretend.api.model_info(MODEL, files_metadata=True).siblings or ()}
+    info = {
+        sibling.rfilename: sibling for sibling in running_hub.api.model_info(MODEL, files_metadata=True).siblings or ()
+    }
     assert rows[SHARD]["lfs"] == {"oid": info[SHARD].lfs.sha256, "size": 2_500_000, "pointerSize": 135}  # type: ignore[union-attr]
     assert "lfs" not in rows["config.json"] and rows["config.json"]["oid"] == info["config.json"].blob_id
-    assert {item.path for item in pretend.api.list_repo_tree(MODEL, recursive=True)} == set(rows)
+    assert {item.path for item in running_hub.api.list_repo_tree(MODEL, recursive=True)} == set(rows)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +64,13 @@ def test_a_tree_lists_sizes_and_sha256(pretend: Pretend) -> None:
         ("bytes=2500000-", 416, (0, 0)),
     ],
 )
-def test_a_range_is_served(pretend: Pretend, given: str, status: int, span: tuple[int, int | None]) -> None:
-    found, headers, data = pretend.ask(f"/{MODEL}/resolve/main/{SHARD}", Range=given)
-    assert (found, data) == (status, hub.file_content(MODEL, SHARD)[slice(*span)])
+def test_a_range_is_served(running_hub: RunningHub, given: str, status: int, span: tuple[int, int | None]) -> None:
+    answer, headers, data = running_hub.ask(f"/{MODEL}/resolve/main/{SHARD}", Range=given)
+    assert (answer, data) == (status, hub.file_content(MODEL, SHARD)[slice(*span)])
     assert headers["content-range"].endswith("/2500000")
 
 
-def test_what_is_refused_has_its_code(pretend: Pretend) -> None:
+def test_what_is_refused_has_its_code(running_hub: RunningHub) -> None:
     cases = [
         ("/api/models/no/such", {}, 401, "RepoNotFound"),
         ("/api/models/no/such", {"Authorization": "Bearer hf_x"}, 404, "RepoNotFound"),
@@ -78,28 +80,28 @@ def test_what_is_refused_has_its_code(pretend: Pretend) -> None:
         (f"/{MODEL}/resolve/main/nothing", {}, 404, "EntryNotFound"),
     ]  # fmt: skip
     for path, headers, status, code in cases:
-        found = pretend.ask(path, **headers)
-        assert (found[0], found[1]["x-error-code"]) == (status, code), path
-    assert pretend.ask(f"/{GATED}/resolve/main/config.json", Authorization="Bearer hf_x")[0] == 200
+        answer = running_hub.ask(path, **headers)
+        assert (answer[0], answer[1]["x-error-code"]) == (status, code), path
+    assert running_hub.ask(f"/{GATED}/resolve/main/config.json", Authorization="Bearer hf_x")[0] == 200
     for error, model, revision in (
         (RepositoryNotFoundError, "no/such", None), (GatedRepoError, GATED, None), (RevisionNotFoundError, MODEL, "v9")
     ):  # fmt: skip
         with pytest.raises(error):
-            pretend.api.model_info(model, revision=revision)
+            running_hub.api.model_info(model, revision=revision)
 
 
 def test_a_branch_that_moved_means_another_commit_and_the_old_one_is_still_there(
-    pretend: Pretend, tmp_path: Path
+    running_hub: RunningHub, tmp_path: Path
 ) -> None:
-    before = pretend.api.model_info(MODEL).sha
+    before = running_hub.api.model_info(MODEL).sha
     with pytest.raises(RevisionNotFoundError):
-        pretend.api.model_info(MODEL, revision=commit(MODEL, moved=True))
-    pretend.moved = True
-    after = pretend.api.model_info(MODEL).sha
+        running_hub.api.model_info(MODEL, revision=commit(MODEL, moved=True))
+    running_hub.moved = True
+    after = running_hub.api.model_info(MODEL).sha
     assert (before, after) == (commit(MODEL), commit(MODEL, moved=True)) and before != after
     for revision in (before, after):
         folder = snapshot_download(
-            MODEL, revision=revision, local_dir=tmp_path / str(revision), endpoint=pretend.url, token=False,
+            MODEL, revision=revision, local_dir=tmp_path / str(revision), endpoint=running_hub.url, token=False,
             allow_patterns=["README.md", "*-00001-*", "*-00002-*"],
         )  # fmt: skip
         for name in ("README.md", SHARD, "model-00002-of-00014.safetensors"):

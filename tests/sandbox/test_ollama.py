@@ -26,7 +26,7 @@ STAYS_S = 0.1
 UNLOAD = {"model": "qwen3:32b", "keep_alive": 0}
 
 
-class Steps:
+class StepClock:
     """The clock of the simulated Ollama: each of its pauses is over at once, but for those that a test holds."""
 
     time = staticmethod(time.time)
@@ -57,14 +57,14 @@ class Steps:
     def reached(self, seconds: float) -> None:
         assert self._reached[seconds].wait(LATE_S)
 
-    def looks(self, times: int) -> None:
+    def wait_for_looks(self, times: int) -> None:
         """Wait until it has looked for models to unload so many times more."""
-        wanted = self._pauses[ollama.PROBE_S] + times
-        wait_until(lambda: self._pauses[ollama.PROBE_S] >= wanted)
+        count = self._pauses[ollama.PROBE_S] + times
+        wait_until(lambda: self._pauses[ollama.PROBE_S] >= count)
 
 
-class Pretend:
-    def __init__(self, steps: Steps) -> None:
+class RunningOllama:
+    def __init__(self, steps: StepClock) -> None:
         self.steps = steps
         self.busy = self.returns = False
         self.pool = MemoryPool(None)
@@ -86,7 +86,7 @@ class Pretend:
     def loaded(self) -> list[str]:
         return [model["name"] for model in self.ask("/api/ps")[1]["models"]]
 
-    def until_loaded(self, *names: str) -> None:
+    def wait_until_loaded(self, *names: str) -> None:
         wait_until(lambda: sorted(self.loaded()) == sorted(names))
 
     def begin(self, act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -98,74 +98,76 @@ class Pretend:
 
 
 @pytest.fixture
-def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
+def running_ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningOllama]:
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX_SPEED", raising=False)
-    steps = Steps()
+    steps = StepClock()
     monkeypatch.setattr(ollama, "time", steps)
-    value = Pretend(steps)
+    value = RunningOllama(steps)
     yield value
     value.server.stop()
 
 
-def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
-    free = pretend.pool.available
-    with pretend.steps.hold(ollama.UNLOAD_S):
-        status, result = pretend.ask("/api/generate", UNLOAD)
+def test_an_unload_answers_at_once_and_happens_later(running_ollama: RunningOllama) -> None:
+    free = running_ollama.pool.available
+    with running_ollama.steps.hold(ollama.UNLOAD_S):
+        status, result = running_ollama.ask("/api/generate", UNLOAD)
         assert (status, result["response"], result["done"], result["done_reason"]) == (200, "", True, "unload")
-        pretend.steps.reached(ollama.UNLOAD_S)
-        assert pretend.loaded() == ["qwen3:32b"]
-        assert pretend.pool.available == free
-    pretend.until_loaded()
-    wait_until(lambda: pretend.pool.available == free + 20 * GIB)
+        running_ollama.steps.reached(ollama.UNLOAD_S)
+        assert running_ollama.loaded() == ["qwen3:32b"]
+        assert running_ollama.pool.available == free
+    running_ollama.wait_until_loaded()
+    wait_until(lambda: running_ollama.pool.available == free + 20 * GIB)
 
 
-def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> None:
-    with pretend.steps.hold(ollama.SECONDS_PER_TOKEN):
-        request, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "qwen3:32b", "prompt": "x"}))
-        pretend.steps.reached(ollama.SECONDS_PER_TOKEN)
-        pretend.ask("/api/generate", UNLOAD)
-        pretend.steps.looks(3)
-        assert pretend.loaded() == ["qwen3:32b"] and request.is_alive()
+def test_a_busy_model_stays_listed_until_its_request_ends(running_ollama: RunningOllama) -> None:
+    with running_ollama.steps.hold(ollama.SECONDS_PER_TOKEN):
+        request, _ = running_ollama.begin(
+            lambda: running_ollama.ask("/api/generate", {"model": "qwen3:32b", "prompt": "x"})
+        )
+        running_ollama.steps.reached(ollama.SECONDS_PER_TOKEN)
+        running_ollama.ask("/api/generate", UNLOAD)
+        running_ollama.steps.wait_for_looks(3)
+        assert running_ollama.loaded() == ["qwen3:32b"] and request.is_alive()
     request.join()
-    pretend.until_loaded()
+    running_ollama.wait_until_loaded()
 
 
-def test_while_a_model_loads_it_is_first_in_no_list_and_then_what_asks_waits(pretend: Pretend) -> None:
-    with pretend.steps.hold(ollama.LOAD_S):
-        with pretend.steps.hold(ollama.UNLISTED_S):
-            loading, _ = pretend.begin(lambda: pretend.ask("/api/generate", {"model": "llama3.1:8b"}))
-            pretend.steps.reached(ollama.UNLISTED_S)
-            assert pretend.loaded() == ["qwen3:32b"]
+def test_while_a_model_loads_it_is_first_in_no_list_and_then_what_asks_waits(running_ollama: RunningOllama) -> None:
+    with running_ollama.steps.hold(ollama.LOAD_S):
+        with running_ollama.steps.hold(ollama.UNLISTED_S):
+            loading, _ = running_ollama.begin(lambda: running_ollama.ask("/api/generate", {"model": "llama3.1:8b"}))
+            running_ollama.steps.reached(ollama.UNLISTED_S)
+            assert running_ollama.loaded() == ["qwen3:32b"]
             unload = {"model": "llama3.1:8b", "keep_alive": 0}
-            assert pretend.ask("/api/generate", unload)[0] == 200  # does nothing
-        pretend.steps.reached(ollama.LOAD_S)
-        asking, answers = pretend.begin(pretend.loaded)
+            assert running_ollama.ask("/api/generate", unload)[0] == 200  # does nothing
+        running_ollama.steps.reached(ollama.LOAD_S)
+        asking, answers = running_ollama.begin(running_ollama.loaded)
         asking.join(STAYS_S)
         assert asking.is_alive()
     asking.join()
     assert set(answers[0]) == {"qwen3:32b", "llama3.1:8b"}
     loading.join()
-    assert "llama3.1:8b" in pretend.loaded()
+    assert "llama3.1:8b" in running_ollama.loaded()
 
 
-def test_a_model_can_come_back_right_after_its_unload(pretend: Pretend) -> None:
-    pretend.returns = True
-    pretend.ask("/api/generate", UNLOAD)
-    pretend.until_loaded()
-    pretend.until_loaded("qwen3:32b")
-    pretend.returns = False
-    pretend.ask("/api/generate", UNLOAD)
-    pretend.until_loaded()
+def test_a_model_can_come_back_right_after_its_unload(running_ollama: RunningOllama) -> None:
+    running_ollama.returns = True
+    running_ollama.ask("/api/generate", UNLOAD)
+    running_ollama.wait_until_loaded()
+    running_ollama.wait_until_loaded("qwen3:32b")
+    running_ollama.returns = False
+    running_ollama.ask("/api/generate", UNLOAD)
+    running_ollama.wait_until_loaded()
     time.sleep(RETURNED_BY_S)
-    assert pretend.loaded() == []
+    assert running_ollama.loaded() == []
 
 
 RETURNED_BY_S = ollama.RELOAD_DELAY_S + 0.5
 
 
-def test_a_model_that_does_not_fit_is_refused(pretend: Pretend) -> None:
-    pretend.pool.claim("vllm", pretend.pool.available - GIB)
-    status, result = pretend.ask("/api/generate", {"model": "gpt-oss:20b"})
+def test_a_model_that_does_not_fit_is_refused(running_ollama: RunningOllama) -> None:
+    running_ollama.pool.claim("vllm", running_ollama.pool.available - GIB)
+    status, result = running_ollama.ask("/api/generate", {"model": "gpt-oss:20b"})
     assert (status, result) == (
         500,
         {"error": "model requires more system memory (14.0 GiB) than is available (1.0 GiB)"},

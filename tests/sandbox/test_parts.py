@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def create(engine: docker.DockerClient, name: str, model: Path, port: int = 0, **fields: Any) -> str:
+def create_container(engine: docker.DockerClient, name: str, model: Path, port: int = 0, **fields: Any) -> str:
     body = {
         "Image": IMAGE,
         "Cmd": ["--model", "/m", "--gpu-memory-utilization", "0.6"],
@@ -67,18 +67,18 @@ def create(engine: docker.DockerClient, name: str, model: Path, port: int = 0, *
 
 
 def test_a_taken_name_is_refused_at_create_and_at_rename(engine: docker.DockerClient, model: Path) -> None:
-    create(engine, "one", model)
-    create(engine, "two", model)
-    for attempt in (lambda: create(engine, "one", model), lambda: engine.api.rename("two", "one")):
-        with pytest.raises(APIError, match="is already in use by container") as caught:
+    create_container(engine, "one", model)
+    create_container(engine, "two", model)
+    for attempt in (lambda: create_container(engine, "one", model), lambda: engine.api.rename("two", "one")):
+        with pytest.raises(APIError, match="is already in use by container") as excinfo:
             attempt()
-        assert caught.value.status_code == 409
+        assert excinfo.value.status_code == 409
 
 
 def test_a_taken_port_is_refused_and_the_container_stays_behind(engine: docker.DockerClient, model: Path) -> None:
     port = free_port()
     for name in ("one", "two"):
-        create(engine, name, model, port)
+        create_container(engine, name, model, port)
     engine.api.start("one")
     with pytest.raises(APIError, match="port is already allocated"):
         engine.api.start("two")
@@ -97,18 +97,18 @@ def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spar
         time.sleep(0.02)
     free, held = available(), 0.6 * 119.7 + HOST_SIDE_BYTES / GIB
 
-    def until(wanted: float) -> None:
+    def wait_until(wanted: float) -> None:
         while abs(available() - wanted) >= 1 and time.monotonic() < deadline_s:
             time.sleep(0.02)
 
-    create(engine, "one", model)
+    create_container(engine, "one", model)
     engine.api.start("one")
-    until(free - held)
+    wait_until(free - held)
     assert available() == pytest.approx(free - held, abs=1)
     engine.api.stop("one")
-    until(free)
+    wait_until(free)
     engine.api.start("one")
-    until(free - held)
+    wait_until(free - held)
     time.sleep(0.6)  # longer than a CUDA context lingers: what the first start held must not be given back twice
     assert available() == pytest.approx(free - held, abs=1)
 
@@ -118,12 +118,12 @@ def test_two_commands_at_once_start_one_sandbox(tmp_path: Path) -> None:
 
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: control.up(folder)["OLLAMA_HOST"], range(4)))
+        addresses = list(pool.map(lambda _: control.up(folder)["OLLAMA_HOST"], range(4)))
     control.down(folder)
-    assert len(set(found)) == 1
+    assert len(set(addresses)) == 1
 
 
-def ask(spark: dict[str, str], path: str, body: Any = None) -> tuple[int, Any]:
+def query_ollama(spark: dict[str, str], path: str, body: Any = None) -> tuple[int, Any]:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(f"http://{spark['OLLAMA_HOST']}{path}", data=data)
     try:

@@ -10,7 +10,7 @@ from sparkwright.engines.sglang import image
 from sparkwright.measure import http_probe
 from sparkwright.sandbox.docker import images
 from sparkwright.sandbox.docker.images import PrintedOutput
-from tests.engines.sglang.pretend import Pretend, ended, serving
+from tests.engines.sglang.pretend import FakeSglang, serving, wait_for_exit
 from tests.remote.sshd import free_port
 
 LOG = engine.get_engine("sglang").log
@@ -38,20 +38,20 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_end_is_read_as_what_it_is(
     tmp_path: Path, flags: tuple[str, ...], fault: str, code: int, sentence: str
 ) -> None:
-    value = Pretend(fault=fault)
-    assert ended(value.server(tmp_path, *flags)) == code
+    value = FakeSglang(fault=fault)
+    assert wait_for_exit(value.server(tmp_path, *flags)) == code
     assert sentence in str(read_log(value.log, LOG).failure.value)
 
 
 def test_its_image_tells_its_version_and_its_options() -> None:
     def printed(*words: str) -> str:
-        found = images.REPOSITORIES[IMAGE].program([images.NVIDIA_ENTRYPOINT, *words], "0.5.23")
-        assert isinstance(found, PrintedOutput)
-        return found.text
+        output = images.REPOSITORIES[IMAGE].program([images.NVIDIA_ENTRYPOINT, *words], "0.5.23")
+        assert isinstance(output, PrintedOutput)
+        return output.text
 
     assert image.version_in(printed(*image.ASK_VERSION)) == "0.5.23"
-    listed = image.listed(printed(*image.ASK_OPTIONS))
-    assert {name: listed.get(name) for name in image.reference_shapes()} == image.reference_shapes()
+    options = image.listed(printed(*image.ASK_OPTIONS))
+    assert {name: options.get(name) for name in image.reference_shapes()} == image.reference_shapes()
 
 
 @pytest.mark.parametrize(("host", "reached"), [((), False), (("--host", "0.0.0.0"), True)])
@@ -60,5 +60,5 @@ def test_without_a_host_it_is_out_of_reach_behind_its_published_port(
 ) -> None:
     """It listens on its container's own loopback unless --host says otherwise."""
     port = free_port()
-    with serving(Pretend(), tmp_path, "--sleep-on-idle", *host, published=port):
+    with serving(FakeSglang(), tmp_path, "--sleep-on-idle", *host, published=port):
         assert (http_probe.send_request(f"http://127.0.0.1:{port}", "/health").status == 200) == reached

@@ -12,34 +12,34 @@ Script = Callable[[socket.socket], None]
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-def head_of(connection: socket.socket) -> bytes:
+def read_head(connection: socket.socket) -> bytes:
     """Read a request up to the end of its header fields; of other protocols a line."""
-    found = b""
-    while b"\r\n\r\n" not in found and (piece := connection.recv(65536)):
-        found += piece
-        if b" HTTP/1" not in found and found.endswith(b"\n"):
+    head = b""
+    while b"\r\n\r\n" not in head and (piece := connection.recv(65536)):
+        head += piece
+        if b" HTTP/1" not in head and head.endswith(b"\n"):
             break
-    return found
+    return head
 
 
-def sends(raw: bytes) -> Script:
+def send_script(raw: bytes) -> Script:
     """Read the request and send these bytes."""
 
     def script(connection: socket.socket) -> None:
-        head_of(connection)
+        read_head(connection)
         connection.sendall(raw)
 
     return script
 
 
-def drips(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 400) -> Script:
+def drip_script(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 400) -> Script:
     """Send these bytes, then a piece now and then.
 
     It closes after a number of pieces, so that a client without a deadline returns.
     """
 
     def script(connection: socket.socket) -> None:
-        head_of(connection)
+        read_head(connection)
         connection.sendall(raw)
         pause = threading.Event()
         for _ in range(pieces):

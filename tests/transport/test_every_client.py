@@ -35,7 +35,7 @@ from sparkwright.trust.image_name import ImageReference
 from sparkwright.trust.redact import Redactor
 from tests.certificate import write_self_signed
 from tests.modules.context import RecordingContext
-from tests.transport.servers import OK, Script, Server, drips, head_of, sends, serving
+from tests.transport.servers import OK, Script, Server, drip_script, read_head, send_script, serving
 
 LIMIT_S = 0.25
 VLLM = engine.get_or_default("vllm").http
@@ -55,28 +55,28 @@ class Client:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def gateway(server: Server) -> server_operations.Gateway:
+def make_gateway(server: Server) -> server_operations.Gateway:
     return server_operations.Gateway("lab", "127.0.0.1", server.port, tls=False, server="one")
 
 
-def docker_log(server: Server, _: Path) -> Any:
+def read_docker_log(server: Server, _: Path) -> Any:
     pieces = engine_socket.stream_log(f"tcp://127.0.0.1:{server.port}", "/containers/x/logs", LIMIT_S, framed=True)
     return None if pieces is None else b"".join(pieces)
 
 
-def now(url: str) -> snapshot.Snapshot:
+def make_snapshot(url: str) -> snapshot.Snapshot:
     return snapshot.Snapshot(0.0, url=url, health_status=200)
 
 
 CLIENTS: dict[str, Client] = {
     "a gateway's table": Client(
-        lambda server, _: server_operations.list_servers(gateway(server), "key"),
+        lambda server, _: server_operations.list_servers(make_gateway(server), "key"),
         (server_operations.GatewayError,),
         ((server_operations, "ANSWER_S"),),
     ),
     "draining at a gateway": Client(
         lambda server, _: server_operations.send_action(
-            gateway(server), "key", "drain", server_operations.RoutedServer("b", "one", "up", 0)
+            make_gateway(server), "key", "drain", server_operations.RoutedServer("b", "one", "up", 0)
         ),
         (server_operations.GatewayError,),
         ((server_operations, "ANSWER_S"),),
@@ -112,7 +112,8 @@ CLIENTS: dict[str, Client] = {
         lambda server, _: snapshot._query_health(VLLM, server.url) != 200, limits=((snapshot, "HEALTH_TIMEOUT_S"),)
     ),
     "the traffic of a status": Client(
-        lambda server, _: snapshot.read_traffic({"spec": {}}, now(server.url)), limits=((snapshot, "HEALTH_TIMEOUT_S"),)
+        lambda server, _: snapshot.read_traffic({"spec": {}}, make_snapshot(server.url)),
+        limits=((snapshot, "HEALTH_TIMEOUT_S"),),
     ),
     "a container of Docker's": Client(
         lambda server, _: engine_socket.inspect(f"tcp://127.0.0.1:{server.port}", "x", LIMIT_S), (SparkwrightError,)
@@ -123,7 +124,7 @@ CLIENTS: dict[str, Client] = {
     "Docker's version": Client(
         lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (TransportError,)
     ),
-    "a log of Docker's": Client(docker_log, (TransportError, ValueError)),
+    "a log of Docker's": Client(read_docker_log, (TransportError, ValueError)),
     "a peer": Client(lambda server, _: peers.ping(server.url, {}), limits=((peers, "REACH_TIMEOUT_S"),)),
     "the hub's config of a model": Client(
         lambda server, _: model_config.load_config("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
@@ -144,26 +145,26 @@ CLIENTS: dict[str, Client] = {
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 #: nothing here is an answer that a client could take for a good one
 HOSTILE: dict[str, Script] = {
-    "another protocol": sends(b"SSH-2.0-OpenSSH_9.6\r\n"),
-    "nothing": sends(b""),
-    "half a header": sends(OK + b"Content-Le"),
-    "half a body": sends(OK + b"Content-Length: 90\r\n\r\nbody"),
-    "half a chunk": sends(CHUNKED + b"9\r\nbody"),
-    "an endless header": sends(OK + b"A: " + b"a" * 2**22),
-    "a body of exabytes": sends(OK + b"Content-Length: 999999999999999999\r\n\r\n"),
-    "bytes that are no text": sends(OK + b"Content-Length: 256\r\n\r\n" + bytes(range(256))),
-    "JSON that is nested too deep": sends(OK + b"\r\n" + b"[" * 100_000),
-    "rows without end": sends(OK + b"\r\n# a,b,c\r\n" + b"a,b,c\n" * 100_000),
+    "another protocol": send_script(b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "nothing": send_script(b""),
+    "half a header": send_script(OK + b"Content-Le"),
+    "half a body": send_script(OK + b"Content-Length: 90\r\n\r\nbody"),
+    "half a chunk": send_script(CHUNKED + b"9\r\nbody"),
+    "an endless header": send_script(OK + b"A: " + b"a" * 2**22),
+    "a body of exabytes": send_script(OK + b"Content-Length: 999999999999999999\r\n\r\n"),
+    "bytes that are no text": send_script(OK + b"Content-Length: 256\r\n\r\n" + bytes(range(256))),
+    "JSON that is nested too deep": send_script(OK + b"\r\n" + b"[" * 100_000),
+    "rows without end": send_script(OK + b"\r\n# a,b,c\r\n" + b"a,b,c\n" * 100_000),
 }
 DRIPPING: dict[str, Script] = {
-    "its header": drips(OK + b"A: "),
-    "interim responses": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "its body": drips(OK + b"Content-Length: 100000\r\n\r\n", b" "),
-    "its chunks": drips(CHUNKED, b"1\r\n \r\n"),
+    "its header": drip_script(OK + b"A: "),
+    "interim responses": drip_script(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "its body": drip_script(OK + b"Content-Length: 100000\r\n\r\n", b" "),
+    "its chunks": drip_script(CHUNKED, b"1\r\n \r\n"),
 }
 
 
-def answered(client: Client, script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Server]:
+def query_server(client: Client, script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Server]:
     """Return what the client makes of the server, and the server."""
     for module, name in client.limits:
         monkeypatch.setattr(module, name, LIMIT_S)
@@ -181,7 +182,7 @@ def answered(client: Client, script: Script, folder: Path, monkeypatch: pytest.M
 def test_what_is_no_answer_fails_in_the_client_s_own_words(
     name: str, behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered(CLIENTS[name], HOSTILE[behaviour], tmp_path, monkeypatch)
+    query_server(CLIENTS[name], HOSTILE[behaviour], tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("behaviour", DRIPPING)
@@ -189,8 +190,8 @@ def test_what_is_no_answer_fails_in_the_client_s_own_words(
 def test_a_server_that_drips_is_left_at_the_deadline(
     name: str, behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, server = answered(CLIENTS[name], DRIPPING[behaviour], tmp_path, monkeypatch)
-    assert not found or found is True
+    answer, server = query_server(CLIENTS[name], DRIPPING[behaviour], tmp_path, monkeypatch)
+    assert not answer or answer is True
     assert server.left.wait(10), "the client stayed until the server ended"
 
 
@@ -205,14 +206,14 @@ def test_a_measured_stream_over_tls_that_drips_is_left_at_the_deadline(
         with serving(script, context=context) as server, contextlib.suppress(stream.StreamError):
             assert stream.measure_stream(server.url, {"a": 1}, timeout_s=0.5, cap_s=0.5).capped
         assert server.left.wait(10), "the client stayed until the server ended"
-    with serving(drips(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(stream.StreamError):
+    with serving(drip_script(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(stream.StreamError):
         stream.measure_stream(server.url.replace("http:", "https:"), {"a": 1}, timeout_s=0.5, cap_s=0.5)
 
 
 def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MAX_PIECES", 1000)
     with (
-        serving(sends(CHUNKED + b"1\r\n\n\r\n" * 50_000)) as server,
+        serving(send_script(CHUNKED + b"1\r\n\n\r\n" * 50_000)) as server,
         pytest.raises(stream.StreamError, match="1000 pieces"),
     ):
         stream.measure_stream(server.url, {"a": 1}, timeout_s=20, cap_s=20)
@@ -225,7 +226,7 @@ def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: py
 
     def head(connection: socket.socket) -> None:
         connection.sendall(wire.build_greeting(nonce))
-        claim = head_of(connection).strip()
+        claim = read_head(connection).strip()
         connection.sendall(wire.verify_claim(claim, nonce, cluster, token)[1])
         for _ in range(400):
             connection.sendall(b"a")
@@ -262,7 +263,7 @@ def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
 IMAGE = 1000
 
 
-def copied(context: RecordingContext, script: Script) -> bytes:
+def copy_image(context: RecordingContext, script: Script) -> bytes:
     """Return what a copy of an image of IMAGE bytes takes from a peer."""
     with serving(script) as server:
         return b"".join(image_copy._stream_pieces(context, server.url.rstrip("/"), "spark1", IMAGE))
@@ -270,14 +271,14 @@ def copied(context: RecordingContext, script: Script) -> bytes:
 
 def test_an_image_from_a_peer_is_taken_at_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = RecordingContext(tmp_path)
-    assert copied(context, sends(CHUNKED + b"3e8\r\n" + b"a" * IMAGE + b"\r\n0\r\n\r\n")) == b"a" * IMAGE
+    assert copy_image(context, send_script(CHUNKED + b"3e8\r\n" + b"a" * IMAGE + b"\r\n0\r\n\r\n")) == b"a" * IMAGE
     with pytest.raises(image_copy.StreamBroken, match="broke off after 4 bytes: it ended its answer early"):
-        copied(context, sends(CHUNKED + b"4\r\nbody\r\n"))
+        copy_image(context, send_script(CHUNKED + b"4\r\nbody\r\n"))
     monkeypatch.setattr(image_copy, "MIN_RATE", MinimumRate(10_000, LIMIT_S))
     with pytest.raises(image_copy.StreamBroken, match="it sends less than 10000 bytes"):
-        copied(context, drips(CHUNKED, b"1\r\na\r\n"))
+        copy_image(context, drip_script(CHUNKED, b"1\r\na\r\n"))
     monkeypatch.setattr(image_copy, "FIRST_BYTE_S", LIMIT_S)
     with pytest.raises(image_copy.StreamBroken, match="does not answer"):
-        copied(context, drips(OK + b"A: "))
+        copy_image(context, drip_script(OK + b"A: "))
     with pytest.raises(Failed, match="cannot export the image"):
-        copied(context, sends(b"HTTP/1.1 500 Error\r\nContent-Length: 0\r\n\r\n"))
+        copy_image(context, send_script(b"HTTP/1.1 500 Error\r\nContent-Length: 0\r\n\r\n"))

@@ -28,7 +28,7 @@ from sparkwright.transport.connection import (
 )
 from sparkwright.transport.http import Response, Route
 from tests.certificate import write_self_signed
-from tests.transport.servers import OK, Script, drips, head_of, sends, serving
+from tests.transport.servers import OK, Script, drip_script, read_head, send_script, serving
 
 #: they connect to numbers: of this host, and of the pretend group
 BY_ADDRESS = ("host/containers/containers.py", "sandbox/vllm/engine.py")
@@ -71,13 +71,13 @@ BROKEN: dict[str, tuple[bytes, type[TransportError]]] = {
     "a field over two lines": (OK + b"A: x\r\n y\r\n\r\n", InvalidAnswer),
 }
 DRIPPING: dict[str, Script] = {
-    "its header": drips(OK + b"A: "),
-    "its fields": drips(OK, b"A: a\r\n"),
-    "interim responses": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "its body": drips(OK + b"Content-Length: 1000\r\n\r\n"),
-    "its body until it is closed": drips(OK + b"\r\n"),
-    "its chunks": drips(CHUNKED, b"1\r\na\r\n"),
-    "a chunk's extension": drips(CHUNKED + b"1;"),
+    "its header": drip_script(OK + b"A: "),
+    "its fields": drip_script(OK, b"A: a\r\n"),
+    "interim responses": drip_script(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "its body": drip_script(OK + b"Content-Length: 1000\r\n\r\n"),
+    "its body until it is closed": drip_script(OK + b"\r\n"),
+    "its chunks": drip_script(CHUNKED, b"1\r\na\r\n"),
+    "a chunk's extension": drip_script(CHUNKED + b"1;"),
 }
 
 
@@ -91,12 +91,12 @@ def test_what_servers_send_is_read(name: str, bytewise: bool) -> None:
     raw, expected = ANSWERS[name]
 
     def script(connection: socket.socket) -> None:
-        head_of(connection)
+        read_head(connection)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for n in range(len(raw)):
             connection.sendall(raw[n : n + 1])
 
-    with serving(script if bytewise else sends(raw)) as server:
+    with serving(script if bytewise else send_script(raw)) as server:
         answer = get(server.url)
     assert (answer.status, answer.body) == expected
 
@@ -104,7 +104,7 @@ def test_what_servers_send_is_read(name: str, bytewise: bool) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_no_answer_is_an_error(name: str) -> None:
     raw, error = BROKEN[name]
-    with serving(sends(raw)) as server, pytest.raises(TransportError) as raised:
+    with serving(send_script(raw)) as server, pytest.raises(TransportError) as raised:
         get(server.url)
     assert raised.type is error
 
@@ -116,12 +116,12 @@ def test_an_answer_that_drips_ends_at_the_deadline(name: str) -> None:
 
 
 def test_an_answer_of_small_chunks_is_bounded_like_any_other() -> None:
-    with serving(sends(CHUNKED + b"1\r\na\r\n" * 6000)) as server, pytest.raises(TooLarge):
+    with serving(send_script(CHUNKED + b"1\r\na\r\n" * 6000)) as server, pytest.raises(TooLarge):
         get(server.url)
 
 
 def test_nothing_of_an_answer_that_is_too_large_is_read_where_it_says_so() -> None:
-    with serving(sends(OK + b"Content-Length: 999999999999\r\n\r\n")) as server, pytest.raises(TooLarge):
+    with serving(send_script(OK + b"Content-Length: 999999999999\r\n\r\n")) as server, pytest.raises(TooLarge):
         get(server.url)
 
 
@@ -194,12 +194,12 @@ def test_a_dialled_socket_is_as_pythons_own_is(monkeypatch: pytest.MonkeyPatch) 
 def test_no_part_of_the_package_connects_without_a_deadline_over_the_lookup() -> None:
     """`socket.create_connection` has one only for the connecting; a resolver may take minutes."""
     source = Path(sparkwright.__file__).parent
-    found = {
+    match = {
         str(path.relative_to(source))
         for path in source.rglob("*.py")
         if re.search(r"create_connection\(|getaddrinfo\(|gethostbyname\(", path.read_text())
     }
-    assert found == {"transport/connection.py", *BY_ADDRESS}
+    assert match == {"transport/connection.py", *BY_ADDRESS}
 
 
 def test_a_server_that_never_accepts_is_left_at_the_deadline() -> None:
@@ -237,7 +237,7 @@ def test_what_is_no_url_is_not_sent(url: str) -> None:
 
 
 def test_a_header_that_would_begin_another_one_is_not_sent_and_not_repeated() -> None:
-    with serving(sends(OK + b"\r\n")) as server, pytest.raises(InvalidRequest) as raised:
+    with serving(send_script(OK + b"\r\n")) as server, pytest.raises(InvalidRequest) as raised:
         get(server.url, headers={"Authorization": "Bearer secret\r\nX: y"})
     assert "secret" not in str(raised.value)
 
@@ -245,16 +245,19 @@ def test_a_header_that_would_begin_another_one_is_not_sent_and_not_repeated() ->
 # -- redirects -------------------------------------------------------------------------------------------------------
 
 
-def redirects(location: str, seen: list[bytes], status: int = 302) -> Script:
+def redirect_script(location: str, seen: list[bytes], status: int = 302) -> Script:
     def script(connection: socket.socket) -> None:
-        seen.append(head_of(connection))
+        seen.append(read_head(connection))
         connection.sendall(f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
 
     return script
 
 
 def test_no_redirect_is_followed_unless_asked_for() -> None:
-    with serving(sends(OK + b"Content-Length: 0\r\n\r\n")) as other, serving(redirects(other.url, [])) as server:
+    with (
+        serving(send_script(OK + b"Content-Length: 0\r\n\r\n")) as other,
+        serving(redirect_script(other.url, [])) as server,
+    ):
         answer = get(server.url)
         assert (answer.status, answer.headers["location"], other.connections) == (302, other.url, 0)
         assert (get(server.url, redirects=1).status, other.connections) == (200, 1)
@@ -264,30 +267,30 @@ def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
     seen: list[bytes] = []
 
     def target(connection: socket.socket) -> None:
-        seen.append(head_of(connection))
+        seen.append(read_head(connection))
         connection.sendall(OK + b"Content-Length: 0\r\n\r\n")
 
     headers = {"Authorization": "Bearer secret", "Cookie": "secret", "Accept": "*/*"}
-    with serving(target) as other, serving(redirects(other.url, [])) as server:
+    with serving(target) as other, serving(redirect_script(other.url, [])) as server:
         get(server.url, redirects=3, headers=headers)
     assert b"Accept: */*" in seen[0] and b"secret" not in seen[0]
 
 
 def test_a_loop_of_redirects_ends_after_as_many_as_were_asked_for() -> None:
     seen: list[bytes] = []
-    with serving(redirects("/again", seen)) as server:
+    with serving(redirect_script("/again", seen)) as server:
         assert get(server.url, redirects=3).status == 302
     assert len(seen) == 4
 
 
 @pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "http://a:b@127.0.0.1/", "http://[", "http://127.0.0.1/ x"])
 def test_a_redirect_to_what_is_no_url_is_refused(location: str) -> None:
-    with serving(redirects(location, [])) as server, pytest.raises(InvalidAnswer):
+    with serving(redirect_script(location, [])) as server, pytest.raises(InvalidAnswer):
         get(server.url, redirects=3)
 
 
 def test_a_post_is_never_redirected() -> None:
-    with serving(redirects("/", [], status=307)) as server:
+    with serving(redirect_script("/", [], status=307)) as server:
         assert http.request("POST", server.url, body=b"x", redirects=3, timeout_s=20).status == 307
 
 
@@ -311,7 +314,7 @@ def test_a_certificate_is_held_against_the_authorities_or_against_its_hash(
     heads: list[bytes] = []
 
     def script(connection: socket.socket) -> None:
-        heads.append(head_of(connection))
+        heads.append(read_head(connection))
         connection.sendall(OK + b"Content-Length: 4\r\n\r\nbody")
 
     with serving(script, context=context) as server:
@@ -326,7 +329,7 @@ def test_a_certificate_is_held_against_the_authorities_or_against_its_hash(
 
 
 def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
-    with serving(drips(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(TimedOut):
+    with serving(drip_script(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(TimedOut):
         get(server.url.replace("http:", "https:"), timeout_s=0.3)
 
 
@@ -339,7 +342,7 @@ def test_an_answer_over_tls_that_is_cut_off_is_not_taken_for_whole(
     certificate: tuple[ssl.SSLContext, str, Path],
 ) -> None:
     def script(connection: socket.socket) -> None:
-        head_of(connection)
+        read_head(connection)
         connection.sendall(OK + b"\r\nhalf")
         socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS, as somebody on the way can
 
@@ -362,17 +365,17 @@ def test_a_proxy_is_used_where_the_caller_says_so_and_nowhere_else(
     heads: list[bytes] = []
 
     def script(connection: socket.socket) -> None:
-        heads.append(head_of(connection))
+        heads.append(read_head(connection))
         if heads[-1].startswith(b"CONNECT"):
             connection.sendall(OK + b"\r\n")
             with certificate[0].wrap_socket(connection, server_side=True) as secured:
-                heads.append(head_of(secured))
+                heads.append(read_head(secured))
                 secured.sendall(OK + b"Content-Length: 6\r\n\r\nsecure")
         else:
             connection.sendall(OK + b"Content-Length: 5\r\n\r\nplain")
 
     behind = Route(proxies=True, tls=Tls(verify=False))
-    with serving(script) as proxy, serving(sends(OK + b"Content-Length: 6\r\n\r\ndirect")) as server:
+    with serving(script) as proxy, serving(send_script(OK + b"Content-Length: 6\r\n\r\ndirect")) as server:
         for name in ("http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://me:word@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "localhost")
@@ -389,7 +392,7 @@ def test_a_proxy_is_used_where_the_caller_says_so_and_nowhere_else(
 
 
 def test_a_stream_may_take_as_long_as_it_likes_while_it_keeps_its_pace() -> None:
-    script = drips(OK + b"Content-Length: 60\r\n\r\n", b"a", every_s=0.01, pieces=60)
+    script = drip_script(OK + b"Content-Length: 60\r\n\r\n", b"a", every_s=0.01, pieces=60)
     with (
         serving(script) as server,
         http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(1, 20)) as stream,
@@ -399,7 +402,7 @@ def test_a_stream_may_take_as_long_as_it_likes_while_it_keeps_its_pace() -> None
 
 def test_a_stream_that_is_slower_than_its_pace_ends() -> None:
     with (
-        serving(drips(OK + b"\r\n")) as server,
+        serving(drip_script(OK + b"\r\n")) as server,
         http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(10_000, 0.3)) as stream,
         pytest.raises(TimedOut),
     ):
@@ -414,7 +417,7 @@ def test_the_head_of_a_stream_has_a_deadline() -> None:
 
 def test_a_reader_that_takes_its_time_is_no_fault_of_the_server() -> None:
     with (
-        serving(sends(OK + b"Content-Length: 4\r\n\r\nbody")) as server,
+        serving(send_script(OK + b"Content-Length: 4\r\n\r\nbody")) as server,
         http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(1, 0.05)) as stream,
     ):
         threading.Event().wait(0.2)
@@ -422,7 +425,7 @@ def test_a_reader_that_takes_its_time_is_no_fault_of_the_server() -> None:
 
 
 def test_a_unix_socket_is_asked_like_any_other(tmp_path: Path) -> None:
-    with serving(sends(OK + b"Content-Length: 4\r\n\r\nbody"), path=tmp_path / "s"):
+    with serving(send_script(OK + b"Content-Length: 4\r\n\r\nbody"), path=tmp_path / "s"):
         assert get("http://localhost/x", route=Route(unix=str(tmp_path / "s"))).body == b"body"
     with pytest.raises(ConnectFailed) as raised:
         get("http://localhost/x", route=Route(unix=str(tmp_path / "none")))

@@ -33,7 +33,7 @@ def test_what_is_no_json_is_a_value_error_however_deep() -> None:
 
 
 def test_what_is_shown_holds_no_control_character_and_no_number_that_breaks_a_sum() -> None:
-    given = {"\x1b[2J": ["a\x07", True, None, 1.5, math.nan, math.inf, MAX_NUMBER * 2, MAX_NUMBER]}
-    assert sanitize(given) == {r"\x1b[2J": [r"a\x07", True, None, 1.5, None, None, None, MAX_NUMBER]}
+    value = {"\x1b[2J": ["a\x07", True, None, 1.5, math.nan, math.inf, MAX_NUMBER * 2, MAX_NUMBER]}
+    assert sanitize(value) == {r"\x1b[2J": [r"a\x07", True, None, 1.5, None, None, None, MAX_NUMBER]}
     with pytest.raises(LimitExceeded, match="nested too deep"):
         sanitize([[[]]], max_depth=2)

@@ -14,7 +14,7 @@ from sparkwright.trust.model_files import (
 )
 
 
-def row(**fields: Any) -> dict[str, Any]:
+def file_row(**fields: Any) -> dict[str, Any]:
     return {"path": "a", "size_bytes": 1, "sha256": None, "blob_id": "b" * 40, **fields}
 
 
@@ -59,9 +59,9 @@ def test_names_that_fit_together(names: list[str], why: str) -> None:
     ],
 )
 def test_a_row_that_can_not_be_is_named(fields: dict[str, Any], why: str) -> None:
-    assert check_files([row()], "the lock") == [row()]
+    assert check_files([file_row()], "the lock") == [file_row()]
     with pytest.raises(Failed, match=why):
-        check_files([row(**fields)], "the lock")
+        check_files([file_row(**fields)], "the lock")
 
 
 @pytest.mark.parametrize("text", ["Qwen/Qwen3.5-35B-A3B-FP8", "gpt2", "01-ai/Yi-6B", "a_b/c.d"])

@@ -17,7 +17,7 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def mode(path: Path) -> str:
+def format_mode(path: Path) -> str:
     return f"{path.lstat().st_mode & 0o7777:04o}"
 
 
@@ -25,7 +25,7 @@ def test_what_is_made_is_closed_and_what_stood_above_stays_as_it_is(tmp_path: Pa
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     private.create_folder(home / ".local/state/sparkwright")
-    assert [mode(home / name) for name in ("", ".local", ".local/state/sparkwright")] == ["0755", "0700", "0700"]
+    assert [format_mode(home / name) for name in ("", ".local", ".local/state/sparkwright")] == ["0755", "0700", "0700"]
 
 
 def test_a_folder_that_stood_open_is_closed_with_all_in_it_and_links_are_not_followed(tmp_path: Path) -> None:
@@ -38,15 +38,15 @@ def test_a_folder_that_stood_open_is_closed_with_all_in_it_and_links_are_not_fol
     (state.path / "runs/r1/events.jsonl").write_text("")
     (state.path / "runs/r1/link").symlink_to(outside)
     state.tighten()
-    assert mode(state.path) == mode(state.path / "runs") == mode(state.path / "runs/r1") == "0700"
-    assert mode(state.path / "lock") == mode(state.path / "runs/r1/events.jsonl") == "0600"
-    assert mode(outside) == "0666"
+    assert format_mode(state.path) == format_mode(state.path / "runs") == format_mode(state.path / "runs/r1") == "0700"
+    assert format_mode(state.path / "lock") == format_mode(state.path / "runs/r1/events.jsonl") == "0600"
+    assert format_mode(outside) == "0666"
 
 
 def test_what_is_stored_is_closed(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     state.write("baselines/x", {"a": 1})
-    assert mode(state.path / "baselines") == "0700" and mode(state.path / "baselines/x.json") == "0600"
+    assert format_mode(state.path / "baselines") == "0700" and format_mode(state.path / "baselines/x.json") == "0600"
 
 
 def test_what_has_a_second_name_is_not_closed_by_root(tmp_path: Path) -> None:

@@ -86,14 +86,14 @@ PLAIN = (
 
 @pytest.mark.parametrize("name", WILD)
 def test_a_key_in_the_wild_is_hidden_and_the_rest_stays(name: str) -> None:
-    shown = secret_patterns.mask_text(WILD[name])
-    assert KEY not in shown and MASK in shown, shown
+    masked = secret_patterns.mask_text(WILD[name])
+    assert KEY not in masked and MASK in masked, masked
     kept = [
         word
         for word in WILD[name].replace(KEY, " ").split()
         if word.isalpha() and word not in ("Bearer", "Basic", "second")
     ]
-    assert all(word in shown for word in kept), shown
+    assert all(word in masked for word in kept), masked
 
 
 @pytest.mark.parametrize("text", PLAIN)
@@ -106,8 +106,8 @@ def test_what_is_no_secret_is_shown(text: str) -> None:
 )
 def test_the_words_of_a_command_hide_as_its_text_does(name: str) -> None:
     words = shlex.split(WILD[name])
-    shown = secret_patterns.mask_command(words)
-    assert KEY not in json.dumps(shown) and len(shown) == len(words)
+    masked = secret_patterns.mask_command(words)
+    assert KEY not in json.dumps(masked) and len(masked) == len(words)
 
 
 def test_json_stays_json() -> None:
@@ -150,10 +150,10 @@ FORMS: tuple[Callable[[str, str], Any], ...] = (
 
 @given(SECRETS, NAMES, st.sampled_from(FORMS))
 def test_a_planted_secret_of_any_form_is_hidden(key: str, name: str, form: Callable[[str, str], Any]) -> None:
-    made = form(name, key)
-    shown = secret_patterns.mask_value(made)
-    assert key not in json.dumps(shown, ensure_ascii=False), (made, shown)
-    assert key not in secret_patterns.mask_text(made if isinstance(made, str) else json.dumps(made, ensure_ascii=False))
+    text = form(name, key)
+    masked = secret_patterns.mask_value(text)
+    assert key not in json.dumps(masked, ensure_ascii=False), (text, masked)
+    assert key not in secret_patterns.mask_text(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False))
 
 
 @given(st.text(max_size=300))

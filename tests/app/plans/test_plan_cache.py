@@ -44,11 +44,11 @@ models:
 """
 
 
-def options(**given: Any) -> DeployOptions:
-    return DeployOptions(**{"host": "spark1", "json": True, **given})
+def deploy_options(**fields: Any) -> DeployOptions:
+    return DeployOptions(**{"host": "spark1", "json": True, **fields})
 
 
-class Recorder:
+class RecordingLink:
     """A link that records the requests to its host, and answers that everything succeeded."""
 
     asked: ClassVar[list[dict[str, Any]]] = []
@@ -59,10 +59,10 @@ class Recorder:
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         message = {name: secret.reveal() for name, secret in secrets.items()}
-        Recorder.asked.append(json.loads(json.dumps({**header, "secrets": message}, default=str)))
-        if Recorder.learnt:
-            about = {"task": "t9", "name": "Check flags", "module": "lint", "status": "ok", "register": ""}
-            yield event("task_finished", **about, data=Recorder.learnt)
+        RecordingLink.asked.append(json.loads(json.dumps({**header, "secrets": message}, default=str)))
+        if RecordingLink.learnt:
+            fields = {"task": "t9", "name": "Check flags", "module": "lint", "status": "ok", "register": ""}
+            yield event("task_finished", **fields, data=RecordingLink.learnt)
         yield event("recap", host=self._host.name, ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, msg="")
 
     def ready(self) -> None:
@@ -85,11 +85,11 @@ class Project:
         (root / "hosts/spark1.yml").write_text("address: 192.0.2.1\nuser: ops\nrecipe: qwen3.5-35b\n")
         (root / "spark.lock").write_text(LOCK)
 
-    def deploy(self, playbook: str = "deploy", **given: Any) -> dict[str, Any]:
+    def deploy(self, playbook: str = "deploy", **fields: Any) -> dict[str, Any]:
         """Deploy, and return the request to the host without the run's id."""
-        Recorder.asked.clear()
-        assert playbooks.run(playbook, playbook, options(**given)) == [0]
-        (request,) = Recorder.asked
+        RecordingLink.asked.clear()
+        assert playbooks.run(playbook, playbook, deploy_options(**fields)) == [0]
+        (request,) = RecordingLink.asked
         self.ids.append(request["plan"].pop("run_id"))
         return request
 
@@ -105,20 +105,20 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    made = Project(tmp_path)
+    created = Project(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(connect, "open_link", Recorder)
-    monkeypatch.setattr("sparkwright.fleet.member.open_link", Recorder)
-    monkeypatch.setattr(Recorder, "learnt", {})
+    monkeypatch.setattr(connect, "open_link", RecordingLink)
+    monkeypatch.setattr("sparkwright.fleet.member.open_link", RecordingLink)
+    monkeypatch.setattr(RecordingLink, "learnt", {})
     monkeypatch.chdir(tmp_path)
     real = session.run
 
-    def counted(*given: Any, **more: Any) -> list[int]:
-        made.planned += 1
+    def count_runs(*given: Any, **more: Any) -> list[int]:
+        created.planned += 1
         return real(*given, **more)
 
-    monkeypatch.setattr(session, "run", counted)
-    return made
+    monkeypatch.setattr(session, "run", count_runs)
+    return created
 
 
 def test_the_second_run_asks_the_host_the_same_without_planning(project: Project) -> None:
@@ -184,14 +184,14 @@ def test_a_mistake_is_refused_after_a_good_run(
     project.deploy()
     project.edit(file, old, new)
     capsys.readouterr()
-    Recorder.asked.clear()
+    RecordingLink.asked.clear()
     try:
-        assert playbooks.run("deploy", "deploy", options()) == [5]
+        assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
         message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     except Refused as refused:
         message = str(refused)
     assert re.search(result, message)
-    assert not Recorder.asked
+    assert not RecordingLink.asked
 
 
 def test_options_have_plans_of_their_own(project: Project) -> None:
@@ -210,33 +210,33 @@ def test_another_program_plans_anew(project: Project, monkeypatch: pytest.Monkey
     assert project.planned == 2
 
 
-def damaged(path: Path) -> None:
+def flip_byte(path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[raw.index(b"192.0.2.1") + 8] ^= 1
     path.write_bytes(raw)
 
 
-def a_link(path: Path) -> None:
+def replace_by_link(path: Path) -> None:
     path.rename(path.with_suffix(".other"))
     path.symlink_to(path.with_suffix(".other"))
 
 
-SPOILT: dict[str, Callable[[Path], object]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:-200]),
-    "one bit": damaged,
+    "one bit": flip_byte,
     "empty": lambda path: path.write_bytes(b""),
     "binary": lambda path: path.write_bytes(b"\xff" * 500),
     "others may write": lambda path: path.chmod(0o622),
-    "a link": a_link,
+    "a link": replace_by_link,
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
 
 
-@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.parametrize("name", DAMAGES)
 def test_a_file_that_is_no_plan_of_ours_counts_as_absent(project: Project, name: str) -> None:
     first = project.deploy()
     (path,) = project.kept
-    SPOILT[name](path)
+    DAMAGES[name](path)
     assert project.deploy() == first
     assert project.planned == 2
 
@@ -268,7 +268,7 @@ def test_secrets_are_read_for_each_run_and_never_kept(project: Project, monkeypa
     assert project.planned == 1
     assert b"_of_two" not in project.kept[0].read_bytes()
     monkeypatch.setenv("MY_TOKEN", "abc")
-    assert playbooks.run("deploy", "deploy", options()) == [5]
+    assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
 
 
 def test_a_plan_in_which_a_secret_stands_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_servers_key_is_read_for_each_run(
     for key, result in (("", "SPARK_KEY holds no key"), ("short", "a key must be")):
         monkeypatch.setenv("SPARK_KEY", key)
         capsys.readouterr()
-        assert playbooks.run("deploy", "deploy", options()) == [5]
+        assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
         message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
         assert result in message and re.search(r"qwen3\.5-35b\.yml:\d+", message)
     assert project.planned == 1
@@ -300,10 +300,10 @@ def test_a_servers_key_is_read_for_each_run(
 
 def test_what_the_image_says_anew_reaches_the_lock(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.deploy()
-    monkeypatch.setattr(Recorder, "learnt", {"engine_version": "0.32.0"})
+    monkeypatch.setattr(RecordingLink, "learnt", {"engine_version": "0.32.0"})
     project.deploy()
     assert "0.32.1" not in (project.root / "spark.lock").read_text()
-    monkeypatch.setattr(Recorder, "learnt", {"engine_version": "0.32.1"})
+    monkeypatch.setattr(RecordingLink, "learnt", {"engine_version": "0.32.1"})
     project.deploy()
     assert project.planned == 1
     assert "engine_version: 0.32.1" in (project.root / "spark.lock").read_text()
@@ -313,7 +313,7 @@ def test_a_group_that_must_keep_serving_is_asked_each_time(project: Project) -> 
     project.edit("hosts/spark1.yml", "user: ops", "user: ops\ngroups: [lab]")
     (project.root / "hosts/groups.yml").write_text("lab: {min_serving: 1}\n")
     for _ in range(2):
-        playbooks.run("deploy", "deploy", options())
+        playbooks.run("deploy", "deploy", deploy_options())
     assert project.planned == 2
 
 
@@ -332,9 +332,9 @@ class Pair(Project):
 
     def deployed(self) -> dict[str, dict[str, Any]]:
         """Deploy, and return each host's request by address, without the run's id and the token, which all share."""
-        Recorder.asked.clear()
-        assert playbooks.run("deploy", "deploy", options(host="pair")) == [0, 0]
-        request = {item["plan"]["host"]: item for item in Recorder.asked}
+        RecordingLink.asked.clear()
+        assert playbooks.run("deploy", "deploy", deploy_options(host="pair")) == [0, 0]
+        request = {item["plan"]["host"]: item for item in RecordingLink.asked}
         self.ids += [item["plan"].pop("run_id") for item in request.values()]
         tokens = {item["secrets"].pop(TOKEN_SECRET) for item in request.values()}
         assert len(tokens) == 1
@@ -353,8 +353,8 @@ def test_the_members_of_a_cluster_are_asked_the_same_without_planning(pair: Pair
     assert pair.deployed() == first
     assert pair.planned == 1
     assert len(set(pair.ids)) == 4 and len(set(pair.tokens)) == 2, "each run is one of its own, with a token of its own"
-    (kept,) = pair.kept
-    assert not any(token in kept.read_text() for token in pair.tokens)
+    (cached,) = pair.kept
+    assert not any(token in cached.read_text() for token in pair.tokens)
     pair.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 9")
     assert pair.deployed() != first
     assert pair.planned == 2
@@ -364,15 +364,15 @@ def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatc
     pair.deployed()
     result: list[str] = []
 
-    def ready(self: Recorder) -> None:
+    def ready(self: RecordingLink) -> None:
         if self._host.name == "spark2":
             result.append(self._host.name)
             raise Unreachable("spark2 is off.")
 
-    monkeypatch.setattr(Recorder, "ready", ready)
-    Recorder.asked.clear()
-    assert playbooks.run("deploy", "deploy", options(host="pair")) == [3]
-    assert result and not Recorder.asked
+    monkeypatch.setattr(RecordingLink, "ready", ready)
+    RecordingLink.asked.clear()
+    assert playbooks.run("deploy", "deploy", deploy_options(host="pair")) == [3]
+    assert result and not RecordingLink.asked
 
 
 #: runs in a process of its own, as a command does, and prints the modules that were imported
@@ -395,9 +395,9 @@ print([one for one in sys.modules if one.startswith(heavy)], file=sys.stderr)
 
 def test_a_deploy_of_a_kept_plan_imports_nothing_that_plans(project: Project) -> None:
     project.deploy()
-    words = [sys.executable, "-c", PROGRAM, json.dumps(asdict(options()))]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=project.root, timeout=60, check=False)
-    assert done.stderr == "[]\n"
+    words = [sys.executable, "-c", PROGRAM, json.dumps(asdict(deploy_options()))]
+    result = subprocess.run(words, capture_output=True, text=True, cwd=project.root, timeout=60, check=False)
+    assert result.stderr == "[]\n"
 
 
 def test_every_playbook_of_a_command_is_kept_for_one_host(project: Project) -> None:
@@ -414,9 +414,9 @@ def test_planning_asks_no_host_and_gives_the_same_plan_again(project: Project) -
     prepared = Preparation(selection, play, check=False)
     prepared.ask(selection.fleet.members)
     planner = Planner(selection, play, playbook.Options(), prepared)
-    Recorder.asked.clear()
+    RecordingLink.asked.clear()
     first, second = (planner.plan(selection.hosts[0], {}) for _ in range(2))
-    assert first.plan.steps and Recorder.asked == []
+    assert first.plan.steps and RecordingLink.asked == []
     same = [{**planned.to_json(), "plan": planned.plan.to_json()["steps"]} for planned in (first, second)]
     assert json.dumps(same[0]) == json.dumps(same[1])
 
@@ -426,7 +426,7 @@ def test_what_the_lock_lacks_is_asked_before_a_host_is_planned_for(
 ) -> None:
     """The host answers nothing about the model, so its plan is refused and never sent."""
     (project.root / "spark.lock").write_text(LOCK.partition("models:")[0])
-    Recorder.asked.clear()
-    assert playbooks.run("deploy", "deploy", options()) == [5]
-    assert [request["plan"]["play"] for request in Recorder.asked] == ["Lock"]
+    RecordingLink.asked.clear()
+    assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
+    assert [request["plan"]["play"] for request in RecordingLink.asked] == ["Lock"]
     assert "the host gave no answer" in capsys.readouterr().out

@@ -31,6 +31,6 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, mes
     value.proved, value.done, value.new = True, True, True
     panel.serves(value)
     panel.close()
-    shown = "\n".join(lines)
-    assert url in shown and message in shown
-    assert sum(word in shown for word in ("through ssh", "anyone on the network", "TEAM_KEY")) == 1
+    output = "\n".join(lines)
+    assert url in output and message in output
+    assert sum(word in output for word in ("through ssh", "anyone on the network", "TEAM_KEY")) == 1

@@ -26,15 +26,15 @@ BEFORE = {
     "litellm": "model_list:\n- {model_name: other, litellm_params: {model: ollama/x}}\nrouter_settings: {num_retries: 2}\n",
 }
 #: with a file of their own, and a usual place for it
-USUAL = [client for client, place in CLIENT_FILES.items() if place.path]
+WITH_FILE = [client for client, place in CLIENT_FILES.items() if place.path]
 
 
-def read(client: str, path: Path) -> dict[str, object]:
+def read_settings(client: str, path: Path) -> dict[str, object]:
     text = path.read_text()
     if client == "codex":
         return tomllib.loads(text)
-    found: dict[str, object] = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    return found
+    settings: dict[str, object] = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    return settings
 
 
 @pytest.mark.parametrize("client", CLIENT_FILES)
@@ -46,7 +46,7 @@ def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: 
     (backup,) = tmp_path.glob("*.bak")
     assert lines[:2] == [f"wrote {path}", f"the previous file: {backup}"] and backup.read_text() == BEFORE[client]
     assert path.stat().st_mode & 0o777 == 0o640
-    text = json.dumps(read(client, path))
+    text = json.dumps(read_settings(client, path))
     assert KEYED.model in json.loads(json.dumps(text)) and "spark1:8080" in text and "sesame" not in text
     kept = {
         "claude-code": "Bash(ls)",
@@ -58,19 +58,19 @@ def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: 
         "litellm": "ollama/x",
     }
     assert kept[client] in text
-    there = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    files = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert client_files.write_settings(client, KEYED, str(path))[0] == f"{path} has these settings already"
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == there
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
 
 
-@pytest.mark.parametrize("client", USUAL)
+@pytest.mark.parametrize("client", WITH_FILE)
 def test_a_file_that_is_not_there_is_made_for_its_owner_alone(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     path = Path(CLIENT_FILES[client].path).expanduser()
     assert client_files.write_settings(client, KEYED)[0] == f"wrote {path}"
-    assert path.stat().st_mode & 0o777 == 0o600 and read(client, path)
+    assert path.stat().st_mode & 0o777 == 0o600 and read_settings(client, path)
 
 
 def test_codex_keeps_its_comments_and_other_tables(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_codex_keeps_its_comments_and_other_tables(tmp_path: Path) -> None:
     path.write_text(BEFORE["codex"])
     client_files.write_settings("codex", KEYED, str(path))
     client_files.write_settings("codex", replace(KEYED, context=None), str(path))
-    text, found = path.read_text(), read("codex", path)
+    text, settings = path.read_text(), read_settings("codex", path)
     assert "# mine" in text and text.count("[model_providers.spark]") == 1
-    assert found["approval_policy"] == "never" and "model_context_window" not in found
-    assert isinstance(found["model_providers"], dict) and set(found["model_providers"]) == {"other", "spark"}
+    assert settings["approval_policy"] == "never" and "model_context_window" not in settings
+    assert isinstance(settings["model_providers"], dict) and set(settings["model_providers"]) == {"other", "spark"}
 
 
 def test_a_key_is_read_by_a_command_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

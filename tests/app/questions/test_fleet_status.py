@@ -27,12 +27,12 @@ RECORD = Record(
 PINNED = IntendedServer("qwen3.5-35b", "qwen35", DIGEST, "b" * 40)
 
 
-def answer(record: Record = RECORD, **more: Any) -> dict[str, Any]:
+def status_answer(record: Record = RECORD, **more: Any) -> dict[str, Any]:
     memory = {"memory_available_bytes": 18 * 2**30, "memory_total_bytes": 120 * 2**30}
     return {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory, **more}
 
 
-def line(row: Row) -> str:
+def render_line(row: Row) -> str:
     """The row's line in a wide terminal."""
     out = io.StringIO()
     Console(file=out, width=400).print(status_table.build_table([row]))
@@ -40,7 +40,7 @@ def line(row: Row) -> str:
 
 
 def test_a_line_holds_what_was_asked_for() -> None:
-    result = line(parse_row("spark1", answer(), PINNED, NOW_S))
+    result = render_line(parse_row("spark1", status_answer(), PINNED, NOW_S))
     for words in (
         "spark1",
         "ok",
@@ -59,7 +59,9 @@ def test_a_line_holds_what_was_asked_for() -> None:
 
 
 def test_the_stages_of_the_start_are_shown_where_they_were_measured() -> None:
-    result = line(parse_row("spark1", answer(load_s={"weights": 210.4, "compile": 95.0, "graphs": 4.0}), PINNED, NOW_S))
+    result = render_line(
+        parse_row("spark1", status_answer(load_s={"weights": 210.4, "compile": 95.0, "graphs": 4.0}), PINNED, NOW_S)
+    )
     assert "weights 210 s, compile 95 s, graphs 4.0 s" in result
 
 
@@ -69,13 +71,13 @@ def test_the_stages_of_the_start_are_shown_where_they_were_measured() -> None:
         ("starting", 0), ("degraded", 2), ("unknown", 4), ("stalled", 1), ("wedged", 1), ("crash-looping", 1), ("down", 1)))],
 )  # fmt: skip
 def test_the_state_decides_how_it_ends_and_is_explained(record: Record, exit_code: int) -> None:
-    row = parse_row("spark1", answer(record), PINNED, NOW_S)
+    row = parse_row("spark1", status_answer(record), PINNED, NOW_S)
     assert row.exit == exit_code
-    assert ("because" in line(row)) == (record.state != "ok")
+    assert ("because" in render_line(row)) == (record.state != "ok")
 
 
 def test_an_overdue_check_says_nothing_of_the_present() -> None:
-    row = parse_row("spark1", answer(late=True), PINNED, NOW_S)
+    row = parse_row("spark1", status_answer(late=True), PINNED, NOW_S)
     assert row.state == "unknown"
     assert "overdue" in row.why
     assert row.drift is None
@@ -83,61 +85,65 @@ def test_an_overdue_check_says_nothing_of_the_present() -> None:
 
 
 def test_a_lock_that_moved_on_is_seen() -> None:
-    row = parse_row("spark1", answer(), replace(PINNED, digest=OTHER, commit="d" * 40), NOW_S)
+    row = parse_row("spark1", status_answer(), replace(PINNED, digest=OTHER, commit="d" * 40), NOW_S)
     assert row.behind == ("image", "model")
-    assert "behind the lock: image, model" in line(row)
-    row = parse_row("spark1", answer(), IntendedServer("gemma", "gemma", "sha256:new", "abc", "google/gemma"), NOW_S)
+    assert "behind the lock: image, model" in render_line(row)
+    row = parse_row(
+        "spark1", status_answer(), IntendedServer("gemma", "gemma", "sha256:new", "abc", "google/gemma"), NOW_S
+    )
     assert row.behind == ("recipe",)
-    assert "gemma is not deployed yet" in line(row)
+    assert "gemma is not deployed yet" in render_line(row)
 
 
 def test_a_lock_that_knows_nothing_is_no_drift() -> None:
-    assert parse_row("spark1", answer(), IntendedServer("qwen3.5-35b", "qwen35"), NOW_S).behind == ()
+    assert parse_row("spark1", status_answer(), IntendedServer("qwen3.5-35b", "qwen35"), NOW_S).behind == ()
 
 
 def test_drift_is_named_and_what_was_not_looked_for_is_not_called_none() -> None:
     drifted = replace(RECORD, drift=("env", "image"))
-    assert "env, image" in line(parse_row("spark1", answer(drifted), PINNED, NOW_S))
-    live = parse_row("spark1", answer(replace(RECORD, every_s=0.0), live=True), PINNED, NOW_S)
+    assert "env, image" in render_line(parse_row("spark1", status_answer(drifted), PINNED, NOW_S))
+    live = parse_row("spark1", status_answer(replace(RECORD, every_s=0.0), live=True), PINNED, NOW_S)
     assert live.drift is None
-    assert "none" not in line(live)
-    assert "no schedule" in line(live)
+    assert "none" not in render_line(live)
+    assert "no schedule" in render_line(live)
 
 
 def test_a_model_whose_files_all_differ_fills_no_screen_and_json_has_each() -> None:
     files = tuple(f"model model-{n:05}-of-00163.safetensors" for n in range(163))
-    row = parse_row("spark1", answer(replace(RECORD, drift=files)), PINNED, NOW_S)
+    row = parse_row("spark1", status_answer(replace(RECORD, drift=files)), PINNED, NOW_S)
     assert row.drift == files
     result = "163 files of its model: model-00000-of-00163.safetensors, model-00001-of-00163.safetensors, "
-    assert f"{result}model-00002-of-00163.safetensors and 160 more" in line(row)
+    assert f"{result}model-00002-of-00163.safetensors and 160 more" in render_line(row)
 
 
 def test_a_server_that_comes_and_goes_is_shown_as_one_while_it_serves() -> None:
-    row = parse_row("spark1", answer(replace(RECORD, flapping=True)), PINNED, NOW_S)
+    row = parse_row("spark1", status_answer(replace(RECORD, flapping=True)), PINNED, NOW_S)
     assert (row.state, row.exit) == ("ok", 0)
-    assert "it changed state several times" in line(row)
+    assert "it changed state several times" in render_line(row)
 
 
 def test_who_works_there_is_told() -> None:
-    assert "ann@desk runs deploy" in line(parse_row("spark1", answer(busy="ann@desk runs deploy"), PINNED, NOW_S))
+    assert "ann@desk runs deploy" in render_line(
+        parse_row("spark1", status_answer(busy="ann@desk runs deploy"), PINNED, NOW_S)
+    )
 
 
 def test_a_stopped_server_has_no_uptime() -> None:
     stopped = replace(RECORD, state="down", container=replace(RECORD.container, status="exited", exit_code=137))
-    assert parse_row("spark1", answer(stopped), PINNED, NOW_S).up_s is None
+    assert parse_row("spark1", status_answer(stopped), PINNED, NOW_S).up_s is None
 
 
 def test_what_was_never_measured_is_a_dash_and_not_a_zero() -> None:
-    result = line(parse_row("spark1", answer(replace(RECORD, speed=Speed(None, 52.4))), PINNED, NOW_S))
+    result = render_line(parse_row("spark1", status_answer(replace(RECORD, speed=Speed(None, 52.4))), PINNED, NOW_S))
     assert "- / 52.4" in result
     assert "0.0" not in result
 
 
 def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_seen() -> None:
-    result = line(
+    result = render_line(
         parse_row(
             "spark1",
-            answer(live=True, outdated="no check since the container was started (last state: wedged)"),
+            status_answer(live=True, outdated="no check since the container was started (last state: wedged)"),
             PINNED,
             NOW_S,
         )
@@ -148,7 +154,9 @@ def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_see
 
 def test_a_deploy_in_progress_is_no_verdict() -> None:
     record = {**RECORD.to_json(), "state": "in progress"}
-    row = parse_row("spark1", {**answer(busy="ann@desk runs deploy"), "record": record, "live": True}, PINNED, NOW_S)
+    row = parse_row(
+        "spark1", {**status_answer(busy="ann@desk runs deploy"), "record": record, "live": True}, PINNED, NOW_S
+    )
     assert (row.state, row.exit) == ("in progress", 4)
 
 

@@ -9,14 +9,14 @@ import pytest
 from sparkwright.app.questions import host_requests
 from sparkwright.errors import Failed
 from sparkwright.modules.image import image_transfer as transfer
-from tests.fuzz.harness import feed, values
+from tests.fuzz.harness import damaged_values, feed
 from tests.modules.context import RecordingContext
 
 ID = "sha256:" + "a" * 64
 LAYER = "sha256:" + "b" * 64
 
 
-class Api:
+class FakeApi:
     """An engine with one image."""
 
     def images(self) -> list[dict[str, Any]]:
@@ -26,19 +26,19 @@ class Api:
         return {"DockerRootDir": "/"}
 
     def inspect_image(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"Id": ID, "RepoTags": ["a/b:c"], "RepoDigests": [f"a/b@{LAYER}"], "Size": 7}
-        return {**found, "Os": "linux", "Architecture": "arm64", "RootFS": {"Layers": [LAYER]}}
+        attrs: dict[str, Any] = {"Id": ID, "RepoTags": ["a/b:c"], "RepoDigests": [f"a/b@{LAYER}"], "Size": 7}
+        return {**attrs, "Os": "linux", "Architecture": "arm64", "RootFS": {"Layers": [LAYER]}}
 
 
-class Client:
-    api = Api()
+class FakeClient:
+    api = FakeApi()
 
 
 @pytest.fixture
 def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the module's own answer, from an engine that has the image."""
     context = RecordingContext(tmp_path)
-    monkeypatch.setattr(context, "docker", lambda: Client())
+    monkeypatch.setattr(context, "docker", lambda: FakeClient())
     data = transfer.InspectImage().run(transfer.InspectImage.Args("a/b:c"), context).data
     return dict(json.loads(json.dumps(data)))
 
@@ -69,7 +69,7 @@ def test_what_is_no_answer_is_a_sentence_with_the_host(answer: dict[str, Any], f
 
 
 def test_any_answer(answer: dict[str, Any]) -> None:
-    feed(lambda found: host_requests.validate_answer("inspect_image", found, host="spark1"), values([answer]))
+    feed(lambda found: host_requests.validate_answer("inspect_image", found, host="spark1"), damaged_values([answer]))
 
 
 # A host that returns an invalid answer about its models is the only one that fails, with a readable message.
@@ -133,7 +133,10 @@ def test_no_answer_raises_anything_but_failed() -> None:
         "remove_model": removed,
         "diagnose": DIAGNOSIS,
     }.items():
-        feed(lambda found, module=module: host_requests.validate_answer(module, found, host="spark1"), values([found]))
+        feed(
+            lambda found, module=module: host_requests.validate_answer(module, found, host="spark1"),
+            damaged_values([found]),
+        )
 
 
 SERVER = {

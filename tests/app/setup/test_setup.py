@@ -18,15 +18,15 @@ from sparkwright.units import GIB
 RECIPES = [recipe.load(shipped_files.shipped_folder(), name) for name in recipe.names(shipped_files.shipped_folder())]
 
 
-def seen(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) -> dict[str, Any]:
+def make_survey(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) -> dict[str, Any]:
     return {"memory_bytes": int(memory_gib * GIB), "models": list(models), "servers": list(servers)}
 
 
-def named(name: str, survey: dict[str, Any] | None) -> proposal.Choice:
+def find_choice(name: str, survey: dict[str, Any] | None) -> proposal.Choice:
     return next(choice for choice in proposal.propose_recipes(RECIPES, survey) if choice.name == name)
 
 
-def on_disk(
+def model_on_disk(
     model: str, size_gib: float, folder: str = "/home/ops/models/there", place: str = "folder"
 ) -> dict[str, Any]:
     return {"id": model, "dir": folder, "place": place, "size_bytes": int(size_gib * GIB)}
@@ -34,61 +34,65 @@ def on_disk(
 
 def test_nothing_fits_before_the_models_size_is_known() -> None:
     """The size comes from the disk, or else from the catalogue of shipped recipes."""
-    found = {choice.name: choice for choice in proposal.propose_recipes(RECIPES, seen())}
-    assert found["glm-4.7-flash"].verdict == "unknown"  # its size is unknown
-    assert found["qwen3.5-35b"].verdict == "fits" and found["qwen3.5-35b"].why.startswith("32.6 GiB of files")
+    choices = {choice.name: choice for choice in proposal.propose_recipes(RECIPES, make_survey())}
+    assert choices["glm-4.7-flash"].verdict == "unknown"  # its size is unknown
+    assert choices["qwen3.5-35b"].verdict == "fits" and choices["qwen3.5-35b"].why.startswith("32.6 GiB of files")
     own = [replace(recipe, name=f"my-{recipe.name}") for recipe in RECIPES]
-    assert {choice.verdict for choice in proposal.propose_recipes(own, seen())} == {"unknown"}
-    assert proposal.propose_recipes(RECIPES, seen())[0].name == proposal.USUAL_RECIPE
+    assert {choice.verdict for choice in proposal.propose_recipes(own, make_survey())} == {"unknown"}
+    assert proposal.propose_recipes(RECIPES, make_survey())[0].name == proposal.USUAL_RECIPE
 
 
 def test_an_engine_that_leaves_no_reserve_is_too_large_and_comes_last() -> None:
-    rows = proposal.propose_recipes(RECIPES, seen(24))
-    assert (rows[-1].verdict, named("qwen3.5-35b", seen(24)).why) == (
+    rows = proposal.propose_recipes(RECIPES, make_survey(24))
+    assert (rows[-1].verdict, find_choice("qwen3.5-35b", make_survey(24)).why) == (
         "too large",
         "32.6 GiB of files, the engine takes 20.4 of 24.0 GiB",
     )
-    small = named("llama-3.1-8b", seen(28)).fit
+    small = find_choice("llama-3.1-8b", make_survey(28)).fit
     assert (small.verdict, small.largest) == ("too large", "gpu-memory-utilization 0.58")
     assert small.why == (
         "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 on the host's side, 6.0 the host itself, 4.0 reserve)"
     )
-    assert named("qwen3.5-35b", seen(24)).fit.largest == ""  # its weights alone are larger
+    assert find_choice("qwen3.5-35b", make_survey(24)).fit.largest == ""  # its weights alone are larger
     verdicts = [row.verdict for row in rows]
     assert set(verdicts[verdicts.index("too large") :]) == {"too large"}
 
 
 def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
     """Each row has its source. The memory in use on a host that serves nothing is the host's own."""
-    alone = {**seen(119.7), "memory_available_bytes": int(110 * GIB), "ollama": {"reachable": True, "models": []}}
-    budget = named("qwen3.5-35b", alone).fit.budget
+    alone = {
+        **make_survey(119.7),
+        "memory_available_bytes": int(110 * GIB),
+        "ollama": {"reachable": True, "models": []},
+    }
+    budget = find_choice("qwen3.5-35b", alone).fit.budget
     assert budget is not None
     rows = {row.name: (round(row.size_bytes / GIB, 1), row.source) for row in budget.rows}
     assert rows["the host itself"] == (9.7, "in use now, with nothing served")
     assert rows["weights"] == (32.6, "the model's files") and rows["host's side"][0] == 7.0
-    assert not budget.fits and named("qwen3.5-35b", seen()).verdict == "fits"
+    assert not budget.fits and find_choice("qwen3.5-35b", make_survey()).verdict == "fits"
     busy = {**alone, "servers": [{"model_dir": "/x", "models": ["y"]}]}
-    assert named("qwen3.5-35b", busy).verdict == "fits"  # the server's memory is freed
+    assert find_choice("qwen3.5-35b", busy).verdict == "fits"  # the server's memory is freed
 
 
 def test_a_model_on_the_disk_comes_first_and_its_size_decides() -> None:
     model = "zai-org/GLM-4.7-Flash"
-    first = proposal.propose_recipes(RECIPES, seen(models=[on_disk(model, 58)]))[0]
+    first = proposal.propose_recipes(RECIPES, make_survey(models=[model_on_disk(model, 58)]))[0]
     assert (first.name, first.verdict, first.moved) == ("glm-4.7-flash", "fits", "/home/ops/models/there")
-    assert named("glm-4.7-flash", seen(models=[on_disk(model, 110)])).verdict == "too large"
+    assert find_choice("glm-4.7-flash", make_survey(models=[model_on_disk(model, 110)])).verdict == "too large"
 
 
 def test_a_folder_that_ends_like_the_recipes_own_is_another() -> None:
-    there = on_disk("openai/gpt-oss-120b", 60, "/models/gpt-oss-120b")
-    assert named("gpt-oss-120b", seen(models=[there])).moved == "/models/gpt-oss-120b"
+    model = model_on_disk("openai/gpt-oss-120b", 60, "/models/gpt-oss-120b")
+    assert find_choice("gpt-oss-120b", make_survey(models=[model])).moved == "/models/gpt-oss-120b"
 
 
 def test_a_model_in_its_own_folder_or_in_the_hubs_cache_moves_nothing() -> None:
     model = "zai-org/GLM-4.7-Flash"
-    own = on_disk(model, 58, "/home/ops/models/glm-4.7-flash", "own")
-    cached = on_disk(model, 58, "/home/ops/.cache/huggingface/hub/models--x/snapshots/1", "hub cache")
-    assert [named("glm-4.7-flash", seen(models=[item])).moved for item in (own, cached)] == ["", ""]
-    assert named("glm-4.7-flash", seen(models=[cached, own])).found == own
+    own = model_on_disk(model, 58, "/home/ops/models/glm-4.7-flash", "own")
+    cached = model_on_disk(model, 58, "/home/ops/.cache/huggingface/hub/models--x/snapshots/1", "hub cache")
+    assert [find_choice("glm-4.7-flash", make_survey(models=[item])).moved for item in (own, cached)] == ["", ""]
+    assert find_choice("glm-4.7-flash", make_survey(models=[cached, own])).found == own
 
 
 @pytest.mark.parametrize("name", recipe.names(shipped_files.shipped_folder()))
@@ -157,6 +161,6 @@ def test_a_start_that_is_cut_off_leaves_no_file_and_no_folder(tmp_path: Path, mo
 def test_what_serves_already_comes_with_the_command_that_adopts_it(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"engine": "vllm", "models": ["m"], "port": 8000, "verified": False}
     servers = [{**row, "name": "my-llm"}, {**row, "name": "ours", "verified": True}]
-    new_host.print_notes(SurveyedHost(NewHost("spark1", "spark1.local"), seen(servers=servers), None))
+    new_host.print_notes(SurveyedHost(NewHost("spark1", "spark1.local"), make_survey(servers=servers), None))
     message = " ".join(capsys.readouterr().out.split())
     assert "recipe.import --from-host spark1 --container my-llm" in message and "--container ours" not in message

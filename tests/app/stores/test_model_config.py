@@ -20,21 +20,21 @@ ELSEWHERE = "a search for 'mamba' and similar names would have said"
 
 
 @dataclass
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
 class Inspect(Protocol):
-    def __call__(self, *words: str, hub: str = ..., token: str = ...) -> Said: ...
+    def __call__(self, *words: str, hub: str = ..., token: str = ...) -> CommandResult: ...
 
 
 @pytest.fixture
 def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Inspect:
     """Run the command in this process, as the installed program does."""
 
-    def run(*words: str, hub: str = "http://127.0.0.1:9", token: str = "") -> Said:
+    def run(*words: str, hub: str = "http://127.0.0.1:9", token: str = "") -> CommandResult:
         for name, value in {"HF_ENDPOINT": hub, "HF_TOKEN": token, "no_proxy": "127.0.0.1"}.items():
             monkeypatch.setenv(name, value)
         program = Program(name="sparkwright", binary="sparkwright", namespace=namespace)
@@ -44,12 +44,12 @@ def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         except SystemExit as ended:
             code = int(ended.code or 0)
         result = capsys.readouterr()
-        return Said(code, result.out, result.err)
+        return CommandResult(code, result.out, result.err)
 
     return run
 
 
-class Hub(BaseHTTPRequestHandler):
+class FakeHub(BaseHTTPRequestHandler):
     """A hub with a gated model, a renamed model, and a model that redirects to another server."""
 
     asked: list[tuple[str, str]]
@@ -83,16 +83,16 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
-def serve() -> tuple[ThreadingHTTPServer, type[Hub], str]:
-    handler = type("OneHub", (Hub,), {"asked": [], "elsewhere": ""})
+def start_hub() -> tuple[ThreadingHTTPServer, type[FakeHub], str]:
+    handler = type("OneHub", (FakeHub,), {"asked": [], "elsewhere": ""})
     server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     return server, handler, f"http://127.0.0.1:{server.server_address[1]}"
 
 
 @pytest.fixture
-def hub() -> Iterator[tuple[type[Hub], str]]:
-    server, handler, url = serve()
+def hub() -> Iterator[tuple[type[FakeHub], str]]:
+    server, handler, url = start_hub()
     yield handler, url
     server.shutdown()
     server.server_close()
@@ -128,7 +128,7 @@ def test_a_program_gets_one_object(inspect: Inspect) -> None:
     assert result["vllm"] == {"since": "0.17.0", "until": None, "lacking": "0.16.0"}
 
 
-def test_a_hub_id_is_fetched_with_the_token_in_a_header(inspect: Inspect, hub: tuple[type[Hub], str]) -> None:
+def test_a_hub_id_is_fetched_with_the_token_in_a_header(inspect: Inspect, hub: tuple[type[FakeHub], str]) -> None:
     handler, url = hub
     result = inspect("Qwen/Qwen3-Next", "--json", hub=url, token="hf_secret")
     assert json.loads(result.out)["block_tokens"] == {"auto": 544, "fp8": 1072}
@@ -137,18 +137,18 @@ def test_a_hub_id_is_fetched_with_the_token_in_a_header(inspect: Inspect, hub: t
     assert "hf_secret" not in result.out + result.err
 
 
-def test_a_revision_is_asked_for(inspect: Inspect, hub: tuple[type[Hub], str]) -> None:
+def test_a_revision_is_asked_for(inspect: Inspect, hub: tuple[type[FakeHub], str]) -> None:
     result = inspect("Qwen/Qwen3-Next", "--revision", "refs/pr/1", "--json", hub=hub[1])
     assert json.loads(result.out)["kind"] == "dense"
 
 
 def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
-    inspect: Inspect, hub: tuple[type[Hub], str]
+    inspect: Inspect, hub: tuple[type[FakeHub], str]
 ) -> None:
     handler, url = hub
     inspect("old/name", hub=url, token="hf_secret")
     assert {token for _, token in handler.asked} == {"Bearer hf_secret"}
-    other, away, handler.elsewhere = serve()
+    other, away, handler.elsewhere = start_hub()
     try:
         assert inspect("sent/away", hub=url, token="hf_secret").code == 0
     finally:
@@ -169,7 +169,7 @@ def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
     ],
 )
 def test_what_the_hub_refuses_is_one_sentence(
-    inspect: Inspect, hub: tuple[type[Hub], str], model: str, token: str, code: int, sentence: str
+    inspect: Inspect, hub: tuple[type[FakeHub], str], model: str, token: str, code: int, sentence: str
 ) -> None:
     result = inspect(model, hub=hub[1], token=token)
     assert result.code == code

@@ -27,19 +27,19 @@ COMMANDS = dict(help.walk_tasks(namespace))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("lab")
-    starter.write_starter(made)
-    return made
+    project = tmp_path_factory.mktemp("lab")
+    starter.write_starter(project)
+    return project
 
 
-def call(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+def run_line(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"{BIN}/{line}"],
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
-def started(*words: str) -> program.Sparkwright:
+def parse_program(*words: str) -> program.Sparkwright:
     """Return the program after it has parsed a command line, before it runs the command."""
     value = program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace)
     value.create_config()
@@ -61,49 +61,49 @@ def test_every_command_is_in_one_group_and_every_name_in_a_group_is_a_command() 
 def test_help_shows_every_command_on_one_line_of_a_narrow_terminal() -> None:
     lines = help.format_command_list(namespace).splitlines()
     assert [line.rstrip(":") for line in lines if line and not line.startswith(" ")] == list(GROUPS)
-    shown = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert shown == [help.display_name(namespace, name) for name in COMMAND_NAMES]
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert names == [help.display_name(namespace, name) for name in COMMAND_NAMES]
     assert [line for line in lines if len(line) > 80 or (line.startswith("  ") and not line.endswith("."))] == []
 
 
 def test_the_programs_help_has_our_commands_and_no_option_that_does_nothing_here(folder: Path) -> None:
-    found = call(folder, "sparkwright --help").stdout
-    assert set(re.findall(r"--[a-z-]+", found.partition("Options:")[2])) == {"--help", "--list", "--version"}
-    assert all(title in found for title in GROUPS)
+    output = run_line(folder, "sparkwright --help").stdout
+    assert set(re.findall(r"--[a-z-]+", output.partition("Options:")[2])) == {"--help", "--list", "--version"}
+    assert all(title in output for title in GROUPS)
 
 
 @pytest.mark.parametrize("line", ["--pty hosts", "hosts --pty", "--hide both hosts", "hosts -w", "--echo hosts"])
 def test_an_option_that_does_nothing_here_is_refused(folder: Path, line: str) -> None:
-    done = call(folder, f"sparkwright {line}")
-    assert done.returncode == 5 and done.stderr.startswith("unknown option -"), done.stderr
+    result = run_line(folder, f"sparkwright {line}")
+    assert result.returncode == 5 and result.stderr.startswith("unknown option -"), result.stderr
 
 
 @pytest.mark.parametrize("line", ["sparkwright --help", "sparkwright deploy --help", "invoke --list"])
 def test_the_head_of_help_is_all_that_is_printed(folder: Path, line: str) -> None:
-    done = call(folder, f"{line} | head -3")
-    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 3)
+    result = run_line(folder, f"{line} | head -3")
+    assert (result.returncode, result.stderr, len(result.stdout.splitlines())) == (0, "", 3)
 
 
 def test_invoke_lists_our_groups_and_a_users_own_tasks_after_them(folder: Path, tmp_path: Path) -> None:
     mine = "from invoke import task\nfrom sparkwright.cli import namespace\n@task\ndef mine(c):\n    'My own.'\n"
     (tmp_path / "tasks.py").write_text(f"{mine}namespace.add_task(mine)\n")
-    found = call(tmp_path, "invoke --list").stdout
-    assert re.findall(r"^([A-Z].*):$", found, re.M) == [*GROUPS, "Other tasks"]
-    assert re.search(r"^  mine +My own\.$", found, re.M)
-    assert "Serve:" in call(folder, "invoke --list").stdout
+    output = run_line(tmp_path, "invoke --list").stdout
+    assert re.findall(r"^([A-Z].*):$", output, re.M) == [*GROUPS, "Other tasks"]
+    assert re.search(r"^  mine +My own\.$", output, re.M)
+    assert "Serve:" in run_line(folder, "invoke --list").stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_commands_help_is_what_it_does_its_options_and_two_examples(name: str, contexts: dict[str, object]) -> None:
-    shown = help.command_help("sparkwright", name, namespace, contexts[name])
-    assert "Docstring" not in shown and "core-opts" not in shown
-    assert shown.startswith(f"Usage: sparkwright {help.display_name(namespace, name)} ")
-    assert str(inspect.getdoc(COMMANDS[name])).splitlines()[0] in shown
-    assert shown.index("\nOptions:\n") < shown.index("\nExamples:\n")
-    examples = shown.partition("\nExamples:\n")[2].splitlines()
+    help_text = help.command_help("sparkwright", name, namespace, contexts[name])
+    assert "Docstring" not in help_text and "core-opts" not in help_text
+    assert help_text.startswith(f"Usage: sparkwright {help.display_name(namespace, name)} ")
+    assert str(inspect.getdoc(COMMANDS[name])).splitlines()[0] in help_text
+    assert help_text.index("\nOptions:\n") < help_text.index("\nExamples:\n")
+    examples = help_text.partition("\nExamples:\n")[2].splitlines()
     assert len(examples) == 2 and len(set(examples)) == 2
     assert all(line.startswith(f"  sparkwright {help.display_name(namespace, name)}") for line in examples)
-    assert max(map(len, shown.partition("\nExamples:\n")[0].splitlines())) <= 100
+    assert max(map(len, help_text.partition("\nExamples:\n")[0].splitlines())) <= 100
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -124,7 +124,7 @@ def test_an_option_has_a_text_and_a_short_name_only_if_it_is_one_of_five(
 )
 def test_an_example_can_be_typed(name: str, words: str) -> None:
     spoken = help.display_name(namespace, name)
-    parsed = started(*shlex.split(f"{spoken} {words}")).tasks
+    parsed = parse_program(*shlex.split(f"{spoken} {words}")).tasks
     assert [context.name for context in parsed] == [name]
 
 
@@ -139,14 +139,14 @@ def test_examples_name_rules_modules_faults_and_recipes_that_there_are(folder: P
 
 @pytest.mark.parametrize("words", ["-H sandbox -C -D -j -d", "--host sandbox --check --diff --json --debug"])
 def test_five_options_have_short_names(words: str) -> None:
-    (context,) = started("deploy", *words.split()).tasks
-    given = {option.name for option in context.args.values() if option.got_value}
-    assert given == {"host", "check", "diff", "json", "debug"}
+    (context,) = parse_program("deploy", *words.split()).tasks
+    short_names = {option.name for option in context.args.values() if option.got_value}
+    assert short_names == {"host", "check", "diff", "json", "debug"}
 
 
 def test_minus_h_is_help_in_every_command(folder: Path) -> None:
-    done = call(folder, "sparkwright restart -h")
-    assert done.returncode == 0 and done.stdout.startswith("Usage: sparkwright restart [options]")
+    result = run_line(folder, "sparkwright restart -h")
+    assert result.returncode == 0 and result.stdout.startswith("Usage: sparkwright restart [options]")
 
 
 def test_a_task_that_is_not_ours_keeps_its_numbers() -> None:
@@ -159,4 +159,4 @@ def test_a_task_that_is_not_ours_keeps_its_numbers() -> None:
     own.parse_collection()
     own.parse_tasks()
     with pytest.raises(InvokeExit):
-        started("history", "--host", "sandbox", "--last", "-5")
+        parse_program("history", "--host", "sandbox", "--last", "-5")

@@ -10,28 +10,28 @@ from sparkwright.protocol.events import COUNTS
 OWN = "rank 1 exited (OOM-killed): no known reason in its log."
 
 
-def lines(first: str, second: str, *, together: bool) -> list[str]:
+def failed_hosts(first: str, second: str, *, together: bool) -> list[str]:
     """Return the hosts whose failures are shown, in order. spark1 ends before spark2.
 
     Args:
         first: the failure of spark1.
         second: the failure of spark2.
     """
-    shown: list[str] = []
-    screen = screen_of(shown, together=together)
-    ends(screen, "spark1", first, code=1)
-    ends(screen, "spark2", second, code=1)
+    printed: list[str] = []
+    screen = make_screen(printed, together=together)
+    end_host(screen, "spark1", first, code=1)
+    end_host(screen, "spark2", second, code=1)
     screen.close()
-    return [text.split()[1] for text in shown if text.startswith("failed")]
+    return [text.split()[1] for text in printed if text.startswith("failed")]
 
 
-def screen_of(shown: list[str], *, together: bool) -> HostLines:
-    screen = HostLines(write=lambda style, text: shown.append(text.strip()), board=Board(), together=together)
+def make_screen(printed: list[str], *, together: bool) -> HostLines:
+    screen = HostLines(write=lambda style, text: printed.append(text.strip()), board=Board(), together=together)
     screen.hosts(["spark1", "spark2"])
     return screen
 
 
-def ends(screen: HostLines, host: str, why: str, *, code: int) -> None:
+def end_host(screen: HostLines, host: str, why: str, *, code: int) -> None:
     failed: dict[str, Any] = {"event": "task_finished", "host": host, "status": "failed", "module": "barrier"}
     screen.on({**failed, "name": "x", "msg": why, "fix": "", "where": "", "data": {}, "diff": []})
     recap = {"event": "host_finished", "host": host, "exit": code, "changed": 0, "seconds": 1.0, "msg": why}
@@ -40,14 +40,14 @@ def ends(screen: HostLines, host: str, why: str, *, code: int) -> None:
 
 def test_a_member_that_is_refused_is_told_at_once_and_one_that_waits_for_another_after_it() -> None:
     """The other members may wait two minutes for a head that could not listen."""
-    shown: list[str] = []
-    screen = screen_of(shown, together=True)
-    ends(screen, "spark2", "spark1 (rank 0) failed: port 29499 of spark1 is in use by python3.", code=5)
-    assert shown == []
-    ends(screen, "spark1", "port 29499 of spark1, where the cluster's runs meet, is in use by python3.", code=5)
-    assert [text.split()[1] for text in shown if text.startswith("refused")] == ["spark1", "spark2"]
+    printed: list[str] = []
+    screen = make_screen(printed, together=True)
+    end_host(screen, "spark2", "spark1 (rank 0) failed: port 29499 of spark1 is in use by python3.", code=5)
+    assert printed == []
+    end_host(screen, "spark1", "port 29499 of spark1, where the cluster's runs meet, is in use by python3.", code=5)
+    assert [text.split()[1] for text in printed if text.startswith("refused")] == ["spark1", "spark2"]
     alone: list[str] = []
-    ends(screen_of(alone, together=True), "spark1", "port 29499 of spark1 is in use by python3.", code=5)
+    end_host(make_screen(alone, together=True), "spark1", "port 29499 of spark1 is in use by python3.", code=5)
     assert alone and alone[0].startswith("refused      spark1")
 
 
@@ -61,22 +61,22 @@ def test_a_member_that_is_refused_is_told_at_once_and_one_that_waits_for_another
     ],
 )
 def test_the_root_cause_is_told_first(consequence: str) -> None:
-    assert lines(consequence, OWN, together=True) == ["spark2", "spark1"]
-    assert lines(OWN, "spark1 (rank 0) failed at 'Measure throughput': no answer.", together=True) == [
+    assert failed_hosts(consequence, OWN, together=True) == ["spark2", "spark1"]
+    assert failed_hosts(OWN, "spark1 (rank 0) failed at 'Measure throughput': no answer.", together=True) == [
         "spark1",
         "spark2",
     ]
 
 
 def test_hosts_that_serve_alone_are_told_as_they_end() -> None:
-    assert lines("spark2 (rank 1) failed: it is a name", OWN, together=False) == ["spark1", "spark2"]
+    assert failed_hosts("spark2 (rank 1) failed: it is a name", OWN, together=False) == ["spark1", "spark2"]
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_cluster_is_told_what_its_members_tasks_note_a_fleet_only_what_its_runs_do(together: bool) -> None:
     """Differences between members are notes of a task, as "kernel differs: spark1 6.14, spark2 6.17"."""
-    shown: list[str] = []
-    screen = screen_of(shown, together=together)
+    printed: list[str] = []
+    screen = make_screen(printed, together=together)
     for task, text in (("compared", "kernel differs."), ("", "the clock is apart.")):
         screen.on({"event": "note", "host": "spark1", "task": task, "text": text})
-    assert shown == (["spark1  kernel differs."] if together else []) + ["spark1  the clock is apart."]
+    assert printed == (["spark1  kernel differs."] if together else []) + ["spark1  the clock is apart."]

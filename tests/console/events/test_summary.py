@@ -9,8 +9,8 @@ from sparkwright.console.events.summary import ServerSummary, Summary
 
 @pytest.mark.parametrize(("worker", "panel"), [(0, True), (1, False), (2, False)])
 def test_a_cluster_serves_when_all_its_members_are_as_they_should_be(worker: int, panel: bool) -> None:
-    shown: list[str] = []
-    summary = Summary(lambda style, text: shown.append(text))
+    printed: list[str] = []
+    summary = Summary(lambda style, text: printed.append(text))
     served = ServerSummary("one", "r", "i", "m", "", "name", "http://one:8000", cluster="pair", members=("one", "two"))
     summary.serves(served)
     proof: dict[str, Any] = {"event": "task_finished", "host": "one", "status": "ok", "module": "verify_health"}
@@ -18,4 +18,4 @@ def test_a_cluster_serves_when_all_its_members_are_as_they_should_be(worker: int
     summary.on({"event": "recap", "host": "one", "exit": 0})
     summary.on({"event": "recap", "host": "two", "exit": worker})
     summary.close()
-    assert bool(shown) is panel
+    assert bool(printed) is panel

@@ -16,16 +16,16 @@ IMAGE = "ghcr.io/ggml-org/llama.cpp:server-cuda13-b11549"
 GOOD: dict[str, Any] = {"model": "a-Q4_K_M.gguf", "ctx-size": 32768, "n-gpu-layers": "all", "alias": "a"}
 
 
-def found(given: dict[str, Any], version: str | None = "b11549", **more: Any) -> dict[str, str]:
+def check_flags(flag_values: dict[str, Any], version: str | None = "b11549", **more: Any) -> dict[str, str]:
     """Return rule names with the severity of their findings."""
-    options = ServerRequest(given, **{"image": IMAGE, **more})
+    options = ServerRequest(flag_values, **{"image": IMAGE, **more})
     return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
 
 
-def changed(case: rules.Case, way: Way) -> rules.Case:
-    kept = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
-    kept |= {name: given for name, given in way.changes.items() if given is not None}
-    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(kept)))
+def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
+    changed_flags = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
+    changed_flags |= {name: given for name, given in way.changes.items() if given is not None}
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(changed_flags)))
 
 
 @pytest.mark.parametrize("name", rules.RULES)
@@ -37,11 +37,11 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
     for finding in findings:
         for way in finding.ways_out:
             if way.changes:
-                assert not list(rule.findings(changed(rule.example, way))), way.text
+                assert not list(rule.findings(apply_way_out(rule.example, way))), way.text
 
 
 def test_a_good_recipe_has_no_findings() -> None:
-    assert found(GOOD) == {}
+    assert check_flags(GOOD) == {}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_good_recipe_has_no_findings() -> None:
     ],
 )
 def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
-    assert found(flags.named(GOOD | more)) == {rule: severity}
+    assert check_flags(flags.named(GOOD | more)) == {rule: severity}
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str
     ],
 )
 def test_what_is_right_is_not_found(more: dict[str, Any]) -> None:
-    assert found(flags.named(GOOD | more)) == {}
+    assert check_flags(flags.named(GOOD | more)) == {}
 
 
 def test_fit_off_needs_no_sizes() -> None:
-    assert found({"model": "a.gguf", "fit": False}) == {}
+    assert check_flags({"model": "a.gguf", "fit": False}) == {}
 
 
 @pytest.mark.parametrize(
     ("version", "severity"), [("b10434", None), ("b11549", "error"), ("b11000", "warning"), (None, "warning")]
 )
 def test_an_option_that_was_removed_is_found_by_build(version: str | None, severity: str | None) -> None:
-    assert found(flags.named(GOOD | {"no-mmap": True}), version).get("unknown-flag") == severity
+    assert check_flags(flags.named(GOOD | {"no-mmap": True}), version).get("unknown-flag") == severity
 
 
 @pytest.mark.parametrize(
@@ -108,18 +108,18 @@ def test_an_option_that_was_removed_is_found_by_build(version: str | None, sever
     ],
 )
 def test_the_image_for_a_gb10_is_the_one_with_cuda_13(image: str, platform: str, rule: bool) -> None:
-    assert ("cuda12-image" in found(GOOD, image=image, platform=platform)) is rule
+    assert ("cuda12-image" in check_flags(GOOD, image=image, platform=platform)) is rule
 
 
 def test_a_build_newer_than_the_tables_and_a_tag_without_a_build_say_so() -> None:
-    assert found(GOOD, "b99999") == {"newer-release": "info"}
-    assert found(GOOD, image="ghcr.io/ggml-org/llama.cpp:server-cuda13") == {"moving-tag": "info"}
+    assert check_flags(GOOD, "b99999") == {"newer-release": "info"}
+    assert check_flags(GOOD, image="ghcr.io/ggml-org/llama.cpp:server-cuda13") == {"moving-tag": "info"}
 
 
 def test_the_first_published_port_is_the_servers() -> None:
-    assert found(GOOD, published=8080) == {}
-    assert found(GOOD, published=8000) == {"out-of-reach": "error"}
-    assert found(GOOD | {"port": 8000}, published=8000) == {}
+    assert check_flags(GOOD, published=8080) == {}
+    assert check_flags(GOOD, published=8000) == {"out-of-reach": "error"}
+    assert check_flags(GOOD | {"port": 8000}, published=8000) == {}
 
 
 def test_chunked_prefill_cannot_be_asked_for() -> None:
@@ -151,8 +151,13 @@ def test_memory_is_that_of_the_locked_files() -> None:
 
 
 def test_settings_follow_from_flags() -> None:
-    usual = advice.effective(ServerRequest({"ctx-size": 32768}), {}, None)
-    assert (usual.max_num_seqs, usual.max_model_len, usual.budget, usual.prefix_caching) == (4, 32768, 2048, True)
+    defaults = advice.effective(ServerRequest({"ctx-size": 32768}), {}, None)
+    assert (defaults.max_num_seqs, defaults.max_model_len, defaults.budget, defaults.prefix_caching) == (
+        4,
+        32768,
+        2048,
+        True,
+    )
     other = advice.effective(ServerRequest({"c": 32768, "np": 2, "b": 512, "no-cache-prompt": True}), {}, None)
     assert (other.max_num_seqs, other.max_model_len, other.budget, other.prefix_caching) == (2, 16384, 512, False)
 

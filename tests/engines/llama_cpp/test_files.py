@@ -7,14 +7,14 @@ from sparkwright.units import GIB, MIB
 
 QUANTS = ("IQ2_M", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0", "BF16")
 TWELVE = {f"Coder-30B-{quant}.gguf": (at + 8) * GIB for at, quant in enumerate(QUANTS)}
-BESIDE = {"README.md": 9000, "imatrix.gguf": MIB, "mmproj-F16.gguf": GIB, "mmproj-F32.gguf": 2 * GIB}
+OTHER_FILES = {"README.md": 9000, "imatrix.gguf": MIB, "mmproj-F16.gguf": GIB, "mmproj-F32.gguf": 2 * GIB}
 SHARDS = {f"UD-Q4/Big-UD-Q4-{at:05}-of-00003.gguf": 20 * GIB for at in (1, 2, 3)}
 
 
 def refusal(*arguments: object, **more: str) -> str:
-    with pytest.raises(NoSingleModel) as found:
+    with pytest.raises(NoSingleModel) as excinfo:
         select_files(*arguments, **more)  # type: ignore[arg-type]
-    return str(found.value)
+    return str(excinfo.value)
 
 
 def test_the_only_model_needs_no_pattern() -> None:
@@ -22,42 +22,42 @@ def test_the_only_model_needs_no_pattern() -> None:
 
 
 def test_one_of_many_is_chosen_by_pattern() -> None:
-    assert select_files(TWELVE | BESIDE, ["*-Q4_K_M.gguf"]).all == ("Coder-30B-Q4_K_M.gguf",)
+    assert select_files(TWELVE | OTHER_FILES, ["*-Q4_K_M.gguf"]).all == ("Coder-30B-Q4_K_M.gguf",)
 
 
 def test_all_shards_belong_to_a_model_and_the_first_is_served() -> None:
-    found = select_files(SHARDS | TWELVE, ["*UD-Q4*"])
-    assert found.model == tuple(SHARDS)
-    assert found.served == "UD-Q4/Big-UD-Q4-00001-of-00003.gguf"
-    assert select_files(SHARDS | TWELVE, ["UD-Q4/*"]) == select_files(SHARDS | TWELVE, ["*-00001-of-*"]) == found
+    selection = select_files(SHARDS | TWELVE, ["*UD-Q4*"])
+    assert selection.model == tuple(SHARDS)
+    assert selection.served == "UD-Q4/Big-UD-Q4-00001-of-00003.gguf"
+    assert select_files(SHARDS | TWELVE, ["UD-Q4/*"]) == select_files(SHARDS | TWELVE, ["*-00001-of-*"]) == selection
 
 
 def test_a_projector_and_a_draft_model_come_by_pattern() -> None:
-    files = TWELVE | BESIDE | {"Coder-30B-draft-Q8_0.gguf": GIB}
+    files = TWELVE | OTHER_FILES | {"Coder-30B-draft-Q8_0.gguf": GIB}
     assert select_files(files, ["*-Q4_K_M.gguf", "mmproj-F16.gguf"]).mmproj == "mmproj-F16.gguf"
-    found = select_files(files, ["*-Q6_K.gguf"], mmproj="mmproj-F32*", draft="*draft*")
-    assert found.all == ("Coder-30B-Q6_K.gguf", "mmproj-F32.gguf", "Coder-30B-draft-Q8_0.gguf")
+    selection = select_files(files, ["*-Q6_K.gguf"], mmproj="mmproj-F32*", draft="*draft*")
+    assert selection.all == ("Coder-30B-Q6_K.gguf", "mmproj-F32.gguf", "Coder-30B-draft-Q8_0.gguf")
     assert select_files({"a.gguf": GIB, "mmproj-a.gguf": MIB}).mmproj == ""
 
 
 def test_twelve_quantisations_and_none_chosen_are_listed_with_sizes() -> None:
-    found = refusal(TWELVE | BESIDE, repository="o/Coder-30B-GGUF")
-    assert found.startswith(
+    message = refusal(TWELVE | OTHER_FILES, repository="o/Coder-30B-GGUF")
+    assert message.startswith(
         "o/Coder-30B-GGUF has 12 models: name one of Coder-30B-IQ2_M.gguf (8.0 GiB), Coder-30B-Q2_K.gguf"
     )
-    assert all(quant in found for quant in QUANTS) and "mmproj" not in found and "imatrix" not in found
-    assert found.endswith("Coder-30B-BF16.gguf (19.0 GiB) as `model.file`.")
+    assert all(quant in message for quant in QUANTS) and "mmproj" not in message and "imatrix" not in message
+    assert message.endswith("Coder-30B-BF16.gguf (19.0 GiB) as `model.file`.")
 
 
 def test_a_pattern_for_several_says_which() -> None:
-    found = refusal(TWELVE | SHARDS, ["*Q8_0*", "*UD-Q4*"])
-    assert "has 2 models that *Q8_0*, *UD-Q4* matches" in found
-    assert "Coder-30B-Q8_0.gguf (18.0 GiB), Big-UD-Q4-*.gguf (60.0 GiB, 3 files)" in found
+    message = refusal(TWELVE | SHARDS, ["*Q8_0*", "*UD-Q4*"])
+    assert "has 2 models that *Q8_0*, *UD-Q4* matches" in message
+    assert "Coder-30B-Q8_0.gguf (18.0 GiB), Big-UD-Q4-*.gguf (60.0 GiB, 3 files)" in message
 
 
 def test_a_pattern_for_none_says_what_there_is() -> None:
-    found = refusal({"a-Q8_0.gguf": GIB} | BESIDE, ["*Q4_0*"], repository="o/a")
-    assert found == "*Q4_0* matches no model of o/a, which has a-Q8_0.gguf (1.0 GiB)."
+    message = refusal({"a-Q8_0.gguf": GIB} | OTHER_FILES, ["*Q4_0*"], repository="o/a")
+    assert message == "*Q4_0* matches no model of o/a, which has a-Q8_0.gguf (1.0 GiB)."
 
 
 @pytest.mark.parametrize(("gone", "number"), [(1, 1), (2, 2), (3, 3)])
@@ -67,8 +67,8 @@ def test_a_missing_shard_is_refused(gone: int, number: int) -> None:
 
 
 def test_a_folder_of_another_format_is_told_as_such() -> None:
-    found = refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
-    assert found.startswith(
+    message = refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
+    assert message.startswith(
         "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files, which llama.cpp cannot read."
     )
     assert "it has 1 other file." in refusal({"README.md": 1})
@@ -76,7 +76,7 @@ def test_a_folder_of_another_format_is_told_as_such() -> None:
 
 def test_a_projector_that_is_not_there_or_not_one_is_refused() -> None:
     assert "*mmproj* matches 2 files (mmproj-F16.gguf, mmproj-F32.gguf) for the mmproj in the repository" in refusal(
-        {"a.gguf": GIB} | BESIDE, [], mmproj="*mmproj*"
+        {"a.gguf": GIB} | OTHER_FILES, [], mmproj="*mmproj*"
     )
     assert "nothere* matches no file for the draft model" in refusal({"a.gguf": GIB}, [], draft="nothere*")
 

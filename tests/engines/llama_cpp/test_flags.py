@@ -13,14 +13,14 @@ DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 
 @pytest.mark.parametrize("build", [flags.OLDEST_BUILD, flags.NEWEST_BUILD])
 def test_the_table_has_every_option_of_the_help(build: int) -> None:
-    listed = image.parse_options((DATA / f"help-b{build}.txt").read_text())
+    options = image.parse_options((DATA / f"help-b{build}.txt").read_text())
     known = {name for name in flags.TABLE.known if flags.exists(name, build)}
-    assert known == set(listed) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
+    assert known == set(options) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     for name in known:
-        here, there = flags.TABLE.known[name], listed[name]
-        assert (set(here.words), set(here.off)) == (set(there.words), set(there.off)), name
-        assert {"switch": 0, "bare": 0, "two": 2}.get(here.kind, 1) == there.takes, name
-        assert here.kind == "on" or not there.choices or here.choices == there.choices, name
+        ours, theirs = flags.TABLE.known[name], options[name]
+        assert (set(ours.words), set(ours.off)) == (set(theirs.words), set(theirs.off)), name
+        assert {"switch": 0, "bare": 0, "two": 2}.get(ours.kind, 1) == theirs.takes, name
+        assert ours.kind == "on" or not theirs.choices or ours.choices == theirs.choices, name
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -
 
 def test_short_words_of_a_running_command_are_read() -> None:
     words = ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
-    found = flags.parsed(words)
-    assert found == flags.Command(
+    arguments = flags.parsed(words)
+    assert arguments == flags.Command(
         "/models/a.gguf", {"ctx-size": 4096, "n-gpu-layers": "all", "flash-attn": "on", "kv-offload": False}
     )
 

@@ -11,55 +11,55 @@ from sparkwright.engines.llama_cpp import advice, gguf
 from sparkwright.units import GIB, MIB
 
 
-def text(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
-def written(
+def build_header(
     values: dict[str, tuple[int, bytes]], *, version: int = 3, tensors: int = 1, pairs: int | None = None
 ) -> bytes:
     """Return a header made by hand: type number and bytes of each value."""
     head = struct.pack("<4sIQQ", b"GGUF", version, tensors, len(values) if pairs is None else pairs)
-    return head + b"".join(text(key) + struct.pack("<I", kind) + data for key, (kind, data) in values.items())
+    return head + b"".join(encode_text(key) + struct.pack("<I", kind) + data for key, (kind, data) in values.items())
 
 
-def number(value: int) -> tuple[int, bytes]:
+def encode_number(value: int) -> tuple[int, bytes]:
     return 4, struct.pack("<I", value)
 
 
-def many(kind: int, items: int, data: bytes = b"") -> tuple[int, bytes]:
+def encode_array(kind: int, items: int, data: bytes = b"") -> tuple[int, bytes]:
     return gguf.ARRAY_TYPE, struct.pack("<IQ", kind, items) + data
 
 
 MODEL: dict[str, tuple[int, bytes]] = {
-    "general.architecture": (gguf.TEXT_TYPE, text("gpt-oss")),
-    "gpt-oss.block_count": number(36),
-    "gpt-oss.context_length": number(131072),
-    "gpt-oss.embedding_length": number(2880),
-    "gpt-oss.attention.head_count": number(64),
-    "gpt-oss.attention.head_count_kv": number(8),
-    "gpt-oss.attention.key_length": number(64),
-    "gpt-oss.attention.value_length": number(64),
+    "general.architecture": (gguf.TEXT_TYPE, encode_text("gpt-oss")),
+    "gpt-oss.block_count": encode_number(36),
+    "gpt-oss.context_length": encode_number(131072),
+    "gpt-oss.embedding_length": encode_number(2880),
+    "gpt-oss.attention.head_count": encode_number(64),
+    "gpt-oss.attention.head_count_kv": encode_number(8),
+    "gpt-oss.attention.key_length": encode_number(64),
+    "gpt-oss.attention.value_length": encode_number(64),
 }
 
 
 def test_values_of_every_plain_type_are_read() -> None:
     kinds = {str(kind): (kind, struct.pack(form, 1)) for kind, form in gguf.SCALAR_FORMATS.items()}
-    found = gguf.parse_header(written(kinds, version=2))
-    assert found.values == {str(kind): 1 for kind in gguf.SCALAR_FORMATS}
-    assert found.architecture == "" and found.own("block_count") is None
+    header = gguf.parse_header(build_header(kinds, version=2))
+    assert header.values == {str(kind): 1 for kind in gguf.SCALAR_FORMATS}
+    assert header.architecture == "" and header.own("block_count") is None
 
 
 def test_a_vocabulary_is_passed_over_and_what_follows_is_read() -> None:
-    words = b"".join(text(f"w{at}") for at in range(gguf.MAX_KEPT_ARRAY_ITEMS + 1))
-    found = gguf.parse_header(
-        written({"v": many(gguf.TEXT_TYPE, gguf.MAX_KEPT_ARRAY_ITEMS + 1, words), "n": number(7)})
+    words = b"".join(encode_text(f"w{at}") for at in range(gguf.MAX_KEPT_ARRAY_ITEMS + 1))
+    header = gguf.parse_header(
+        build_header({"v": encode_array(gguf.TEXT_TYPE, gguf.MAX_KEPT_ARRAY_ITEMS + 1, words), "n": encode_number(7)})
     )
-    assert found.values == {"v": None, "n": 7}
+    assert header.values == {"v": None, "n": 7}
 
 
 def test_a_cache_is_computed_from_the_header() -> None:
-    header = gguf.parse_header(written(MODEL))
+    header = gguf.parse_header(build_header(MODEL))
     # 131072 tokens x 36 layers x 8 heads x 64 x (K + V) x 2 bytes
     assert advice.kv_bytes(header, {}) == 131072 * 36 * 8 * 64 * 2 * 2 == 9 * GIB
     assert advice.kv_bytes(header, {"ctx-size": 32768, "parallel": 4}) == 9 * GIB // 4
@@ -68,24 +68,24 @@ def test_a_cache_is_computed_from_the_header() -> None:
 
 
 def test_layers_may_have_heads_of_their_own() -> None:
-    each = many(5, 36, struct.pack("<36i", *([0, 8] * 18)))
-    header = gguf.parse_header(written({**MODEL, "gpt-oss.attention.head_count_kv": each}))
+    each = encode_array(5, 36, struct.pack("<36i", *([0, 8] * 18)))
+    header = gguf.parse_header(build_header({**MODEL, "gpt-oss.attention.head_count_kv": each}))
     assert advice.kv_bytes(header, {}) == 9 * GIB // 2
 
 
 @pytest.mark.parametrize("missing", ["gpt-oss.block_count", "general.architecture", "gpt-oss.context_length"])
 def test_what_the_header_does_not_tell_is_unknown(missing: str) -> None:
-    header = gguf.parse_header(written({key: value for key, value in MODEL.items() if key != missing}))
+    header = gguf.parse_header(build_header({key: value for key, value in MODEL.items() if key != missing}))
     assert advice.kv_bytes(header, {}) is None
 
 
 def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() -> None:
     sizes = {"a-00001-of-00002.gguf": 30 * GIB, "a-00002-of-00002.gguf": 30 * GIB, "mmproj.gguf": GIB}
-    found = advice.estimate_memory(
-        sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.parse_header(written(MODEL))
+    header = advice.estimate_memory(
+        sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.parse_header(build_header(MODEL))
     )
-    assert (found.weights, found.kv, found.prompts) == (61 * GIB, 9 * GIB, 2 * GIB)
-    assert found.total == 72 * GIB + advice.OVERHEAD_BYTES
+    assert (header.weights, header.kv, header.prompts) == (61 * GIB, 9 * GIB, 2 * GIB)
+    assert header.total == 72 * GIB + advice.OVERHEAD_BYTES
     assert advice.estimate_memory(sizes, {}, None).prompts == 8192 * MIB
     assert advice.estimate_memory(sizes, {}, None).kv == 0
 
@@ -95,25 +95,25 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
     [
         (b"", "ends within its header, or is damaged"),
         (b"PK\x03\x04" + bytes(40), "does not begin as a GGUF file"),
-        (written({}, version=1), "is GGUF version 1; 2 and 3 are known"),
-        (written({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
-        (written({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
-        (written({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 1 << 62))}), f"claims {1 << 62} bytes of one text, more than any model has"),
-        (written({"k": many(4, 1 << 50)}), f"claims {1 << 50} items of one list, more than any model has"),
-        (written({"k": (99, b"")}), "has a value of the unknown type 99"),
-        (written({"k": many(99, 1)}), "has a value of the unknown type 99"),
-        (written({"k": many(99, 5000)}), "has a list of the unknown type 99"),
-        (written({"k": many(gguf.ARRAY_TYPE, 5000)}), "has a list of lists, which llama.cpp does not load"),
+        (build_header({}, version=1), "is GGUF version 1; 2 and 3 are known"),
+        (build_header({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
+        (build_header({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
+        (build_header({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 1 << 62))}), f"claims {1 << 62} bytes of one text, more than any model has"),
+        (build_header({"k": encode_array(4, 1 << 50)}), f"claims {1 << 50} items of one list, more than any model has"),
+        (build_header({"k": (99, b"")}), "has a value of the unknown type 99"),
+        (build_header({"k": encode_array(99, 1)}), "has a value of the unknown type 99"),
+        (build_header({"k": encode_array(99, 5000)}), "has a list of the unknown type 99"),
+        (build_header({"k": encode_array(gguf.ARRAY_TYPE, 5000)}), "has a list of lists, which llama.cpp does not load"),
         (
-            written({"k": many(gguf.ARRAY_TYPE, 1, many(gguf.ARRAY_TYPE, 1, many(4, 1)[1])[1])}),
+            build_header({"k": encode_array(gguf.ARRAY_TYPE, 1, encode_array(gguf.ARRAY_TYPE, 1, encode_array(4, 1)[1])[1])}),
             "has a list of lists, which llama.cpp does not load",
         ),
         (
-            written({name: many(gguf.TEXT_TYPE, gguf.MAX_SKIPPED_TEXTS, bytes(8) * gguf.MAX_SKIPPED_TEXTS) for name in "ab"}),
+            build_header({name: encode_array(gguf.TEXT_TYPE, gguf.MAX_SKIPPED_TEXTS, bytes(8) * gguf.MAX_SKIPPED_TEXTS) for name in "ab"}),
             f"has lists of more than {gguf.MAX_SKIPPED_TEXTS} texts together",
         ),
-        (written({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
-        (written(MODEL)[:-3], "ends within its header, or is damaged"),
+        (build_header({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
+        (build_header(MODEL)[:-3], "ends within its header, or is damaged"),
     ],
 )  # fmt: skip
 def test_what_is_no_header_is_refused_in_a_sentence(data: bytes, why: str) -> None:
@@ -122,16 +122,16 @@ def test_what_is_no_header_is_refused_in_a_sentence(data: bytes, why: str) -> No
 
 
 def test_so_many_items_are_kept_and_no_more() -> None:
-    lists = {str(number): many(0, 1000, bytes(1000)) for number in range(100)}
-    found = gguf.parse_header(written(lists))
-    assert sum(len(value) for value in found.values.values() if value is not None) <= gguf.MAX_KEPT_ITEMS
-    assert len(found.values) == 100 and found.values["0"] == [0] * 1000 and found.values["99"] is None
+    lists = {str(number): encode_array(0, 1000, bytes(1000)) for number in range(100)}
+    header = gguf.parse_header(build_header(lists))
+    assert sum(len(value) for value in header.values.values() if value is not None) <= gguf.MAX_KEPT_ITEMS
+    assert len(header.values) == 100 and header.values["0"] == [0] * 1000 and header.values["99"] is None
 
 
 @given(st.binary(max_size=200), st.integers(0, 150))
 def test_damage_is_refused_and_nothing_else_happens(noise: bytes, at: int) -> None:
-    whole = written(MODEL)
-    for data in (noise, b"GGUF" + noise, whole[:at] + noise + whole[at + len(noise) :]):
+    complete = build_header(MODEL)
+    for data in (noise, b"GGUF" + noise, complete[:at] + noise + complete[at + len(noise) :]):
         found: Any = None
         try:
             found = gguf.parse_header(data)

@@ -12,7 +12,7 @@ DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 OLD = (DATA / f"help-b{flags.OLDEST_BUILD}.txt").read_text()
 NEW = (DATA / f"help-b{flags.NEWEST_BUILD}.txt").read_text()
 #: in the help, not among what a recipe can say
-ENDING = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
+EXITING_OPTIONS = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
 
 
 @pytest.mark.parametrize(
@@ -31,22 +31,22 @@ def test_the_build_is_what_the_program_printed(text: str, build: str | None) -> 
 
 @pytest.mark.parametrize("text", [OLD, NEW])
 def test_options_are_kept_as_a_difference(text: str) -> None:
-    kept = image.difference(image.listed(text))
-    assert image.applied(kept) == image.listed(text)
-    assert len(kept["differ"]) < 30
-    assert set(image.difference(image.listed(NEW))["differ"]) == ENDING
+    difference = image.difference(image.listed(text))
+    assert image.applied(difference) == image.listed(text)
+    assert len(difference["differ"]) < 30
+    assert set(image.difference(image.listed(NEW))["differ"]) == EXITING_OPTIONS
     assert image.applied(None) == {} == image.applied({"like": "b1", "differ": {}})
     assert image.listed("nothing of the kind") == {}
 
 
 def test_the_images_own_list_decides() -> None:
-    given = {"model": "a.gguf", "ctx-size": 4096, "n-gpu-layers": "all", "mmap": False}
-    found = {
+    flag_values = {"model": "a.gguf", "ctx-size": 4096, "n-gpu-layers": "all", "mmap": False}
+    severities = {
         build: [
             item.severity
-            for item in advice.check(ServerRequest(given), {}, None, image.listed(text))
+            for item in advice.check(ServerRequest(flag_values), {}, None, image.listed(text))
             if item.rule == "unknown-flag"
         ]
         for build, text in ((flags.OLDEST_BUILD, OLD), (flags.NEWEST_BUILD, NEW))
     }
-    assert found == {flags.OLDEST_BUILD: [], flags.NEWEST_BUILD: ["error"]}
+    assert severities == {flags.OLDEST_BUILD: [], flags.NEWEST_BUILD: ["error"]}

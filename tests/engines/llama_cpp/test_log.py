@@ -44,7 +44,7 @@ READY = ("ready", "ready-lv4", "defaults-lv4", "fa-off-lv4", "capped", "killed")
 CASES = {f"{folder.parent.name}/{folder.name}": folder for folder in sorted(DATA.glob("llama-b*/*"))}
 
 
-def state_of(case: str, version: str = "b10068") -> EngineState:
+def read_state(case: str, version: str = "b10068") -> EngineState:
     return read_log((DATA / f"llama-{version}" / case / "server.log").read_bytes(), LOG)
 
 
@@ -62,11 +62,11 @@ def test_a_start_is_ready_or_its_failure_is_one_sentence_that_names_the_cause(na
 @pytest.mark.parametrize("case", READY)
 def test_asked_to_stop_is_a_stop_and_killed_is_none(case: str) -> None:
     folder = DATA / "llama-b10068" / case
-    assert state_of(case).value("stopped") is (True if (folder / "exit").read_text() == "0\n" else None)
+    assert read_state(case).value("stopped") is (True if (folder / "exit").read_text() == "0\n" else None)
 
 
 def test_the_slots_are_read_at_any_verbosity() -> None:
-    state = state_of("ready")
+    state = read_state("ready")
     wanted = {
         "slots": 2,
         "max_model_len": 2048,
@@ -80,7 +80,7 @@ def test_the_slots_are_read_at_any_verbosity() -> None:
 
 
 def test_with_more_words_its_settings_are_read_too() -> None:
-    state = state_of("ready-lv4")
+    state = read_state("ready-lv4")
     wanted: dict[str, Any] = {"version": "b1-571d0d5", "architecture": "llama", "quantization": "F16", "slots": 2}
     wanted |= {"kv_cache_tokens": 4096, "kv_cache_mib": 4.25, "kv_cache_dtype": "q8_0", "flash_attention": "enabled"}
     assert {name: state.value(name) for name in wanted} == wanted
@@ -91,16 +91,16 @@ def test_with_more_words_its_settings_are_read_too() -> None:
 
 def test_another_build_tells_the_same_in_other_words() -> None:
     for case in ("ready-lv4", "fa-off-lv4", "capped"):
-        older, newer = (state_of(case, version) for version in ("b10068", "b11549"))
+        older, newer = (read_state(case, version) for version in ("b10068", "b11549"))
         shown = ("slots", "max_model_len", "kv_unified", "kv_cache_dtype", "kv_cache_mib", "flash_attention", "stopped")
         assert {name: newer.value(name) for name in shown} == {name: older.value(name) for name in shown}
         assert newer.value("version") == "b0-unknown", "what a build without git calls itself"
 
 
 def test_flash_attention_that_is_left_to_it_is_what_it_decided() -> None:
-    assert state_of("defaults-lv4").value("flash_attention") == "enabled"
-    assert state_of("fa-off-lv4").value("flash_attention") == "disabled"
-    assert state_of("defaults-lv4").value("kv_unified") is True
+    assert read_state("defaults-lv4").value("flash_attention") == "enabled"
+    assert read_state("fa-off-lv4").value("flash_attention") == "disabled"
+    assert read_state("defaults-lv4").value("kv_unified") is True
 
 
 def test_two_types_of_the_cache_are_both_named() -> None:
@@ -109,13 +109,13 @@ def test_two_types_of_the_cache_are_both_named() -> None:
 
 
 def test_chunked_prefill_is_on_and_says_where_that_is_known_from() -> None:
-    reading = state_of("ready").reading("chunked_prefill")
+    reading = read_state("ready").reading("chunked_prefill")
     assert (reading.value, "there is no flag to turn it off" in reading.evidence) == (True, True)
     assert read_log("nothing of an engine\n", LOG).value("chunked_prefill") is None
 
 
 def test_a_context_that_was_cut_to_the_models_is_not_what_was_asked() -> None:
-    state = state_of("capped")
+    state = read_state("capped")
     (line,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unmet)]
     assert strip_prefix(line, LOG) == (
         "load_model: the slot context (25088) exceeds the training context of the model (8192) - capping"

@@ -16,11 +16,11 @@ FILES = [
 
 def test_the_lock_gets_the_files_that_are_needed_and_the_command_their_paths() -> None:
     assert LLAMA.files
-    found = LLAMA.files.chosen(FILES, "*Q4_K_M*", mmproj="mmproj*")
-    assert [row["path"] for row in found.rows] == [FILES[0]["path"], FILES[1]["path"], "mmproj-F16.gguf"]
-    assert found.flags == {"model": "m-Q4_K_M-00001-of-00002.gguf", "mmproj": "mmproj-F16.gguf"}
-    again = LLAMA.files.chosen(found.rows, "*Q4_K_M*", mmproj="mmproj*")
-    assert again == found, "from the lock, which holds no other file"
+    selection = LLAMA.files.chosen(FILES, "*Q4_K_M*", mmproj="mmproj*")
+    assert [row["path"] for row in selection.rows] == [FILES[0]["path"], FILES[1]["path"], "mmproj-F16.gguf"]
+    assert selection.flags == {"model": "m-Q4_K_M-00001-of-00002.gguf", "mmproj": "mmproj-F16.gguf"}
+    again = LLAMA.files.chosen(selection.rows, "*Q4_K_M*", mmproj="mmproj*")
+    assert again == selection, "from the lock, which holds no other file"
 
 
 def test_of_several_quantisations_none_is_guessed() -> None:
@@ -38,11 +38,11 @@ def test_a_folder_of_another_format_is_said_to_be_one() -> None:
 
 
 def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
-    key, usual = LLAMA.key, engine.get_engine("vllm").key
-    assert key and usual
+    key, defaults = LLAMA.key, engine.get_engine("vllm").key
+    assert key and defaults
     assert key.words == ("--api-key-file", "/run/sparkwright/engine.key")
     assert key.key_of(key.text("spk-0123456789abcdef")) == "spk-0123456789abcdef"
-    assert key.suffix != usual.suffix, "the file of the server before, which a container has mounted, stays as it is"
+    assert key.suffix != defaults.suffix, "the file of the server before, which a container has mounted, stays as it is"
 
 
 def test_the_build_is_read_from_what_it_prints_of_itself() -> None:

@@ -38,7 +38,7 @@ WORLD = (
 )
 
 
-def told(name: str, words: str, *, served: bool) -> str | None:
+def read_failure(name: str, words: str, *, served: bool) -> str | None:
     pending, ready = STARTS[name]
     state = read_log(pending + (ready if served else "") + words, engine.get_engine(name).log)
     assert not state.failure.value or state.failure.evidence in "\n".join(map(strip_wrapper, words.splitlines()))
@@ -52,7 +52,7 @@ def test_there_are_reports_of_each_engine() -> None:
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_the_end_of_a_public_report_is_told_as_what_it_is(name: str, case: dict[str, Any]) -> None:
-    assert told(name, case["words"], served=bool(case.get("served"))) == case["says"]
+    assert read_failure(name, case["words"], served=bool(case.get("served"))) == case["says"]
 
 
 @pytest.mark.parametrize(("name", "case"), [case for case in CASES if not case.values[1].get("served")])
@@ -69,7 +69,7 @@ def test_what_others_write_before_each_line_changes_nothing(wrapper: str) -> Non
         bare = "".join(f"{strip_wrapper(line)}\n" for line in case["words"].splitlines())
         wrapped = "".join(f"{wrapper}{line}\n" for line in bare.splitlines())
         served = bool(case.get("served"))
-        assert told("vllm", wrapped, served=served) == told("vllm", bare, served=served)
+        assert read_failure("vllm", wrapped, served=served) == read_failure("vllm", bare, served=served)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_the_code_that_a_traceback_quotes_is_not_what_the_engine_said() -> None:
         '    raise ValueError("No available memory for the cache blocks.") if free else KeyError(name)\n'
         "KeyError: 'layer.0'\n"
     )
-    assert told("vllm", words, served=False) == "KeyError: 'layer.0'."
+    assert read_failure("vllm", words, served=False) == "KeyError: 'layer.0'."

@@ -18,11 +18,11 @@ LOGS = {path.parent.name: path.read_bytes() for path in sorted(DATA.glob("*/serv
 CASES = pytest.mark.parametrize("case", LOGS)
 
 
-def pieces(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
-    chance = random.Random(seed)
+def split_randomly(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
+    rng = random.Random(seed)
     at = 0
     while at < len(raw):
-        size = chance.randint(1, longest)
+        size = rng.randint(1, longest)
         yield raw[at : at + size]
         at += size
 
@@ -30,28 +30,28 @@ def pieces(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
 @CASES
 def test_where_chunks_end_changes_nothing(case: str) -> None:
     raw = LOGS["llama-chunked-off"] + LOGS[case]
-    whole = read_log(raw, LOG).to_json()
+    complete = read_log(raw, LOG).to_json()
     for seed, longest in enumerate((3, 50, 700, 9000, 40000)):
-        assert read_log(pieces(raw, seed, longest), LOG).to_json() == whole
+        assert read_log(split_randomly(raw, seed, longest), LOG).to_json() == complete
 
 
 @CASES
 def test_text_file_and_lines_tell_the_same(case: str) -> None:
     raw = LOGS[case]
-    whole = read_log(raw, LOG).to_json()
+    complete = read_log(raw, LOG).to_json()
     reader = LogReader(LOG)
     for line in log_text.iter_lines(raw):
         reader.feed(line)
-    assert reader.finish().to_json() == whole
-    assert read_log(raw.decode(), LOG).to_json() == whole
-    assert read_log(io.BytesIO(raw), LOG).to_json() == whole
-    assert read_log(raw.decode().splitlines(keepends=True), LOG).to_json() == whole
+    assert reader.finish().to_json() == complete
+    assert read_log(raw.decode(), LOG).to_json() == complete
+    assert read_log(io.BytesIO(raw), LOG).to_json() == complete
+    assert read_log(raw.decode().splitlines(keepends=True), LOG).to_json() == complete
 
 
 @CASES
 def test_colour_and_line_ends_change_nothing(case: str) -> None:
     raw = LOGS[case]
-    whole = {name: reading.value for name, reading in read_log(raw, LOG).readings.items()}
+    complete = {name: reading.value for name, reading in read_log(raw, LOG).readings.items()}
     coloured = (
         raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
         .replace(b"pid=", b"pid\x1b[0m=")
@@ -59,7 +59,7 @@ def test_colour_and_line_ends_change_nothing(case: str) -> None:
     )
     carriage = raw.replace(b"\n", b"\r\n")
     for item in (coloured, carriage):
-        assert {name: reading.value for name, reading in read_log(item, LOG).readings.items()} == whole
+        assert {name: reading.value for name, reading in read_log(item, LOG).readings.items()} == complete
 
 
 def test_a_progress_bar_is_read_between_carriage_returns() -> None:
@@ -70,7 +70,7 @@ def test_a_progress_bar_is_read_between_carriage_returns() -> None:
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "err-kv-too-big", "jamba-eager", "err-unknown-arg"])
 def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) -> None:
     raw = LOGS[case]
-    whole = read_log(raw, LOG)
+    complete = read_log(raw, LOG)
     for end in range(0, len(raw), max(1, len(raw) // 400)):
         state = read_log(raw[:end], LOG)
         for name in (
@@ -81,22 +81,22 @@ def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) ->
             "block_size",
             "mamba_cache_mode",
         ):
-            assert state.value(name) in (None, whole.value(name))
+            assert state.value(name) in (None, complete.value(name))
     for begin in range(0, len(raw), max(1, len(raw) // 100)):
         read_log(raw[begin:], LOG)
 
 
 def test_noise_of_any_kind_does_not_raise() -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     words = [
         needle.encode() for needle in ("KV cache size: ,,, tokens", "Loading weights took 1.2.3 s", "[\x1b[", "\x00")
     ]
     for _ in range(200):
-        read_log(chance.randbytes(chance.randint(0, 3000)), LOG)
+        read_log(rng.randbytes(rng.randint(0, 3000)), LOG)
     for case in LOGS.values():
         raw = bytearray(case)
         for _ in range(200):
-            raw[chance.randrange(len(raw))] = chance.randrange(256)
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
         raw += b"\n".join(words)
         read_log(bytes(raw), LOG)
     assert read_log("KV cache size: , tokens", LOG).value("kv_cache_tokens") is None
@@ -112,9 +112,9 @@ def test_memory_does_not_grow_with_the_log() -> None:
     def peak(megabytes: int) -> int:
         tracemalloc.start()
         read_log(endless(megabytes), LOG)
-        found = tracemalloc.get_traced_memory()[1]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return found
+        return peak_bytes
 
     peak(1)  # what is built once
     assert peak(3) < peak(1) * 1.2 + 100_000

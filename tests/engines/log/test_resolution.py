@@ -21,42 +21,42 @@ HEAD = "(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133] Initializing a V1 
 WORKER = "(Worker pid=20) INFO 11-21 00:07:52 [x.py:1] "
 
 
-def started(text: str, of: engine.Engine = VLLM) -> tuple[EngineState, dict[str, str]]:
+def read_start(text: str, target: engine.Engine = VLLM) -> tuple[EngineState, dict[str, str]]:
     settings: dict[str, str] = {}
     for line in iter_lines(text):
-        settings = dict(of.log.settings(line) or settings)
-    return read_log(text, of.log), settings
+        settings = dict(target.log.settings(line) or settings)
+    return read_log(text, target.log), settings
 
 
-def found(flags: dict[str, Any], text: str, of: engine.Engine = VLLM) -> list[str]:
-    state, settings = started(text, of)
-    return [mismatch.sentence for mismatch in resolution.find_mismatches(flags, state, settings, of)]
+def find_mismatches(flags: dict[str, Any], text: str, target: engine.Engine = VLLM) -> list[str]:
+    state, settings = read_start(text, target)
+    return [mismatch.sentence for mismatch in resolution.find_mismatches(flags, state, settings, target)]
 
 
-def path(text: str, of: engine.Engine = VLLM) -> dict[str, list[str]]:
-    return resolution.kernel_path(started(text, of)[0], of.log)
+def find_kernel_path(text: str, target: engine.Engine = VLLM) -> dict[str, list[str]]:
+    return resolution.kernel_path(read_start(text, target)[0], target.log)
 
 
-def real() -> list[Path]:
+def real_log_folders() -> list[Path]:
     folders = [path.parent for path in sorted(DATA.glob("vllm-0.32.0/*/server.log"))]
     return [folder for folder in folders if (folder / "command.txt").is_file()]
 
 
-def dumped(folder: Path) -> bool:
+def has_settings_dump(folder: Path) -> bool:
     return " with config: model=" in (folder / "server.log").read_text()
 
 
-@pytest.mark.parametrize("folder", real(), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", real_log_folders(), ids=lambda folder: folder.name)
 def test_real_starts_do_as_their_command_line_says(folder: Path) -> None:
     words = shlex.split((folder / "command.txt").read_text())
     flags = VLLM.command(words[words.index("serve") + 1 :]).flags
-    assert found(flags, (folder / "server.log").read_text()) == []
+    assert find_mismatches(flags, (folder / "server.log").read_text()) == []
 
 
-@pytest.mark.parametrize("folder", list(filter(dumped, real())), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", list(filter(has_settings_dump, real_log_folders())), ids=lambda folder: folder.name)
 def test_a_switch_that_a_real_start_resolved_otherwise_is_named(folder: Path) -> None:
     text = (folder / "server.log").read_text()
-    state, settings = started(text)
+    state, settings = read_start(text)
     flags = {
         "enable-prefix-caching": not state.value("prefix_caching"),
         "dtype": "half",
@@ -71,7 +71,7 @@ def test_a_real_start_that_resolved_two_of_its_settings_otherwise() -> None:
     folder = DATA / "vllm-0.32.0-resolved"
     words = shlex.split((folder / "command.txt").read_text())
     flags = VLLM.command(words[words.index("serve") + 1 :]).flags
-    assert found(flags, (folder / "server.log").read_text()) == [
+    assert find_mismatches(flags, (folder / "server.log").read_text()) == [
         "compilation-config.mode 3 was requested, the engine resolved it to NONE",
         "compilation-config.cudagraph_mode FULL was requested, the engine resolved it to NONE",
     ]
@@ -95,12 +95,12 @@ def test_a_real_start_that_resolved_two_of_its_settings_otherwise() -> None:
     ],
 )  # fmt: skip
 def test_settings_of_the_dump_are_compared_by_meaning(flags: dict[str, Any], config: str, sentences: list[str]) -> None:
-    assert found(flags, HEAD + config) == sentences
+    assert find_mismatches(flags, HEAD + config) == sentences
 
 
 def test_a_line_after_the_dump_outranks_it() -> None:
     text = f"{HEAD}enable_chunked_prefill=True, x=1\n(EngineCore pid=1) Disabling chunked prefill: model has non-causal attention layers.\n"
-    assert found({"enable-chunked-prefill": True}, text) == [
+    assert find_mismatches({"enable-chunked-prefill": True}, text) == [
         "enable-chunked-prefill on was requested, the engine resolved it to off"
     ]
 
@@ -121,12 +121,17 @@ def test_a_line_after_the_dump_outranks_it() -> None:
     ],
 )  # fmt: skip
 def test_kernels_are_read_in_the_words_of_each_release(line: str, kinds: dict[str, list[str]]) -> None:
-    assert path(WORKER + line) == kinds
+    assert find_kernel_path(WORKER + line) == kinds
 
 
 def test_the_kernel_path_of_a_real_hybrid() -> None:
     text = (DATA / "vllm-0.32.0" / "hybrid-chunked-on" / "server.log").read_text()
-    assert path(text) == {"GDN prefill": ["CPU"], "MoE": ["CPU"], "CUDA graphs": ["NONE"], "compile": ["NONE"]}
+    assert find_kernel_path(text) == {
+        "GDN prefill": ["CPU"],
+        "MoE": ["CPU"],
+        "CUDA graphs": ["NONE"],
+        "compile": ["NONE"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_the_kernel_path_of_a_real_hybrid() -> None:
     ],
 )
 def test_a_backend_that_was_requested_and_is_not_used_is_named(requested: str, line: str, named: bool) -> None:
-    assert (found({"moe-backend": requested}, WORKER + line) == []) is named
+    assert (find_mismatches({"moe-backend": requested}, WORKER + line) == []) is named
 
 
 def test_a_weight_only_kernel_in_place_of_another_is_told_with_its_cost() -> None:
@@ -166,21 +171,21 @@ def test_sglang_is_compared_with_the_arguments_that_it_resolved() -> None:
         "[2026-11-21 00:07:43] server_args={'model_path': '/m', 'api_key': 'hunter2', 'disable_radix_cache': True,"
         " 'attention_backend': 'triton', 'quantization': None, 'random_seed': 918273, 'moe_runner_backend': 'auto'}\n"
     )
-    _, settings = started(text, SGLANG)
+    _, settings = read_start(text, SGLANG)
     assert "hunter2" not in str(settings) and "random_seed" not in settings
-    assert path(text, SGLANG) == {"attention": ["triton"]}
-    assert found({"attention-backend": "flashinfer", "disable-radix-cache": True}, text, SGLANG) == [
+    assert find_kernel_path(text, SGLANG) == {"attention": ["triton"]}
+    assert find_mismatches({"attention-backend": "flashinfer", "disable-radix-cache": True}, text, SGLANG) == [
         "attention-backend flashinfer was requested, the engine resolved it to triton"
     ]
 
 
 def test_llama_cpp_tells_flash_attention_that_it_turned_off() -> None:
     text = "0.00.100.000 I resolve_fused_ops: Flash Attention was auto, set to disabled\n"
-    assert found({"flash-attn": "on"}, text, LLAMA) == [
+    assert find_mismatches({"flash-attn": "on"}, text, LLAMA) == [
         "flash-attn enabled was requested, the engine resolved it to disabled"
     ]
-    assert found({"flash-attn": "auto"}, text, LLAMA) == []
-    assert path(text, LLAMA) == {"flash attention": ["disabled"]}
+    assert find_mismatches({"flash-attn": "auto"}, text, LLAMA) == []
+    assert find_kernel_path(text, LLAMA) == {"flash attention": ["disabled"]}
 
 
 # Two starts compared with each other, by the config dumps of real logs of vLLM 0.32.0.
@@ -190,32 +195,35 @@ VLLM_ENGINE = engines.get_engine("vllm")
 LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 
 
-def of(case: str) -> dict[str, str]:
+def read_settings(case: str) -> dict[str, str]:
     """Return the settings of a kept start; one model has two names in these logs."""
     text = (LOGS / case / "server.log").read_text(errors="replace").replace("tiny-qwen3next", "gated_delta")
     lines = text.splitlines()
-    return next(found for line in lines if (found := dump.parse_settings_line(line)))
+    return next(settings for line in lines if (settings := dump.parse_settings_line(line)))
 
 
 def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
-    found = of("hybrid-defaults")
-    assert (found["enable_chunked_prefill"], found["max_seq_len"], found["seed"]) == ("True", "4096", "0")
-    assert found["structured_outputs_config"].startswith("StructuredOutputsConfig(backend='auto', ")
-    assert "inductor_passes" in found["compilation_config"]
+    settings = read_settings("hybrid-defaults")
+    assert (settings["enable_chunked_prefill"], settings["max_seq_len"], settings["seed"]) == ("True", "4096", "0")
+    assert settings["structured_outputs_config"].startswith("StructuredOutputsConfig(backend='auto', ")
+    assert "inductor_passes" in settings["compilation_config"]
 
 
 def test_saying_enable_chunked_prefill_does_nothing_to_a_hybrid() -> None:
-    assert log_dump.find_differences(of("hybrid-defaults"), of("hybrid-chunked-on")) == {}
+    assert log_dump.find_differences(read_settings("hybrid-defaults"), read_settings("hybrid-chunked-on")) == {}
     assert (
         log_dump.evaluate_settings(
-            of("hybrid-defaults"), of("hybrid-chunked-on"), ["enable-chunked-prefill"], VLLM_ENGINE
+            read_settings("hybrid-defaults"),
+            read_settings("hybrid-chunked-on"),
+            ["enable-chunked-prefill"],
+            VLLM_ENGINE,
         )
         == "same"
     )
 
 
 def test_turning_it_off_shows() -> None:
-    on, off = of("hybrid-prefix-off"), of("hybrid-chunked-off-prefix-off")
+    on, off = read_settings("hybrid-prefix-off"), read_settings("hybrid-chunked-off-prefix-off")
     differs = log_dump.find_differences(on, off)
     assert differs["enable_chunked_prefill"] == ("True", "False")
     assert log_dump.evaluate_settings(on, off, ["enable-chunked-prefill"], VLLM_ENGINE) == "differs"
@@ -230,7 +238,7 @@ def test_turning_it_off_shows() -> None:
     ],
 )
 def test_equal_dumps_prove_nothing_of_a_flag_that_they_do_not_show(changed: list[str], verdict: str) -> None:
-    value = of("hybrid-defaults")
+    value = read_settings("hybrid-defaults")
     assert log_dump.evaluate_settings(value, dict(value), changed, VLLM_ENGINE) == verdict
 
 

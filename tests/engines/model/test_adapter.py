@@ -13,23 +13,23 @@ CONFIG = {"r": 8, "lora_alpha": 16, "base_model_name_or_path": "org/base", "targ
 PREFIX = "base_model.model.model"
 
 
-def tensors(**shapes: list[int]) -> dict[str, Any]:
+def build_header(**shapes: list[int]) -> dict[str, Any]:
     """A header with these shapes; __ stands for a dot."""
     return {f"{PREFIX}.{name.replace('__', '.')}.weight": {"shape": shape} for name, shape in shapes.items()}
 
 
-def kept(header: Any = None, **config: Any) -> dict[str, Any]:
-    found = adapter.parse_adapter({**CONFIG, **config}, header)
-    assert found is not None
-    assert adapter.validate_entry(found) == found, "what the lock holds is read as it was written"
-    return found
+def parse_entry(header: Any = None, **config: Any) -> dict[str, Any]:
+    entry = adapter.parse_adapter({**CONFIG, **config}, header)
+    assert entry is not None
+    assert adapter.validate_entry(entry) == entry, "what the lock holds is read as it was written"
+    return entry
 
 
 def test_base_rank_layers_and_sizes_come_from_its_files() -> None:
     lora = Lora("Qwen/Qwen3-8B", 4096, (0, 35), rank=8, outputs=2048)
     header = adapter.parse_header(safetensors(lora.shapes, "x"))
-    found = adapter.parse_adapter(lora.config, header if isinstance(header, dict) else None)
-    assert found == {
+    entry = adapter.parse_adapter(lora.config, header if isinstance(header, dict) else None)
+    assert entry == {
         "base": "Qwen/Qwen3-8B",
         "rank": 8,
         "extras": [],
@@ -39,20 +39,20 @@ def test_base_rank_layers_and_sizes_come_from_its_files() -> None:
 
 
 def test_the_rank_is_the_largest_of_all_modules() -> None:
-    assert kept(rank_pattern={"layers.0.q_proj": 64, "v_proj": "x"})["rank"] == 64
+    assert parse_entry(rank_pattern={"layers.0.q_proj": 64, "v_proj": "x"})["rank"] == 64
 
 
 def test_what_is_more_than_a_plain_lora_is_named() -> None:
-    assert kept(use_dora=True, bias="lora_only", modules_to_save=["lm_head"])["extras"] == [
+    assert parse_entry(use_dora=True, bias="lora_only", modules_to_save=["lm_head"])["extras"] == [
         "use_dora",
         "bias",
         "modules_to_save",
     ]
-    assert kept(use_dora=False, bias="none", modules_to_save=None, layer_replication=[])["extras"] == []
+    assert parse_entry(use_dora=False, bias="none", modules_to_save=None, layer_replication=[])["extras"] == []
 
 
 def test_sizes_that_differ_among_layers_and_other_parts_say_nothing() -> None:
-    header = tensors(
+    header = build_header(
         layers__0__mlp__down_proj__lora_A=[8, 512],
         layers__1__mlp__experts__3__down_proj__lora_A=[8, 128],
         layers__1__mlp__down_proj__lora_B=[256, 8],
@@ -60,8 +60,8 @@ def test_sizes_that_differ_among_layers_and_other_parts_say_nothing() -> None:
         layers__1__experts__gate_up_proj__lora_A=[8, 4, 4],
         embed_tokens__lora_embedding_A=[8, 1000],
     )
-    found = kept(header)
-    assert (found["layers"], found["sizes"]) == (2, {"down_proj": [0, 256]})
+    entry = parse_entry(header)
+    assert (entry["layers"], entry["sizes"]) == (2, {"down_proj": [0, 256]})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import KEPT_KEYS, Architecture, classify, essence, has_recurrent_substring
 from sparkwright.engines.vllm.prediction import block_size
-from tests.engines.configs import DATA, NAMES, WHAT_THEY_ARE, config
+from tests.engines.configs import DATA, EXPECTED_ARCHITECTURES, NAMES, load_config
 
 RECURRENT_UNNAMED = (
     "qwen3-next-80b-a3b-instruct", "kimi-linear-48b-a3b-instruct", "kimi-k3", "glm-5.3-flash", "lfm2-1.2b",
@@ -22,13 +22,18 @@ DENSE_BUT_NAMED = ("granite-4-8b-dense-hybrid", "granite-4.0-micro-tf5", "made-d
 DRAFTS = ("draft-dflash-qwen3.5-35b-a3b", "draft-dspark-kimi-k3", "draft-eagle3-qwen3-next-80b-a3b")
 
 
-@pytest.mark.parametrize(("name", "kind", "mechanism", "recurrent", "layers"), WHAT_THEY_ARE, ids=NAMES)
+@pytest.mark.parametrize(("name", "kind", "mechanism", "recurrent", "layers"), EXPECTED_ARCHITECTURES, ids=NAMES)
 def test_a_config_is_what_it_is(
     name: str, kind: str, mechanism: str, recurrent: int | None, layers: int | None
 ) -> None:
-    found = classify(config(name))
-    assert (found.kind, found.mechanism, found.recurrent_layers, found.layers) == (kind, mechanism, recurrent, layers)
-    assert found.evidence
+    architecture = classify(load_config(name))
+    assert (architecture.kind, architecture.mechanism, architecture.recurrent_layers, architecture.layers) == (
+        kind,
+        mechanism,
+        recurrent,
+        layers,
+    )
+    assert architecture.evidence
 
 
 def test_every_file_has_a_row_and_a_source() -> None:
@@ -40,21 +45,21 @@ def test_every_file_has_a_row_and_a_source() -> None:
 
 @pytest.mark.parametrize("name", RECURRENT_UNNAMED)
 def test_the_substring_rule_takes_a_recurrent_model_for_dense(name: str) -> None:
-    assert has_recurrent_substring(config(name)) is False
-    assert classify(config(name)).kind in ("recurrent", "attention_free")
+    assert has_recurrent_substring(load_config(name)) is False
+    assert classify(load_config(name)).kind in ("recurrent", "attention_free")
 
 
 @pytest.mark.parametrize("name", DENSE_BUT_NAMED)
 def test_the_substring_rule_takes_a_dense_model_for_recurrent(name: str) -> None:
-    assert has_recurrent_substring(config(name)) is True
-    assert classify(config(name)).kind == "dense"
+    assert has_recurrent_substring(load_config(name)) is True
+    assert classify(load_config(name)).kind == "dense"
 
 
 def test_the_substring_rule_is_right_about_the_rest() -> None:
     misled = {
         name
-        for name, kind, *_ in WHAT_THEY_ARE
-        if kind != "unknown" and has_recurrent_substring(config(name)) != (kind != "dense")
+        for name, kind, *_ in EXPECTED_ARCHITECTURES
+        if kind != "unknown" and has_recurrent_substring(load_config(name)) != (kind != "dense")
     }
     assert misled == {*RECURRENT_UNNAMED, *DENSE_BUT_NAMED}
 
@@ -77,38 +82,40 @@ def test_the_substring_rule_is_right_about_the_rest() -> None:
     ],
 )
 def test_the_evidence_that_decided_comes_first_with_its_path(name: str, path: str) -> None:
-    assert classify(config(name)).evidence[0].path == path
+    assert classify(load_config(name)).evidence[0].path == path
 
 
 def test_the_text_config_of_a_wrapper_is_its_language_model() -> None:
-    found = classify(config("qwen3.5-35b-a3b"))
-    assert found.text["model_type"] == "qwen3_5_moe_text"
-    assert found.max_position_embeddings == 262144
-    assert (found.name, found.model_type) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
+    architecture = classify(load_config("qwen3.5-35b-a3b"))
+    assert architecture.text["model_type"] == "qwen3_5_moe_text"
+    assert architecture.max_position_embeddings == 262144
+    assert (architecture.name, architecture.model_type) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
 
 
 def test_a_language_model_two_levels_down_is_found() -> None:
     inner = {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
-    found = classify({"architectures": ["NewOmni"], "thinker_config": {"text_config": inner, "audio_config": {}}})
-    assert (found.kind, found.recurrent_layers) == ("recurrent", 2)
-    assert found.evidence[0].path == "thinker_config.text_config.layer_types"
+    architecture = classify(
+        {"architectures": ["NewOmni"], "thinker_config": {"text_config": inner, "audio_config": {}}}
+    )
+    assert (architecture.kind, architecture.recurrent_layers) == ("recurrent", 2)
+    assert architecture.evidence[0].path == "thinker_config.text_config.layer_types"
 
 
 @pytest.mark.parametrize("name", DRAFTS)
 def test_a_draft_is_unknown_and_says_that_it_is_a_draft(name: str) -> None:
-    found = classify(config(name))
-    assert found.kind == "unknown"
-    assert "a draft" in found.evidence[0].seen
+    architecture = classify(load_config(name))
+    assert architecture.kind == "unknown"
+    assert "a draft" in architecture.evidence[0].seen
 
 
 @pytest.mark.parametrize("name", ["Qwen3_5MoeMTP", "DeepSeekMTPModel", "EagleLlamaForCausalLM", "MedusaModel"])
 def test_a_draft_that_repeats_its_targets_keys_is_still_a_draft(name: str) -> None:
-    assert classify({**config("qwen3.5-35b-a3b"), "architectures": [name]}).kind == "unknown"
+    assert classify({**load_config("qwen3.5-35b-a3b"), "architectures": [name]}).kind == "unknown"
 
 
 def test_a_speculator_without_a_known_name_is_a_draft() -> None:
-    found = classify({"speculators_model_type": "dspark", "transformer_layer_config": {"num_hidden_layers": 5}})
-    assert (found.kind, found.evidence[0].path) == ("unknown", "speculators_model_type")
+    architecture = classify({"speculators_model_type": "dspark", "transformer_layer_config": {"num_hidden_layers": 5}})
+    assert (architecture.kind, architecture.evidence[0].path) == ("unknown", "speculators_model_type")
 
 
 def test_a_vision_model_named_eagle_is_no_draft() -> None:
@@ -116,24 +123,28 @@ def test_a_vision_model_named_eagle_is_no_draft() -> None:
 
 
 def test_own_code_under_an_unknown_name_is_unknown_not_dense() -> None:
-    found = classify(config("made-unknown-auto-map"))
-    assert (found.kind, found.recurrent_layers, found.evidence[0].path) == ("unknown", None, "auto_map")
+    architecture = classify(load_config("made-unknown-auto-map"))
+    assert (architecture.kind, architecture.recurrent_layers, architecture.evidence[0].path) == (
+        "unknown",
+        None,
+        "auto_map",
+    )
 
 
 def test_own_code_of_a_known_model_hides_nothing() -> None:
-    assert "auto_map" in config("kimi-linear-48b-a3b-instruct")
-    assert classify(config("kimi-linear-48b-a3b-instruct")).kind == "recurrent"
+    assert "auto_map" in load_config("kimi-linear-48b-a3b-instruct")
+    assert classify(load_config("kimi-linear-48b-a3b-instruct")).kind == "recurrent"
 
 
 def test_a_list_of_attention_beats_name_type_and_keys() -> None:
-    held = {**config("granite-4.0-h-1b"), "layer_types": ["attention"] * 40}
-    assert classify(held).kind == "dense"
-    assert classify({**held, "layer_types": ["attention"] * 39 + ["mamba"]}).recurrent_layers == 1
+    model_config = {**load_config("granite-4.0-h-1b"), "layer_types": ["attention"] * 40}
+    assert classify(model_config).kind == "dense"
+    assert classify({**model_config, "layer_types": ["attention"] * 39 + ["mamba"]}).recurrent_layers == 1
 
 
 def test_a_word_of_a_list_that_nobody_knows_decides_nothing() -> None:
-    held = {"architectures": ["LlamaForCausalLM"], "layer_types": ["full_attention", "hyper_attention"]}
-    assert classify(held).evidence[0].path == "architectures"
+    model_config = {"architectures": ["LlamaForCausalLM"], "layer_types": ["full_attention", "hyper_attention"]}
+    assert classify(model_config).evidence[0].path == "architectures"
 
 
 def test_the_state_dtype_alone_is_a_hint_and_no_proof() -> None:
@@ -156,16 +167,16 @@ def test_the_longest_sequence_is_derived_as_the_engine_does_it(held: dict[str, A
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_essence_of_a_config_says_the_same_as_the_whole(name: str) -> None:
-    whole = config(name)
-    small = json.loads(json.dumps(essence(whole)))
-    assert _but_for_text(classify(small)) == _but_for_text(classify(whole))
+    complete = load_config(name)
+    small = json.loads(json.dumps(essence(complete)))
+    assert _without_text(classify(small)) == _without_text(classify(complete))
     for dtype in ("auto", "bfloat16", "fp8"):
-        assert block_size(small, dtype) == block_size(whole, dtype)
+        assert block_size(small, dtype) == block_size(complete, dtype)
     assert essence(small) == small
 
 
 def test_the_essence_leaves_out_what_does_not_matter() -> None:
-    small = essence(config("qwen3.6-27b-nvfp4"))
+    small = essence(load_config("qwen3.6-27b-nvfp4"))
     assert set(small) == {"architectures", "model_type", "quantization_config", "text_config"}
     assert set(small["quantization_config"]) == {"quant_method", "kv_cache_scheme", "ignore"}
     assert all("mtp" in name for name in small["quantization_config"]["ignore"])  # of hundreds those of a drafter
@@ -186,20 +197,20 @@ READ_KEYS = st.sampled_from(tuple(KEPT_KEYS))
 def test_a_config_of_wrong_types_is_classified_all_the_same(held: dict[str, Any]) -> None:
     assert classify(held).kind in ("recurrent", "attention_free", "dense", "unknown")
     block_size(held, "auto")
-    assert _but_for_text(classify(essence(held))) == _but_for_text(classify(held))
+    assert _without_text(classify(essence(held))) == _without_text(classify(held))
 
 
-def _but_for_text(found: Architecture) -> Architecture:
-    return dataclasses.replace(found, text={})
+def _without_text(architecture: Architecture) -> Architecture:
+    return dataclasses.replace(architecture, text={})
 
 
-def layered(name: str, words: list[str], **more: Any) -> Architecture:
+def classify_layers(name: str, words: list[str], **more: Any) -> Architecture:
     return classify({"architectures": [name], "num_hidden_layers": len(words), "layer_types": words, **more})
 
 
 def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
-    found = layered("InklingForCausalLM", ["hybrid", "hybrid_sliding"] * 4)
-    assert (found.kind, found.mechanism, found.recurrent_layers) == ("dense", "", 0)
+    architecture = classify_layers("InklingForCausalLM", ["hybrid", "hybrid_sliding"] * 4)
+    assert (architecture.kind, architecture.mechanism, architecture.recurrent_layers) == ("dense", "", 0)
     wrapped = {
         "architectures": ["InklingForConditionalGeneration"],
         "text_config": {"layer_types": ["linear_attention"]},
@@ -214,16 +225,16 @@ def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
 
 
 def test_a_hybrid_of_the_registry_is_one_though_its_list_holds_recurrent_layers_alone() -> None:
-    found = layered("GraniteMoeHybridForCausalLM", ["mamba"] * 8, mamba_n_heads=4)
-    assert (found.kind, found.recurrent_layers, found.layers) == ("recurrent", 8, 8)
-    assert "a hybrid in vLLM's registry" in found.evidence[0].seen
-    sliding = layered("Qwen3NextForCausalLM", ["sliding_attention"] * 8)
+    architecture = classify_layers("GraniteMoeHybridForCausalLM", ["mamba"] * 8, mamba_n_heads=4)
+    assert (architecture.kind, architecture.recurrent_layers, architecture.layers) == ("recurrent", 8, 8)
+    assert "a hybrid in vLLM's registry" in architecture.evidence[0].seen
+    sliding = classify_layers("Qwen3NextForCausalLM", ["sliding_attention"] * 8)
     assert sliding.kind == "recurrent", "vLLM excepts attention and full_attention only"
 
 
 def test_layers_called_hybrid_prove_nothing_of_an_architecture_that_nobody_knows() -> None:
-    assert layered("NobodysModel", ["hybrid", "full_attention"] * 4).kind == "unknown"
-    assert layered("NobodysModel", ["hybrid", "full_attention"] * 4, mamba_d_state=16).kind == "recurrent"
+    assert classify_layers("NobodysModel", ["hybrid", "full_attention"] * 4).kind == "unknown"
+    assert classify_layers("NobodysModel", ["hybrid", "full_attention"] * 4, mamba_d_state=16).kind == "recurrent"
 
 
 def test_every_architecture_is_what_vllms_own_registry_says() -> None:

@@ -35,10 +35,10 @@ SYSTEM = (
 )
 
 
-def told(text: str) -> ChatTemplate:
-    found = chat_template_tree.parse_template(text)
-    assert found is not None
-    return found
+def parse_template(text: str) -> ChatTemplate:
+    template = chat_template_tree.parse_template(text)
+    assert template is not None
+    return template
 
 
 @pytest.mark.parametrize(
@@ -61,21 +61,25 @@ def told(text: str) -> ChatTemplate:
 def test_thinking_by_default_and_the_fields_of_a_request(
     text: str, thinking: str | None, switch: str, fields: tuple[str, ...]
 ) -> None:
-    found = told(text)
-    assert (found.thinking, found.switch, found.fields) == (thinking, switch, fields)
+    template = parse_template(text)
+    assert (template.thinking, template.switch, template.fields) == (thinking, switch, fields)
 
 
 def test_earlier_thinking_a_system_prompt_the_date_and_tools_are_told() -> None:
-    assert (told(ON).keeps_thinking, told(OFF).keeps_thinking, told(EFFORT).keeps_thinking) == (False, False, True)
-    assert (told(ON).tools, told(PLAIN).tools) == (True, False)
-    assert told(SYSTEM).system_prompt == "You are Qwen, created by Alibaba Cloud."
-    assert told(EFFORT).system_prompt.startswith("You are ChatGPT") and told(EFFORT).dated
-    assert told(PLAIN).system_prompt == "" and not told(PLAIN).dated
+    assert (
+        parse_template(ON).keeps_thinking,
+        parse_template(OFF).keeps_thinking,
+        parse_template(EFFORT).keeps_thinking,
+    ) == (False, False, True)
+    assert (parse_template(ON).tools, parse_template(PLAIN).tools) == (True, False)
+    assert parse_template(SYSTEM).system_prompt == "You are Qwen, created by Alibaba Cloud."
+    assert parse_template(EFFORT).system_prompt.startswith("You are ChatGPT") and parse_template(EFFORT).dated
+    assert parse_template(PLAIN).system_prompt == "" and not parse_template(PLAIN).dated
 
 
 def test_what_is_kept_in_the_lock_comes_back() -> None:
     for text in (ON, OFF, EFFORT, PLAIN):
-        assert ChatTemplate.from_json(told(text).to_json()) == told(text)
+        assert ChatTemplate.from_json(parse_template(text).to_json()) == parse_template(text)
     assert ChatTemplate.from_json({"fields": 3}) is None
 
 
@@ -90,7 +94,7 @@ def test_a_template_is_not_run() -> None:
     hostile = (
         "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ 10 ** 10 ** 10 }}{% for a in range(10 ** 12) %}{% endfor %}"
     )
-    assert told(hostile).thinking == "none"
+    assert parse_template(hostile).thinking == "none"
 
 
 FILES = {
@@ -190,7 +194,7 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
 def test_client_says_of_thinking_what_the_template_does(text: str, line: str, switch: str) -> None:
     chat = chat_template_tree.read_chat_files({"chat_template.jinja": text}.get) if text else {}
     value = ServerSummary("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
-    shown = client_settings.render_text(Project(Path(__file__).parents[3]), value)
-    assert line in shown if line else "thinking  " not in shown
-    assert switch in shown if switch else "chat_template_kwargs: {" not in shown
-    assert ("reasoning: true" in shown) is (text == EFFORT)
+    output = client_settings.render_text(Project(Path(__file__).parents[3]), value)
+    assert line in output if line else "thinking  " not in output
+    assert switch in output if switch else "chat_template_kwargs: {" not in output
+    assert ("reasoning: true" in output) is (text == EFFORT)

@@ -31,7 +31,7 @@ DESCRIBED: Engine = engine.get_engine("openai").of_section(SECTION)
 
 
 @dataclass
-class Pretend:
+class FakeServer:
     """A pretended server with OpenAI's API."""
 
     #: of the health path
@@ -73,7 +73,7 @@ class Pretend:
 
 
 @contextmanager
-def serving(plan: Pretend) -> Iterator[Pretend]:
+def serving(plan: FakeServer) -> Iterator[FakeServer]:
     """Listen on loopback while the block runs."""
 
     class Api(BaseHTTPRequestHandler):

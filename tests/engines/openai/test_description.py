@@ -9,10 +9,10 @@ from sparkwright.engines import engine, http
 from sparkwright.engines.engine import DESCRIPTION_LABEL, ENGINE_LABEL
 from tests.engines.openai.pretend import DESCRIBED, SECTION
 
-USUAL = engine.get_engine("openai").http
+DEFAULT_HTTP = engine.get_engine("openai").http
 
 
-def of_label(**changes: Any) -> engine.Engine:
+def parse_label(**changes: Any) -> engine.Engine:
     """Return the engine of a container with this description."""
     return engine.from_labels(
         {ENGINE_LABEL: "openai", DESCRIPTION_LABEL: json.dumps({**DESCRIBED.description, **changes})}
@@ -20,13 +20,13 @@ def of_label(**changes: Any) -> engine.Engine:
 
 
 def test_the_labels_of_a_container_tell_the_engine_that_the_recipe_described() -> None:
-    found = engine.from_labels(DESCRIBED.labels)
-    assert found == DESCRIBED
-    assert (found.http.port, found.http.health, found.http.loading) == (9000, "/v1/health/ready", (502, 503))
-    assert (found.http.models, found.http.metrics) == ("/openai/models", "/stats/prom")
-    assert found.http.roles[http.HEARTBEAT] == http.MetricSample("steps_total", 'mode="decode"')
+    labelled = engine.from_labels(DESCRIBED.labels)
+    assert labelled == DESCRIBED
+    assert (labelled.http.port, labelled.http.health, labelled.http.loading) == (9000, "/v1/health/ready", (502, 503))
+    assert (labelled.http.models, labelled.http.metrics) == ("/openai/models", "/stats/prom")
+    assert labelled.http.roles[http.HEARTBEAT] == http.MetricSample("steps_total", 'mode="decode"')
     assert set(DESCRIBED.labels) == {ENGINE_LABEL, DESCRIPTION_LABEL}
-    assert "served_name" not in found.description, "the container needs what checks ask, no more"
+    assert "served_name" not in labelled.description, "the container needs what checks ask, no more"
 
 
 @pytest.mark.parametrize(
@@ -52,26 +52,35 @@ def test_the_labels_of_a_container_tell_the_engine_that_the_recipe_described() -
     ids=str,
 )
 def test_a_label_that_a_recipe_could_not_have_is_taken_for_none(changes: dict[str, Any]) -> None:
-    found = of_label(**changes)
-    assert found.description == {}
-    assert (found.http.health, found.http.port, found.http.metrics) == (USUAL.health, USUAL.port, "")
-    assert found.key is None
+    labelled = parse_label(**changes)
+    assert labelled.description == {}
+    assert (labelled.http.health, labelled.http.port, labelled.http.metrics) == (
+        DEFAULT_HTTP.health,
+        DEFAULT_HTTP.port,
+        "",
+    )
+    assert labelled.key is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"port": 1' + " " * 9000 + "}", "[" * 8000], ids=len)
 def test_a_label_that_is_no_description_is_taken_for_none(text: str) -> None:
-    found = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: text})
-    assert (found.name, found.description, found.http.health) == ("openai", {}, "/health")
+    labelled = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: text})
+    assert (labelled.name, labelled.description, labelled.http.health) == ("openai", {}, "/health")
 
 
 def test_a_description_on_another_engines_container_means_nothing() -> None:
-    found = engine.from_labels({ENGINE_LABEL: "llama_cpp", DESCRIPTION_LABEL: DESCRIBED.described})
-    assert found == engine.get_engine("llama_cpp")
+    labelled = engine.from_labels({ENGINE_LABEL: "llama_cpp", DESCRIPTION_LABEL: DESCRIBED.described})
+    assert labelled == engine.get_engine("llama_cpp")
     assert engine.from_labels({DESCRIPTION_LABEL: DESCRIBED.described}) == engine.get_engine("vllm")
 
 
 def test_what_is_not_described_is_unknown() -> None:
-    assert (USUAL.metrics, USUAL.version, USUAL.settings, dict(USUAL.roles)) == ("", "", "", {})
+    assert (DEFAULT_HTTP.metrics, DEFAULT_HTTP.version, DEFAULT_HTTP.settings, dict(DEFAULT_HTTP.roles)) == (
+        "",
+        "",
+        "",
+        {},
+    )
     assert engine.get_engine("openai").advice.memory({"served_name": "m"}, {}).bytes == 0
     assert engine.get_engine("openai").advice.memory({"memory_gib": 2}, {}).bytes == 2 * 2**30
 

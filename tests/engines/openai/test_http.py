@@ -9,48 +9,48 @@ from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
-from tests.engines.openai.pretend import DESCRIBED, Pretend, serving
+from tests.engines.openai.pretend import DESCRIBED, FakeServer, serving
 from tests.modules.context import RecordingContext
 
 HTTP = DESCRIBED.http
 
 
-def checked(tmp_path: Path, server: Pretend, key: str = "") -> Result:
+def check_health(tmp_path: Path, server: FakeServer, key: str = "") -> Result:
     context = RecordingContext(tmp_path, secrets={"VLLM_API_KEY": Secret(key)} if key else {})
     return VerifyHealth().ask(VerifyHealth.Args(base_url=server.url, model="m", timeout_s=2), context, HTTP)
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_server_is_asked_at_its_own_paths(tmp_path: Path, strict: bool) -> None:
-    with serving(Pretend(strict=strict)) as server:
-        found = checked(tmp_path, server)
-    assert (found.failed, found.data["verdict"], found.data["version"]) == (False, "ready", "2.1.0"), found.msg
+    with serving(FakeServer(strict=strict)) as server:
+        result = check_health(tmp_path, server)
+    assert (result.failed, result.data["verdict"], result.data["version"]) == (False, "ready", "2.1.0"), result.msg
     assert {*server.asked} == {"/v1/health/ready", "/openai/models", "/v1/version", "/v1/chat/completions"}
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(502, "loading"), (503, "loading"), (500, "dying")])
 def test_the_described_statuses_mean_loading_and_no_other(tmp_path: Path, status: int, verdict: str) -> None:
-    with serving(Pretend(status)) as server:
-        found = checked(tmp_path, server)
-    assert (found.failed, found.data["verdict"]) == (True, verdict)
-    assert found.msg.startswith(f"/v1/health/ready answers {status}")
+    with serving(FakeServer(status)) as server:
+        result = check_health(tmp_path, server)
+    assert (result.failed, result.data["verdict"]) == (True, verdict)
+    assert result.msg.startswith(f"/v1/health/ready answers {status}")
 
 
 def test_a_key_is_asked_for_and_used(tmp_path: Path) -> None:
-    with serving(Pretend(key="0123456789abcdef")) as server:
-        assert checked(tmp_path, server, "0123456789abcdef").data["verdict"] == "ready"
-        assert checked(tmp_path, server).failed
+    with serving(FakeServer(key="0123456789abcdef")) as server:
+        assert check_health(tmp_path, server, "0123456789abcdef").data["verdict"] == "ready"
+        assert check_health(tmp_path, server).failed
 
 
 def test_counters_are_read_by_role() -> None:
-    with serving(Pretend(steps=40, done=3, running=2)) as server:
-        found, cache = http_probe.read_counters(HTTP, server.url, "")
-    assert found == {roles.HEARTBEAT: 40, roles.GENERATED: 3, roles.RUNNING: 2, roles.WAITING: 0}
+    with serving(FakeServer(steps=40, done=3, running=2)) as server:
+        counters, cache = http_probe.read_counters(HTTP, server.url, "")
+    assert counters == {roles.HEARTBEAT: 40, roles.GENERATED: 3, roles.RUNNING: 2, roles.WAITING: 0}
     assert cache == {}
 
 
 def test_a_version_path_that_is_not_described_is_not_asked() -> None:
-    with serving(Pretend()) as server:
+    with serving(FakeServer()) as server:
         plain = DESCRIBED.of_section({"served_name": "m"}).http
         assert http_probe.query_version(plain, server.url) is None
         assert http_probe.read_counters(plain, server.url, "") == ({}, {})

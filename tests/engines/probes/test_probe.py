@@ -19,7 +19,7 @@ def reply(reason: str = "stop", **message: Any) -> Reply:
     )
 
 
-def called(arguments: Any, name: str = "get_weather") -> Reply:
+def tool_call_reply(arguments: Any, name: str = "get_weather") -> Reply:
     return reply("tool_calls", tool_calls=[{"type": "function", "function": {"name": name, "arguments": arguments}}])
 
 
@@ -27,9 +27,9 @@ def called(arguments: Any, name: str = "get_weather") -> Reply:
     ("probe", "answer", "verdict", "fault"),
     [
         ("tool_call", reply("tool_calls", tool_calls=[CALL]), "proved", None),
-        ("tool_call", called("{not json"), "disproved", "tool call with bad arguments"),
-        ("tool_call", called("{}"), "disproved", "tool call with bad arguments"),
-        ("tool_call", called('{"city": "Paris"}', "get_time"), "disproved", "tool call with bad arguments"),
+        ("tool_call", tool_call_reply("{not json"), "disproved", "tool call with bad arguments"),
+        ("tool_call", tool_call_reply("{}"), "disproved", "tool call with bad arguments"),
+        ("tool_call", tool_call_reply('{"city": "Paris"}', "get_time"), "disproved", "tool call with bad arguments"),
         ("tool_call", reply(content='<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>'), "disproved", "tool call as text"),
         ("tool_call", reply(content='[TOOL_CALLS]get_weather{"city": "Paris"}'), "disproved", "tool call as text"),
         ("tool_call", reply(content='get_weather(city="Paris")'), "disproved", "tool call as text"),
@@ -68,9 +68,9 @@ def called(arguments: Any, name: str = "get_weather") -> Reply:
 )  # fmt: skip
 def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, fault: str | None) -> None:
     (value,) = table.parse_probes([probe])
-    found = value.judge(answer)
-    assert (found.verdict, found.fault) == (verdict, fault)
-    assert len(found.evidence) < 300
+    outcome = value.judge(answer)
+    assert (outcome.verdict, outcome.fault) == (verdict, fault)
+    assert len(outcome.evidence) < 300
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_a_recipe_may_ask_for_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("answer", "verdict"),
     [
-        (called('{"city":"Rome"}'), "proved"),
-        (called('{"city":"Paris"}'), "disproved"),
-        (called("{}"), "disproved"),
+        (tool_call_reply('{"city":"Rome"}'), "proved"),
+        (tool_call_reply('{"city":"Paris"}'), "disproved"),
+        (tool_call_reply("{}"), "disproved"),
         (reply(content="It rains in Rome."), "disproved"),
     ],
 )
@@ -153,14 +153,14 @@ def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
     name: str, answer: Reply, verdict: str, note: str
 ) -> None:
     (probe,) = (variant for variant in table.variants(fields.REASONING_PROBE) if variant.name == name)
-    found = probe.judge(answer)
-    assert found.verdict == verdict
-    assert note in found.note and bool(note) == bool(found.note)
+    outcome = probe.judge(answer)
+    assert outcome.verdict == verdict
+    assert note in outcome.note and bool(note) == bool(outcome.note)
 
 
 def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
     (probe,) = (variant for variant in table.variants(fields.TOOL_CALL_PROBE) if variant.name.endswith("required"))
-    assert probe.judge(called('{"city": "Paris"}')).note == ""
+    assert probe.judge(tool_call_reply('{"city": "Paris"}')).note == ""
     assert (
         probe.judge(reply(content="Hello!")).verdict,
         probe.judge(reply(content="Hello!")).note,

@@ -29,18 +29,18 @@ def template(
     return start + "{% " + loop + " %}" + turn + "{% endfor %}" + end
 
 
-def rendered(source: str) -> dict[str, Prompt]:
+def render_prompts(source: str) -> dict[str, Prompt]:
     """Return the prompts of a server with this template, as transformers renders them."""
     environment = jinja2.Environment()
     environment.globals["raise_exception"] = _raise
-    found = {}
+    prompts_by_name = {}
     for name, body in CONVERSATIONS.items():
         fields: dict[str, Any] = {"add_generation_prompt": True, **body, **body.get("chat_template_kwargs", {})}
         try:
-            found[name] = Prompt(environment.from_string(TEXT + source).render(fields))
+            prompts_by_name[name] = Prompt(environment.from_string(TEXT + source).render(fields))
         except jinja2.TemplateError as error:
-            found[name] = Prompt(refusal=str(error))
-    return found
+            prompts_by_name[name] = Prompt(refusal=str(error))
+    return prompts_by_name
 
 
 def _raise(message: str) -> str:
@@ -78,13 +78,13 @@ SWITCHED = "{% if '/no_think' in text(messages[-1].content) %}<think></think>{% 
     ],
 )  # fmt: skip
 def test_what_clients_would_not_expect_of_a_template_is_a_note(source: str, note: str) -> None:
-    found = prompts.notes(rendered(source), thinks=True)
-    assert any(note in item for item in found), found
+    notes = prompts.notes(render_prompts(source), thinks=True)
+    assert any(note in item for item in notes), notes
 
 
 def test_a_template_without_peculiarities_gets_no_note() -> None:
     both = "{% for t in [m.reasoning, m.reasoning_content] if t %}<think>{{ t }}</think>{% endfor %}"
-    assert prompts.notes(rendered(template(turn=TURN % (both, CALLS))), thinks=True) == []
+    assert prompts.notes(render_prompts(template(turn=TURN % (both, CALLS))), thinks=True) == []
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_template_without_peculiarities_gets_no_note() -> None:
 )  # fmt: skip
 def test_parts_of_a_message_stay_apart_and_where_they_are(part: str, notes: list[str]) -> None:
     source = template(PARTS % part, turn=TURN % ("", CALLS))
-    assert prompts.notes(rendered(source), thinks=False) == notes
+    assert prompts.notes(render_prompts(source), thinks=False) == notes
 
 
 def test_a_server_that_shows_no_prompt_gets_no_note_and_a_refusal_is_its_last_line() -> None:

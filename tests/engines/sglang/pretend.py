@@ -22,7 +22,7 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_pos
 
 
 @dataclass
-class Pretend:
+class FakeSglang:
     """A pretended SGLang server."""
 
     port: int = field(default_factory=free_port)
@@ -68,7 +68,7 @@ class Pretend:
 
 
 @contextmanager
-def serving(plan: Pretend, folder: Path, *flags: str, published: int | None = None) -> Iterator[Process]:
+def serving(plan: FakeSglang, folder: Path, *flags: str, published: int | None = None) -> Iterator[Process]:
     """Listen on loopback while the block runs."""
     value = plan.server(folder, *(flags or ("--enable-metrics",)), published=published)
     thread = threading.Thread(target=value.run, daemon=True)
@@ -81,13 +81,13 @@ def serving(plan: Pretend, folder: Path, *flags: str, published: int | None = No
         thread.join()
 
 
-def ended(one: SglangServer) -> int:
+def wait_for_exit(server: SglangServer) -> int:
     """Return the exit code of a server that ends by itself."""
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(one.run()), daemon=True)
+    thread = threading.Thread(target=lambda: codes.append(server.run()), daemon=True)
     thread.start()
     thread.join(20)
     if not codes:
-        one.stop()
+        server.stop()
         raise AssertionError("it serves")
     return codes[0]

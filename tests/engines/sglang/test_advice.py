@@ -23,16 +23,16 @@ GOOD: dict[str, Any] = {"mem-fraction-static": 0.85, "sleep-on-idle": True}
 EXAMPLE = "examples/qwen3.8-27b-sglang"
 
 
-def found(given: dict[str, Any], version: str | None = "0.5.23", **more: Any) -> dict[str, str]:
+def check_flags(flag_values: dict[str, Any], version: str | None = "0.5.23", **more: Any) -> dict[str, str]:
     """Return rule names with the severity of their findings."""
-    options = ServerRequest(given, **{"image": IMAGE, **more})
+    options = ServerRequest(flag_values, **{"image": IMAGE, **more})
     return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
 
 
-def changed(case: rules.Case, way: Way) -> rules.Case:
-    kept = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
-    kept |= {name: given for name, given in way.changes.items() if given is not None}
-    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(kept)))
+def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
+    changed_flags = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
+    changed_flags |= {name: given for name, given in way.changes.items() if given is not None}
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(changed_flags)))
 
 
 @pytest.mark.parametrize("name", rules.RULES)
@@ -44,11 +44,11 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
     for finding in findings:
         for way in finding.ways_out:
             if way.changes:
-                assert not list(rule.findings(changed(rule.example, way))), way.text
+                assert not list(rule.findings(apply_way_out(rule.example, way))), way.text
 
 
 def test_a_good_recipe_has_no_findings() -> None:
-    assert found(GOOD) == {}
+    assert check_flags(GOOD) == {}
 
 
 @pytest.mark.parametrize(
@@ -71,41 +71,41 @@ def test_a_good_recipe_has_no_findings() -> None:
     ],
 )
 def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
-    assert found(flags.named(GOOD | more)) == {rule: severity}
+    assert check_flags(flags.named(GOOD | more)) == {rule: severity}
 
 
 def test_what_depends_on_more_than_flags() -> None:
-    assert found(GOOD, published=30000) == {}
-    assert found(GOOD, published=8000) == {"out-of-reach": "error"}
-    assert found(GOOD, open_to_network=True) == {"open-to-network": "warning"}
-    assert found(GOOD, image="lmsysorg/sglang:v0.5.19-cu129") == {"image-kernels": "warning"}
-    assert found(GOOD, image="lmsysorg/sglang:latest-cu130") == {"moving-tag": "info"}
-    assert found(GOOD, image="someone/sglang:latest") == {}
-    assert found({"mem-fraction-static": 0.85}, platform="ascend") == {}
-    assert found(GOOD | {"speculative-draft-model-path": "/models/draft"}) == {}
-    assert found(GOOD | {"lora-paths": ["sql=/adapters/sql"]}) == {}
+    assert check_flags(GOOD, published=30000) == {}
+    assert check_flags(GOOD, published=8000) == {"out-of-reach": "error"}
+    assert check_flags(GOOD, open_to_network=True) == {"open-to-network": "warning"}
+    assert check_flags(GOOD, image="lmsysorg/sglang:v0.5.19-cu129") == {"image-kernels": "warning"}
+    assert check_flags(GOOD, image="lmsysorg/sglang:latest-cu130") == {"moving-tag": "info"}
+    assert check_flags(GOOD, image="someone/sglang:latest") == {}
+    assert check_flags({"mem-fraction-static": 0.85}, platform="ascend") == {}
+    assert check_flags(GOOD | {"speculative-draft-model-path": "/models/draft"}) == {}
+    assert check_flags(GOOD | {"lora-paths": ["sql=/adapters/sql"]}) == {}
 
 
 def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:
-    def of(model: dict[str, Any], **more: Any) -> dict[str, str]:
+    def check_context(model: dict[str, Any], **more: Any) -> dict[str, str]:
         options = ServerRequest(GOOD | {"context-length": 200000}, image=IMAGE, **more)
         return {item.rule: item.severity for item in advice.check(options, model, advice.version("0.5.23"))}
 
-    assert of({"max_position_embeddings": 131072}) == {"model-length": "error"}
-    assert of({"max_position_embeddings": 262144}) == of({}) == {}
+    assert check_context({"max_position_embeddings": 131072}) == {"model-length": "error"}
+    assert check_context({"max_position_embeddings": 262144}) == check_context({}) == {}
     anyway = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
-    assert of({"max_position_embeddings": 131072}, env=anyway) == {"model-length": "warning"}
+    assert check_context({"max_position_embeddings": 131072}, env=anyway) == {"model-length": "warning"}
 
 
 def test_a_release_newer_than_the_tables_says_so_once() -> None:
-    assert found(GOOD, "0.6.0") == {"newer-release": "info"}
-    assert found(GOOD, None) == {}
+    assert check_flags(GOOD, "0.6.0") == {"newer-release": "info"}
+    assert check_flags(GOOD, None) == {}
 
 
 @pytest.mark.parametrize(("version", "severity"), [("0.5.23", "error"), ("0.5.24", "warning"), (None, "warning")])
 def test_a_flag_that_nobody_knows_is_an_error_in_the_release_that_was_read(version: str | None, severity: str) -> None:
     newer = {"newer-release": "info"} if version == "0.5.24" else {}
-    assert found(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity, **newer}
+    assert check_flags(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity, **newer}
 
 
 def test_the_images_own_list_decides() -> None:
@@ -122,8 +122,8 @@ def test_chunked_prefill_is_switched_off_by_its_size() -> None:
     assert flags.argv(decided.flags)[-2:] == ("--chunked-prefill-size", "-1")
     refused = advice.decide(ServerRequest({"chunked-prefill-size": -1}), {}, None, "enabled", "refuse").finding
     assert refused is not None and (refused.severity, refused.rule) == ("error", EXPECTED_RULE)
-    usual = advice.decide(ServerRequest(GOOD), {}, None, "enabled", "refuse")
-    assert (usual.expected, usual.finding, dict(usual.flags)) == ("enabled", None, GOOD)
+    defaults = advice.decide(ServerRequest(GOOD), {}, None, "enabled", "refuse")
+    assert (defaults.expected, defaults.finding, dict(defaults.flags)) == ("enabled", None, GOOD)
     assert advice.chunked_prefill_arms({"chunked-prefill-size": 2048}, {}) == (
         {"chunked-prefill-size": 2048},
         {"chunked-prefill-size": -1},
@@ -154,8 +154,8 @@ COMPUTES = [
 @pytest.mark.parametrize(("flags", "gib"), COMPUTES, ids=[str(row[0]) for row in COMPUTES])
 def test_what_it_computes_with_lies_outside_of_its_share(flags: dict[str, Any], gib: float) -> None:
     """0.5.23, arg_groups/memory_hook.py: 512 MiB, 1.5 MiB a token computed at once, 2 MiB a request of the largest graph."""
-    found = advice.memory({"mem-fraction-static": 0.5, **flags}, {})
-    assert found.bytes / 2**30 == gib and found.engine_bytes(100 * 2**30) == (50 + gib) * 2**30
+    memory = advice.memory({"mem-fraction-static": 0.5, **flags}, {})
+    assert memory.bytes / 2**30 == gib and memory.engine_bytes(100 * 2**30) == (50 + gib) * 2**30
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_a_table_of_embeddings_that_stays_in_a_file_is_not_held(flags: dict[str,
     """48 GiB of Qwen3.8-Flash-Next: sgl-project/sglang #37995."""
     config = json.loads((CONFIGS / "qwen3.8-flash-next.json").read_text())
     files = [{"path": "model-1-of-1.safetensors", "size_bytes": 135_000_000_000}]
-    found = advice.memory({"mem-fraction-static": 0.8, **flags}, {"files": files, "config": advice.essence(config)})
-    assert found.weights_bytes / 1e9 == pytest.approx(held_gb)
+    memory = advice.memory({"mem-fraction-static": 0.8, **flags}, {"files": files, "config": advice.essence(config)})
+    assert memory.weights_bytes / 1e9 == pytest.approx(held_gb)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_a_release_is_a_version(text: str | None, release: str | None) -> None:
 
 
 def test_the_example_recipe_passes_lint_and_asks_for_its_server() -> None:
-    wanted = recipe.load(TOP, EXAMPLE)
-    for version in (None, advice.version(wanted.image)):
-        assert resolve_settings(wanted, {}, model={}, version=version).findings == ()
-    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": None, "model": None})
+    loaded_recipe = recipe.load(TOP, EXAMPLE)
+    for version in (None, advice.version(loaded_recipe.image)):
+        assert resolve_settings(loaded_recipe, {}, model={}, version=version).findings == ()
+    names = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {"image": None, "model": None})
     assert names["container"]["entrypoint"] == ("sglang", "serve")
     assert names["container"]["command"][:7] == (
         *("--model-path", "/models/qwen38", "--host", "0.0.0.0", "--port", "30000"),

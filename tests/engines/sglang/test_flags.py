@@ -78,9 +78,9 @@ def test_a_command_of_somebody_else_is_read(words: str) -> None:
 
 
 def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> None:
-    own = engine.get_engine("sglang").flags
-    assert own.ENTRYPOINT == ("sglang", "serve")
-    words = " ".join(own.command("/models/a", {"served-model-name": "a"}))
+    server_engine = engine.get_engine("sglang").flags
+    assert server_engine.ENTRYPOINT == ("sglang", "serve")
+    words = " ".join(server_engine.command("/models/a", {"served-model-name": "a"}))
     assert words == "--model-path /models/a --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name a"
     assert "--port 9000" in " ".join(flags.command("/models/a", {"port": 9000}))
     assert "--enable-metrics" not in flags.command("/models/a", {"enable-metrics": False})
@@ -131,7 +131,7 @@ def test_what_the_flags_say_of_name_port_and_context() -> None:
     assert (flags.context({"context-length": "25.6k"}), flags.chunk_size({"chunked-prefill-size": -1})) == (25600, 0)
 
 
-def help_of(options: Iterable[Option]) -> str:
+def format_help(options: Iterable[Option]) -> str:
     """Return argparse's help for such a table."""
     parser = argparse.ArgumentParser(prog="sglang serve")
     for option in options:
@@ -150,13 +150,15 @@ def test_an_images_own_help_lists_its_options() -> None:
     language = [option for name, option in options.items() if name != "model-type"]
     around = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
     images = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"
-    found = image.listed("INFO something imported\n" + around + help_of(language) + images)
-    assert found == dict(image.reference_shapes())
+    listed_options = image.listed("INFO something imported\n" + around + format_help(language) + images)
+    assert listed_options == dict(image.reference_shapes())
     newer = [option for name, option in options.items() if name != "sleep-on-idle"]
-    kept = image.difference(image.listed(help_of([*newer, Option("int", name="a-new-flag", words=("--a-new-flag",))])))
-    assert kept == {"like": flags.SOURCE_RELEASE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
-    assert "sleep-on-idle" not in image.applied(kept)
-    assert image.applied(kept)["a-new-flag"] == "1"
+    difference = image.difference(
+        image.listed(format_help([*newer, Option("int", name="a-new-flag", words=("--a-new-flag",))]))
+    )
+    assert difference == {"like": flags.SOURCE_RELEASE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
+    assert "sleep-on-idle" not in image.applied(difference)
+    assert image.applied(difference)["a-new-flag"] == "1"
     assert image.listed("usage: other\n  --help  show\n") == {}
 
 

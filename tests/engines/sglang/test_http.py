@@ -28,8 +28,8 @@ INFO: dict[str, Any] = {
 
 
 def test_settings_are_those_that_it_tells() -> None:
-    found = HTTP.settings_of(INFO)
-    assert found == {
+    settings = HTTP.settings_of(INFO)
+    assert settings == {
         "version": "0.5.23",
         "chunked_prefill": True,
         "prefix_caching": True,
@@ -43,7 +43,7 @@ def test_settings_are_those_that_it_tells() -> None:
         "served_name": "qwen3.8-27b",
     }
     named = {"slots", "mem_fraction_static", "model_path", "served_name"}
-    assert set(found) - named <= set(FIELDS), "by the names of what the log tells"
+    assert set(settings) - named <= set(FIELDS), "by the names of what the log tells"
     assert HTTP.version_of(INFO) == "0.5.23"
 
 

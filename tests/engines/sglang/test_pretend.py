@@ -16,7 +16,7 @@ from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.modules.proof.repeated_requests import PrefixCache
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
-from tests.engines.sglang.pretend import Pretend, serving
+from tests.engines.sglang.pretend import FakeSglang, serving
 from tests.modules.context import RecordingContext
 
 SGLANG = engine.get_engine("sglang")
@@ -28,17 +28,17 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
 
 
-def checked(tmp_path: Path, server: Pretend, key: str = "") -> Result:
+def check_health(tmp_path: Path, server: FakeSglang, key: str = "") -> Result:
     context = RecordingContext(tmp_path, secrets={"VLLM_API_KEY": Secret(key)} if key else {})
     return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model="m", engine="sglang", timeout_s=2), context)
 
 
-def counters(server: Pretend) -> dict[str, float]:
+def read_counters(server: FakeSglang) -> dict[str, float]:
     return http_probe.read_counters(SGLANG.http, server.url, "")[0]
 
 
 @contextmanager
-def streaming(server: Pretend) -> Iterator[HTTPResponse]:
+def open_stream(server: FakeSglang) -> Iterator[HTTPResponse]:
     """Yield a long answer whose first tokens have arrived."""
     line = HTTPConnection("127.0.0.1", server.port, timeout=10)
     body = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 4000, "stream": True, "ignore_eos": True}
@@ -51,56 +51,56 @@ def streaming(server: Pretend) -> Iterator[HTTPResponse]:
 
 
 def test_a_server_that_generates_is_ready_and_tells_its_version_and_context(tmp_path: Path) -> None:
-    with serving(server := Pretend(), tmp_path):
-        found = checked(tmp_path, server)
-    assert (found.failed, found.data["verdict"]) == (False, "ready"), found.msg
-    assert (found.data["version"], found.data["max_model_len"]) == ("0.5.23", 131072)
+    with serving(server := FakeSglang(), tmp_path):
+        result = check_health(tmp_path, server)
+    assert (result.failed, result.data["verdict"]) == (False, "ready"), result.msg
+    assert (result.data["version"], result.data["max_model_len"]) == ("0.5.23", 131072)
     assert "/version" not in server.paths
 
 
 @pytest.mark.parametrize("why", ["starting", "wedged"])
 def test_a_health_of_503_is_no_server_that_generates(tmp_path: Path, why: str) -> None:
-    with serving(server := Pretend(), tmp_path) as process:
+    with serving(server := FakeSglang(), tmp_path) as process:
         if why == "starting":
             process.status = "starting"  # type: ignore[attr-defined]
         else:
             server.fault = "wedge"
-        found = checked(tmp_path, server)
-    assert (found.failed, found.data["verdict"]) == (True, "loading")
-    assert found.msg.startswith("/health answers 503")
+        result = check_health(tmp_path, server)
+    assert (result.failed, result.data["verdict"]) == (True, "loading")
+    assert result.msg.startswith("/health answers 503")
     assert server.paths == ["/health"], "nothing more is asked of it"
 
 
 def test_a_key_that_is_not_known_is_told_and_a_known_one_is_used(tmp_path: Path) -> None:
-    with serving(server := Pretend(), tmp_path, "--enable-metrics", "--api-key", KEY):
-        assert checked(tmp_path, server, KEY).data["verdict"] == "ready"
-        assert checked(tmp_path, server).failed
+    with serving(server := FakeSglang(), tmp_path, "--enable-metrics", "--api-key", KEY):
+        assert check_health(tmp_path, server, KEY).data["verdict"] == "ready"
+        assert check_health(tmp_path, server).failed
         assert http_probe.send_request(server.url, "/metrics").status == 200
         assert http_probe.send_request(server.url, "/server_info").status == 401
 
 
 def test_the_heartbeat_moves_in_mid_request_and_the_generated_tokens_stand_still(tmp_path: Path) -> None:
-    with serving(server := Pretend(), tmp_path), streaming(server) as answer:
-        before = counters(server)
+    with serving(server := FakeSglang(), tmp_path), open_stream(server) as answer:
+        before = read_counters(server)
         for _ in range(20):
             answer.readline()
-        after = counters(server)
+        after = read_counters(server)
     assert before[http.RUNNING] == 1
     assert after[http.GENERATED] == before[http.GENERATED] == 0
     assert after[http.HEARTBEAT] > before[http.HEARTBEAT]
 
 
 def test_without_metrics_the_heartbeat_is_unknown(tmp_path: Path) -> None:
-    with serving(server := Pretend(), tmp_path, "--sleep-on-idle"):
+    with serving(server := FakeSglang(), tmp_path, "--sleep-on-idle"):
         assert http_probe.send_request(server.url, "/metrics").status == 404
-        assert http.HEARTBEAT not in counters(server)
+        assert http.HEARTBEAT not in read_counters(server)
 
 
 def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_path: Path) -> None:
     flags = (
         "--enable-metrics", "--chunked-prefill-size", "-1", "--disable-radix-cache", "--mem-fraction-static", "0.6",
     )  # fmt: skip
-    with serving(server := Pretend(), tmp_path, *flags):
+    with serving(server := FakeSglang(), tmp_path, *flags):
         assert engine.detect_from_models(http_probe.send_request(server.url, "/v1/models").json()) == SGLANG
         message = SGLANG.http.settings_of(http_probe.send_request(server.url, SGLANG.http.settings).json())
     assert (message["version"], message["mem_fraction_static"], message["served_name"]) == ("0.5.23", 0.6, "m")
@@ -111,7 +111,7 @@ def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_
 
 
 def test_any_name_is_served(tmp_path: Path) -> None:
-    with serving(server := Pretend(), tmp_path):
+    with serving(server := FakeSglang(), tmp_path):
         body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
         assert http_probe.send_request(server.url, "/v1/chat/completions", body=body).status == 200
     assert SGLANG.http.any_name
@@ -138,7 +138,7 @@ def test_its_prefix_cache_is_tried_with_the_page_that_it_tells(
     layers = {"layer_types": ["linear_attention", "full_attention"]} if kind != "llama" else {}
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps({"model_type": kind, **layers}))
-    with serving(server := Pretend(), tmp_path, "--enable-metrics", *flags):
+    with serving(server := FakeSglang(), tmp_path, "--enable-metrics", *flags):
         args = PrefixCache.Args(base_url=server.url, model="m", model_dir=str(tmp_path / "model"))
-        found = PrefixCache().run(args, RecordingContext(tmp_path))
-    assert (found.data["verdict"], found.data.get("block_tokens")) == (verdict, block), found.msg
+        result = PrefixCache().run(args, RecordingContext(tmp_path))
+    assert (result.data["verdict"], result.data.get("block_tokens")) == (verdict, block), result.msg

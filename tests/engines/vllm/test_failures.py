@@ -16,11 +16,11 @@ BEGUN = "(APIServer pid=1) INFO 10-20 10:00:00 [api_utils.py:286] non-default ar
 READY = BEGUN + "INFO:     Application startup complete.\n"
 
 
-def name_of(case: dict[str, Any]) -> str:
+def case_id(case: dict[str, Any]) -> str:
     return str(case["failure"] or case["words"])[:60]
 
 
-@pytest.mark.parametrize("case", CASES, ids=name_of)
+@pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_last_words_of_a_start_are_one_sentence(case: dict[str, Any]) -> None:
     state = read_log(BEGUN + case["words"], LOG)
     assert state.failure.value == case["failure"]
@@ -29,12 +29,12 @@ def test_last_words_of_a_start_are_one_sentence(case: dict[str, Any]) -> None:
         assert state.to_json()["ready"] is False
 
 
-@pytest.mark.parametrize("case", [item for item in CASES if "usage" not in item["words"]], ids=name_of)
+@pytest.mark.parametrize("case", [item for item in CASES if "usage" not in item["words"]], ids=case_id)
 def test_words_alone_are_enough(case: dict[str, Any]) -> None:
     assert read_log(case["words"], LOG).failure.value == case["failure"]
 
 
-@pytest.mark.parametrize("case", [item for item in CASES if " error: " not in item["words"]], ids=name_of)
+@pytest.mark.parametrize("case", [item for item in CASES if " error: " not in item["words"]], ids=case_id)
 def test_a_server_that_serves_dies_of_few_things(case: dict[str, Any]) -> None:
     failure = read_log(READY + case["words"], LOG).failure.value
     if case.get("serving"):
@@ -78,8 +78,8 @@ def test_a_failure_without_a_known_cause_names_the_speculation_that_may_be_it() 
         "its engine failed while it served a request: KeyError: 'x'. "
         "Speculation is on (mtp): `bench.ab` without speculative-config tells whether that is the cause."
     )
-    known = read_log(ready + end + "RuntimeError: CUDA error: no kernel image is available\n", LOG).failure.value
-    assert known == "its kernels are not for this GPU."
+    failure = read_log(ready + end + "RuntimeError: CUDA error: no kernel image is available\n", LOG).failure.value
+    assert failure == "its kernels are not for this GPU."
 
 
 def test_an_exception_is_read_whole_wherever_the_log_is_cut() -> None:

@@ -34,7 +34,7 @@ INFO:     Application startup complete.
 """
 
 
-def state_of(case: str) -> EngineState:
+def read_state(case: str) -> EngineState:
     return read_log((DATA / case / "server.log").read_bytes(), LOG)
 
 
@@ -50,7 +50,7 @@ def state_of(case: str) -> EngineState:
     ],
 )
 def test_effective_settings_come_from_the_engines_own_dump(case: str, chunked: bool, prefix: bool) -> None:
-    state = state_of(case)
+    state = read_state(case)
     assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (chunked, prefix)
     assert state.value("version") == "0.32.0"
     assert "Initializing a V1 LLM engine" in state.readings["chunked_prefill"].evidence
@@ -58,7 +58,7 @@ def test_effective_settings_come_from_the_engines_own_dump(case: str, chunked: b
 
 
 def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
-    state = state_of("hybrid-chunked-on")
+    state = read_state("hybrid-chunked-on")
     assert state.value("block_size") == 256
     assert state.value("mamba_cache_mode") == "align"
     assert state.value("kv_cache_tokens") == 1525201
@@ -82,14 +82,14 @@ def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
     ],
 )
 def test_the_reason_of_a_death_is_one_sentence(case: str, sentence: str) -> None:
-    state = state_of(case)
+    state = read_state(case)
     assert state.failure.value == sentence
     assert state.failure.evidence
 
 
 def test_a_server_that_was_stopped_has_not_died() -> None:
     assert "EngineDeadError" in (DATA / "llama-eager" / "server.log").read_text()
-    assert state_of("llama-eager").failure.value is None
+    assert read_state("llama-eager").failure.value is None
 
 
 def test_only_the_last_start_counts() -> None:
@@ -243,7 +243,7 @@ def test_a_start_on_a_gpu_tells_all_stages_in_their_order() -> None:
 
 
 def test_an_eager_start_compiled_and_captured_nothing() -> None:
-    assert set(log_state.stage_durations(state_of("llama-eager"))) == {"weights"}
+    assert set(log_state.stage_durations(read_state("llama-eager"))) == {"weights"}
 
 
 def test_what_a_host_sends_instead_of_seconds_is_not_shown() -> None:

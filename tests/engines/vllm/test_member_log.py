@@ -118,13 +118,13 @@ def test_a_workers_stages_are_read_like_a_heads() -> None:
 HOSTS = ("spark1", "spark2")
 
 
-def logs(case: str, **other: bytes | None) -> dict[str, bytes | None]:
+def read_member_logs(case: str, **other: bytes | None) -> dict[str, bytes | None]:
     files = {"spark1": CASES / case / "head.log", "spark2": CASES / case / "worker.log"}
     return {**{host: path.read_bytes() if path.exists() else None for host, path in files.items()}, **other}
 
 
 def test_the_ranks_of_a_real_group_prove_it() -> None:
-    proof = evaluate_group(logs("tp2-ok"), HOSTS)
+    proof = evaluate_group(read_member_logs("tp2-ok"), HOSTS)
     assert proof.complete and dict(proof.ranks) == {"spark1": 0, "spark2": 1}
     assert (proof.missing, proof.unread, proof.transport) == ((), (), "gloo")
     assert json.loads(json.dumps(proof.to_json()))["members"]["spark2"]["rank"] == 1
@@ -144,13 +144,13 @@ def test_the_ranks_of_a_real_group_prove_it() -> None:
 )
 def test_real_groups_that_are_none(case: str, verdict: str, sentence: str) -> None:
     """The member that ended by itself is named, not the one that lost it."""
-    proof = evaluate_group(logs(case), HOSTS)
+    proof = evaluate_group(read_member_logs(case), HOSTS)
     assert (proof.verdict, proof.sentence[: len(sentence)]) == (verdict, sentence)
     assert not proof.complete
 
 
 def test_a_log_that_is_absent_is_unknown_and_no_proof() -> None:
-    for absent in (logs("tp2-ok", spark2=None), {"spark1": logs("tp2-ok")["spark1"]}):
+    for absent in (read_member_logs("tp2-ok", spark2=None), {"spark1": read_member_logs("tp2-ok")["spark1"]}):
         proof = evaluate_group(absent, HOSTS)
         assert (proof.verdict, proof.unread, proof.missing) == ("unknown", ("spark2",), (1,))
         assert proof.transport == "gloo", "of those that were read"
@@ -159,7 +159,7 @@ def test_a_log_that_is_absent_is_unknown_and_no_proof() -> None:
 def test_an_intent_is_no_rank_and_an_empty_log_is_a_member_that_has_not_joined() -> None:
     hanging = (CASES / "worker-restarted-alone/worker.log").read_bytes()
     for text in (hanging, b""):
-        proof = evaluate_group(logs("tp2-ok", spark2=text), HOSTS)
+        proof = evaluate_group(read_member_logs("tp2-ok", spark2=text), HOSTS)
         assert (proof.verdict, proof.sentence) == ("incomplete", "not joined: rank 1 (spark2).")
         assert proof.missing == (1,)
 
@@ -201,8 +201,8 @@ def test_four_hosts() -> None:
 
 def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
     """`--model` is warned of in the first lines, in the words with which an older release refused it."""
-    whole = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
-    pending = b"".join(whole.splitlines(keepends=True)[:2])
+    complete = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
+    pending = b"".join(complete.splitlines(keepends=True)[:2])
     assert b"should provide the model as a positional" in pending
     assert evaluate_group({"spark1": pending, "spark2": pending}, HOSTS).verdict == "incomplete"
     refused = b"ValueError: With `vllm serve`, you should provide the model as a positional argument instead of via `--model`.\n"

@@ -11,26 +11,29 @@ from sparkwright.engines.vllm import flags, option_values, rules, versions
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL
 
 DATA = Path(__file__).parents[2] / "data/vllm-0.32.0"
-ASKED: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
+PARSER_VERDICTS: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
 PARSER: dict[str, dict[str, Any]] = json.loads((DATA / "parser.json").read_text())
 HELP = option_values.listed((DATA / "serve-help-all.txt").read_text())
 #: the parser takes it for the beginning of --no-long-prefill-token-threshold-adaptive
 ANOTHER = ("long-prefill-token-threshold", False)
 
 
-def refused(name: str, value: Any) -> bool:
+def is_refused(name: str, value: Any) -> bool:
     """Return True if the parser or the fields refuse a value; a parser's name is checked later."""
     if "switch" in option_values.known_options()[name].kind:
         return not isinstance(value, bool) and value != []
-    wrong = option_values.find_misfit(name, value)
-    return wrong is not None and wrong.sort != "name"
+    misfit = option_values.find_misfit(name, value)
+    return misfit is not None and misfit.sort != "name"
 
 
-@pytest.mark.parametrize("name", sorted(ASKED["letters"]))
+@pytest.mark.parametrize("name", sorted(PARSER_VERDICTS["letters"]))
 def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
     option = option_values.known_options()[name]
-    message = {repr(value): letter for value, letter in zip(ASKED["values"], ASKED["letters"][name], strict=True)}
-    ours = {repr(value): refused(name, value) for value in ASKED["values"] if (name, value) != ANOTHER}
+    message = {
+        repr(value): letter
+        for value, letter in zip(PARSER_VERDICTS["values"], PARSER_VERDICTS["letters"][name], strict=True)
+    }
+    ours = {repr(value): is_refused(name, value) for value in PARSER_VERDICTS["values"] if (name, value) != ANOTHER}
     differ = {value: message[value] for value, no in ours.items() if no != (message[value] != "y")}
     if option.kind.startswith("object"):  # the names of an object's keys are not known here
         differ = {value: letter for value, letter in differ.items() if ours[value]}
@@ -38,24 +41,26 @@ def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
 
 
 def test_every_choice_is_taken_and_its_other_spellings_as_the_parser_takes_them() -> None:
-    rows = [(name, word, letter) for name, words in ASKED["choices"].items() for word, letter in words.items()]
+    rows = [
+        (name, word, letter) for name, words in PARSER_VERDICTS["choices"].items() for word, letter in words.items()
+    ]
     assert len(rows) > 300
-    assert [(name, word) for name, word, letter in rows if refused(name, word) != (letter != "y")] == []
+    assert [(name, word) for name, word, letter in rows if is_refused(name, word) != (letter != "y")] == []
 
 
 def test_the_tables_are_the_real_parsers() -> None:
-    known = option_values.known_options()
-    assert set(PARSER) - set(known) == {"help"}
+    options = option_values.known_options()
+    assert set(PARSER) - set(options) == {"help"}
     listed = {name: row["choices"] for name, row in PARSER.items() if row["choices"]}
-    assert {name: set(option.choices) for name, option in known.items() if option.choices} == {
+    assert {name: set(option.choices) for name, option in options.items() if option.choices} == {
         name: set(choices) for name, choices in listed.items()
     }
-    assert list(known["reasoning-parser"].names) == PARSER["reasoning-parser"]["registered"]
+    assert list(options["reasoning-parser"].names) == PARSER["reasoning-parser"]["registered"]
     short = {item[1:]: name for name, row in PARSER.items() for item in row["names"] if not item.startswith("--")}
-    shorts = {word[1:]: name for name, option in known.items() for word in option.words if not word.startswith("--")}
+    shorts = {word[1:]: name for name, option in options.items() for word in option.words if not word.startswith("--")}
     assert {**short, "O": "optimization-level"} == {**shorts, "h": "help"}
-    fields = {name for name, option in known.items() if option.limits} - {"port", "sse-keep-alive-interval"}
-    assert fields == set(ASKED["ranges"])
+    fields = {name for name, option in options.items() if option.limits} - {"port", "sse-keep-alive-interval"}
+    assert fields == set(PARSER_VERDICTS["ranges"])
 
 
 def test_an_image_like_the_known_release_differs_in_nothing() -> None:
@@ -66,14 +71,14 @@ def test_an_image_like_the_known_release_differs_in_nothing() -> None:
 def test_the_options_of_another_image_come_back_from_what_differs() -> None:
     shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    kept = option_values.STORED_OPTIONS.difference(shapes)
-    assert kept["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    assert option_values.STORED_OPTIONS.applied(kept) == shapes
-    assert option_values.STORED_OPTIONS.applied({**kept, "like": "0.1.0"}) == {}
+    difference = option_values.STORED_OPTIONS.difference(shapes)
+    assert difference["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
+    assert option_values.STORED_OPTIONS.applied(difference) == shapes
+    assert option_values.STORED_OPTIONS.applied({**difference, "like": "0.1.0"}) == {}
 
 
-def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:
-    message = rules.check(rules.VllmRequest(given), classify(DENSE_MODEL), versions.parse(version), listed)
+def check_values(flags: dict[str, Any], version: str | None, image_options: Any = ()) -> list[tuple[str, str]]:
+    message = rules.check(rules.VllmRequest(flags), classify(DENSE_MODEL), versions.parse(version), image_options)
     return [(item.severity, item.sentence) for item in message if item.rule == "flag-value"]
 
 
@@ -93,7 +98,7 @@ def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[
     ],
 )  # fmt: skip
 def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], result: str) -> None:
-    ((severity, sentence),) = found(given, "0.32.0")
+    ((severity, sentence),) = check_values(given, "0.32.0")
     assert severity == "error" and sentence.startswith(result)
 
 
@@ -133,7 +138,7 @@ def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, 
     ],
 )
 def test_what_the_engine_takes_is_not_refused(given: dict[str, Any]) -> None:
-    assert found(given, "0.32.0") == []
+    assert check_values(given, "0.32.0") == []
 
 
 @pytest.mark.parametrize(
@@ -153,17 +158,17 @@ def test_what_the_engine_takes_is_not_refused(given: dict[str, Any]) -> None:
 def test_what_may_be_otherwise_in_another_release_is_no_refusal(
     given: dict[str, Any], version: str | None, severity: str | None
 ) -> None:
-    assert [value for value, _ in found(given, version)] == ([severity] if severity else [])
+    assert [value for value, _ in check_values(given, version)] == ([severity] if severity else [])
 
 
 def test_the_images_own_choices_decide() -> None:
     shapes = {**HELP, "kv-cache-dtype": "{auto,fp7}", "tool-call-parser": "{mine}*"}
-    assert found({"kv-cache-dtype": "fp7"}, "0.29.0", shapes) == []
-    ((severity, _),) = found({"kv-cache-dtype": "fp8"}, "0.29.0", shapes)
+    assert check_values({"kv-cache-dtype": "fp7"}, "0.29.0", shapes) == []
+    ((severity, _),) = check_values({"kv-cache-dtype": "fp8"}, "0.29.0", shapes)
     assert severity == "error"
     auto = {"enable-auto-tool-choice": True}
-    assert found({"tool-call-parser": "mine", **auto}, "0.29.0", shapes) == []
-    assert found({"tool-call-parser": "hermes", **auto}, "0.29.0", shapes)[0][0] == "error"
+    assert check_values({"tool-call-parser": "mine", **auto}, "0.29.0", shapes) == []
+    assert check_values({"tool-call-parser": "hermes", **auto}, "0.29.0", shapes)[0][0] == "error"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.engines.vllm.prediction import block_size, checkpoint_kv_dtype
-from tests.engines.configs import config
+from tests.engines.configs import load_config
 
 LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 
@@ -57,7 +57,7 @@ TINY_JAMBA: dict[str, Any] = {
     ],
 )
 def test_the_prediction_is_what_engines_have_logged(name: str, dtype: str, tokens: int) -> None:
-    assert block_size(config(name), dtype) == tokens
+    assert block_size(load_config(name), dtype) == tokens
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_the_padding_in_the_recorded_logs_gives_the_same_state(case: str, model:
 
 
 def test_a_checkpoint_with_a_quantized_kv_cache_makes_auto_mean_fp8() -> None:
-    held = config("qwen3.5-122b-a10b-nvfp4")
-    assert block_size(held, "auto") == block_size(held, "fp8") == 4176
-    assert block_size({**held, "quantization_config": {"quant_method": "fp8"}}, "auto") == 2096
+    model_config = load_config("qwen3.5-122b-a10b-nvfp4")
+    assert block_size(model_config, "auto") == block_size(model_config, "fp8") == 4176
+    assert block_size({**model_config, "quantization_config": {"quant_method": "fp8"}}, "auto") == 2096
 
 
 @pytest.mark.parametrize(
@@ -100,21 +100,21 @@ def test_a_checkpoint_with_a_quantized_kv_cache_makes_auto_mean_fp8() -> None:
     ],
 )
 def test_where_the_formula_is_not_known_there_is_no_guess(name: str) -> None:
-    assert block_size(config(name), "auto") is None
+    assert block_size(load_config(name), "auto") is None
 
 
 def test_an_unknown_dtype_gives_no_guess() -> None:
-    assert block_size(config("qwen3.5-35b-a3b"), "turboquant_k8v4") is None
+    assert block_size(load_config("qwen3.5-35b-a3b"), "turboquant_k8v4") is None
 
 
 def test_a_drafts_tokens_and_the_states_dtype_change_it() -> None:
-    held = config("qwen3.5-35b-a3b")
-    assert block_size(held, "fp8", speculative_tokens=1) == 2112
-    assert block_size(held, "fp8", ssm_dtype="bfloat16") == 1072
+    model_config = load_config("qwen3.5-35b-a3b")
+    assert block_size(model_config, "fp8", speculative_tokens=1) == 2112
+    assert block_size(model_config, "fp8", ssm_dtype="bfloat16") == 1072
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(8, "fp8"), (4, "nvfp4"), (16, ""), ({"8": 1}, ""), ([8], ""), (None, "")])
 def test_the_scheme_of_a_quantized_checkpoint_is_read_whatever_stands_in_it(bits: Any, dtype: str) -> None:
     scheme = {"type": "float", "dynamic": False, "num_bits": bits}
-    found = {"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": scheme}}
-    assert checkpoint_kv_dtype(found) == dtype
+    model_config = {"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": scheme}}
+    assert checkpoint_kv_dtype(model_config) == dtype

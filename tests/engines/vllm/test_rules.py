@@ -12,13 +12,13 @@ from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case
 UNCHUNKED = {"enable-chunked-prefill": False}
 
 
-def found(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
+def check_flags(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
     """Return rule names with the severity of their findings."""
     options = rules.VllmRequest(flags, **more)
     return {item.rule: item.severity for item in rules.check(options, classify(model), versions.parse(version))}
 
 
-def changed(case: Case, way: rules.Way) -> Case:
+def apply_way_out(case: Case, way: rules.Way) -> Case:
     flags = {name: flag for name, flag in case.asked.flags.items() if name not in way.changes}
     flags |= {name: change for name, change in way.changes.items() if change is not None}
     return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags))
@@ -34,7 +34,7 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
     for finding in findings:
         for way in finding.ways_out:
             if way.changes:
-                assert not list(rule.findings(changed(case, way))), way.text
+                assert not list(rule.findings(apply_way_out(case, way))), way.text
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
 def test_prefix_caching_on_a_hybrid_needs_chunked_prefill(
     flags: dict[str, Any], version: str | None, severity: str | None
 ) -> None:
-    assert found(flags, HYBRID_MODEL, version).get("prefix-caching-needs-chunked-prefill") == severity
-    assert "prefix-caching-needs-chunked-prefill" not in found(flags, DENSE_MODEL, version)
+    assert check_flags(flags, HYBRID_MODEL, version).get("prefix-caching-needs-chunked-prefill") == severity
+    assert "prefix-caching-needs-chunked-prefill" not in check_flags(flags, DENSE_MODEL, version)
 
 
 def test_a_cache_mode_all_family_may_have_both_until_027() -> None:
@@ -68,12 +68,12 @@ def test_a_cache_mode_all_family_may_have_both_until_027() -> None:
         "attn_layer_indices": [9],
     }
     flags = {**UNCHUNKED, "enable-prefix-caching": True}
-    assert "prefix-caching-needs-chunked-prefill" not in found(flags, bamba, "0.17.1")
+    assert "prefix-caching-needs-chunked-prefill" not in check_flags(flags, bamba, "0.17.1")
     assert (
-        found({**flags, "mamba-cache-mode": "align"}, bamba, "0.17.1")["prefix-caching-needs-chunked-prefill"]
+        check_flags({**flags, "mamba-cache-mode": "align"}, bamba, "0.17.1")["prefix-caching-needs-chunked-prefill"]
         == "error"
     )
-    assert found(flags, bamba, "0.28.0")["prefix-caching-needs-chunked-prefill"] == "error"
+    assert check_flags(flags, bamba, "0.28.0")["prefix-caching-needs-chunked-prefill"] == "error"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_block_of_2096_tokens_and_a_budget_of_2048(
 ) -> None:
     flags = {"enable-prefix-caching": True, "kv-cache-dtype": dtype}
     flags |= {"max-num-batched-tokens": budget} if budget else {}
-    value = found(flags, HYBRID_MODEL, version).get("block-over-budget")
+    value = check_flags(flags, HYBRID_MODEL, version).get("block-over-budget")
     assert (None if value == "info" else value) == severity
 
 
@@ -116,7 +116,7 @@ def test_a_block_of_2096_tokens_and_a_budget_of_2048(
     ],
 )
 def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity: str | None) -> None:
-    assert found({flag: value}, DENSE_MODEL, version).get("unknown-flag") == severity
+    assert check_flags({flag: value}, DENSE_MODEL, version).get("unknown-flag") == severity
 
 
 @pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
@@ -176,7 +176,7 @@ def test_the_options_of_every_release_that_was_read_are_known(
     ],
 )
 def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, refused: bool) -> None:
-    assert (found({}, model, version).get("architecture-support") == "error") is refused
+    assert (check_flags({}, model, version).get("architecture-support") == "error") is refused
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,9 @@ def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, ref
 )
 def test_images_for_a_gb10(tag: str, rule: str | None) -> None:
     names = {"cuda13-image", "frozen-nightly", "moving-tag"}
-    assert names & found({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}").keys() == ({rule} if rule else set())
+    assert names & check_flags({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}").keys() == (
+        {rule} if rule else set()
+    )
 
 
 def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
@@ -212,18 +214,18 @@ def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
 
 
 def test_human_readable_lengths_are_numbers() -> None:
-    assert "unchunked-budget" in found(
+    assert "unchunked-budget" in check_flags(
         {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}, DENSE_MODEL, "0.32.0"
     )
-    assert "model-length" in found({"max-model-len": "256K"}, DENSE_MODEL, "0.32.0")
+    assert "model-length" in check_flags({"max-model-len": "256K"}, DENSE_MODEL, "0.32.0")
 
 
 def test_chunked_prefill_off_is_ignored_before_0111() -> None:
     flags = {**UNCHUNKED, "max-num-batched-tokens": 1024}
-    message = found(flags, DENSE_MODEL, "0.11.0")
+    message = check_flags(flags, DENSE_MODEL, "0.11.0")
     assert message["ignored-flag"] == "warning"
     assert "unchunked-budget" not in message
-    assert found(flags, DENSE_MODEL, "0.12.0")["unchunked-budget"] == "error"
+    assert check_flags(flags, DENSE_MODEL, "0.12.0")["unchunked-budget"] == "error"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,9 @@ def test_chunked_prefill_off_is_ignored_before_0111() -> None:
 def test_a_server_that_nobody_could_reach_is_refused(
     flags: dict[str, Any], published: int | None, speaks: bool
 ) -> None:
-    assert found(flags, DENSE_MODEL, "0.32.0", published=published).get("out-of-reach") == ("error" if speaks else None)
+    assert check_flags(flags, DENSE_MODEL, "0.32.0", published=published).get("out-of-reach") == (
+        "error" if speaks else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,14 +283,14 @@ def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared(
         ({"rope_theta": 1}, False),
         ("not json", False),
     ):
-        assert ("experts-per-token" in found({"hf-overrides": given}, model, "0.32.0")) == message, given
+        assert ("experts-per-token" in check_flags({"hf-overrides": given}, model, "0.32.0")) == message, given
 
 
 def test_a_parser_among_the_models_files_is_named_until_it_is_loaded() -> None:
     pinned = {"/models/m": ["config.json", "sub/super_v3_reasoning_parser.py", "parser.py", "reasoning.md"]}
-    assert "parser-of-the-model" in found({}, DENSE_MODEL, "0.32.0", pinned=pinned)
+    assert "parser-of-the-model" in check_flags({}, DENSE_MODEL, "0.32.0", pinned=pinned)
     loaded = {"reasoning-parser-plugin": "/models/m/sub/super_v3_reasoning_parser.py"}
-    assert "parser-of-the-model" not in found(loaded, DENSE_MODEL, "0.32.0", pinned=pinned)
+    assert "parser-of-the-model" not in check_flags(loaded, DENSE_MODEL, "0.32.0", pinned=pinned)
 
 
 # `expect.chunked_prefill` becomes flags, a refusal with both ways out, or a report.
@@ -295,7 +299,7 @@ def test_a_parser_among_the_models_files_is_named_until_it_is_loaded() -> None:
 PREFIX = {"enable-prefix-caching": True}
 
 
-def decide(
+def decide_chunked_prefill(
     flags: dict[str, Any], model: dict[str, Any], version: str | None, when: Literal["refuse", "report"] = "refuse"
 ) -> advice.Decision:
     return advice.decide_chunked_prefill(
@@ -306,7 +310,7 @@ def decide(
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])
 def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -> None:
     for model in (DENSE_MODEL, HYBRID_MODEL):
-        decided = decide({"max-model-len": 4096}, model, version)
+        decided = decide_chunked_prefill({"max-model-len": 4096}, model, version)
         assert decided.flags["enable-chunked-prefill"] is False
         assert decided.expected == "disabled"
         message = rules.check(rules.VllmRequest(decided.flags), classify(model), versions.parse(version))
@@ -317,22 +321,22 @@ def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.33.0", None])
 def test_with_prefix_caching_wanted_on_a_hybrid_it_is_refused_with_both_ways_out(version: str | None) -> None:
-    finding = decide(PREFIX, HYBRID_MODEL, version).finding
+    finding = decide_chunked_prefill(PREFIX, HYBRID_MODEL, version).finding
     assert finding is not None and finding.severity == "error"
     assert [bool(way.changes) for way in finding.ways_out] == [True, False]
 
 
 def test_or_reported_and_left_on() -> None:
-    decided = decide({**PREFIX, "enable-chunked-prefill": False}, HYBRID_MODEL, "0.32.0", "report")
+    decided = decide_chunked_prefill({**PREFIX, "enable-chunked-prefill": False}, HYBRID_MODEL, "0.32.0", "report")
     assert decided.note == "on, required by prefix caching"
     assert decided.expected == "any"
     assert decided.flags == PREFIX
 
 
 def test_a_dense_model_may_have_prefix_caching_without_it() -> None:
-    assert decide(PREFIX, DENSE_MODEL, "0.32.0").flags == {**PREFIX, "enable-chunked-prefill": False}
+    assert decide_chunked_prefill(PREFIX, DENSE_MODEL, "0.32.0").flags == {**PREFIX, "enable-chunked-prefill": False}
 
 
 def test_an_engine_that_ignores_the_flag_can_not_have_it_off() -> None:
-    finding = decide({}, DENSE_MODEL, "0.11.0").finding
+    finding = decide_chunked_prefill({}, DENSE_MODEL, "0.11.0").finding
     assert finding is not None and "ignored" in finding.sentence

@@ -16,23 +16,27 @@ from sparkwright.engines.sglang import flags as sglang_flags
 from sparkwright.engines.sglang import rules as sglang_rules
 from sparkwright.engines.vllm import rules, versions
 from sparkwright.engines.vllm.rules.speculation import MODEL_WITH_MTP
-from tests.engines.configs import config as config_of
+from tests.engines.configs import load_config as config_of
 
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0" / "speculative-config.json"
 ROWS: list[dict[str, Any]] = json.loads(DATA.read_text())
 FLAG = "speculative-config"
 
 
-def findings(config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = MODEL_WITH_MTP) -> list[Finding]:
+def find_speculation(
+    config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = MODEL_WITH_MTP
+) -> list[Finding]:
     flags = config if isinstance(config, dict) and FLAG in config else {FLAG: config}
-    found = rules.check(rules.VllmRequest(flags), classify(model), versions.parse(version))
-    return [item for item in found if item.flag == FLAG]
+    all_findings = rules.check(rules.VllmRequest(flags), classify(model), versions.parse(version))
+    return [item for item in all_findings if item.flag == FLAG]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[json.dumps(row["config"]) for row in ROWS])
 def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> None:
     refused = [
-        finding for finding in findings(row["config"]) if finding.rule == "speculation" and finding.severity == "error"
+        finding
+        for finding in find_speculation(row["config"])
+        if finding.rule == "speculation" and finding.severity == "error"
     ]
     assert bool(refused) == bool(row["refusal"]), (row["refusal"], [item.sentence for item in refused])
 
@@ -50,38 +54,38 @@ def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> Non
     ],
 )  # fmt: skip
 def test_methods_and_keys_have_their_releases(config: Any, version: str | None, severity: str, text: str) -> None:
-    (found,) = findings(config, version=version)
-    assert (found.severity, text in found.sentence) == (severity, True), found.sentence
+    (finding,) = find_speculation(config, version=version)
+    assert (finding.severity, text in finding.sentence) == (severity, True), finding.sentence
 
 
 def test_a_slip_gets_the_nearest_name() -> None:
-    (method,) = findings({"method": "eagel3", "model": "/d", "num_speculative_tokens": 3})
+    (method,) = find_speculation({"method": "eagel3", "model": "/d", "num_speculative_tokens": 3})
     assert method.ways_out[0].text == "write method: eagle3"
-    (key,) = findings({"method": "ngram", "num_spec_tokens": 3})
+    (key,) = find_speculation({"method": "ngram", "num_spec_tokens": 3})
     assert key.ways_out[0].changes == {FLAG: {"method": "ngram", "num_speculative_tokens": 3}}
 
 
 def test_tokens_are_a_multiple_of_the_models_prediction_layers() -> None:
     deep = {**MODEL_WITH_MTP, "text_config": {**MODEL_WITH_MTP["text_config"], "mtp_num_hidden_layers": 3}}
-    assert [findings({"method": "mtp", "num_speculative_tokens": n}, model=deep) != [] for n in (1, 3, 4, 6)] == [
-        *(False, False, True, False)
-    ]
-    assert findings({"method": "mtp", "num_speculative_tokens": 4}) == []
+    assert [
+        find_speculation({"method": "mtp", "num_speculative_tokens": n}, model=deep) != [] for n in (1, 3, 4, 6)
+    ] == [*(False, False, True, False)]
+    assert find_speculation({"method": "mtp", "num_speculative_tokens": 4}) == []
 
 
 def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
     wanted = {"method": "mtp", "num_speculative_tokens": 1}
     spared = essence(config_of("qwen3.6-27b-nvfp4"))
-    assert [finding.rule for finding in findings(wanted, model=spared)] == []
+    assert [finding.rule for finding in find_speculation(wanted, model=spared)] == []
     quantised = {**spared, "quantization_config": {**spared["quantization_config"], "ignore": ["lm_head"]}}
-    (found,) = findings(wanted, model=essence(quantised))
-    assert (found.rule, found.severity) == ("quantised-drafter", "warning")
+    (need,) = find_speculation(wanted, model=essence(quantised))
+    assert (need.rule, need.severity) == ("quantised-drafter", "warning")
     # a lock of before does not hold the list: nothing is said
     before = {**spared, "quantization_config": {"quant_method": "modelopt"}}
-    assert findings(wanted, model=before) == []
+    assert find_speculation(wanted, model=before) == []
 
 
-def sglang(flags: dict[str, Any], version: str | None) -> list[str]:
+def check_sglang(flags: dict[str, Any], version: str | None) -> list[str]:
     case = sglang_rules.Case(ServerRequest(sglang_flags.named(flags)), version)
     return [f"{finding.severity}: {finding.sentence}" for finding in sglang_rules.RULES["speculation"].findings(case)]
 
@@ -103,9 +107,9 @@ def sglang(flags: dict[str, Any], version: str | None) -> list[str]:
     ],
 )  # fmt: skip
 def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: str | None, text: str) -> None:
-    found = sglang(flags, version)
-    assert bool(found) == bool(text), found
-    assert not text or re.match(text, found[0]), found
+    all_findings = check_sglang(flags, version)
+    assert bool(all_findings) == bool(text), all_findings
+    assert not text or re.match(text, all_findings[0]), all_findings
 
 
 @pytest.mark.parametrize(
@@ -121,9 +125,11 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
 )
 def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
     case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_flags.NEWEST_BUILD}")
-    found = [f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)]
-    assert bool(found) == bool(text), found
-    assert not text or found[0].startswith(text), found
+    all_findings = [
+        f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)
+    ]
+    assert bool(all_findings) == bool(text), all_findings
+    assert not text or all_findings[0].startswith(text), all_findings
 
 
 @pytest.mark.parametrize(
@@ -139,18 +145,18 @@ def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
     ],
 )
 def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:
-    found = rules.check(rules.VllmRequest(flags), classify(MODEL_WITH_MTP), versions.parse("0.32.0"))
-    sentences = [item.sentence for item in found if item.rule == "downloads"]
+    all_findings = rules.check(rules.VllmRequest(flags), classify(MODEL_WITH_MTP), versions.parse("0.32.0"))
+    sentences = [item.sentence for item in all_findings if item.rule == "downloads"]
     assert len(sentences) == len(named) and all(name in text for name, text in zip(named, sentences, strict=True))
 
 
 def test_the_vocabulary_of_gpt_oss_is_named_on_a_host_that_is_kept_offline() -> None:
-    def named(**env: str) -> list[str]:
-        found = rules.check(
+    def find_downloads(**env: str) -> list[str]:
+        header = rules.check(
             rules.VllmRequest({}, env=env), classify(config_of("gpt-oss-20b")), versions.parse("0.32.0")
         )
-        return [item.severity for item in found if item.rule == "downloads"]
+        return [item.severity for item in header if item.rule == "downloads"]
 
-    assert named() == []
-    assert named(HF_HUB_OFFLINE="1") == ["warning"]
-    assert named(HF_HUB_OFFLINE="1", TIKTOKEN_ENCODINGS_BASE="/models/encodings") == []
+    assert find_downloads() == []
+    assert find_downloads(HF_HUB_OFFLINE="1") == ["warning"]
+    assert find_downloads(HF_HUB_OFFLINE="1", TIKTOKEN_ENCODINGS_BASE="/models/encodings") == []

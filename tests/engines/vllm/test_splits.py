@@ -18,7 +18,7 @@ CONFIGS = Path(__file__).parents[2] / "data/configs"
 RELEASE = Version("0.32.0")
 
 
-def heads(attention: int, kv: int, layers: int = 32, **more: Any) -> dict[str, Any]:
+def model_with_heads(attention: int, kv: int, layers: int = 32, **more: Any) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -29,7 +29,7 @@ def heads(attention: int, kv: int, layers: int = 32, **more: Any) -> dict[str, A
     }
 
 
-def found(split: Split, model: dict[str, Any], version: Version | None = RELEASE, **flags: Any) -> dict[str, str]:
+def check_split(split: Split, model: dict[str, Any], version: Version | None = RELEASE, **flags: Any) -> dict[str, str]:
     return {item.rule: item.severity for item in parallel.check(split, flags, model, version)}
 
 
@@ -42,8 +42,8 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
     assert rule.title and rule.reason and rule.sources and findings[0].ways_out
     for way in findings[0].ways_out:
         if way.changes:
-            kept = {flag: value for flag, value in case.flags.items() if flag not in way.changes}
-            assert not list(rule.findings(dataclasses.replace(case, flags=kept))), way.text
+            flags = {flag: value for flag, value in case.flags.items() if flag not in way.changes}
+            assert not list(rule.findings(dataclasses.replace(case, flags=flags))), way.text
 
 
 @pytest.mark.parametrize("name", ["parallel", *SPLITS])
@@ -79,18 +79,20 @@ def test_what_parallel_is_explained_with() -> None:
     ],
 )
 def test_heads_divide_and_kv_heads_divide_or_are_copied(tensor: int, attention: int, kv: int, refused: bool) -> None:
-    assert found(Split(tensor=tensor), heads(attention, kv)) == ({"parallel-heads": "error"} if refused else {})
+    assert check_split(Split(tensor=tensor), model_with_heads(attention, kv)) == (
+        {"parallel-heads": "error"} if refused else {}
+    )
 
 
 def test_what_later_releases_do_about_kv_heads_is_not_known_but_attention_heads_always_divide() -> None:
     """A development build served a model of 24 and 2 heads from three Sparks."""
     for version in (Version("0.33.0"), None):
-        assert found(Split(tensor=3), heads(24, 2), version) == {"parallel-heads": "warning"}
-        assert found(Split(tensor=3), heads(32, 8), version) == {"parallel-heads": "error"}
+        assert check_split(Split(tensor=3), model_with_heads(24, 2), version) == {"parallel-heads": "warning"}
+        assert check_split(Split(tensor=3), model_with_heads(32, 8), version) == {"parallel-heads": "error"}
 
 
 def test_latent_attention_has_one_kv_head_which_all_hold() -> None:
-    assert found(Split(tensor=3), heads(24, 2, kv_lora_rank=512)) == {}
+    assert check_split(Split(tensor=3), model_with_heads(24, 2, kv_lora_rank=512)) == {}
 
 
 @pytest.mark.parametrize(
@@ -103,23 +105,23 @@ def test_latent_attention_has_one_kv_head_which_all_hold() -> None:
     ],
 )
 def test_recurrent_heads_are_never_copied(keys: dict[str, Any], tensor: int) -> None:
-    model = advice.essence(heads(32, 4, **keys))
-    assert found(Split(tensor=tensor), model) == {"parallel-heads": "error"}
-    assert found(Split(tensor=1, pipeline=tensor), model) == {}
+    model = advice.essence(model_with_heads(32, 4, **keys))
+    assert check_split(Split(tensor=tensor), model) == {"parallel-heads": "error"}
+    assert check_split(Split(tensor=1, pipeline=tensor), model) == {}
 
 
 def test_one_mamba_group_is_copied() -> None:
-    assert found(Split(tensor=4), heads(32, 4, mamba_n_heads=32, mamba_n_groups=1)) == {}
+    assert check_split(Split(tensor=4), model_with_heads(32, 4, mamba_n_heads=32, mamba_n_groups=1)) == {}
 
 
 def test_the_other_split_is_the_way_out() -> None:
-    (finding,) = parallel.check(Split(tensor=3), {}, heads(32, 8), RELEASE)
+    (finding,) = parallel.check(Split(tensor=3), {}, model_with_heads(32, 8), RELEASE)
     assert [way.text for way in finding.ways_out] == ["write `parallel: {pipeline: 3}`"]
-    (finding,) = parallel.check(Split(tensor=4), {}, heads(10, 10), RELEASE)
+    (finding,) = parallel.check(Split(tensor=4), {}, model_with_heads(10, 10), RELEASE)
     assert finding.ways_out[0].text == "write `parallel: {tensor: 2, pipeline: 2}`"
-    (finding,) = parallel.check(Split(pipeline=2), {}, heads(32, 8), Version("0.19.1"))
+    (finding,) = parallel.check(Split(pipeline=2), {}, model_with_heads(32, 8), Version("0.19.1"))
     assert finding.ways_out[-1].text == "write `parallel: {tensor: 2}`"
-    (finding,) = parallel.check(Split(tensor=3), {}, heads(32, 8, layers=2), RELEASE)
+    (finding,) = parallel.check(Split(tensor=3), {}, model_with_heads(32, 8, layers=2), RELEASE)
     assert finding.ways_out[0].text == "serve it from another number of hosts, or from each host alone"
 
 
@@ -137,65 +139,72 @@ def test_the_other_split_is_the_way_out() -> None:
     ],
 )
 def test_releases(split: Split, version: str | None, rule: str | None) -> None:
-    assert list(found(split, heads(32, 8), versions.parse(version))) == ([rule] if rule else [])
+    assert list(check_split(split, model_with_heads(32, 8), versions.parse(version))) == ([rule] if rule else [])
 
 
 def test_layers_are_enough_for_the_hosts() -> None:
-    assert found(Split(pipeline=4), heads(32, 8, layers=3)) == {"parallel-layers": "error"}
-    assert found(Split(pipeline=3), heads(32, 8, layers=3)) == {}
+    assert check_split(Split(pipeline=4), model_with_heads(32, 8, layers=3)) == {"parallel-layers": "error"}
+    assert check_split(Split(pipeline=3), model_with_heads(32, 8, layers=3)) == {}
 
 
 def test_a_model_without_pipeline_support_is_an_error_where_its_list_was_read() -> None:
-    model = heads(32, 32, architectures=["Zamba2ForCausalLM"])
-    assert found(Split(pipeline=2), model) == {"parallel-pipeline-model": "error"}
-    assert found(Split(pipeline=2), model, Version("0.33.0")) == {"parallel-pipeline-model": "warning"}
-    assert found(Split(tensor=2), model) == {}
+    model = model_with_heads(32, 32, architectures=["Zamba2ForCausalLM"])
+    assert check_split(Split(pipeline=2), model) == {"parallel-pipeline-model": "error"}
+    assert check_split(Split(pipeline=2), model, Version("0.33.0")) == {"parallel-pipeline-model": "warning"}
+    assert check_split(Split(tensor=2), model) == {}
 
 
 def test_ray_is_refused_with_the_reason_in_any_spelling() -> None:
-    (finding,) = parallel.check(Split(tensor=2), {"distributed_executor_backend": "ray"}, heads(32, 8), RELEASE)
+    (finding,) = parallel.check(
+        Split(tensor=2), {"distributed_executor_backend": "ray"}, model_with_heads(32, 8), RELEASE
+    )
     assert finding.severity == "error" and "no Ray since 0.18.0" in finding.sentence
-    assert found(Split(tensor=2), heads(32, 8), **{"distributed-executor-backend": "mp"}) == {}
-    assert "parallel-backend" in found(Split(tensor=2), heads(32, 8), **{"distributed-executor-backend": "uni"})
+    assert check_split(Split(tensor=2), model_with_heads(32, 8), **{"distributed-executor-backend": "mp"}) == {}
+    assert "parallel-backend" in check_split(
+        Split(tensor=2), model_with_heads(32, 8), **{"distributed-executor-backend": "uni"}
+    )
 
 
 def test_experts_are_spread_over_the_hosts_of_tensor_parallelism_only() -> None:
-    assert found(Split(pipeline=2), heads(32, 8), ep=True) == {"parallel-experts": "warning"}
-    assert found(Split(tensor=2), heads(32, 8), ep=True) == {}
+    assert check_split(Split(pipeline=2), model_with_heads(32, 8), ep=True) == {"parallel-experts": "warning"}
+    assert check_split(Split(tensor=2), model_with_heads(32, 8), ep=True) == {}
 
 
 def test_what_multiplies_the_ranks_is_refused() -> None:
-    assert found(Split(tensor=2), heads(32, 8), dp=2) == {"parallel-multiplied": "error"}
-    assert found(Split(tensor=2), heads(32, 8), dp=1) == {}
+    assert check_split(Split(tensor=2), model_with_heads(32, 8), dp=2) == {"parallel-multiplied": "error"}
+    assert check_split(Split(tensor=2), model_with_heads(32, 8), dp=1) == {}
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_published_models_are_split_over_two_hosts_and_the_lock_keeps_what_decides(path: Path) -> None:
-    whole = json.loads(path.read_text())
-    small = json.loads(json.dumps(advice.essence(whole)))
-    assert found(Split(tensor=2), whole) == {}
+    complete = json.loads(path.read_text())
+    small = json.loads(json.dumps(advice.essence(complete)))
+    assert check_split(Split(tensor=2), complete) == {}
     for split in (Split(tensor=3), Split(tensor=8), Split(pipeline=3), Split(2, 2)):
-        assert parallel.check(split, {}, small, RELEASE) == parallel.check(split, {}, whole, RELEASE)
+        assert parallel.check(split, {}, small, RELEASE) == parallel.check(split, {}, complete, RELEASE)
 
 
 # -- one host --------------------------------------------------------------------------------------------------------------
 
 
-def alone(flags: dict[str, Any], **more: Any) -> dict[str, str]:
-    case = rules.check(rules.VllmRequest(flags, **more), classify(heads(32, 8)), RELEASE)
+def check_single_host(flags: dict[str, Any], **more: Any) -> dict[str, str]:
+    case = rules.check(rules.VllmRequest(flags, **more), classify(model_with_heads(32, 8)), RELEASE)
     return {item.rule: item.sentence for item in case}
 
 
 def test_two_gpus_of_a_host_that_has_one_are_a_cluster() -> None:
-    assert alone({"tp": 2})["parallel"] == "tensor-parallel-size: 2 needs 2 GPUs, and a GB10 has one: use a cluster."
-    assert "need 4 GPUs" in alone({"tp": 2, "pp": 2})["parallel"]
-    assert "parallel" not in alone({"tp": 1, "pp": 1})
+    assert (
+        check_single_host({"tp": 2})["parallel"]
+        == "tensor-parallel-size: 2 needs 2 GPUs, and a GB10 has one: use a cluster."
+    )
+    assert "need 4 GPUs" in check_single_host({"tp": 2, "pp": 2})["parallel"]
+    assert "parallel" not in check_single_host({"tp": 1, "pp": 1})
 
 
 def test_a_members_own_flags_and_other_machines_are_not_one_gb10() -> None:
-    assert "parallel" not in alone({"tp": 2, "nnodes": 2, "node-rank": 0})
-    assert "parallel" not in alone({"tp": 2}, platform="ascend")
+    assert "parallel" not in check_single_host({"tp": 2, "nnodes": 2, "node-rank": 0})
+    assert "parallel" not in check_single_host({"tp": 2}, platform="ascend")
 
 
 def test_a_pinned_address_index_is_a_warning() -> None:
-    assert "gid-index" in alone({}, env={"NCCL_IB_GID_INDEX": ""})
+    assert "gid-index" in check_single_host({}, env={"NCCL_IB_GID_INDEX": ""})

@@ -13,11 +13,11 @@ from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, S
 from sparkwright.units import GIB
 
 NOW_S = 100_000.0
-BOX = Container("qwen35", "abc", "running", 0, "unless-stopped", None, NOW_S - 7200, verified=True)
+CONTAINER = Container("qwen35", "abc", "running", 0, "unless-stopped", None, NOW_S - 7200, verified=True)
 SERVER = Server("http://127.0.0.1:8000", 200, "made", 0.06, 0.0, 0.0, 500.0)
 FINE = Observation(
     NOW_S,
-    container=BOX,
+    container=CONTAINER,
     policy="unless-stopped",
     answered=True,
     ready_s=400.0,
@@ -29,45 +29,52 @@ SILENT = replace(SERVER, health_status=0, token="", token_s=None, running=None, 
 STARVED = Gpu(45, 21, 712, 96)
 
 
-def box(**given: Any) -> Container:
-    return replace(BOX, **given)
+def make_container(**changes: Any) -> Container:
+    return replace(CONTAINER, **changes)
 
 
-def server(**given: Any) -> Server:
-    return replace(SERVER, **given)
+def make_server(**changes: Any) -> Server:
+    return replace(SERVER, **changes)
 
 
 #: what differs from a healthy look, state, cure, what the sentence says
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "healthy": ({}, "ok", "", "a token in 0.06 s"),
-    "busy": ({"server": server(token="skipped", token_s=None, running=3.0)}, "ok", "", "it generates"),
+    "busy": ({"server": make_server(token="skipped", token_s=None, running=3.0)}, "ok", "", "it generates"),
     "a stopped one": (
-        {"container": box(status="exited", exit_code=0, finished_s=NOW_S - 5), "server": Server()},
+        {"container": make_container(status="exited", exit_code=0, finished_s=NOW_S - 5), "server": Server()},
         "down",
         "person",
         "qwen35 was stopped by hand: exited (0) 5 s ago, and Docker restarts containers that exit by themselves",
     ),
     "one that Docker leaves when it ends": (
-        {"container": box(status="exited", exit_code=0, finished_s=NOW_S - 5, policy="no"), "server": Server()},
+        {
+            "container": make_container(status="exited", exit_code=0, finished_s=NOW_S - 5, policy="no"),
+            "server": Server(),
+        },
         "down",
         "person",
         "qwen35 exited (0) 5 s ago, not stopped by sparkwright",
     ),
     "one that Docker could not start": (
-        {"container": box(status="exited", exit_code=128), "server": Server()},
+        {"container": make_container(status="exited", exit_code=128), "server": Server()},
         "down",
         "person",
         "qwen35 exited (128), not stopped by sparkwright",
     ),
     "one that a run of ours left": (
-        {"container": box(status="exited", exit_code=0, policy="no"), "server": Server(), "stopped": "run-7"},
+        {
+            "container": make_container(status="exited", exit_code=0, policy="no"),
+            "server": Server(),
+            "stopped": "run-7",
+        },
         "down",
         "person",
         "qwen35 exited (0), stopped by sparkwright (run run-7)",
     ),
     "one that is asleep": (
         {
-            "container": box(status="exited", exit_code=0, policy="no"),
+            "container": make_container(status="exited", exit_code=0, policy="no"),
             "policy": "",
             "server": Server(),
             "asleep": "glm",
@@ -77,101 +84,131 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "it is the turn of glm",
     ),
     "one that runs out of turn": ({"asleep": "glm"}, "degraded", "person", "but it is the turn of glm"),
-    "an ended one": ({"container": box(status="exited", exit_code=137), "server": Server()}, "down", "person", "137"),
-    "none": ({"container": box(status="absent"), "server": Server()}, "down", "deploy", "there is no container"),
-    "a dead engine": ({"server": server(health_status=503, token="")}, "down", "restart", "503"),
+    "an ended one": (
+        {"container": make_container(status="exited", exit_code=137), "server": Server()},
+        "down",
+        "person",
+        "137",
+    ),
+    "none": (
+        {"container": make_container(status="absent"), "server": Server()},
+        "down",
+        "deploy",
+        "there is no container",
+    ),
+    "a dead engine": ({"server": make_server(health_status=503, token="")}, "down", "restart", "503"),
     "one that loads and says so": (
         {
-            "server": server(health_status=503, token=""),
+            "server": make_server(health_status=503, token=""),
             "loading": True,
             "answered": False,
-            "container": box(started_s=NOW_S - 20),
+            "container": make_container(started_s=NOW_S - 20),
         },
         "starting",
         "",
         "starting for 20 s (up to 800 s",
     ),
     "one that was ready and says that it is not": (
-        {"server": server(health_status=503, token=""), "loading": True},
+        {"server": make_server(health_status=503, token=""), "loading": True},
         "wedged",
         "restart",
         "it gives no token",
     ),
     "it answered before": ({"server": SILENT}, "down", "restart", "any more"),
     "dead and being restarted": (
-        {"container": box(status="restarting", exit_code=1), "server": Server()},
+        {"container": make_container(status="restarting", exit_code=1), "server": Server()},
         "down",
         "",
         "exited with code 1; restart",
     ),
     "ended with 0 and being restarted": (
-        {"container": box(status="restarting", exit_code=0, restarts=1, finished_s=NOW_S - 4), "server": Server()},
+        {
+            "container": make_container(status="restarting", exit_code=0, restarts=1, finished_s=NOW_S - 4),
+            "server": Server(),
+        },
         "down",
         "",
         "exited with code 0 4 s ago; restart",
     ),
     "the next start after it ended by itself": (
-        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 3, restarts=1, finished_s=NOW_S - 4)},
+        {
+            "server": SILENT,
+            "answered": False,
+            "container": make_container(started_s=NOW_S - 3, restarts=1, finished_s=NOW_S - 4),
+        },
         "down",
         "",
         "qwen35 exited 4 s ago, restarted once; starting for 3 s",
     ),
     "a loop that is not broken yet": (
-        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 3, restarts=2, finished_s=NOW_S - 4)},
+        {
+            "server": SILENT,
+            "answered": False,
+            "container": make_container(started_s=NOW_S - 3, restarts=2, finished_s=NOW_S - 4),
+        },
         "crash-looping",
         "",
         "qwen35 exited 4 s ago, restarted 2 times; starting for 3 s",
     ),
     "restarted by hand": (
-        {"container": box(status="restarting", exit_code=0), "server": Server()},
+        {"container": make_container(status="restarting", exit_code=0), "server": Server()},
         "starting",
         "",
         "being restarted",
     ),
     "a start": (
-        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 60)},
+        {"server": SILENT, "answered": False, "container": make_container(started_s=NOW_S - 60)},
         "starting",
         "",
         "starting for 60 s",
     ),
     "a slow start": (
-        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 799)},
+        {"server": SILENT, "answered": False, "container": make_container(started_s=NOW_S - 799)},
         "starting",
         "",
         "up to 800 s, the last start took 400 s",
     ),
     "too slow a start": (
-        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 801)},
+        {"server": SILENT, "answered": False, "container": make_container(started_s=NOW_S - 801)},
         "down",
         "restart",
         "a start may take 800 s",
     ),
     "a start that was never measured": (
-        {"server": SILENT, "answered": False, "ready_s": None, "container": box(started_s=NOW_S - 899)},
+        {"server": SILENT, "answered": False, "ready_s": None, "container": make_container(started_s=NOW_S - 899)},
         "starting",
         "",
         "up to 900 s",
     ),
     "a loop": ({"loop": "it restarted 4 times within 10 minutes"}, "crash-looping", "person", "4 times"),
     "a broken loop": (
-        {"container": box(status="exited", exit_code=1), "server": Server(), "broken": "it restarted 4 times"},
+        {
+            "container": make_container(status="exited", exit_code=1),
+            "server": Server(),
+            "broken": "it restarted 4 times",
+        },
         "crash-looping",
         "person",
         "stopped for a crash loop",
     ),
-    "no token, nothing to do": ({"server": server(token="none")}, "wedged", "restart", "no token within 30 s"),
+    "no token, nothing to do": ({"server": make_server(token="none")}, "wedged", "restart", "no token within 30 s"),
     "no token beside others": (
-        {"server": server(token="none", running=2.0)},
+        {"server": make_server(token="none", running=2.0)},
         "unknown",
         "",
         "not confirmed by one check",
     ),
-    "frozen": ({"server": server(token="", running=2.0), "frozen_s": 300.0}, "stalled", "restart", "300 s while 2"),
-    "frozen a moment": ({"server": server(running=1.0), "frozen_s": 20.0}, "ok", "", "a token"),
+    "frozen": (
+        {"server": make_server(token="", running=2.0), "frozen_s": 300.0},
+        "stalled",
+        "restart",
+        "300 s while 2",
+    ),
+    "frozen a moment": ({"server": make_server(running=1.0), "frozen_s": 20.0}, "ok", "", "a token"),
     "starved": ({"gpus": (STARVED, STARVED)}, "degraded", "power", "AC power"),
     "starved a moment": ({"gpus": (STARVED, Gpu(47, 60, 2400, 96))}, "ok", "", "a token"),
     "starved and no token": (
-        {"gpus": (STARVED, STARVED), "server": server(token="none")},
+        {"gpus": (STARVED, STARVED), "server": make_server(token="none")},
         "wedged",
         "power",
         "no token",
@@ -194,8 +231,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "state: env, 14 files of its model: 0.safetensors, 1.safetensors, 2.safetensors and 11 more",
     ),
     "drift": ({"drift": ("--max-num-seqs", "model a.safetensors")}, "degraded", "deploy", "--max-num-seqs, model a"),
-    "no policy": ({"container": box(policy="no")}, "degraded", "deploy", "will not start after a reboot"),
-    "an API key": ({"server": server(token="refused")}, "unknown", "person", "API key"),
+    "no policy": ({"container": make_container(policy="no")}, "degraded", "deploy", "will not start after a reboot"),
+    "an API key": ({"server": make_server(token="refused")}, "unknown", "person", "API key"),
     "no Docker, serving": (
         {"engine_error": "it hangs", "container": Container("qwen35")},
         "unknown",
@@ -219,9 +256,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
 
 @pytest.mark.parametrize(("differs", "state", "cure", "result"), CASES.values(), ids=CASES.keys())
 def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, result: str) -> None:
-    found = evaluate_observation(replace(FINE, **differs), Limits())
-    assert (found.state, found.cure) == (state, cure), found
-    assert result in found.why
+    judged_state = evaluate_observation(replace(FINE, **differs), Limits())
+    assert (judged_state.state, judged_state.cure) == (state, cure), judged_state
+    assert result in judged_state.why
 
 
 def test_every_state_has_its_place_and_its_exit_code() -> None:
@@ -235,10 +272,10 @@ def test_every_state_has_its_place_and_its_exit_code() -> None:
 
 
 def test_nothing_that_was_not_seen_counts_as_good() -> None:
-    found = evaluate_observation(
-        Observation(NOW_S, container=BOX, server=Server("http://127.0.0.1:8000", 200)), Limits()
+    judged_state = evaluate_observation(
+        Observation(NOW_S, container=CONTAINER, server=Server("http://127.0.0.1:8000", 200)), Limits()
     )
-    levels = {item.check: item.level for item in found.evidence}
+    levels = {item.check: item.level for item in judged_state.evidence}
     assert levels["stall"] == levels["power"] == levels["memory"] == "unknown"
     assert set(levels) <= set(QUESTIONS)
 

@@ -12,84 +12,99 @@ from tests.health.judging.test_judge import FINE, NOW_S
 
 HEAD = Rank("pair", 0, 2, 0, 2, "rdma", "ready")
 WORKER = replace(HEAD, rank=1, group_rank=1)
-BOX = Container("glm", "abc", "running", 0, "no", None, NOW_S - 7200, verified=True)
-ENDED = replace(BOX, status="exited", exit_code=0, finished_s=NOW_S - 30)
+CONTAINER = Container("glm", "abc", "running", 0, "no", None, NOW_S - 7200, verified=True)
+ENDED = replace(CONTAINER, status="exited", exit_code=0, finished_s=NOW_S - 30)
 SERVER = FINE.server
 UP_S = Machine(uptime_s=9e5)
 
 
-def of(rank: Rank = WORKER, box: Container = BOX, server: Server | None = None, **given: Any) -> Observation:
+def observe_member(
+    rank: Rank = WORKER, container: Container = CONTAINER, server: Server | None = None, **changes: Any
+) -> Observation:
     """Return the observation of a member; a worker has no server."""
-    found = server or (Server() if rank.rank else SERVER)
-    return replace(FINE, rank=rank, container=box, server=found, policy="no", **given)
+    member_server = server or (Server() if rank.rank else SERVER)
+    return replace(FINE, rank=rank, container=container, server=member_server, policy="no", **changes)
 
 
 GONE = "a rank of its cluster is gone or hung"
 CASES: dict[str, tuple[Observation, str, str, str]] = {
-    "a worker in its group": (of(), "ok", "", "rank 1 of 2 runs, and joined the group of pair, over rdma"),
-    "a head that generates": (of(HEAD), "ok", "", "a token in 0.06 s"),
+    "a worker in its group": (observe_member(), "ok", "", "rank 1 of 2 runs, and joined the group of pair, over rdma"),
+    "a head that generates": (observe_member(HEAD), "ok", "", "a token in 0.06 s"),
     "a worker that ended with 0": (
-        of(box=ENDED),
+        observe_member(container=ENDED),
         *("down", "restart", "rank 1 of pair (glm) exited (exit code 0), while in service"),
     ),
     "a worker whose rank died": (
-        of(replace(WORKER, failure="the process of a rank died"), ENDED),
+        observe_member(replace(WORKER, failure="the process of a rank died"), ENDED),
         *("down", "restart", "(exit code 0): the process of a rank died"),
     ),
     "a head that ended by itself": (
-        of(replace(HEAD, failure="the engine died"), ENDED),
+        observe_member(replace(HEAD, failure="the engine died"), ENDED),
         "down",
         "restart",
         "rank 0 of pair",
     ),
-    "a head that was killed": (of(HEAD, replace(ENDED, exit_code=137)), "down", "restart", "exit code 137"),
-    "a head that was stopped by hand": (of(HEAD, ENDED), "down", "person", "finished or stopped by hand"),
+    "a head that was killed": (observe_member(HEAD, replace(ENDED, exit_code=137)), "down", "restart", "exit code 137"),
+    "a head that was stopped by hand": (observe_member(HEAD, ENDED), "down", "person", "finished or stopped by hand"),
     "a rank that a failed restart left stopped": (
-        of(HEAD, replace(ENDED, exit_code=137), stopped="20261123T1"),
+        observe_member(HEAD, replace(ENDED, exit_code=137), stopped="20261123T1"),
         *("down", "person", "rank 0 of pair (glm) exited (exit code 137), stopped by sparkwright (run 20261123T1)"),
     ),
     "a head whose host was restarted": (
-        of(HEAD, ENDED, machine=Machine(uptime_s=10.0)),
+        observe_member(HEAD, ENDED, machine=Machine(uptime_s=10.0)),
         *("down", "restart", "its host was restarted"),
     ),
-    "a head without a container": (of(HEAD, replace(BOX, status="absent")), "down", "deploy", "there is no container"),
+    "a head without a container": (
+        observe_member(HEAD, replace(CONTAINER, status="absent")),
+        "down",
+        "deploy",
+        "there is no container",
+    ),
     "a rank that waits for the others": (
-        of(replace(WORKER, group_rank=None, group_world=None, stage="loading"), replace(BOX, started_s=NOW_S - 20)),
+        observe_member(
+            replace(WORKER, group_rank=None, group_world=None, stage="loading"),
+            replace(CONTAINER, started_s=NOW_S - 20),
+        ),
         *("starting", "", "starting for 20 s (up to 800 s); the last stage in its log: loading"),
     ),
     "a rank that never came into a group": (
-        of(replace(WORKER, group_rank=None, group_world=None)),
+        observe_member(replace(WORKER, group_rank=None, group_world=None)),
         *("down", "restart", "rank 1 has not joined the group of pair after 7200 s"),
     ),
-    "a rank of another group": (of(replace(WORKER, group_world=4)), "down", "deploy", "it is rank 1 of 4, not 1 of 2"),
-    "a group of unknown size": (of(replace(WORKER, world=None, group_world=4)), "ok", "", "rank 1 of 4"),
-    "a rank over sockets": (of(replace(WORKER, transport="sockets")), "degraded", "person", "not RDMA"),
+    "a rank of another group": (
+        observe_member(replace(WORKER, group_world=4)),
+        "down",
+        "deploy",
+        "it is rank 1 of 4, not 1 of 2",
+    ),
+    "a group of unknown size": (observe_member(replace(WORKER, world=None, group_world=4)), "ok", "", "rank 1 of 4"),
+    "a rank over sockets": (observe_member(replace(WORKER, transport="sockets")), "degraded", "person", "not RDMA"),
     "a rank that somebody else started": (
-        of(box=replace(BOX, verified=False)),
+        observe_member(container=replace(CONTAINER, verified=False)),
         "degraded",
         "deploy",
         "was not started by",
     ),
     "a log that tells nothing": (
-        of(replace(WORKER, error="cannot read the log")),
+        observe_member(replace(WORKER, error="cannot read the log")),
         "unknown",
         "",
         "cannot read the log",
     ),
     "a head that answers 200 and generates nothing": (
-        of(HEAD, server=replace(SERVER, token="none", running=0.0)),
+        observe_member(HEAD, server=replace(SERVER, token="none", running=0.0)),
         *("wedged", "restart", f"no token within 30 s: {GONE}"),
     ),
     "a head whose token fails": (
-        of(HEAD, server=replace(SERVER, token="error"), error="500: EngineCore"),
+        observe_member(HEAD, server=replace(SERVER, token="error"), error="500: EngineCore"),
         *("down", "restart", f"500: EngineCore: {GONE}"),
     ),
     "a head whose group hangs": (
-        of(HEAD, server=replace(SERVER, token="none", running=1.0), frozen_s=61.0),
+        observe_member(HEAD, server=replace(SERVER, token="none", running=1.0), frozen_s=61.0),
         *("stalled", "restart", f"no token for 61 s while 1 request is running: {GONE}"),
     ),
     "a policy that would start it alone": (
-        of(box=replace(BOX, policy="always")),
+        observe_member(container=replace(CONTAINER, policy="always")),
         *("degraded", "deploy", "it would start without the others"),
     ),
 }
@@ -97,6 +112,6 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
 
 @pytest.mark.parametrize(("seen", "state", "cure", "why"), CASES.values(), ids=CASES.keys())
 def test_what_was_seen_of_a_member_means(seen: Observation, state: str, cure: str, why: str) -> None:
-    found = evaluate_observation(seen, Limits())
-    assert (found.state, found.cure) == (state, cure), found.why
-    assert why in found.why
+    judged_state = evaluate_observation(seen, Limits())
+    assert (judged_state.state, judged_state.cure) == (state, cure), judged_state.why
+    assert why in judged_state.why

@@ -17,7 +17,7 @@ ONE, OTHER = "1" * 32, "2" * 32
 GIB = 2**30
 
 
-class Api:
+class FakeApi:
     """An engine with these containers."""
 
     def __init__(self) -> None:
@@ -30,29 +30,29 @@ class Api:
         raise AssertionError("nothing here is root's")
 
 
-class Engine:
+class FakeEngine:
     def __init__(self) -> None:
-        self.api = Api()
+        self.api = FakeApi()
 
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingContext:
-    made, docker = RecordingContext(tmp_path), Engine()
-    monkeypatch.setattr(made, "docker", lambda: docker)
-    return made
+    recording, docker = RecordingContext(tmp_path), FakeEngine()
+    monkeypatch.setattr(recording, "docker", lambda: docker)
+    return recording
 
 
-def live(context: RecordingContext, key: str = ONE, name: str = "qwen35") -> Path:
+def mounted_folder(context: RecordingContext, key: str = ONE, name: str = "qwen35") -> Path:
     """Return the folder that a container with this key mounts."""
     return compile_caches.folder(context, key) / "live" / name / "cache"
 
 
-def container(context: RecordingContext, key: str, name: str = "qwen35") -> dict[str, Any]:
-    source = str(live(context, key, name))
+def container_row(context: RecordingContext, key: str, name: str = "qwen35") -> dict[str, Any]:
+    source = str(mounted_folder(context, key, name))
     return {"Id": "c" * 64, "HostConfig": {"Mounts": [{"Type": "bind", "Source": source, "Target": CACHE_MOUNT}]}}
 
 
-def made(context: RecordingContext, key: str, *, size: int = 4096, used_s: float = 0.0) -> Path:
+def freeze_cache(context: RecordingContext, key: str, *, size: int = 4096, used_s: float = 0.0) -> Path:
     """The copy of a cache that a verified server left."""
     frozen = compile_caches.folder(context, key) / "frozen/cache"
     frozen.mkdir(parents=True)
@@ -68,64 +68,64 @@ def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context
     sources = {mount["Target"]: Path(mount["Source"]) for mount in mounts}
     header = sources["/tmp/torchinductor_root"]
     assert header.parent == sources[CACHE_MOUNT].parent, "side by side: none is seen from above"
-    found = {"Id": "c" * 64, "HostConfig": {"Mounts": mounts}}
-    compile_caches.prepare_start(context, found)
-    assert not compile_caches.is_warm_start(context, found)
+    attrs = {"Id": "c" * 64, "HostConfig": {"Mounts": mounts}}
+    compile_caches.prepare_start(context, attrs)
+    assert not compile_caches.is_warm_start(context, attrs)
     (header / "header.gch").write_text("")
-    compile_caches.prepare_start(context, found)  # nobody verified the first start
+    compile_caches.prepare_start(context, attrs)  # nobody verified the first start
     assert header.is_dir() and not any(header.iterdir())
     assert (compile_caches.folder(context, ONE) / "aside/inductor_headers/header.gch").exists()
 
 
 def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(context: RecordingContext) -> None:
-    server = container(context, ONE)
+    server = container_row(context, ONE)
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server)
-    (live(context) / "graph").write_text("compiled")
+    (mounted_folder(context) / "graph").write_text("compiled")
     compile_caches.save_verified(context, server)
     compile_caches.prepare_start(context, server)
     assert compile_caches.is_warm_start(context, server)
-    assert (live(context) / "graph").read_text() == "compiled"
+    assert (mounted_folder(context) / "graph").read_text() == "compiled"
 
 
 def test_what_is_written_after_the_verification_does_not_outlive_the_next_start(context: RecordingContext) -> None:
-    server = container(context, ONE)
+    server = container_row(context, ONE)
     compile_caches.prepare_start(context, server)
-    (live(context) / "graph.so").write_text("compiled")
-    (live(context) / "graph.so").chmod(0o700)
+    (mounted_folder(context) / "graph.so").write_text("compiled")
+    (mounted_folder(context) / "graph.so").chmod(0o700)
     compile_caches.save_verified(context, server)
-    (live(context) / "graph.so").write_text("from somebody who broke in")
-    (live(context) / "more.so").write_text("from somebody who broke in")
+    (mounted_folder(context) / "graph.so").write_text("from somebody who broke in")
+    (mounted_folder(context) / "more.so").write_text("from somebody who broke in")
     compile_caches.prepare_start(context, server)
     assert compile_caches.is_warm_start(context, server)
-    assert [(path.name, path.read_text()) for path in live(context).iterdir()] == [("graph.so", "compiled")]
-    assert (live(context) / "graph.so").stat().st_mode & 0o777 == 0o777, "a program stays one, for any user"
+    assert [(path.name, path.read_text()) for path in mounted_folder(context).iterdir()] == [("graph.so", "compiled")]
+    assert (mounted_folder(context) / "graph.so").stat().st_mode & 0o777 == 0o777, "a program stays one, for any user"
 
 
 def test_a_copy_that_is_not_as_it_was_verified_is_not_used(context: RecordingContext) -> None:
-    server = container(context, ONE)
+    server = container_row(context, ONE)
     compile_caches.prepare_start(context, server)
-    (live(context) / "graph").write_text("compiled")
+    (mounted_folder(context) / "graph").write_text("compiled")
     compile_caches.save_verified(context, server)
     (compile_caches.folder(context, ONE) / "frozen/cache/graph").write_text("damaged!")
     compile_caches.prepare_start(context, server)
-    assert not compile_caches.is_warm_start(context, server) and not any(live(context).iterdir())
+    assert not compile_caches.is_warm_start(context, server) and not any(mounted_folder(context).iterdir())
     assert any("not as it was verified" in item.get("text", "") for item in context.said)
 
 
 def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext, tmp_path: Path) -> None:
-    server = container(context, ONE)
+    server = container_row(context, ONE)
     compile_caches.prepare_start(context, server)
     (tmp_path / "secret").write_text("of the host")
-    (live(context) / "graph").write_text("compiled")
-    (live(context) / "link").symlink_to(tmp_path / "secret")
-    (live(context) / "folder").symlink_to(tmp_path)
-    os.mkfifo(live(context) / "pipe")
+    (mounted_folder(context) / "graph").write_text("compiled")
+    (mounted_folder(context) / "link").symlink_to(tmp_path / "secret")
+    (mounted_folder(context) / "folder").symlink_to(tmp_path)
+    os.mkfifo(mounted_folder(context) / "pipe")
     compile_caches.save_verified(context, server)
     frozen = compile_caches.folder(context, ONE) / "frozen/cache"
     assert [path.name for path in frozen.iterdir()] == ["graph"]
 
-    deep = live(context).joinpath(*["d"] * (container_files.MAX_DEPTH + 1))
+    deep = mounted_folder(context).joinpath(*["d"] * (container_files.MAX_DEPTH + 1))
     deep.mkdir(parents=True)
     compile_caches.save_verified(context, server)
     assert any("nested more than" in item.get("text", "") for item in context.said)
@@ -134,13 +134,13 @@ def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext
 
 
 def test_two_servers_with_the_same_cache_never_share_a_folder(context: RecordingContext) -> None:
-    value, other = container(context, ONE), container(context, ONE, "other")
+    value, other = container_row(context, ONE), container_row(context, ONE, "other")
     compile_caches.prepare_start(context, value)
-    (live(context) / "graph").write_text("compiled")
+    (mounted_folder(context) / "graph").write_text("compiled")
     compile_caches.save_verified(context, value)
     compile_caches.prepare_start(context, other)
-    assert (live(context, ONE, "other") / "graph").read_text() == "compiled"
-    assert (live(context) / "graph").read_text() == "compiled", "the running server keeps its own"
+    assert (mounted_folder(context, ONE, "other") / "graph").read_text() == "compiled"
+    assert (mounted_folder(context) / "graph").read_text() == "compiled", "the running server keeps its own"
 
 
 def test_a_container_of_an_earlier_version_starts_with_fresh_folders_and_no_restart_policy(
@@ -165,9 +165,9 @@ def test_a_container_of_an_earlier_version_starts_with_fresh_folders_and_no_rest
 
 
 def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: RecordingContext) -> None:
-    server = container(context, ONE)
+    server = container_row(context, ONE)
     compile_caches.prepare_start(context, server)
-    (live(context) / "graph").write_text("half")
+    (mounted_folder(context) / "graph").write_text("half")
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server)
     assert (compile_caches.folder(context, ONE) / "aside/cache/graph").read_text() == "half"
@@ -175,11 +175,11 @@ def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: Recor
 
 
 def test_the_folder_is_open_to_the_container_and_to_nobody_else(context: RecordingContext) -> None:
-    compile_caches.prepare_start(context, container(context, ONE))
+    compile_caches.prepare_start(context, container_row(context, ONE))
     at = compile_caches.folder(context, ONE)
     for above in (at, at / "live", at / "live/qwen35"):
         assert above.stat().st_mode & 0o777 == 0o700
-    assert live(context).stat().st_mode & 0o777 == 0o777
+    assert mounted_folder(context).stat().st_mode & 0o777 == 0o777
 
 
 @pytest.mark.parametrize("key", ["", "..", "../../etc", "1" * 31, "1" * 32 + "/..", "G" * 32])
@@ -194,13 +194,13 @@ def test_another_folder_at_the_same_place_is_not_taken_for_a_cache(context: Reco
 
 
 def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_use(context: RecordingContext) -> None:
-    oldest = made(context, ONE, size=3 * 2**20, used_s=1.0).parent
-    newer = made(context, OTHER, size=3 * 2**20, used_s=2.0).parent
-    used = made(context, "3" * 32, size=3 * 2**20, used_s=0.5).parent
+    oldest = freeze_cache(context, ONE, size=3 * 2**20, used_s=1.0).parent
+    newer = freeze_cache(context, OTHER, size=3 * 2**20, used_s=2.0).parent
+    used = freeze_cache(context, "3" * 32, size=3 * 2**20, used_s=0.5).parent
     (newer.parent / "aside").mkdir()
     (newer.parent / "aside/graph").write_bytes(b"x" * 3 * 2**20)
-    live(context, "3" * 32).mkdir(parents=True)
-    rows = [{"Names": ["/qwen35"], "Mounts": [{"Source": str(live(context, "3" * 32))}]}]
+    mounted_folder(context, "3" * 32).mkdir(parents=True)
+    rows = [{"Names": ["/qwen35"], "Mounts": [{"Source": str(mounted_folder(context, "3" * 32))}]}]
     context.docker().api.rows = rows  # type: ignore[attr-defined]
 
     cache_removal.enforce_limit(context, 10 / 1024)
@@ -214,7 +214,7 @@ def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_us
 
 def test_the_caches_of_an_image_go_with_it(context: RecordingContext) -> None:
     for key, image in ((ONE, "sha256:a"), (OTHER, "sha256:b")):
-        made(context, key)
+        freeze_cache(context, key)
         context.state.write(f"compile_caches/{key}", {"image_id": image, "proved": True})
     cache_removal.remove_for_images(context, {"sha256:a"})
     assert compile_caches.list_keys(context) == [OTHER]
@@ -222,8 +222,8 @@ def test_the_caches_of_an_image_go_with_it(context: RecordingContext) -> None:
 
 
 def test_the_cache_of_the_state_that_a_rollback_goes_to_stays(context: RecordingContext) -> None:
-    made(context, ONE)
-    made(context, OTHER)
+    freeze_cache(context, ONE)
+    freeze_cache(context, OTHER)
     spec = {"name": "qwen35", "image": "i"}
     context.state.write("verified", {"spec": {**spec, "caches": ONE}})
     context.state.write("verified_before", {"states": [{"spec": {**spec, "caches": OTHER}}]})

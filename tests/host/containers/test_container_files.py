@@ -32,14 +32,14 @@ def image(engine: docker.DockerClient) -> Iterator[str]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder of a user who is not root; pytest's own is below one that only root can enter."""
-    at = Path(tempfile.mkdtemp(prefix="sparkwright-test-"))
+    path = Path(tempfile.mkdtemp(prefix="sparkwright-test-"))
     if os.geteuid() == 0:
-        os.chown(at, NOBODY, NOBODY)
-    yield at
-    subprocess.run(["rm", "-rf", str(at)], check=False)
+        os.chown(path, NOBODY, NOBODY)
+    yield path
+    subprocess.run(["rm", "-rf", str(path)], check=False)
 
 
-def filled_by_root(engine: docker.DockerClient, image: str, folder: Path) -> None:
+def fill_as_root(engine: docker.DockerClient, image: str, folder: Path) -> None:
     """A folder of the user's in which a container left a folder of root's, closed to others."""
     folder.mkdir(exist_ok=True)
     if os.geteuid() == 0:
@@ -49,17 +49,17 @@ def filled_by_root(engine: docker.DockerClient, image: str, folder: Path) -> Non
     engine.containers.run(image, ["/bin/sh", "-c", script], volumes=mount, network_mode="none", remove=True)
 
 
-def as_nobody(act: Callable[[], None]) -> str:
+def run_as_nobody(act: Callable[[], None]) -> str:
     """Do it as a user who may use Docker and is not root; what it raised."""
     if os.geteuid() != 0:
-        return _raised(act)
+        return _describe_raised(act)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.setgroups([Path("/var/run/docker.sock").stat().st_gid])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-        os.write(writing, _raised(act).encode())
+        os.write(writing, _describe_raised(act).encode())
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
@@ -67,7 +67,7 @@ def as_nobody(act: Callable[[], None]) -> str:
         return result.read()
 
 
-def _raised(act: Callable[[], None]) -> str:
+def _describe_raised(act: Callable[[], None]) -> str:
     try:
         act()
     except BaseException as error:
@@ -77,14 +77,14 @@ def _raised(act: Callable[[], None]) -> str:
 
 @pytest.mark.docker
 def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient, image: str, folder: Path) -> None:
-    filled_by_root(engine, image, folder / "live")
+    fill_as_root(engine, image, folder / "live")
     context = RecordingContext(folder)
 
     def remove() -> None:
         container_files.discard(context, folder / "live")
         container_files.empty_trash(context)
 
-    assert as_nobody(remove) == ""
+    assert run_as_nobody(remove) == ""
     assert not (folder / "live").exists() and not list((folder / container_files.TRASH).iterdir())
     left = [row for row in engine.api.containers(all=True) if str(folder) in str(row["Mounts"])]  # type: ignore[no-untyped-call]
     assert left == []
@@ -92,17 +92,17 @@ def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient,
 
 @pytest.mark.docker
 def test_what_root_closed_is_opened_for_reading(engine: docker.DockerClient, image: str, folder: Path) -> None:
-    filled_by_root(engine, image, folder / "live")
+    fill_as_root(engine, image, folder / "live")
     context = RecordingContext(folder)
-    assert as_nobody(lambda: container_files.make_readable(context, folder / "live")) == ""
-    assert as_nobody(lambda: _must((folder / "live/files/triton/one").read_text() == "compiled\n")) == ""
+    assert run_as_nobody(lambda: container_files.make_readable(context, folder / "live")) == ""
+    assert run_as_nobody(lambda: _require((folder / "live/files/triton/one").read_text() == "compiled\n")) == ""
 
 
 @pytest.mark.docker
 def test_where_no_container_can_root_is_told_what_to_type(
     engine: docker.DockerClient, image: str, folder: Path
 ) -> None:
-    filled_by_root(engine, image, folder / "live")
+    fill_as_root(engine, image, folder / "live")
     context: Any = RecordingContext(folder)
     context.docker = lambda: _without_images()
 
@@ -110,11 +110,11 @@ def test_where_no_container_can_root_is_told_what_to_type(
         container_files.discard(context, folder / "live")
         container_files.empty_trash(context)
 
-    result = as_nobody(remove)
+    result = run_as_nobody(remove)
     assert result.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH}/" in result
 
 
-def _must(holds: bool) -> None:
+def _require(holds: bool) -> None:
     assert holds
 
 

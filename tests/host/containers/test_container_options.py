@@ -50,9 +50,9 @@ CONTAINER = {
 }
 
 
-def merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def deep_merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     both = {
-        key: merged(base[key], value) if isinstance(value, dict) and key in base else value
+        key: deep_merge(base[key], value) if isinstance(value, dict) and key in base else value
         for key, value in more.items()
     }
     return {**base, **both}
@@ -62,7 +62,7 @@ def merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 def test_a_case(case: dict[str, Any]) -> None:
     spec = ContainerSpec.from_json({**SPEC, **case.get("wanted", {})})
     changes = container_options.differences(
-        spec, merged(CONTAINER, case.get("found", {})), merged(IMAGE, case.get("image", {}))
+        spec, deep_merge(CONTAINER, case.get("found", {})), deep_merge(IMAGE, case.get("image", {}))
     )
     assert [[change.field, change.before, change.after] for change in changes] == case["diff"]
 
@@ -85,8 +85,8 @@ def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_scri
     host = {"docker_options": list(spec.docker_options()), "docker_networks": spec.further_networks()}
     names = {"container": {"restart": "no", "entrypoint": None, **spec.to_json()}, **host}
     script = (Path(__file__).parents[3] / "templates/docker-run.sh.j2").read_text()
-    about = {"host": {"name": "h"}, "recipe": {"name": "r", "description": ""}, "home": "/"}
-    words = shlex.split(str(expressions.render(script, {**names, **about})).replace("\\\n", " "), True)
+    template_names = {"host": {"name": "h"}, "recipe": {"name": "r", "description": ""}, "home": "/"}
+    words = shlex.split(str(expressions.render(script, {**names, **template_names})).replace("\\\n", " "), True)
     flags = [option.flag for option in DOCKER_OPTIONS.values()]
     assert [flag for flag in flags if not any(word.startswith(flag) for word in words)] == []
     assert words[words.index("connect") + 1 :] == ["NETWORK-a", "q", "docker", "start", "q"]

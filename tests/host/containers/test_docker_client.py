@@ -23,7 +23,7 @@ from sparkwright.host.runs.context import DockerEngine, is_engine_disconnect
 from tests.remote.inspected import Server, container
 
 IMAGE = {"Id": "sha256:" + "a" * 64, "Architecture": "arm64", "Os": "linux", "RepoTags": ["vllm/vllm-openai:v0.32.0"]}
-FOUND: dict[str, Any] = {
+INSPECTED: dict[str, Any] = {
     "/info": {"ServerVersion": "28.5.1"},
     "/containers/qwen35/json": {**container(time.time(), Running=True), "Image": IMAGE["Id"], "Config": {"Tty": False}},
     "/images/vllm/vllm-openai:v0.32.0/json": IMAGE,
@@ -48,8 +48,8 @@ print(sorted({"docker", "requests", "urllib3"} & sys.modules.keys()))
 
 
 LOGS = {"/containers/qwen35/logs": LOG, "/containers/cut/logs": LOG[:-3], "/containers/odd/logs": b"plain words\n"}
-FOUND |= {f"/containers/{name}/json": FOUND["/containers/qwen35/json"] for name in ("cut", "odd", "silent")}
-FOUND["/containers/terminal/json"] = {**FOUND["/containers/qwen35/json"], "Config": {"Tty": True}}
+INSPECTED |= {f"/containers/{name}/json": INSPECTED["/containers/qwen35/json"] for name in ("cut", "odd", "silent")}
+INSPECTED["/containers/terminal/json"] = {**INSPECTED["/containers/qwen35/json"], "Config": {"Tty": True}}
 LOGS["/containers/terminal/logs"] = b"plain words\n"
 
 
@@ -65,9 +65,9 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(LOGS[path.split("?")[0]])
             return
-        found = {} if path == "/_ping" else FOUND.get(path, {"message": f"No such image: {path}"})
-        body = json.dumps(found).encode()
-        self.send_response(200 if path == "/_ping" or path in FOUND else 404)
+        answer = {} if path == "/_ping" else INSPECTED.get(path, {"message": f"No such image: {path}"})
+        body = json.dumps(answer).encode()
+        self.send_response(200 if path == "/_ping" or path in INSPECTED else 404)
         self.send_header("Api-Version", "1.41")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Engines(Server):
+class EngineServer(Server):
     """A server that does not wait for a silent connection."""
 
     daemon_threads = True
@@ -89,13 +89,16 @@ class Engines(Server):
 
 @pytest.fixture
 def docker_host() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="engine-") as folder, Engines(f"{folder}/docker.sock", Handler) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="engine-") as folder,
+        EngineServer(f"{folder}/docker.sock", Handler) as server,
+    ):
         threading.Thread(target=socketserver.BaseServer.serve_forever, args=(server, 0.01), daemon=True).start()
         yield f"unix://{folder}/docker.sock"
         server.shutdown()
 
 
-def client(docker_host: str, timeout_s: int = 10) -> Any:
+def connect(docker_host: str, timeout_s: int = 10) -> Any:
     return DockerEngine(Machine(home=Path("/"), docker_host=docker_host), timeout_s).client()
 
 
@@ -105,41 +108,41 @@ def test_what_is_there_is_inspected_without_the_sdk(docker_host: str) -> None:
 
 
 def test_what_is_not_there_is_said_as_the_sdk_says_it(docker_host: str) -> None:
-    here = client(docker_host)
-    assert containers.inspect(here, "gone") is None
-    assert image_names.inspect(here.api, "no/such:image") == {}
+    local_client = connect(docker_host)
+    assert containers.inspect(local_client, "gone") is None
+    assert image_names.inspect(local_client.api, "no/such:image") == {}
     with pytest.raises(ImageNotFound, match="No such image"):
-        here.api.inspect_image("no/such:image")
+        local_client.api.inspect_image("no/such:image")
 
 
 def test_a_name_with_other_characters_is_one_part_of_the_path(docker_host: str) -> None:
     with pytest.raises(docker_client.errors().NotFound):
-        client(docker_host).api.inspect_container("qwen35/json?all=1 HTTP/1.1\r\nHost: x")
+        connect(docker_host).api.inspect_container("qwen35/json?all=1 HTTP/1.1\r\nHost: x")
 
 
 def test_an_engine_that_is_silent_has_gone_away(docker_host: str) -> None:
     with pytest.raises(requests.ReadTimeout) as error:
-        client(docker_host, timeout_s=1).api.inspect_container("slow")
+        connect(docker_host, timeout_s=1).api.inspect_container("slow")
     assert is_engine_disconnect(error.value)
 
 
 def test_what_is_no_short_question_goes_to_the_sdk(docker_host: str) -> None:
-    here = client(docker_host)
-    assert (here.api.api_version, here.api.timeout) == ("1.41", 10)
+    local_client = connect(docker_host)
+    assert (local_client.api.api_version, local_client.api.timeout) == ("1.41", 10)
 
 
-def log_of(docker_host: str, name: str) -> bytes:
-    return b"".join(client(docker_host).api.logs(name, stream=True, follow=False))
+def read_log(docker_host: str, name: str) -> bytes:
+    return b"".join(connect(docker_host).api.logs(name, stream=True, follow=False))
 
 
 def test_a_log_is_what_the_container_wrote(docker_host: str) -> None:
-    assert log_of(docker_host, "qwen35") == b"started\nready\n"
-    assert log_of(docker_host, "terminal") == b"plain words\n"
-    assert log_of(docker_host, "cut") == b"started\nrea", "what had come before the engine went"
+    assert read_log(docker_host, "qwen35") == b"started\nready\n"
+    assert read_log(docker_host, "terminal") == b"plain words\n"
+    assert read_log(docker_host, "cut") == b"started\nrea", "what had come before the engine went"
     with pytest.raises(requests.ConnectionError):
-        log_of(docker_host, "odd")
+        read_log(docker_host, "odd")
     with pytest.raises(docker_client.errors().NotFound):
-        log_of(docker_host, "silent")
+        read_log(docker_host, "silent")
 
 
 def test_frames_are_told_apart_wherever_they_are_cut() -> None:

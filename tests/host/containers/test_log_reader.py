@@ -39,30 +39,30 @@ def shell(engine: docker.DockerClient) -> Iterator[str]:
 
 
 @pytest.fixture
-def said(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
+def run_logging(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
     """Runs a script whose input is the log of a start, and returns the name of its container, which has ended."""
-    made: list[Any] = []
+    started: list[Any] = []
 
     def run(script: str) -> str:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         words = ["/bin/sh", "-c", script, "sh", START]
-        made.append(engine.containers.run(shell, words, name=name, detach=True, network_mode="none"))
-        assert made[-1].wait(timeout=120)["StatusCode"] == 0
+        started.append(engine.containers.run(shell, words, name=name, detach=True, network_mode="none"))
+        assert started[-1].wait(timeout=120)["StatusCode"] == 0
         return name
 
     yield run
-    for item in made:
+    for item in started:
         item.remove(force=True)
 
 
-def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, said: Any) -> None:
-    log = StartLog(engine, said('echo "$1"'))
+def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, run_logging: Any) -> None:
+    log = StartLog(engine, run_logging('echo "$1"'))
     assert read_log(iter(log), VLLM).value("chunked_prefill") is True
     assert log.cut == ""
 
 
-def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.DockerClient, said: Any) -> None:
-    name = said(f'echo "$1"; yes "all is well" | head -n 200000; echo "{DEATH}"')
+def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.DockerClient, run_logging: Any) -> None:
+    name = run_logging(f'echo "$1"; yes "all is well" | head -n 200000; echo "{DEATH}"')
     log = StartLog(engine, name, most_bytes=200_000)
     pieces = list(log)
     state = read_log(iter(pieces), VLLM)
@@ -72,14 +72,14 @@ def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.Docke
     assert log.cut == "log read up to 0.2 MiB, and its last 2000 lines"
 
 
-def test_time_is_a_budget_too(engine: docker.DockerClient, said: Any) -> None:
-    log = StartLog(engine, said(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), most_s=0)
+def test_time_is_a_budget_too(engine: docker.DockerClient, run_logging: Any) -> None:
+    log = StartLog(engine, run_logging(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), most_s=0)
     assert read_log(iter(log), VLLM).failure.value == "its engine failed while it served a request."
     assert log.cut.startswith("log read for 0 s")
 
 
-def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, said: Any) -> None:
-    name = said("yes aaaaaaaa | head -c 12000000")
+def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, run_logging: Any) -> None:
+    name = run_logging("yes aaaaaaaa | head -c 12000000")
     assert len(log_reader.read_tail(engine, name, 10**7)) <= log_reader.TAIL_BYTES
 
 

@@ -12,7 +12,7 @@ from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext
 
 
-class Engine:
+class FakeEngine:
     """An engine with these containers."""
 
     def __init__(self, *rows: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ class Engine:
         return self._rows
 
 
-def row(source: Path, name: str = "other", *, ours: bool = True, writable: bool = True) -> dict[str, Any]:
+def container_row(source: Path, name: str = "other", *, ours: bool = True, writable: bool = True) -> dict[str, Any]:
     labels = {ENGINE_LABEL: "vllm"} if ours else {}
     return {
         "Names": [f"/{name}"],
@@ -33,25 +33,25 @@ def row(source: Path, name: str = "other", *, ours: bool = True, writable: bool 
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingContext:
-    made = RecordingContext(tmp_path / "home")
-    monkeypatch.setattr(made, "docker", Engine)
+    recording = RecordingContext(tmp_path / "home")
+    monkeypatch.setattr(recording, "docker", FakeEngine)
     for name in ("models/one", "data/below"):
         (tmp_path / name).mkdir(parents=True)
-    return made
+    return recording
 
 
-def check(context: RecordingContext, *volumes: str) -> None:
+def check_volumes(context: RecordingContext, *volumes: str) -> None:
     mount_sources.refuse_unsafe_spec(context, ContainerSpec("one", "image", volumes=volumes))
 
 
 def test_folders_side_by_side_and_a_read_only_outer_one_are_fine(context: RecordingContext, tmp_path: Path) -> None:
-    check(context, f"{tmp_path}/models/one:/model:ro", f"{tmp_path}/data:/data", f"{tmp_path}/data:/again")
-    check(context, f"{tmp_path}/data:/data:ro", f"{tmp_path}/data/below:/below", "named:/volume")
+    check_volumes(context, f"{tmp_path}/models/one:/model:ro", f"{tmp_path}/data:/data", f"{tmp_path}/data:/again")
+    check_volumes(context, f"{tmp_path}/data:/data:ro", f"{tmp_path}/data/below:/below", "named:/volume")
 
 
 def test_a_source_below_a_writable_one_is_refused(context: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="data/below lies in .*data, where one can write"):
-        check(context, f"{tmp_path}/data:/data", f"{tmp_path}/data/below:/below:ro")
+        check_volumes(context, f"{tmp_path}/data:/data", f"{tmp_path}/data/below:/below:ro")
 
 
 def test_nor_by_another_name_of_the_folder(context: RecordingContext, tmp_path: Path) -> None:
@@ -59,25 +59,29 @@ def test_nor_by_another_name_of_the_folder(context: RecordingContext, tmp_path: 
     (tmp_path / "data/link").symlink_to(tmp_path / "models/one")
     for inner in ("alias/below", "data/link", "models/../data/below"):
         with pytest.raises(Refused, match="can write"):
-            check(context, f"{tmp_path}/data:/data", f"{tmp_path}/{inner}:/below")
+            check_volumes(context, f"{tmp_path}/data:/data", f"{tmp_path}/{inner}:/below")
 
 
 def test_the_folders_of_sparkwright_are_in_no_writable_mount(context: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="sparkwright lies in"):
-        check(context, f"{tmp_path}:/all")
-    check(context, f"{tmp_path}:/all:ro")
+        check_volumes(context, f"{tmp_path}:/all")
+    check_volumes(context, f"{tmp_path}:/all:ro")
 
 
 def test_what_another_server_may_write_to_counts_and_what_a_strangers_container_may_does_not(
     context: RecordingContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = f"{tmp_path}/data/below:/below:ro"
-    for found in (row(tmp_path / "data", ours=False), row(tmp_path / "data", writable=False), row(tmp_path, "one")):
-        monkeypatch.setattr(context, "docker", lambda found=found: Engine(found))
-        check(context, inner)
-    monkeypatch.setattr(context, "docker", lambda: Engine(row(tmp_path / "data")))
+    for found in (
+        container_row(tmp_path / "data", ours=False),
+        container_row(tmp_path / "data", writable=False),
+        container_row(tmp_path, "one"),
+    ):
+        monkeypatch.setattr(context, "docker", lambda found=found: FakeEngine(found))
+        check_volumes(context, inner)
+    monkeypatch.setattr(context, "docker", lambda: FakeEngine(container_row(tmp_path / "data")))
     with pytest.raises(Refused, match="where other can write"):
-        check(context, inner)
+        check_volumes(context, inner)
 
 
 def test_a_link_in_a_folder_of_ours_is_not_mounted(context: RecordingContext, tmp_path: Path) -> None:

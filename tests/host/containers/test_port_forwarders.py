@@ -8,12 +8,12 @@ LINE = "/usr/bin/docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port 8000 -conta
 
 
 def test_a_forwarder_says_what_it_forwards() -> None:
-    found = port_forwarders.parse_command_line(7, LINE.split())
-    assert found is not None
-    assert (found.pid, found.port, found.address, found.inside) == (7, 8000, "172.17.0.2", 80)
+    forwarder = port_forwarders.parse_command_line(7, LINE.split())
+    assert forwarder is not None
+    assert (forwarder.pid, forwarder.port, forwarder.address, forwarder.inside) == (7, 8000, "172.17.0.2", 80)
     newer = port_forwarders.parse_command_line(7, [*LINE.replace("172.17.0.2", "fd00::2").split(), "-use-listen-fd"])
     assert newer is not None and newer.address == "fd00::2"
-    assert str(found) == "Docker's port forwarder (docker-proxy, pid 7) for 172.17.0.2:80"
+    assert str(forwarder) == "Docker's port forwarder (docker-proxy, pid 7) for 172.17.0.2:80"
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,13 @@ def test_the_folder_is_its_users_alone_and_the_file_can_be_read_in_the_container
         (mount,) = recipe_files.prepare_mounts(StateFolder(tmp_path / "state"), SPEC, {DIGEST: TEXT})
     finally:
         os.umask(before)
-    kept = Path(mount["Source"])
-    assert [path.stat().st_mode & 0o777 for path in (kept, kept.parent, kept.parent.parent)] == [0o444, 0o700, 0o700]
-    assert kept.read_text() == TEXT
+    folder = Path(mount["Source"])
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent, folder.parent.parent)] == [
+        0o444,
+        0o700,
+        0o700,
+    ]
+    assert folder.read_text() == TEXT
 
 
 @pytest.mark.parametrize("digest", ["../../.ssh/authorized_keys", "0" * 63, "0" * 64])

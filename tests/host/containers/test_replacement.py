@@ -20,7 +20,7 @@ __all__ = ["engine", "shell"]
 pytestmark = pytest.mark.docker
 
 
-class Spark:
+class DockerHost:
     """A host whose server runs in a real Docker Engine."""
 
     def __init__(self, engine: docker.DockerClient, image: str, home: Path) -> None:
@@ -49,16 +49,16 @@ class Spark:
 
     def start(self) -> tuple[str, str]:
         """Return the server's container and the time of its start."""
-        found = self.api.inspect_container(self.name)
-        return found["Id"], found["State"]["StartedAt"]
+        attrs = self.api.inspect_container(self.name)
+        return attrs["Id"], attrs["State"]["StartedAt"]
 
 
 @pytest.fixture
-def spark(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Spark]:
-    made = Spark(engine, shell, tmp_path)
-    yield made
-    for row in made.api.containers(all=True, filters={"name": made.name}):
-        made.api.remove_container(row["Id"], force=True)
+def spark(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[DockerHost]:
+    host = DockerHost(engine, shell, tmp_path)
+    yield host
+    for row in host.api.containers(all=True, filters={"name": host.name}):
+        host.api.remove_container(row["Id"], force=True)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def spark(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[S
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_the_engine_refuses_leaves_the_server_as_it_runs(
-    spark: Spark, options: dict[str, Any], words: str
+    spark: DockerHost, options: dict[str, Any], words: str
 ) -> None:
     spark.container()
     before = spark.start()
@@ -81,7 +81,7 @@ def test_what_the_engine_refuses_leaves_the_server_as_it_runs(
     assert (spark.start(), spark.containers()) == (before, {"": "running"})
 
 
-def test_the_run_that_created_it_starts_this_very_container_under_the_servers_name(spark: Spark) -> None:
+def test_the_run_that_created_it_starts_this_very_container_under_the_servers_name(spark: DockerHost) -> None:
     spark.container()
     old, _ = spark.start()
     spark.next_run()
@@ -96,7 +96,7 @@ def test_the_run_that_created_it_starts_this_very_container_under_the_servers_na
     assert spark.start()[0] == new
 
 
-def test_the_start_of_an_interim_server_leaves_it_for_the_server(spark: Spark) -> None:
+def test_the_start_of_an_interim_server_leaves_it_for_the_server(spark: DockerHost) -> None:
     spark.container()
     spark.next_run()
     spark.container("created", env={"NEW": "1"})
@@ -107,7 +107,7 @@ def test_the_start_of_an_interim_server_leaves_it_for_the_server(spark: Spark) -
     assert spark.container(env={"NEW": "1"})["id"] == new
 
 
-def test_one_that_an_earlier_run_left_is_no_server_and_is_created_again(spark: Spark) -> None:
+def test_one_that_an_earlier_run_left_is_no_server_and_is_created_again(spark: DockerHost) -> None:
     spark.container()
     before = spark.start()
     spark.next_run()
@@ -121,7 +121,7 @@ def test_one_that_an_earlier_run_left_is_no_server_and_is_created_again(spark: S
     assert (spark.start(), spark.containers()) == (before, {"": "running"})
 
 
-def test_where_nothing_is_to_be_replaced_what_an_earlier_run_left_goes(spark: Spark) -> None:
+def test_where_nothing_is_to_be_replaced_what_an_earlier_run_left_goes(spark: DockerHost) -> None:
     spark.container()
     before = spark.start()
     spark.next_run()
@@ -131,7 +131,7 @@ def test_where_nothing_is_to_be_replaced_what_an_earlier_run_left_goes(spark: Sp
     assert (spark.start(), spark.containers()) == (before, {"": "running"})
 
 
-def test_a_start_without_it_takes_no_container_of_another_run(spark: Spark) -> None:
+def test_a_start_without_it_takes_no_container_of_another_run(spark: DockerHost) -> None:
     """A project's own playbooks do not create it first."""
     spark.container("created", env={"LEFT": "1"})
     spark.next_run()

@@ -13,17 +13,24 @@ from sparkwright.host.state import StateFolder
 from tests.remote.sshd import free_port
 
 GOOD = {"spec": {"name": "chat"}, "container_id": "c1"}
-OF_SERVER = (
+SERVER_FILES = (
     "verified_before.json", "history.jsonl", "health.json", "health.jsonl.1", "restart_plans/a.json", "drained.json",
 )  # fmt: skip
-OF_MACHINE = ("lock", "health-settings.json", "health.lock", "baselines/a.json", "runs/r/plan.json", "heal-token.json")
+MACHINE_FILES = (
+    "lock",
+    "health-settings.json",
+    "health.lock",
+    "baselines/a.json",
+    "runs/r/plan.json",
+    "heal-token.json",
+)
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateFolder:
     value = StateFolder(tmp_path)
     value.write("verified", GOOD)
-    for name in (*OF_SERVER, *OF_MACHINE):
+    for name in (*SERVER_FILES, *MACHINE_FILES):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(json.dumps({}))
     return value
@@ -32,12 +39,12 @@ def state(tmp_path: Path) -> StateFolder:
 def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolder) -> None:
     now = good_states.resolve_records(state, "chat", "")
     assert good_states.load_last(now)["container_id"] == "c1"
-    assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
-    assert all((state.path / name).exists() for name in OF_MACHINE)
+    assert all((state.path / "servers/chat" / name).exists() for name in SERVER_FILES)
+    assert all((state.path / name).exists() for name in MACHINE_FILES)
     assert good_states.load_last(StateFolder(state.path)) == {}
     back = good_states.resolve_records(state, "", "chat")
     assert good_states.load_last(back)["container_id"] == "c1"
-    assert all((state.path / name).exists() for name in (*OF_SERVER, *OF_MACHINE))
+    assert all((state.path / name).exists() for name in (*SERVER_FILES, *MACHINE_FILES))
     assert not (state.path / "servers").exists()
 
 
@@ -64,7 +71,7 @@ def test_a_move_that_was_cut_off_is_done_again(state: StateFolder) -> None:
     (state.path / "history.jsonl").rename(state.path / "servers/chat/history.jsonl")
     now = good_states.resolve_records(state, "chat", "")
     assert good_states.load_last(now)["container_id"] == "c1"
-    assert all((state.path / "servers/chat" / name).exists() for name in OF_SERVER)
+    assert all((state.path / "servers/chat" / name).exists() for name in SERVER_FILES)
 
 
 def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: StateFolder) -> None:

@@ -53,7 +53,7 @@ def test_both_read_the_same_files_sizes_and_hashes(sandbox: str) -> None:
 @pytest.mark.parametrize("path", [LARGE, SMALL])
 def test_both_find_a_file_at_the_same_place(loopback: LoopbackHub, path: str, store: bool) -> None:
     if store:
-        loopback.with_store()
+        loopback.add_store()
     source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(path)
     ours = hub.locate_file(source, row)
     official = huggingface_hub.get_hf_file_metadata(source.address(path), token=False, endpoint=loopback.url)
@@ -66,7 +66,7 @@ def test_both_find_a_file_at_the_same_place(loopback: LoopbackHub, path: str, st
 def test_both_fetch_the_same_bytes(
     loopback: LoopbackHub, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = loopback.with_store()
+    store = loopback.add_store()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", mode == "plain")
     huggingface_hub.hf_hub_download(
         MODEL, LARGE, revision=COMMIT, local_dir=tmp_path / "official", endpoint=loopback.url, token=False

@@ -18,7 +18,7 @@ from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 FILES = {"config.json": b"{}", "model.safetensors": b"weights" * 1000}
 
 
-class Engine:
+class FakeDocker:
     """A Docker client that lists containers with their mounts."""
 
     def __init__(self, mounts: dict[str, str]) -> None:
@@ -39,21 +39,21 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
         place = tmp_path / "m" / path
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(data)
-    verify(value, hub)
-    mounted(value, {})
+    verify_model(value, hub)
+    set_mounts(value, {})
     return value
 
 
-def mounted(context: RecordingContext, mounts: dict[str, str]) -> None:
-    context.docker = lambda: Engine(mounts)  # type: ignore[method-assign, assignment, return-value]
+def set_mounts(context: RecordingContext, mounts: dict[str, str]) -> None:
+    context.docker = lambda: FakeDocker(mounts)  # type: ignore[method-assign, assignment, return-value]
 
 
-def verify(context: RecordingContext, hub: LoopbackHub, *, deep: bool = False) -> Result:
+def verify_model(context: RecordingContext, hub: LoopbackHub, *, deep: bool = False) -> Result:
     args = VerifyModel.Args(id=MODEL, commit=COMMIT, files=hub.locked(), dir="~/m", deep=deep)
     return VerifyModel().run(args, context)
 
 
-def flip(context: RecordingContext) -> None:
+def flip_byte(context: RecordingContext) -> None:
     """Change a byte of the weights in place, and set the time back."""
     path = context.machine.home / "m/model.safetensors"
     before = path.stat()
@@ -67,36 +67,36 @@ def flip(context: RecordingContext) -> None:
 def test_a_file_that_was_changed_in_place_and_got_its_old_time_back_is_found(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    assert verify(context, hub).data["wrong"] == []
-    flip(context)
+    assert verify_model(context, hub).data["wrong"] == []
+    flip_byte(context)
     assert [item.changed() for item in Manifest.all(context.state)] == [["model.safetensors"]]
-    assert verify(context, hub).data["wrong"] == ["model.safetensors"]
+    assert verify_model(context, hub).data["wrong"] == ["model.safetensors"]
 
 
 def test_a_bit_that_flipped_on_the_disk_is_found_by_deep_alone(context: RecordingContext, hub: LoopbackHub) -> None:
-    flip(context)
+    flip_byte(context)
     manifest = Manifest.of(context.state, context.machine.home / "m")
     manifest.note(next(file for file in hub.locked() if file["path"] == "model.safetensors"))  # a disk leaves no times
     manifest.save()
-    assert verify(context, hub).data["wrong"] == []
-    assert verify(context, hub, deep=True).data["wrong"] == ["model.safetensors"]
-    assert verify(context, hub).data["wrong"] == ["model.safetensors"], "what deep found is not forgotten"
+    assert verify_model(context, hub).data["wrong"] == []
+    assert verify_model(context, hub, deep=True).data["wrong"] == ["model.safetensors"]
+    assert verify_model(context, hub).data["wrong"] == ["model.safetensors"], "what deep found is not forgotten"
 
 
 def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: RecordingContext, hub: LoopbackHub) -> None:
     (manifest,) = Manifest.all(context.state)
     manifest.rows = {path: [*row[:3], row[-1]] for path, row in manifest.rows.items()}
     manifest.save()
-    (found,) = Manifest.all(context.state)
-    assert found.rows and found.changed() == [], "the state is read as it is"
-    assert not any(found.is_verified(file) for file in hub.locked())
-    assert verify(context, hub).data["wrong"] == []
+    (stored,) = Manifest.all(context.state)
+    assert stored.rows and stored.changed() == [], "the state is read as it is"
+    assert not any(stored.is_verified(file) for file in hub.locked())
+    assert verify_model(context, hub).data["wrong"] == []
     (proved,) = Manifest.all(context.state)
     assert all(proved.is_verified(file) for file in hub.locked())
 
 
 def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:
-    mounted(context, {"qwen35-previous": str(context.machine.home)})
+    set_mounts(context, {"qwen35-previous": str(context.machine.home)})
     (value,) = Models().run(Models.Args(), context).data["models"]
     assert (value["id"], value["commit"], value["changed"]) == (MODEL, COMMIT, [])
     assert value["used_by"] == ["qwen35-previous"]
@@ -105,10 +105,10 @@ def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None
 def test_a_model_that_any_container_mounts_is_never_removed(context: RecordingContext) -> None:
     link = context.machine.home / "link"
     link.symlink_to(context.machine.home / "m")
-    mounted(context, {"qwen35-previous": str(link)})
-    with pytest.raises(Failed, match=r"is in use by qwen35-previous") as caught:
+    set_mounts(context, {"qwen35-previous": str(link)})
+    with pytest.raises(Failed, match=r"is in use by qwen35-previous") as excinfo:
         RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
-    assert caught.value.exit is Exit.REFUSED
+    assert excinfo.value.exit is Exit.REFUSED
     assert (context.machine.home / "m/config.json").exists()
 
 
@@ -147,11 +147,11 @@ OLD, NEW = "a" * 40, "b" * 40
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     for name, text in {"config.json": "old", "sub/shard": "old", "same": "same"}.items():
-        write(tmp_path / name, text)
+        replace_file(tmp_path / name, text)
     return tmp_path
 
 
-def write(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """As a transfer does: beside it, then in its place in one step."""
     path.parent.mkdir(exist_ok=True)
     extra = path.with_suffix(".come")
@@ -159,35 +159,35 @@ def write(path: Path, text: str) -> None:
     extra.replace(path)
 
 
-def content(folder: Path) -> dict[str, str]:
+def read_folder(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> None:
-    before = content(model)
+    before = read_folder(model)
     model_folders.keep_files(model, ["config.json", "sub/shard", "added"], OLD)
     assert model_folders.kept_commit(model) == OLD
     for name in ("config.json", "sub/shard", "added"):
-        write(model / name, "new")
+        replace_file(model / name, "new")
     assert model_folders.restore_kept(model) == 3
-    assert content(model) == before
+    assert read_folder(model) == before
 
 
 def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Path) -> None:
-    before = content(model)
+    before = read_folder(model)
     model_folders.keep_files(model, ["config.json", "added"], OLD)
-    write(model / "config.json", "new")
-    write(model / "added", "new")
+    replace_file(model / "config.json", "new")
+    replace_file(model / "added", "new")
     model_folders.keep_files(model, ["config.json", "sub/shard", "added"], NEW)
     for name in ("config.json", "sub/shard", "added"):
-        write(model / name, "newest")
+        replace_file(model / name, "newest")
     model_folders.restore_kept(model)
-    assert content(model) == before
+    assert read_folder(model) == before
 
 
 def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
     model_folders.keep_files(model, ["config.json"], OLD)
-    write(model / "config.json", "new")
+    replace_file(model / "config.json", "new")
     model_folders.forget_kept(model)
     assert (model_folders.kept_commit(model), model_folders.restore_kept(model)) == ("", 0)
     assert (model / "config.json").read_text() == "new"
@@ -199,6 +199,6 @@ def test_a_link_where_files_are_kept_gives_nothing_of_another_folder_away(model:
     keys.mkdir()
     (keys / "id_ed25519").write_text("mine")
     (model / model_folders.KEPT_FOLDER).symlink_to(keys)
-    before = content(model)
+    before = read_folder(model)
     assert model_folders.restore_kept(model) == 0
-    assert (content(model), content(keys)) == (before, {"id_ed25519": "mine"})
+    assert (read_folder(model), read_folder(keys)) == (before, {"id_ed25519": "mine"})

@@ -32,29 +32,29 @@ FILES = {
 TOKEN = Secret("one-time-token")
 
 
-def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
+def make_host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
     (tmp_path / name).mkdir()
     return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peers.TOKEN_NAME: TOKEN})
 
 
-def model(hub: LoopbackHub) -> dict[str, Any]:
+def model_arguments(hub: LoopbackHub) -> dict[str, Any]:
     return {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m"}
 
 
-def share(giver: RecordingContext, hub: LoopbackHub, **fields: Any) -> list[str]:
-    result = ShareModel().run(ShareModel.Args(**{**model(hub), "bind": "127.0.0.1", **fields}), giver)
+def share_model(giver: RecordingContext, hub: LoopbackHub, **fields: Any) -> list[str]:
+    result = ShareModel().run(ShareModel.Args(**{**model_arguments(hub), "bind": "127.0.0.1", **fields}), giver)
     return list(result.data["urls"])
 
 
-def copy(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
-    return HfModel().run(HfModel.Args(**model(hub), from_="spark1", peer=urls), taker)
+def copy_model(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
+    return HfModel().run(HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls), taker)
 
 
 @pytest.fixture
 def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
     """The host spark1, which has the model; from now on the hub does not answer."""
-    value = host(tmp_path, "spark1", hub.url)
-    HfModel().run(HfModel.Args(**model(hub), transfer="plain"), value)
+    value = make_host(tmp_path, "spark1", hub.url)
+    HfModel().run(HfModel.Args(**model_arguments(hub), transfer="plain"), value)
     hub.asked.clear()
     return value
 
@@ -62,9 +62,9 @@ def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
 def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
     giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
 ) -> None:
-    takers = [host(tmp_path, name, "http://127.0.0.1:1") for name in ("spark2", "spark3")]
-    urls = share(giver, hub, readers=2)
-    threads = [threading.Thread(target=copy, args=(taker, hub, urls)) for taker in takers]
+    takers = [make_host(tmp_path, name, "http://127.0.0.1:1") for name in ("spark2", "spark3")]
+    urls = share_model(giver, hub, readers=2)
+    threads = [threading.Thread(target=copy_model, args=(taker, hub, urls)) for taker in takers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -72,10 +72,10 @@ def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
     for taker in takers:
         assert all((taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
     assert hub.asked == []
-    assert ended(urls)
+    assert has_ended(urls)
 
 
-def ended(urls: list[str]) -> bool:
+def has_ended(urls: list[str]) -> bool:
     """Return True if the process that serves the files has ended, within the time limit of its last answers."""
     port = int(urls[0].rpartition(":")[2])
     pause = threading.Event()
@@ -103,11 +103,11 @@ def test_nobody_gets_what_is_not_his(
     giver: RecordingContext, hub: LoopbackHub, path: str, token: str, status: int
 ) -> None:
     (giver.machine.home / "m/not-in-the-lock.txt").write_text("private")
-    urls = share(giver, hub)
+    urls = share_model(giver, hub)
     options = urllib.request.Request(urls[0] + path, headers={"Authorization": f"Bearer {token}"})
-    with pytest.raises(urllib.error.HTTPError) as caught:
+    with pytest.raises(urllib.error.HTTPError) as excinfo:
         urllib.request.urlopen(options, timeout=5)
-    assert caught.value.code == status
+    assert excinfo.value.code == status
     with peer.reach_first(urls, "spark1", TOKEN):
         pass
 
@@ -115,36 +115,36 @@ def test_nobody_gets_what_is_not_his(
 def test_a_neighbour_whose_copy_is_not_whole_says_what_is_missing(giver: RecordingContext, hub: LoopbackHub) -> None:
     (giver.machine.home / "m/config.json").write_bytes(b"[]")
     with pytest.raises(Failed, match=f"{MODEL} is incomplete in .*: config.json"):
-        share(giver, hub)
+        share_model(giver, hub)
 
 
 def test_another_folder_that_this_commit_was_proved_in_will_do(giver: RecordingContext, hub: LoopbackHub) -> None:
-    urls = share(giver, hub, dir="~/elsewhere")
+    urls = share_model(giver, hub, dir="~/elsewhere")
     with peer.reach_first(urls, "spark1", TOKEN):
         pass
-    assert ended(urls)
+    assert has_ended(urls)
 
 
 def test_a_neighbour_out_of_reach_is_a_sentence(hub: LoopbackHub, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"cannot reach spark1 from here at http://127.0.0.1:1"):
-        copy(host(tmp_path, "spark2", hub.url), hub, ["http://127.0.0.1:1"])
+        copy_model(make_host(tmp_path, "spark2", hub.url), hub, ["http://127.0.0.1:1"])
 
 
 def test_what_the_neighbour_changed_meanwhile_is_not_taken(
     giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
 ) -> None:
-    urls = share(giver, hub)
+    urls = share_model(giver, hub)
     (giver.machine.home / "m/config.json").write_bytes(b"[]")
-    taker = host(tmp_path, "spark2", hub.url)
+    taker = make_host(tmp_path, "spark2", hub.url)
     with pytest.raises(Failed, match="hash mismatch twice: config.json"):
-        copy(taker, hub, urls)
+        copy_model(taker, hub, urls)
     assert not (taker.machine.home / "m/config.json").exists()
 
 
 def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: RecordingContext, hub: LoopbackHub) -> None:
     secret = giver.machine.home / "secret"
     secret.write_text("private")
-    urls = share(giver, hub)
+    urls = share_model(giver, hub)
     (giver.machine.home / "m/config.json").unlink()
     (giver.machine.home / "m/config.json").symlink_to(secret)
     (giver.machine.home / "m/sub").rename(giver.machine.home / "elsewhere")
@@ -161,7 +161,7 @@ def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: Recordi
 
 @pytest.mark.parametrize("wanted", ["bytes=x", "bytes=-1", "bytes=9999999999999999999-", "bytes=5-3", "bytes=1-x"])
 def test_a_range_that_is_none_is_answered(giver: RecordingContext, hub: LoopbackHub, wanted: str) -> None:
-    urls = share(giver, hub)
+    urls = share_model(giver, hub)
     options = urllib.request.Request(
         f"{urls[0]}/{MODEL}/resolve/{COMMIT}/config.json",
         headers={"Authorization": f"Bearer {TOKEN.reveal()}", "Range": wanted},
@@ -178,12 +178,12 @@ def test_a_range_that_is_none_is_answered(giver: RecordingContext, hub: Loopback
 def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
     giver: RecordingContext, hub: LoopbackHub
 ) -> None:
-    urls = share(giver, hub)
+    urls = share_model(giver, hub)
     port = int(urls[0].rpartition(":")[2])
-    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peers.MAX_CONNECTIONS)]
+    connections = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peers.MAX_CONNECTIONS)]
     with socket.create_connection(("127.0.0.1", port), 5) as one_more:
         assert one_more.recv(1) == b"", "it was let in"
-    for item in held:
+    for item in connections:
         item.close()
     while not peers.ping(urls[0] + peers.HERE_PATH, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
         pass
@@ -192,29 +192,29 @@ def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
 
 
 def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext, hub: LoopbackHub) -> None:
-    urls = share(giver, hub)
+    urls = share_model(giver, hub)
     port = int(urls[0].rpartition(":")[2])
-    held = []
+    connections = []
     for _ in range(peers.MAX_CONNECTIONS):
         link = socket.create_connection(("127.0.0.1", port), 5, source_address=("127.0.0.2", 0))
         with contextlib.suppress(OSError):  # it was turned away
             link.sendall(b"GET /here HTTP/1.1\r\nAuthorization: Bea")
-        held.append(link)
+        connections.append(link)
     assert peers.ping(urls[0] + peers.HERE_PATH, {"Authorization": f"Bearer {TOKEN.reveal()}"})
-    for link in held:
+    for link in connections:
         link.close()
     with peer.reach_first(urls, "spark1", TOKEN):
         pass
 
 
-class Nothing(peers.PeerHandler):
+class NotFoundHandler(peers.PeerHandler):
     def hand(self, path: str) -> None:
         self.empty(404)
 
 
 def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "REQUEST_HEAD_S", 0.5)
-    server = peers.PeerServer({"token": "x", "readers": 1, "bind": "127.0.0.1"}, Nothing)
+    server = peers.PeerServer({"token": "x", "readers": 1, "bind": "127.0.0.1"}, NotFoundHandler)
     for run in (server.serve_forever, server.watch):
         threading.Thread(target=run, daemon=True).start()
     address = ("127.0.0.1", server.server_address[1])
@@ -244,7 +244,7 @@ def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
 
 
 def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingContext, hub: LoopbackHub) -> None:
-    urls = share(giver, hub)
+    urls = share_model(giver, hub)
     port = int(urls[0].rpartition(":")[2])
     (pid,) = {
         net_connection.pid

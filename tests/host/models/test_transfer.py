@@ -28,21 +28,21 @@ from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
 MIB = 2**20
-HASTY = RetryPolicy(tries=5, pauses_s=(0.0,), say_every_s=0.1, hub_retries=0)
+FAST_RETRY = RetryPolicy(tries=5, pauses_s=(0.0,), say_every_s=0.1, hub_retries=0)
 BIG = "model-00001-of-00002.safetensors"
 SMALL = "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def content(size: int, seed: int) -> bytes:
+def random_bytes(size: int, seed: int) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
 FILES = {
     "config.json": b'{"model_type": "tiny"}',
     INDEX: json.dumps({"weight_map": {"a": BIG, "b": SMALL}}).encode(),
-    BIG: content(64 * MIB, 1),
-    SMALL: content(3 * MIB, 2),
+    BIG: random_bytes(64 * MIB, 1),
+    SMALL: random_bytes(3 * MIB, 2),
 }
 
 BIG_SHA256 = hashlib.sha256(FILES[BIG]).hexdigest()
@@ -53,35 +53,35 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
     return RecordingContext(tmp_path, hub_url=hub.url)
 
 
-def fetch(context: RecordingContext, hub: LoopbackHub, mode: Any = "plain", **fields: Any) -> Result:
-    given = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode, **fields}
-    return HfModel(HASTY).run(HfModel.Args(**given), context)
+def fetch_model(context: RecordingContext, hub: LoopbackHub, mode: Any = "plain", **fields: Any) -> Result:
+    arguments = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode, **fields}
+    return HfModel(FAST_RETRY).run(HfModel.Args(**arguments), context)
 
 
-def folder(context: RecordingContext) -> Path:
+def model_folder(context: RecordingContext) -> Path:
     return context.machine.home / "m"
 
 
-def same(path: Path, data: bytes) -> bool:
+def has_content(path: Path, data: bytes) -> bool:
     return hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(data).digest()
 
 
-def is_right(context: RecordingContext, hub: LoopbackHub) -> bool:
-    return all(same(folder(context) / path, data) for path, data in hub.files.items())
+def is_complete(context: RecordingContext, hub: LoopbackHub) -> bool:
+    return all(has_content(model_folder(context) / path, data) for path, data in hub.files.items())
 
 
-def notes(context: RecordingContext) -> str:
+def read_notes(context: RecordingContext) -> str:
     return "\n".join(item["text"] for item in context.said if item["event"] == "note")
 
 
-def second_of_all(wanted: str) -> bool:
+def is_second_part(range_header: str) -> bool:
     """Return True for the Range that starts in the second 10 MiB, so that the file gets a hole, and for a plain request."""
-    return not wanted or int(wanted.removeprefix("bytes=").partition("-")[0]) // (10 * MIB) == 1
+    return not range_header or int(range_header.removeprefix("bytes=").partition("-")[0]) // (10 * MIB) == 1
 
 
-def killed_midway(context: RecordingContext, hub: LoopbackHub, mode: str) -> None:
+def kill_midway(context: RecordingContext, hub: LoopbackHub, mode: str) -> None:
     """Run it in a process of its own, and kill that (as a power cut would) in the middle of the large file."""
-    hub.faults.stalled, hub.faults.stall_after, hub.faults.stall_when = {BIG}, 2 * MIB, second_of_all
+    hub.faults.stalled, hub.faults.stall_after, hub.faults.stall_when = {BIG}, 2 * MIB, is_second_part
     program = f"""
 import json, sys
 from pathlib import Path
@@ -89,14 +89,14 @@ from tests.modules.context import RecordingContext
 from sparkwright.modules.model.hf_model import HfModel
 HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Path({str(context.machine.home)!r}), hub_url={hub.url!r}))
 """
-    given = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode}
+    arguments = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode}
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
     assert process.stdin is not None
-    process.stdin.write(json.dumps(given).encode())
+    process.stdin.write(json.dumps(arguments).encode())
     process.stdin.close()
     assert hub.stalls.wait(30)
-    partial = until_partial(folder(context), MIB, long=30 * MIB if mode == "hf_transfer" else 0)
-    until_whole(folder(context), SMALL)
+    partial = wait_for_partial(model_folder(context), MIB, long=30 * MIB if mode == "hf_transfer" else 0)
+    wait_for_whole(model_folder(context), SMALL)
     children = psutil.Process(process.pid).children()
     process.kill()
     process.wait()
@@ -107,7 +107,7 @@ HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Pat
     hub.released.set()
 
 
-def until_partial(top: Path, size: int, *, long: int = 0) -> Path:
+def wait_for_partial(top: Path, size: int, *, long: int = 0) -> Path:
     """Until the large file's partial one has so many bytes on the disk, and is so long with the holes in it."""
     deadline = threading.Event()
     for _ in range(600):
@@ -118,7 +118,7 @@ def until_partial(top: Path, size: int, *, long: int = 0) -> Path:
     raise AssertionError("no partial file grew")
 
 
-def until_whole(top: Path, name: str) -> None:
+def wait_for_whole(top: Path, name: str) -> None:
     """Until a file is all there, in its place or beside it."""
     for _ in range(600):
         if any(path.stat().st_size == len(FILES[name]) for path in top.rglob(name)):
@@ -134,24 +134,24 @@ def until_whole(top: Path, name: str) -> None:
 def test_every_mode_brings_it_whole_and_leaves_nothing_beside_it(
     context: RecordingContext, hub: LoopbackHub, mode: str
 ) -> None:
-    store = hub.with_store() if mode == "xet" else None
-    result = fetch(context, hub, mode)
-    assert result.changed and is_right(context, hub)
-    assert store is None or (len(store.ranges) == 2 and hub.gets(BIG) == 0), "the large files come from the store"
-    assert sorted(path.name for path in folder(context).rglob("*") if path.is_file()) == sorted(FILES)
+    store = hub.add_store() if mode == "xet" else None
+    result = fetch_model(context, hub, mode)
+    assert result.changed and is_complete(context, hub)
+    assert store is None or (len(store.ranges) == 2 and hub.count_gets(BIG) == 0), "the large files come from the store"
+    assert sorted(path.name for path in model_folder(context).rglob("*") if path.is_file()) == sorted(FILES)
 
 
 def test_a_bare_client_that_goes_on_where_ranges_were_killed_corrupts_silently_and_it_is_caught(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
     """The real hf_transfer, killed, then a download that continues by size: right size, exit 0, wrong bytes. hf_model mends it."""
-    target, url = folder(context) / f"{BIG_SHA256}.incomplete", f"{hub.url}/{MODEL}/resolve/{COMMIT}/{BIG}"
+    target, url = model_folder(context) / f"{BIG_SHA256}.incomplete", f"{hub.url}/{MODEL}/resolve/{COMMIT}/{BIG}"
     target.parent.mkdir(parents=True)
     ranges = f"import hf_transfer\nhf_transfer.download({url!r}, {str(target)!r}, 4, {10 * MIB}, 3, 5, {{}})\n"
-    hub.faults.stalled, hub.faults.stall_after, hub.faults.stall_when = {BIG}, MIB, second_of_all
+    hub.faults.stalled, hub.faults.stall_after, hub.faults.stall_when = {BIG}, MIB, is_second_part
     first = subprocess.Popen([sys.executable, "-c", ranges], stderr=subprocess.DEVNULL)
     assert hub.stalls.wait(30)
-    until_partial(folder(context), MIB, long=30 * MIB)
+    wait_for_partial(model_folder(context), MIB, long=30 * MIB)
     first.kill()
     first.wait()
     hub.faults.stalled = set()
@@ -160,14 +160,14 @@ def test_a_bare_client_that_goes_on_where_ranges_were_killed_corrupts_silently_a
     if target.stat().st_size < len(FILES[BIG]):
         with urllib.request.urlopen(rest) as answer, target.open("ab") as file:
             file.write(answer.read())
-    target = target.rename(folder(context) / BIG)
+    target = target.rename(model_folder(context) / BIG)
     assert target.stat().st_size == len(FILES[BIG])
-    assert not same(target, FILES[BIG])
+    assert not has_content(target, FILES[BIG])
     for path in (INDEX, SMALL, "config.json"):
-        (folder(context) / path).write_bytes(FILES[path])
-    result = fetch(context, hub)
+        (model_folder(context) / path).write_bytes(FILES[path])
+    result = fetch_model(context, hub)
     assert result.data["fetched"] == [BIG]
-    assert is_right(context, hub)
+    assert is_complete(context, hub)
 
 
 @pytest.mark.parametrize(
@@ -177,18 +177,18 @@ def test_a_bare_client_that_goes_on_where_ranges_were_killed_corrupts_silently_a
 def test_killed_and_started_again_nothing_is_lost_or_wrong(
     context: RecordingContext, hub: LoopbackHub, first: str, then: str
 ) -> None:
-    hub.with_store()
-    killed_midway(context, hub, first)
-    before = hub.gets(SMALL)
-    result = fetch(context, hub, then)
-    assert result.changed and is_right(context, hub)
-    assert hub.gets(SMALL) == before, "a file that was whole already came again"
+    hub.add_store()
+    kill_midway(context, hub, first)
+    before = hub.count_gets(SMALL)
+    result = fetch_model(context, hub, then)
+    assert result.changed and is_complete(context, hub)
+    assert hub.count_gets(SMALL) == before, "a file that was whole already came again"
 
 
 def test_a_plain_transfer_goes_on_where_it_was_killed(context: RecordingContext, hub: LoopbackHub) -> None:
-    killed_midway(context, hub, "plain")
+    kill_midway(context, hub, "plain")
     hub.asked.clear()
-    fetch(context, hub, "plain")
+    fetch_model(context, hub, "plain")
     ranges = [given for method, path, given in hub.asked if path == BIG and method == "GET"]
     assert [given.startswith("bytes=") and given != "bytes=0-" for given in ranges] == [True]
 
@@ -196,66 +196,66 @@ def test_a_plain_transfer_goes_on_where_it_was_killed(context: RecordingContext,
 def test_a_transfer_from_the_chunk_store_goes_on_where_a_plain_one_was_killed(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    store = hub.with_store()
-    killed_midway(context, hub, "plain")
-    fetch(context, hub, "xet")
+    store = hub.add_store()
+    kill_midway(context, hub, "plain")
+    fetch_model(context, hub, "xet")
     first, _, last = store.ranges[0].removeprefix("bytes=").partition("-")
     assert int(first) >= MIB and int(last) == len(FILES[BIG]) - 1
-    assert is_right(context, hub)
+    assert is_complete(context, hub)
 
 
 def test_a_chunk_store_that_breaks_off_is_asked_for_the_rest(context: RecordingContext, hub: LoopbackHub) -> None:
-    store = hub.with_store()
+    store = hub.add_store()
     store.cuts, store.cut_after = 1, MIB
-    fetch(context, hub, "xet")
-    assert is_right(context, hub)
+    fetch_model(context, hub, "xet")
+    assert is_complete(context, hub)
 
 
 def test_a_file_that_is_not_in_the_chunk_store_comes_plainly(context: RecordingContext, hub: LoopbackHub) -> None:
-    result = fetch(context, hub, "xet")
-    assert result.changed and is_right(context, hub) and hub.gets(BIG) == 1
+    result = fetch_model(context, hub, "xet")
+    assert result.changed and is_complete(context, hub) and hub.count_gets(BIG) == 1
 
 
 def test_what_another_version_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
-    killed_midway(context, hub, "plain")
-    mark = folder(context) / model_folders.STAGING_FOLDER / file_transfer.MODE_FILE
+    kill_midway(context, hub, "plain")
+    mark = model_folder(context) / model_folders.STAGING_FOLDER / file_transfer.MODE_FILE
     mark.write_text("plain huggingface_hub-0.36.2")
     hub.asked.clear()
-    fetch(context, hub, "plain")
+    fetch_model(context, hub, "plain")
     assert ("GET", BIG, "") in hub.asked
-    assert is_right(context, hub)
+    assert is_complete(context, hub)
 
 
 def test_only_the_wrong_file_comes_again(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.wrong = {SMALL: 1}
-    result = fetch(context, hub)
-    assert is_right(context, hub)
-    assert f"hash mismatch after download, retrying: {SMALL}" in notes(context)
-    assert (hub.gets(SMALL), hub.gets(BIG)) == (2, 1)
+    result = fetch_model(context, hub)
+    assert is_complete(context, hub)
+    assert f"hash mismatch after download, retrying: {SMALL}" in read_notes(context)
+    assert (hub.count_gets(SMALL), hub.count_gets(BIG)) == (2, 1)
     assert result.changed
 
 
 def test_wrong_bytes_never_stand_where_a_server_reads(context: RecordingContext, hub: LoopbackHub) -> None:
-    fetch(context, hub)
-    good = (folder(context) / SMALL).read_bytes()
-    hub.files[SMALL] = content(3 * MIB, 9)
+    fetch_model(context, hub)
+    good = (model_folder(context) / SMALL).read_bytes()
+    hub.files[SMALL] = random_bytes(3 * MIB, 9)
     hub.faults.wrong = {SMALL: 99}
     with pytest.raises(Failed, match=f"hash mismatch twice: {SMALL}"):
-        fetch(context, hub)
-    assert same(folder(context) / SMALL, good)
+        fetch_model(context, hub)
+    assert has_content(model_folder(context) / SMALL, good)
 
 
 def test_a_second_run_reads_no_file(context: RecordingContext, hub: LoopbackHub) -> None:
-    fetch(context, hub)
+    fetch_model(context, hub)
     opened: list[str] = []
 
     def audit(name: str, given: tuple[Any, ...]) -> None:
-        if name == "open" and watching and str(given[0]).startswith(str(folder(context))):
+        if name == "open" and watching and str(given[0]).startswith(str(model_folder(context))):
             opened.append(str(given[0]))
 
     watching = True
     sys.addaudithook(audit)
-    result = fetch(context, hub)
+    result = fetch_model(context, hub)
     watching = False
     assert not result.changed
     assert opened == []
@@ -265,15 +265,15 @@ def test_a_shard_that_the_index_names_and_the_lock_does_not_is_named(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
     with pytest.raises(Failed, match=f"names missing files: {SMALL}"):
-        fetch(context, hub, files=hub.locked(without=(SMALL,)))
+        fetch_model(context, hub, files=hub.locked(without=(SMALL,)))
 
 
 def test_a_half_and_a_wrong_file_are_told_apart(context: RecordingContext, hub: LoopbackHub) -> None:
-    fetch(context, hub)
-    (folder(context) / SMALL).write_bytes(FILES[SMALL][:1000])
-    (folder(context) / "config.json").write_bytes(b'{"model_type": "tinY"}')
+    fetch_model(context, hub)
+    (model_folder(context) / SMALL).write_bytes(FILES[SMALL][:1000])
+    (model_folder(context) / "config.json").write_bytes(b'{"model_type": "tinY"}')
     context.check = True
-    diff = {item.field: item.before for item in fetch(context, hub).diff}
+    diff = {item.field: item.before for item in fetch_model(context, hub).diff}
     assert diff == {SMALL: "1000 bytes", "config.json": "wrong"}
 
 
@@ -289,7 +289,7 @@ class StallClock:
         self._hub, self._context, self._ahead_s = hub, context, 0.0
 
     def monotonic(self) -> float:
-        if self._hub.stalls.is_set() and "Continuing with" not in notes(self._context):
+        if self._hub.stalls.is_set() and "Continuing with" not in read_notes(self._context):
             self._ahead_s += 3600
         return time.monotonic() + self._ahead_s
 
@@ -308,10 +308,10 @@ def test_a_transfer_that_hangs_is_killed_and_goes_on_in_the_next_mode(
     hub.faults.stalled, hub.faults.stall_after = {BIG}, MIB
     plain = mode == "plain"  # one request without a Range; the other mode's are the ones with
     hub.faults.stall_when = lambda wanted: not wanted if plain else wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, mode, stall_seconds=stall_s)
-    assert f"no data received for 600 s. Continuing with {following}." in notes(context)
+    result = fetch_model(context, hub, mode, stall_seconds=stall_s)
+    assert f"no data received for 600 s. Continuing with {following}." in read_notes(context)
     assert result.data["mode"] == following
-    assert is_right(context, hub)
+    assert is_complete(context, hub)
 
 
 def test_a_file_that_grows_in_size_but_not_on_the_disk_counts_as_hanging(
@@ -320,15 +320,15 @@ def test_a_file_that_grows_in_size_but_not_on_the_disk_counts_as_hanging(
     """hf_transfer makes its file as long as its last range at once: only written blocks are progress."""
     hub.faults.stalled, hub.faults.stall_after = {BIG}, 0
     hub.faults.stall_when = lambda wanted: wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, "hf_transfer", stall_seconds=stall_s)
+    result = fetch_model(context, hub, "hf_transfer", stall_seconds=stall_s)
     assert result.data["mode"] == "plain"
-    assert is_right(context, hub)
+    assert is_complete(context, hub)
 
 
 def test_a_transfer_that_is_cut_goes_on_with_the_rest(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.cuts, hub.faults.cut_after = {BIG: 3}, {BIG: 8 * MIB}
-    fetch(context, hub)
-    assert is_right(context, hub)
+    fetch_model(context, hub)
+    assert is_complete(context, hub)
     assert hub.sent[BIG] < 2 * len(FILES[BIG])
 
 
@@ -336,24 +336,24 @@ def test_a_hub_that_answers_500_is_tried_again_then_named(context: RecordingCont
     files = hub.locked()
     hub.faults.status = 500
     with pytest.raises(Failed, match=r"the hub .* 0 of 4 missing files downloaded"):
-        fetch(context, hub, files=files)
-    assert "Retrying." in notes(context)
+        fetch_model(context, hub, files=files)
+    assert "Retrying." in read_notes(context)
 
 
 def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    fetch(context, hub)
-    (folder(context) / SMALL).unlink()
+    fetch_model(context, hub)
+    (model_folder(context) / SMALL).unlink()
     files = hub.locked()
     hub.close()
     with pytest.raises(Failed, match=f"does not answer.*still missing: .*{SMALL}"):
-        fetch(context, hub, files=files)
+        fetch_model(context, hub, files=files)
 
 
 def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.rate = 20 * MIB  # slow enough that a busy machine looks at it several times
-    fetch(context, hub)
+    fetch_model(context, hub)
     result = [item for item in context.said if item["event"] == "progress" and item.get("parts")]
     last = result[-1]
     assert 0 < last["done"] <= last["total"] == sum(map(len, FILES.values()))
@@ -367,7 +367,7 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
     hub.faults.rate = 10 * MIB
-    fetch(context, hub, "hf_transfer")
+    fetch_model(context, hub, "hf_transfer")
     done = [item["done"] for item in context.said if item["event"] == "progress" and item.get("parts")]
     assert done == sorted(done)
     assert done[0] < len(FILES[BIG]) / 2
@@ -418,7 +418,7 @@ def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monke
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
     monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
     assert transfer_process.measure_xet_rate(source, samples) == 0.0, "the hub names no store"
-    store = hub.with_store()
+    store = hub.add_store()
     assert transfer_process.measure_xet_rate(source, samples) > 0
     assert len(store.ranges) == transfer_process.XET_STREAMS
     store.files = {}
@@ -428,7 +428,7 @@ def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monke
 def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.with_store()
+    hub.add_store()
     hub.faults.rate = MIB
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
     monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
@@ -439,8 +439,8 @@ def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
 
 
 def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:
-    fetch(context, hub, "auto")
-    assert "transfer: plain (70.3 MB is too little to measure)" in notes(context)
+    fetch_model(context, hub, "auto")
+    assert "transfer: plain (70.3 MB is too little to measure)" in read_notes(context)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -449,25 +449,25 @@ def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackH
 def test_a_gated_model_says_where_to_accept_and_a_token_opens_it(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.token = "hf_right"
     with pytest.raises(Failed, match=r"is gated. Accept its license at .*/lab/tiny, then set a token"):
-        fetch(context, hub)
+        fetch_model(context, hub)
     context.secrets = {"HF_TOKEN": Secret("hf_right")}
-    assert fetch(context, hub).changed
+    assert fetch_model(context, hub).changed
 
 
 def test_a_transfer_that_ends_in_the_middle_leaves_the_old_model_whole_and_what_is_new_waits(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    fetch(context, hub)
+    fetch_model(context, hub)
     old = dict(hub.files)
     hub.files = {path: data[::-1] for path, data in old.items() if path != INDEX} | {INDEX: old[INDEX]}
     hub.faults.wrong = {BIG: 99}
     with pytest.raises(Failed, match=f"hash mismatch twice: {BIG}"):
-        fetch(context, hub)
-    assert all(same(folder(context) / path, data) for path, data in old.items()), "half of each model"
-    hub.faults.wrong, before = {}, hub.gets(SMALL)
-    fetch(context, hub)
-    assert is_right(context, hub)
-    assert hub.gets(SMALL) == before, "what waited came again"
+        fetch_model(context, hub)
+    assert all(has_content(model_folder(context) / path, data) for path, data in old.items()), "half of each model"
+    hub.faults.wrong, before = {}, hub.count_gets(SMALL)
+    fetch_model(context, hub)
+    assert is_complete(context, hub)
+    assert hub.count_gets(SMALL) == before, "what waited came again"
 
 
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
@@ -488,7 +488,7 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_model_and_no_partial_
         (tmp_path / "root/proc/meminfo").write_text("MemTotal: 1 kB\n")
         (tmp_path / "root/sandbox/disk_free").write_text(str(10**12))
         with pytest.raises(Failed, match="the disk is full"):
-            fetch(roomy, hub, mode, dir=str(place))
+            fetch_model(roomy, hub, mode, dir=str(place))
         assert not list(place.rglob("*.incomplete")) and not (place / BIG).exists()
         assert {(place / path).read_bytes() for path in ("config.json", SMALL)} == {b"old"}
         assert sum(path.stat().st_blocks * 512 for path in place.rglob("*")) < 4 * MIB, "what did not fit stays"
@@ -507,7 +507,7 @@ def test_a_folder_of_somebody_else_is_a_sentence(context: RecordingContext, hub:
     os.seteuid(65534)
     try:
         with pytest.raises(Failed, match="no permission to (create|write in)"):
-            fetch(context, hub, dir=str(target / "m"))
+            fetch_model(context, hub, dir=str(target / "m"))
     finally:
         os.seteuid(0)
 
@@ -532,7 +532,7 @@ def test_the_process_that_fetches_gets_the_token_on_no_command_line_and_in_no_en
 
     looker = threading.Thread(target=look)
     looker.start()
-    fetch(context, hub)
+    fetch_model(context, hub)
     looker.join()
     assert any(b"sparkwright.host.models.transfer_process" in item for item in seen)
     assert not any(secret.encode() in item for item in seen)
@@ -553,6 +553,6 @@ def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub:
                     os.kill(child.pid, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    fetch(context, hub)
-    assert "the transfer process exited with -9. Retrying." in notes(context)
-    assert is_right(context, hub)
+    fetch_model(context, hub)
+    assert "the transfer process exited with -9. Retrying." in read_notes(context)
+    assert is_complete(context, hub)

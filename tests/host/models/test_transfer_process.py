@@ -21,13 +21,13 @@ from sparkwright.modules.storage import RemoveModel
 from sparkwright.project import lockfile
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
-from tests.host.models.test_model_folders import mounted
+from tests.host.models.test_model_folders import set_mounts
 from tests.modules.chunk_store import TOKEN
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.modules.two_faced import two_faced
 
-HASTY = RetryPolicy(tries=2, pauses_s=(0.0,), hub_retries=0)
+FAST_RETRY = RetryPolicy(tries=2, pauses_s=(0.0,), hub_retries=0)
 MIB = 2**20
 KEYS = "../.ssh/authorized_keys"
 BIG = "model.safetensors"
@@ -60,18 +60,18 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
     return RecordingContext(tmp_path / "home", hub_url=hub.url)
 
 
-def lock(context: RecordingContext, **fields: Any) -> dict[str, Any]:
+def lock_model(context: RecordingContext, **fields: Any) -> dict[str, Any]:
     return dict(LockModel().run(LockModel.Args(**{"id": MODEL, **fields}), context).data)
 
 
-def fetch(
-    context: RecordingContext, files: list[dict[str, Any]], mode: Any = "plain", retry_policy: RetryPolicy = HASTY
+def fetch_files(
+    context: RecordingContext, files: list[dict[str, Any]], mode: Any = "plain", retry_policy: RetryPolicy = FAST_RETRY
 ) -> Result:
     args = HfModel.Args(id=MODEL, commit=COMMIT, files=files, dir="~/m", transfer=mode)
     return HfModel(retry_policy).run(args, context)
 
 
-def outside(context: RecordingContext) -> set[str]:
+def files_outside(context: RecordingContext) -> set[str]:
     """Return the files in the home outside the model and sparkwright's own state."""
     home = context.machine.home
     paths = (path.relative_to(home).parts for path in home.rglob("*") if not path.is_dir())
@@ -100,8 +100,8 @@ def test_a_name_that_leads_elsewhere_is_refused_when_it_is_locked(
 ) -> None:
     hub.files.update(dict.fromkeys(names, b"ssh-ed25519 AAAA"))
     with pytest.raises(Failed, match=why):
-        lock(context)
-    assert len(lock(context, ignore=names)["files"]) == 2, "it can be left out"
+        lock_model(context)
+    assert len(lock_model(context, ignore=names)["files"]) == 2, "it can be left out"
 
 
 def test_nothing_is_written_outside_the_folder_even_when_the_plan_says_so(
@@ -109,8 +109,8 @@ def test_nothing_is_written_outside_the_folder_even_when_the_plan_says_so(
 ) -> None:
     hub.files = {KEYS: b"ssh-ed25519 AAAA of somebody else"}
     with pytest.raises(Failed, match="leaves its folder"):
-        fetch(context, hub.locked())
-    assert outside(context) == set()
+        fetch_files(context, hub.locked())
+    assert files_outside(context) == set()
 
 
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
@@ -118,22 +118,22 @@ def test_odd_names_are_locked_fetched_verified_and_removed(
     context: RecordingContext, hub: LoopbackHub, tmp_path: Path, mode: str
 ) -> None:
     hub.files = {name: name.encode() * 10 for name in ODD} | {"x[1].safetensors": bytes(range(256)) * (80 * 2**10)}
-    lockfile.Lock().with_model(MODEL, "main", lock(context)).save(tmp_path)
+    lockfile.Lock().with_model(MODEL, "main", lock_model(context)).save(tmp_path)
     entry = lockfile.load(tmp_path).model(MODEL, "main")
     assert entry is not None and {file["path"] for file in entry["files"]} == set(ODD)
-    fetch(context, entry["files"], mode)
+    fetch_files(context, entry["files"], mode)
     top = context.machine.home / "m"
     assert all((top / name).read_bytes() == data for name, data in hub.files.items())
     args = VerifyModel.Args(id=MODEL, commit=COMMIT, files=entry["files"], dir="~/m", deep=True)
     assert VerifyModel().run(args, context).data["wrong"] == []
-    mounted(context, {})
+    set_mounts(context, {})
     RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
     assert not top.exists()
 
 
 def test_a_name_with_brackets_is_its_own_pattern(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.files["x[1].bin"] = b"x"
-    assert [file["path"] for file in lock(context, allow=["x[1].bin"])["files"]] == ["x[1].bin"]
+    assert [file["path"] for file in lock_model(context, allow=["x[1].bin"])["files"]] == ["x[1].bin"]
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_an_id_and_a_revision_are_what_a_hub_and_git_allow(
     context: RecordingContext, hub: LoopbackHub, fields: dict[str, str]
 ) -> None:
     with pytest.raises(Failed, match="is not a (model's name|branch)"):
-        lock(context, **fields)
+        lock_model(context, **fields)
     assert hub.asked == []
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def info(**fields: Any) -> bytes:
+def model_info(**fields: Any) -> bytes:
     sibling = {"rfilename": "a", "size": 1, "blobId": "b" * 40, **fields.pop("sibling", {})}
     return json.dumps({"id": MODEL, "sha": COMMIT, "siblings": [sibling], **fields}).encode()
 
@@ -158,16 +158,16 @@ def info(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (info(sha="../../x"), "the commit in the hub's answer about lab/tiny is not valid: '../../x'"),
-        (info(siblings=None), "has no list of files"),
-        (info(siblings=["a"]), "is not text"),
-        (info(sibling={"size": -1}), "a size of -1 bytes"),
-        (info(sibling={"size": 10**20}), "a size of 1.* bytes"),
-        (info(sibling={"size": "1"}), "a size of 1 bytes"),
-        (info(sibling={"blobId": None}), "no hash"),
-        (info(sibling={"lfs": {"sha256": "../../x"}}), "the sha256 ../../x"),
-        (info(siblings=[{"rfilename": "a", "size": 1, "blobId": "b" * 40}] * 2), "names the file 'a' twice"),
-        (info(siblings=[{}] * 20_001), "20001 files; at most 20000"),
+        (model_info(sha="../../x"), "the commit in the hub's answer about lab/tiny is not valid: '../../x'"),
+        (model_info(siblings=None), "has no list of files"),
+        (model_info(siblings=["a"]), "is not text"),
+        (model_info(sibling={"size": -1}), "a size of -1 bytes"),
+        (model_info(sibling={"size": 10**20}), "a size of 1.* bytes"),
+        (model_info(sibling={"size": "1"}), "a size of 1 bytes"),
+        (model_info(sibling={"blobId": None}), "no hash"),
+        (model_info(sibling={"lfs": {"sha256": "../../x"}}), "the sha256 ../../x"),
+        (model_info(siblings=[{"rfilename": "a", "size": 1, "blobId": "b" * 40}] * 2), "names the file 'a' twice"),
+        (model_info(siblings=[{}] * 20_001), "20001 files; at most 20000"),
         (b"<html>", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "has no list of files"),
@@ -179,12 +179,12 @@ def test_an_answer_that_can_not_be_is_a_sentence(
 ) -> None:
     hub.faults.info = answer
     with pytest.raises(Failed, match=why):
-        lock(context)
+        lock_model(context)
 
 
 def test_a_commit_that_was_asked_for_is_the_one_that_is_locked(context: RecordingContext, hub: LoopbackHub) -> None:
     with pytest.raises(Failed, match=f"of commit {COMMIT}, not of {'c' * 40}"):
-        lock(context, revision="c" * 40)
+        lock_model(context, revision="c" * 40)
 
 
 def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
@@ -192,7 +192,7 @@ def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
 ) -> None:
     hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
     with pytest.raises(Failed, match="returned 503"):
-        lock(context)
+        lock_model(context)
     assert len(hub.paths) == 3
 
 
@@ -202,14 +202,14 @@ def test_a_hub_that_never_ends_its_answer_is_left(
     hub.faults.silent = True
     monkeypatch.setattr(hub_client, "ANSWER_S", 0.5)
     with pytest.raises(Failed, match="does not answer"):
-        lock(context)
+        lock_model(context)
 
 
 def test_of_an_error_a_line_is_shown(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.status = 418
-    with pytest.raises(Failed, match="returned") as caught:
-        lock(context)
-    assert "\n" not in caught.value.message
+    with pytest.raises(Failed, match="returned") as excinfo:
+        lock_model(context)
+    assert "\n" not in excinfo.value.message
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -223,15 +223,15 @@ def test_a_size_that_is_not_the_locked_one_is_refused_before_a_byte_is_fetched(
     files = hub.locked()
     hub.faults.headers[BIG] = {header: str(10**12)}
     with pytest.raises(Failed, match=f"{BIG} has 1000000000000 bytes on the hub, {16 * MIB} in spark.lock"):
-        fetch(context, files, mode)
-    assert hub.gets(BIG) == 0
+        fetch_files(context, files, mode)
+    assert hub.count_gets(BIG) == 0
 
 
 def test_a_file_that_does_not_end_is_cut_where_the_lock_ends_it(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.longer[BIG] = 64 * MIB
     with pytest.raises(Failed, match=f"received more than the {16 * MIB} bytes of {BIG}"):
-        fetch(context, hub.locked())
-    assert on_disk(context) <= 17 * MIB
+        fetch_files(context, hub.locked())
+    assert disk_usage_bytes(context) <= 17 * MIB
 
 
 def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_host(
@@ -241,8 +241,8 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
     hub.faults.headers[BIG] = {"Content-Range": f"bytes 0-0/{10**15}"}
     once = RetryPolicy(tries=1, pauses_s=(0.0,), hub_retries=0)
     with pytest.raises(Failed, match="the transfer process exited with -6"):
-        fetch(context, [hub.row(BIG)], "hf_transfer", once)
-    assert on_disk(context) <= 64 * MIB
+        fetch_files(context, [hub.row(BIG)], "hf_transfer", once)
+    assert disk_usage_bytes(context) <= 64 * MIB
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     assert most <= file_transfer.MEMORY_BYTES["hf_transfer"] + 256 * MIB
 
@@ -250,11 +250,11 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
 def test_the_etag_makes_no_path(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.headers["config.json"] = {"ETag": '"/../../../../../evil"'}
     with pytest.raises(Failed, match="ETag of config.json is not valid"):
-        fetch(context, hub.locked())
-    assert outside(context) == set()
+        fetch_files(context, hub.locked())
+    assert files_outside(context) == set()
 
 
-def on_disk(context: RecordingContext) -> int:
+def disk_usage_bytes(context: RecordingContext) -> int:
     return sum(path.stat().st_blocks * 512 for path in context.machine.home.rglob("*") if path.is_file())
 
 
@@ -276,7 +276,7 @@ def test_a_redirect_leads_to_http_and_not_in_circles(
         "X-Repo-Commit": COMMIT,
     }
     with pytest.raises(Failed, match="redirects in a loop, or to a URL that is not http"):
-        fetch(context, [row], mode)
+        fetch_files(context, [row], mode)
     assert not (context.machine.home / "m/config.json").exists()
 
 
@@ -285,7 +285,7 @@ def test_the_token_is_not_sent_where_an_answer_is_redirected_to(context: Recordi
     context.secrets = {"HF_TOKEN": Secret("hf_right")}
     hub.faults.moved_all = f"{other.url}/api/models/{MODEL}/revision/main"
     try:
-        assert len(lock(context)["files"]) == 2
+        assert len(lock_model(context)["files"]) == 2
         assert hub.tokens and other.paths and not other.tokens
     finally:
         other.close()
@@ -310,10 +310,10 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
         **({"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": f"{store.url}/xet"} if xet else {}),
     }
     try:
-        fetch(context, [row], mode)
+        fetch_files(context, [row], mode)
         source = Source(hub.url, MODEL, COMMIT, Secret("hf_right"))
         assert transfer_process.measure_rate(source, [transfer_process.SampleFile(BIG, row["size_bytes"])], 2) > 0
-        assert store.gets(BIG) > 1
+        assert store.count_gets(BIG) > 1
         assert store.tokens == []
     finally:
         store.close()
@@ -321,12 +321,12 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
 
 def test_the_token_for_the_hub_is_not_sent_to_its_chunk_store(context: RecordingContext, hub: LoopbackHub) -> None:
     """The hub may name the place that renews the store's token; the token is requested from the hub all the same."""
-    store, row = hub.with_store(), hub.row(BIG)
+    store, row = hub.add_store(), hub.row(BIG)
     elsewhere = LoopbackHub(dict(hub.files), address="127.0.0.2")
     hub.faults.token, context.secrets = "hf_right", {"HF_TOKEN": Secret("hf_right")}
     hub.faults.headers[BIG] = {"X-Xet-Refresh-Route": f"{elsewhere.url}/api/models/{MODEL}/xet-read-token/{COMMIT}"}
     try:
-        fetch(context, [row], "xet")
+        fetch_files(context, [row], "xet")
         assert set(store.tokens) == {f"Bearer {TOKEN}"}
         assert elsewhere.tokens == elsewhere.paths == []
     finally:
@@ -340,22 +340,22 @@ def test_the_token_for_the_hub_is_not_sent_to_its_chunk_store(context: Recording
 def test_an_answer_about_the_chunk_store_that_can_not_be_is_a_sentence(
     context: RecordingContext, hub: LoopbackHub, message: Any
 ) -> None:
-    hub.with_store()
+    hub.add_store()
     hub.faults.xet_token = message
     with pytest.raises(Failed, match="about its chunk store is not valid. Use `transfer: plain`"):
-        fetch(context, [hub.row(BIG)], "xet")
+        fetch_files(context, [hub.row(BIG)], "xet")
 
 
 @pytest.mark.parametrize("longer", [False, True])
 def test_a_chunk_store_gives_the_locked_bytes_and_no_more(
     context: RecordingContext, hub: LoopbackHub, longer: bool
 ) -> None:
-    store, row = hub.with_store(), hub.row(BIG)
+    store, row = hub.add_store(), hub.row(BIG)
     store.files[row["sha256"]] = hub.files[BIG] * 4 if longer else hub.files[BIG][::-1]
     with contextlib.suppress(Failed):  # the beginning of a longer file is right
-        fetch(context, [row], "xet")
+        fetch_files(context, [row], "xet")
         assert longer
-    assert on_disk(context) <= 17 * MIB
+    assert disk_usage_bytes(context) <= 17 * MIB
     assert (context.machine.home / "m" / BIG).exists() == longer
 
 
@@ -379,8 +379,8 @@ def test_the_token_does_not_leave_tls_on_the_same_port(
         secured = RecordingContext(context.machine.home, hub_url=f"https://127.0.0.1:{port}")
         secured.secrets = {"HF_TOKEN": Secret("hf_right")}
         try:
-            fetch(secured, [row], mode)
-            assert hub.tokens and store.gets(BIG) > 0 and store.tokens == []
+            fetch_files(secured, [row], mode)
+            assert hub.tokens and store.count_gets(BIG) > 0 and store.tokens == []
         finally:
             store.close()
 
@@ -390,5 +390,5 @@ def test_a_transfer_runs_nothing_of_the_folder_it_is_begun_in(
 ) -> None:
     (context.machine.home / "json.py").write_text("raise SystemExit('owned')\n")
     monkeypatch.chdir(context.machine.home)
-    fetch(context, [hub.row("config.json")])
+    fetch_files(context, [hub.row("config.json")])
     assert (context.machine.home / "m/config.json").read_bytes() == b"{}"

@@ -11,7 +11,7 @@ from sparkwright.visible import escape_invisible
 from tests.modules.context import RecordingContext
 
 
-def good(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
+def good_state(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
     return {
         "spec": {"name": "qwen35", "command": [str(seqs)]},
         "model": {"commit": commit},
@@ -19,7 +19,7 @@ def good(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
     }
 
 
-def names(state: StateFolder) -> list[str]:
+def container_ids(state: StateFolder) -> list[str]:
     return [
         good_states.load_last(state).get("container_id", ""),
         *(item["container_id"] for item in good_states.load_earlier(state)),
@@ -29,37 +29,39 @@ def names(state: StateFolder) -> list[str]:
 def test_a_deploy_of_an_older_state_keeps_the_way_back_to_the_one_it_replaces(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for seqs in (1, 2, 1):
-        good_states.save_verified(state, good(seqs))
-    assert names(state) == ["id1c1", "id2c1"]
+        good_states.save_verified(state, good_state(seqs))
+    assert container_ids(state) == ["id1c1", "id2c1"]
 
 
 def test_verified_states_are_a_stack_and_going_back_forgets_what_came_after(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for seqs in (1, 2, 3):
-        good_states.save_verified(state, good(seqs))
-    assert names(state) == ["id3c1", "id2c1", "id1c1"]
-    good_states.save_verified(state, good(2, container="again"), rolled_back=True)
-    assert names(state) == ["again", "id1c1"]
-    good_states.save_verified(state, good(4))
-    assert names(state) == ["id4c1", "again", "id1c1"]
+        good_states.save_verified(state, good_state(seqs))
+    assert container_ids(state) == ["id3c1", "id2c1", "id1c1"]
+    good_states.save_verified(state, good_state(2, container="again"), rolled_back=True)
+    assert container_ids(state) == ["again", "id1c1"]
+    good_states.save_verified(state, good_state(4))
+    assert container_ids(state) == ["id4c1", "again", "id1c1"]
 
 
 def test_a_restart_is_no_new_state_and_a_new_revision_of_the_model_is_one(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    good_states.save_verified(state, good(1))
-    good_states.save_verified(state, good(1, container="restarted"))
-    assert names(state) == ["restarted"]
-    good_states.save_verified(state, good(1, commit="c2"))
-    assert names(state) == ["id1c2", "restarted"]
+    good_states.save_verified(state, good_state(1))
+    good_states.save_verified(state, good_state(1, container="restarted"))
+    assert container_ids(state) == ["restarted"]
+    good_states.save_verified(state, good_state(1, commit="c2"))
+    assert container_ids(state) == ["id1c2", "restarted"]
 
 
 def test_a_bundle_hides_secrets_wherever_they_stand() -> None:
     config = {"Env": ["HF_TOKEN=hf_abc", "VLLM_API_KEY=k1", "TZ=UTC"], "Cmd": ["--api-key", "k1", "--model", "/m"]}
-    shown = incidents.redact_inspect({"Config": config, "Args": ["--api-key=k1", "--served-model-name", "token-model"]})
-    text = str(shown)
+    redacted = incidents.redact_inspect(
+        {"Config": config, "Args": ["--api-key=k1", "--served-model-name", "token-model"]}
+    )
+    text = str(redacted)
     assert "hf_abc" not in text and "k1" not in text
-    assert shown["Config"]["Env"][2] == "TZ=UTC" and shown["Config"]["Cmd"][-1] == "/m"
-    assert shown["Args"][-1] == "token-model"
+    assert redacted["Config"]["Env"][2] == "TZ=UTC" and redacted["Config"]["Cmd"][-1] == "/m"
+    assert redacted["Args"][-1] == "token-model"
 
 
 def test_a_bundle_is_kept_although_the_engine_is_gone(tmp_path: Path) -> None:

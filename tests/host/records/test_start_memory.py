@@ -18,7 +18,7 @@ from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
 
 START = StartMemory("qwen35", "sha256:a", "c0", "f0", True, 1.0, 110 * GIB, 2 * GIB, 4 * GIB, host_bytes=5 * GIB)
-ABOUT = {"image": "sha256:a", "model": "c0", "arguments": "f0", "caches": ""}
+START_KEY = {"image": "sha256:a", "model": "c0", "arguments": "f0", "caches": ""}
 #: vllm 0.32.0, v1/worker/gpu_worker.py
 GPU_LOG = """
 (Worker pid=7) INFO 11-21 00:07:43 [gpu_model_runner.py:5150] Model loading took 34.00 GiB memory and 210.123456 seconds
@@ -33,7 +33,7 @@ memory, or `--kv-cache-memory=2` (2.0 GiB) to fully utilize gpu memory. Current 
 """
 
 
-class Spark(RecordingContext):
+class FakeSpark(RecordingContext):
     """A host whose MemAvailable the test sets."""
 
     available_gib: float = 110
@@ -43,54 +43,56 @@ class Spark(RecordingContext):
 
 
 @pytest.fixture
-def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
-    value = Spark(tmp_path, docker_host="unix:///nowhere")
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
+    value = FakeSpark(tmp_path, docker_host="unix:///nowhere")
     monkeypatch.setattr(Machine, "meminfo", lambda self: value.memory())
     return value
 
 
-def started(spark: Spark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0) -> StartMemory | None:
+def record_start(
+    spark: FakeSpark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0
+) -> StartMemory | None:
     """Return the memory of a verified start: 110 GiB available before, and then the test's values."""
     holders.record_available(spark, 110 * GIB)
     spark.available_gib = after
-    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
+    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": START_KEY}
     state = read_log(log.splitlines(), get_engine("vllm").log) if log else None
     return memory_fit.measure_verified_start(
         spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state, int(lowest * GIB)
     )
 
 
-def test_the_hosts_side_is_what_was_taken_less_the_gpus_side_by_the_engines_log(spark: Spark) -> None:
-    found = started(spark, after=0.0)
-    assert found is not None
-    assert found.gpu_bytes == pytest.approx((35 + 2.45 + 1.5 + 66) * GIB) and found.gpu_source == "log"
-    assert found.host_bytes == pytest.approx((110 - 104.95) * GIB, abs=4)
-    assert (found.kv_tokens, found.full_requests) == (1_232_500, 9.4)
-    assert (found.lowest_bytes, found.peak_bytes, found.cold) == (0, 0, True)
+def test_the_hosts_side_is_what_was_taken_less_the_gpus_side_by_the_engines_log(spark: FakeSpark) -> None:
+    start = record_start(spark, after=0.0)
+    assert start is not None
+    assert start.gpu_bytes == pytest.approx((35 + 2.45 + 1.5 + 66) * GIB) and start.gpu_source == "log"
+    assert start.host_bytes == pytest.approx((110 - 104.95) * GIB, abs=4)
+    assert (start.kv_tokens, start.full_requests) == (1_232_500, 9.4)
+    assert (start.lowest_bytes, start.peak_bytes, start.cold) == (0, 0, True)
 
 
-def test_without_such_lines_the_gpus_side_is_its_share(spark: Spark) -> None:
-    found = started(spark, log="", after=1.0, lowest=0.5)
-    assert found is not None and found.gpu_source == "flags"
-    assert found.gpu_bytes == int(0.85 * spark.memory()["MemTotal"])
-    assert found.host_bytes == 109 * GIB - found.gpu_bytes
-    assert found.lowest_bytes == GIB // 2 and found.peak_bytes == GIB // 2
+def test_without_such_lines_the_gpus_side_is_its_share(spark: FakeSpark) -> None:
+    start = record_start(spark, log="", after=1.0, lowest=0.5)
+    assert start is not None and start.gpu_source == "flags"
+    assert start.gpu_bytes == int(0.85 * spark.memory()["MemTotal"])
+    assert start.host_bytes == 109 * GIB - start.gpu_bytes
+    assert start.lowest_bytes == GIB // 2 and start.peak_bytes == GIB // 2
 
 
-def test_of_a_start_that_another_run_saw_nothing_is_recorded(spark: Spark) -> None:
-    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": ABOUT}
+def test_of_a_start_that_another_run_saw_nothing_is_recorded(spark: FakeSpark) -> None:
+    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": START_KEY}
     assert (
         memory_fit.measure_verified_start(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None)
         is None
     )
 
 
-def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_image(spark: Spark) -> None:
+def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_image(spark: FakeSpark) -> None:
     memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {})
 
     def hosts_side(**about: str) -> tuple[float, bool]:
-        found = memory_fit.compute_budget(spark, PlannedServer("qwen35", memory, {**ABOUT, **about}), 4)
-        row = next(row for row in found.rows if row.name == "host's side")
+        budget = memory_fit.compute_budget(spark, PlannedServer("qwen35", memory, {**START_KEY, **about}), 4)
+        row = next(row for row in budget.rows if row.name == "host's side")
         return row.size_bytes / GIB, row.assumed
 
     assert hosts_side() == (7.0, True), "nothing was measured"
@@ -109,9 +111,9 @@ def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path
         start_memory.add(state, dataclasses.replace(START, arguments=f"f{n}", at=float(n)))
     again = dataclasses.replace(START, arguments="f20", at=1000.0)
     start_memory.add(state, again)
-    kept = start_memory.read_starts(state)
-    assert len(kept) == start_memory.MAX_STARTS and kept[0] == again
-    assert sum(item.arguments == "f20" for item in kept) == 1
+    stored = start_memory.read_starts(state)
+    assert len(stored) == start_memory.MAX_STARTS and stored[0] == again
+    assert sum(item.arguments == "f20" for item in stored) == 1
 
 
 @pytest.mark.parametrize(

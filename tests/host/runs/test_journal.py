@@ -17,19 +17,19 @@ from sparkwright.protocol.events import event
 from sparkwright.runner import run
 
 
-def begin(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:
-    book = Journal.begin(state, name, {"host": "spark1"}, ())
-    aged = time.time() - ago_s
-    for path in (book.folder / "plan.json", book.folder):
-        os.utime(path, (aged, aged))
-    return book
+def begin_run(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:
+    begun = Journal.begin(state, name, {"host": "spark1"}, ())
+    modified_s = time.time() - ago_s
+    for path in (begun.folder / "plan.json", begun.folder):
+        os.utime(path, (modified_s, modified_s))
+    return begun
 
 
 def test_old_runs_go_when_there_are_many_and_young_ones_stay(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for n in range(MAX_RUNS + 3):
-        begin(state, f"old-{n}", ago_s=MIN_AGE_S * 2 + 100 - n)
-    young = [begin(state, f"young-{n}").folder for n in range(3)]
+        begin_run(state, f"old-{n}", ago_s=MIN_AGE_S * 2 + 100 - n)
+    young = [begin_run(state, f"young-{n}").folder for n in range(3)]
     names = {folder.name for folder in state.runs()}
     assert all(folder.exists() for folder in young)
     assert len(names) == MAX_RUNS
@@ -39,7 +39,7 @@ def test_old_runs_go_when_there_are_many_and_young_ones_stay(tmp_path: Path) -> 
 def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_path: Path) -> None:
     state, past_s = StateFolder(tmp_path), MIN_AGE_S * 2
 
-    def done(name: str, plan: dict[str, object], status: str, ago_s: float) -> None:
+    def finish_run(name: str, plan: dict[str, object], status: str, ago_s: float) -> None:
         book = Journal.begin(state, name, {"host": "spark1", **plan}, ())
         book.open()
         book.write(event("task_finished", task="t", name="T", status=status, msg=""))
@@ -49,13 +49,13 @@ def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_pat
         for path in (book.folder / "plan.json", book.folder):
             os.utime(path, (aged, aged))
 
-    done("deploy", {}, "changed", past_s + 500)
-    done("failed-deploy", {}, "failed", past_s + 499)
-    done("same-deploy", {}, "ok", past_s + 498)
+    finish_run("deploy", {}, "changed", past_s + 500)
+    finish_run("failed-deploy", {}, "failed", past_s + 499)
+    finish_run("same-deploy", {}, "ok", past_s + 498)
     for n in range(MAX_RUNS):
         plan = {"check": True} if n % 2 else {"exclusive": False}
-        done(f"read-{n}", plan, "changed", past_s + 400 - n)
-    done("newest", {}, "changed", past_s)
+        finish_run(f"read-{n}", plan, "changed", past_s + 400 - n)
+    finish_run("newest", {}, "changed", past_s)
     names = [folder.name for folder in state.runs()]
     assert len(names) == MAX_RUNS
     assert {"deploy", "failed-deploy", "newest"} < set(names)
@@ -64,7 +64,7 @@ def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_pat
 
 def test_more_runs_in_an_hour_than_are_kept_are_all_still_readable(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    pending = [begin(state, f"run-{n}") for n in range(MAX_RUNS + 10)]
+    pending = [begin_run(state, f"run-{n}") for n in range(MAX_RUNS + 10)]
     for book in pending:
         book.open()
         book.write(event("recap", host="spark1"))
@@ -73,19 +73,19 @@ def test_more_runs_in_an_hour_than_are_kept_are_all_still_readable(tmp_path: Pat
 
 def test_a_run_at_work_stays_however_old_it_is(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    long = begin(state, "long")
+    long = begin_run(state, "long")
     long.open()
     aged = time.time() - MIN_AGE_S * 3
     for path in (long.folder / "plan.json", long.folder):
         os.utime(path, (aged, aged))
     for n in range(MAX_RUNS + 3):
-        begin(state, f"run-{n}", ago_s=MIN_AGE_S + 100)
+        begin_run(state, f"run-{n}", ago_s=MIN_AGE_S + 100)
     assert long.folder.exists()
     assert (long.folder / "ballast").exists()
 
 
 def test_a_run_that_another_tidies_away_meanwhile_does_not_live(tmp_path: Path) -> None:
-    book = begin(StateFolder(tmp_path), "gone")
+    book = begin_run(StateFolder(tmp_path), "gone")
     shutil.rmtree(book.folder)
     assert not journal.is_running(book.folder)
 
@@ -96,11 +96,11 @@ def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) 
     for name, plan in plans.items():
         Journal.begin(state, name, plan, ()).leave()
 
-    def listed(*, every: bool = False) -> set[str]:
+    def list_run_ids(*, every: bool = False) -> set[str]:
         return {row["run"] for row in run.list_runs({"all": every}, Machine(), state)}
 
-    assert listed() == {"deploy"}
-    assert listed(every=True) == set(plans)
+    assert list_run_ids() == {"deploy"}
+    assert list_run_ids(every=True) == set(plans)
 
 
 # A run that begins never counts as cut off, and one that is gone never as alive.

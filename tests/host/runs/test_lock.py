@@ -38,7 +38,7 @@ def state(tmp_path: Path) -> StateFolder:
     return StateFolder(tmp_path)
 
 
-def other(state: StateFolder) -> subprocess.Popen[bytes]:
+def hold_lock_elsewhere(state: StateFolder) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(state.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -75,7 +75,7 @@ def test_the_lock_is_free_again_and_tells_of_nobody(state: StateFolder) -> None:
 
 def test_waiting_says_for_whom_and_goes_on_when_he_is_done(state: StateFolder) -> None:
     notes: list[str] = []
-    holder = other(state)
+    holder = hold_lock_elsewhere(state)
     waited = threading.Event()
 
     def note(text: str) -> None:
@@ -93,7 +93,7 @@ def test_waiting_says_for_whom_and_goes_on_when_he_is_done(state: StateFolder) -
 
 
 def test_a_killed_owner_keeps_nobody_out_and_is_told(state: StateFolder) -> None:
-    holder = other(state)
+    holder = hold_lock_elsewhere(state)
     assert lock.inspect(state)[1] is True
     assert lock.clear_owner(state) is False
     holder.send_signal(signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_a_killed_owner_keeps_nobody_out_and_is_told(state: StateFolder) -> None
 
 
 def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
-    holder = other(state)
+    holder = hold_lock_elsewhere(state)
     holder.kill()
     holder.wait()
     assert lock.clear_owner(state) is True

@@ -22,17 +22,21 @@ FINE: dict[str, Any] = {
 }
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *, laid: dict[str, Any] | None = None, **given: Any) -> Result:
+def check_fabric(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, host_options: dict[str, Any] | None = None, **arguments: Any
+) -> Result:
     """On a host without other ranks."""
-    link_tree.lay(folder / "root", 1, **(laid or {}))
+    link_tree.write_host(folder / "root", 1, **(host_options or {}))
     monkeypatch.setattr(cluster, "_check_leftover_ranks", lambda args, context: iter(()))
-    return FabricReady().run(FabricReady.Args(**{**FINE, **given}), RecordingContext(folder, root=str(folder / "root")))
+    return FabricReady().run(
+        FabricReady.Args(**{**FINE, **arguments}), RecordingContext(folder, root=str(folder / "root"))
+    )
 
 
 def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(tmp_path, monkeypatch)
-    assert (found.failed, found.msg) == (False, "enp1s0f1np1 is there for 192.168.100.1; reaches 192.168.100.2")
-    assert found.data == {"firmware": "28.45.4028", "mtu": "9000"}, "what the members compare"
+    result = check_fabric(tmp_path, monkeypatch)
+    assert (result.failed, result.msg) == (False, "enp1s0f1np1 is there for 192.168.100.1; reaches 192.168.100.2")
+    assert result.data == {"firmware": "28.45.4028", "mtu": "9000"}, "what the members compare"
 
 
 @pytest.mark.parametrize(
@@ -49,14 +53,14 @@ def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatc
 def test_what_is_missing_refuses_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], laid: dict[str, Any], message: str
 ) -> None:
-    found = run(tmp_path, monkeypatch, laid=laid, **given)
-    assert (found.failed, found.exit, found.msg) == (True, Exit.REFUSED, message)
+    result = check_fabric(tmp_path, monkeypatch, host_options=laid, **given)
+    assert (result.failed, result.exit, result.msg) == (True, Exit.REFUSED, message)
 
 
 def test_a_way_that_could_not_be_tried_is_not_called_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(tmp_path, monkeypatch, laid={"ping": "exit 127"})
-    assert found.msg == "enp1s0f1np1 is there for 192.168.100.1; could not try the way to 192.168.100.2"
-    six = run(tmp_path, monkeypatch, address="fd00::1", peers=["fd00::2"])
+    result = check_fabric(tmp_path, monkeypatch, host_options={"ping": "exit 127"})
+    assert result.msg == "enp1s0f1np1 is there for 192.168.100.1; could not try the way to 192.168.100.2"
+    six = check_fabric(tmp_path, monkeypatch, address="fd00::1", peers=["fd00::2"])
     assert (six.failed, six.msg) == (False, "enp1s0f1np1 is there for fd00::1; could not try the way to fd00::2")
 
 
@@ -71,9 +75,11 @@ NO_MEMORY = {
 }
 
 
-def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> tuple[Result, list[str]]:
+def check_fabric_with_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> tuple[Result, list[str]]:
     """On a host with these files instead, and what was noted."""
-    link_tree.lay(folder / "root", 1)
+    link_tree.write_host(folder / "root", 1)
     for name, text in files.items():
         Path(f"{folder}/root{name}").write_text(f"{text}\n")
     monkeypatch.setattr(cluster, "_check_leftover_ranks", lambda args, context: iter(()))
@@ -84,8 +90,8 @@ def run_with(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str
 
 
 def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, notes = run_with(tmp_path, monkeypatch, SLOW)
-    assert (found.failed, found.exit) == (False, None)
+    result, notes = check_fabric_with_files(tmp_path, monkeypatch, SLOW)
+    assert (result.failed, result.exit) == (False, None)
     assert [note.partition(":")[0] for note in notes] == ["roceP2p1s0f1 is down, its twin is up", "rocep1s0f1"]
     assert notes[1].startswith("rocep1s0f1: 100 Gb/s: ")
 
@@ -105,21 +111,21 @@ NO_HALF = {"/sys/class/infiniband/rocep1s0f1/ports/1/state": "1: DOWN"}
 def test_a_half_of_the_port_may_be_down_that_does_not_carry_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str, files: dict[str, str], refused: str
 ) -> None:
-    found, _ = run_with(tmp_path, monkeypatch, {DOWN.format(interface): "down", **files})
-    assert (found.exit, found.msg if refused else "") == (Exit.REFUSED if refused else None, refused)
+    result, _ = check_fabric_with_files(tmp_path, monkeypatch, {DOWN.format(interface): "down", **files})
+    assert (result.exit, result.msg if refused else "") == (Exit.REFUSED if refused else None, refused)
 
 
 def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = run_with(tmp_path, monkeypatch, NO_TWIN_GID)
-    assert (found.exit, found.msg) == (
+    result, _ = check_fabric_with_files(tmp_path, monkeypatch, NO_TWIN_GID)
+    assert (result.exit, result.msg) == (
         Exit.REFUSED,
         "roceP2p1s0f1 has no RoCE v2 GID for 192.168.101.1: the ranks of a cluster cannot reach it by RDMA.",
     )
 
 
 def test_a_kernel_that_keeps_the_memory_for_rdma_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = run_with(tmp_path, monkeypatch, NO_MEMORY)
-    assert found.exit == Exit.REFUSED and "CmaFree 9.4 GiB of CmaTotal 0.03 GiB" in found.msg
+    result, _ = check_fabric_with_files(tmp_path, monkeypatch, NO_MEMORY)
+    assert result.exit == Exit.REFUSED and "CmaFree 9.4 GiB of CmaTotal 0.03 GiB" in result.msg
 
 
 @pytest.mark.parametrize(
@@ -136,8 +142,8 @@ def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_mee
     monkeypatch.setattr(RecordingContext, "docker", lambda self: None)
     monkeypatch.setattr(cluster.replacement, "find_current", lambda context, name: own or {})
     monkeypatch.setattr(cluster.containers, "describe_port_holder", lambda client, port: "python3 (pid 7, user ops)")
-    found = run(tmp_path, monkeypatch, port=29501)
-    assert found.failed is refused
+    result = check_fabric(tmp_path, monkeypatch, port=29501)
+    assert result.failed is refused
     if refused:
-        assert found.msg == "port 29501, on which the ranks meet, is in use by python3 (pid 7, user ops)."
-        assert found.fix == "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."
+        assert result.msg == "port 29501, on which the ranks meet, is in use by python3 (pid 7, user ops)."
+        assert result.fix == "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."

@@ -18,7 +18,7 @@ from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from tests.modules.context import RecordingContext
-from tests.modules.server.test_server_inspection import engine
+from tests.modules.server.test_server_inspection import docker_engine
 from tests.remote.sshd import free_port
 from tests.runner.cluster.members import SECRET
 from tests.waiting import wait_until
@@ -27,21 +27,23 @@ Outcome = Result | SparkwrightError
 
 
 @contextlib.contextmanager
-def channels(world: int) -> Iterator[list[Channel]]:
+def open_channels(world: int) -> Iterator[list[Channel]]:
     """The channels of all members, joined."""
     hosts, port = tuple(f"spark{n + 1}" for n in range(world)), free_port()
     clusters = [Cluster("pair", rank, hosts, "127.0.0.1", port, join_s=60) for rank in range(world)]
     head = Coordinator(clusters[0], Secret(SECRET), print)
-    found = [Channel(cluster, Secret(SECRET), note=print, redactor=Redactor(["geheim-geheim"])) for cluster in clusters]
-    at_once([item.join for item in found])
+    joined = [
+        Channel(cluster, Secret(SECRET), note=print, redactor=Redactor(["geheim-geheim"])) for cluster in clusters
+    ]
+    run_at_once([item.join for item in joined])
     try:
-        yield found
+        yield joined
     finally:
-        at_once([item.close for item in found])
+        run_at_once([item.close for item in joined])
         head.close()
 
 
-def at_once(calls: list[Any]) -> None:
+def run_at_once(calls: list[Any]) -> None:
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
@@ -49,28 +51,28 @@ def at_once(calls: list[Any]) -> None:
         thread.join(60)
 
 
-def meet(home: Path, *shares: dict[str, Any], notes: list[str] | None = None, **args: Any) -> list[Outcome]:
+def run_barrier(home: Path, *shares: dict[str, Any], notes: list[str] | None = None, **args: Any) -> list[Outcome]:
     """Return each member's outcome of one barrier, with the values that each shares. notes: filled with their notes."""
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
 
     def run(rank: int, channel: Channel) -> None:
         context = RecordingContext(home)
         context.cluster = channel
         try:
-            found[rank] = Barrier().run(Barrier.Args("prepared", share=shares[rank], timeout_s=60, **args), context)
+            outcomes[rank] = Barrier().run(Barrier.Args("prepared", share=shares[rank], timeout_s=60, **args), context)
         except SparkwrightError as error:
-            found[rank] = error
+            outcomes[rank] = error
         if notes is not None:
             notes.extend(item["text"] for item in context.said if item["event"] == "note")
 
-    with channels(len(shares)) as all_of_them:
-        at_once([lambda rank=rank, value=value: run(rank, value) for rank, value in enumerate(all_of_them)])
-    return [found[rank] for rank in range(len(shares))]
+    with open_channels(len(shares)) as joined:
+        run_at_once([lambda rank=rank, value=value: run(rank, value) for rank, value in enumerate(joined)])
+    return [outcomes[rank] for rank in range(len(shares))]
 
 
 def test_equal_values_pass_whatever_they_are_made_of(tmp_path: Path) -> None:
     share = {"digest": "sha256:aa", "model": {"b": [1, None], "a": True}, "of my own": 5}
-    for item in meet(tmp_path, share, {**share, "of my own": 6}, compare=["digest", "model"]):
+    for item in run_barrier(tmp_path, share, {**share, "of my own": 6}, compare=["digest", "model"]):
         assert isinstance(item, Result)
         assert item.data["members"] == {"spark1": share, "spark2": {**share, "of my own": 6}}
 
@@ -91,12 +93,12 @@ def test_equal_values_pass_whatever_they_are_made_of(tmp_path: Path) -> None:
     ],
 )
 def test_a_difference_is_the_same_sentence_for_all(tmp_path: Path, shares: list[Any], message: str) -> None:
-    outcomes = meet(tmp_path, *({"image_digest": share} for share in shares), compare=["image_digest"])
+    outcomes = run_barrier(tmp_path, *({"image_digest": share} for share in shares), compare=["image_digest"])
     assert [str(outcome) for outcome in outcomes] == [message] * len(shares)
 
 
 def test_all_differences_are_named_at_once(tmp_path: Path) -> None:
-    outcomes = meet(tmp_path, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 1, "c": 3}, compare=["a", "b", "c"])
+    outcomes = run_barrier(tmp_path, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 1, "c": 3}, compare=["a", "b", "c"])
     assert str(outcomes[0]) == "a differs: spark1 1, spark2 2; c differs: spark1 1, spark2 3."
 
 
@@ -109,20 +111,20 @@ def test_what_may_differ_is_told_by_whoever_is_to_tell_it_and_an_unknown_value_d
         {"kernel": "6.14", "driver": ""},
     ]
     notes: list[str] = []
-    found = meet(tmp_path, *shares, warn=["kernel", "driver"], notes=notes)
-    assert all(isinstance(item, Result) for item in found), found
+    outcomes = run_barrier(tmp_path, *shares, warn=["kernel", "driver"], notes=notes)
+    assert all(isinstance(item, Result) for item in outcomes), outcomes
     assert notes == ["kernel differs: spark1 6.14, spark2 6.17, spark3 6.14. Members should have the same."] * 3
 
 
 def test_each_member_learns_who_shares_the_same_as_itself(tmp_path: Path) -> None:
-    outcomes = meet(tmp_path, {"group": ["a", "b"]}, {"group": ["a", "b"]}, {"group": []})
+    outcomes = run_barrier(tmp_path, {"group": ["a", "b"]}, {"group": ["a", "b"]}, {"group": []})
     alike = [outcome.data["alike"]["group"] for outcome in outcomes if isinstance(outcome, Result)]
     assert alike == [["spark1", "spark2"], ["spark1", "spark2"], ["spark3"]]
 
 
 def test_a_member_may_let_the_others_pass_without_waiting_for_them(tmp_path: Path) -> None:
     passed = threading.Event()
-    with channels(2) as (head, worker):
+    with open_channels(2) as (head, worker):
         assert worker.arrive("later", {}, timeout_s=0, wait=False) == {}
         waits = threading.Thread(target=lambda: (head.arrive("later", {"a": 1}, timeout_s=60), passed.set()))
         waits.start()
@@ -132,7 +134,7 @@ def test_a_member_may_let_the_others_pass_without_waiting_for_them(tmp_path: Pat
 
 def test_what_is_compared_must_be_shared(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
-    with channels(2) as (channel, _):
+    with open_channels(2) as (channel, _):
         context.cluster = channel
         with pytest.raises(Refused, match="`compare` names what this member does not share: kernel"):
             Barrier().run(Barrier.Args("prepared", share={"a": 1}, compare=["a", "kernel"]), context)
@@ -151,11 +153,11 @@ def test_what_can_not_be_sent_fails_here_and_keeps_the_connection(
     tmp_path: Path, args: dict[str, Any], why: str
 ) -> None:
     context = RecordingContext(tmp_path)
-    with channels(2) as (channel, other):
+    with open_channels(2) as (channel, other):
         context.cluster = channel
         with pytest.raises(SparkwrightError, match=why):
             Barrier().run(Barrier.Args(**args), context)
-        at_once([lambda: channel.arrive("next", {}, 60), lambda: other.arrive("next", {}, 60)])
+        run_at_once([lambda: channel.arrive("next", {}, 60), lambda: other.arrive("next", {}, 60)])
         with pytest.raises(SparkwrightError, match="this run has passed barrier 'next' already"):
             channel.arrive("next", {}, 60)
 
@@ -170,7 +172,7 @@ def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_res
         "State": {"Running": True, "Status": "running", "StartedAt": ""},
         "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "no"}},
     }
-    with channels(2) as (channel, other), engine(container) as docker_host:
+    with open_channels(2) as (channel, other), docker_engine(container) as docker_host:
         context = RecordingContext(tmp_path, docker_host=docker_host)
         context.cluster = channel
         other.fail("Start the server", "the engine exited (exit code 1).")
@@ -184,6 +186,6 @@ def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_res
 
 
 def test_secrets_are_dots_before_they_leave_the_host(tmp_path: Path) -> None:
-    outcomes = meet(tmp_path, {"key": "geheim-geheim"}, {"key": "x"})
+    outcomes = run_barrier(tmp_path, {"key": "geheim-geheim"}, {"key": "x"})
     assert isinstance(outcomes[1], Result)
     assert outcomes[1].data["members"]["spark1"] == {"key": "••••"}

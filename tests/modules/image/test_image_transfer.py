@@ -18,37 +18,37 @@ from tests.modules.context import RecordingContext
 ARGS = transfer.SendImage.Args("sha256:1", "a/b:incoming")
 
 
-def sent(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
+def send_image(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
     """Return the outcome of sending 4 MiB to a program in the place of ssh."""
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     def saved(*given: Any) -> Iterator[bytes]:
         yield from (os.urandom(2**20) for _ in range(4))
 
     def run() -> None:
         try:
-            found.append(transfer._stream_image(ARGS, ["sh", "-c", script], RecordingContext(home)))
+            outcomes.append(transfer._stream_image(ARGS, ["sh", "-c", script], RecordingContext(home)))
         except Failed as error:
-            found.append(error)
+            outcomes.append(error)
 
     monkeypatch.setattr(transfer, "_export_image", saved)
     work = threading.Thread(target=run, daemon=True)
     work.start()
     work.join(30)
-    assert found, "it hangs"
-    return found[0]
+    assert outcomes, "it hangs"
+    return outcomes[0]
 
 
 def test_a_host_that_talks_all_the_time_takes_the_image_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = "head -c 8000000 /dev/zero; head -c 8000000 /dev/zero >&2; cat >/dev/null"
-    assert sent(monkeypatch, tmp_path, script) == (4 * 2**20, "")
+    assert send_image(monkeypatch, tmp_path, script) == (4 * 2**20, "")
 
 
 def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = r"cat >/dev/null; head -c 1000000 /dev/zero; printf '\nno room \033[2J\n' >&2; exit 3"
-    error = sent(monkeypatch, tmp_path, script)
+    error = send_image(monkeypatch, tmp_path, script)
     assert isinstance(error, Failed) and "bytes: no room" in error.message and "\x1b" not in error.message
 
 
@@ -64,42 +64,42 @@ def test_a_host_that_does_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, result: str
 ) -> None:
     monkeypatch.setattr(transfer, limit, 0.5)
-    error = sent(monkeypatch, tmp_path, script)
+    error = send_image(monkeypatch, tmp_path, script)
     assert isinstance(error, Failed) and result in error.message
 
 
 # The key of a transfer in authorized_keys: two at once, everybody else's lines, and what a stranger's key may hold.
 
 
-MINE = b'from="10.0.0.0/8",command="echo \\"hi\\"" ssh-ed25519 AAAAmine me@sparkwright-copy.lab'
+OWN_KEY_LINE = b'from="10.0.0.0/8",command="echo \\"hi\\"" ssh-ed25519 AAAAmine me@sparkwright-copy.lab'
 
 
-def key(n: int) -> str:
+def ssh_key(n: int) -> str:
     return f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{n:04d}"
 
 
-def keys(home: Path) -> Path:
+def authorized_keys_file(home: Path) -> Path:
     file = home / ".ssh/authorized_keys"
     file.parent.mkdir(exist_ok=True)
     return file
 
 
-def one_transfer(home: Path, n: int, gate: str) -> None:
+def transfer_key_repeatedly(home: Path, n: int, gate: str) -> None:
     """A key comes and goes many times; another that came before it stays."""
     context = RecordingContext(home)
-    CopyKey().run(CopyKey.Args(key(1000 + n), "true"), context)
+    CopyKey().run(CopyKey.Args(ssh_key(1000 + n), "true"), context)
     os.open(gate, os.O_RDONLY)  # until all have begun
     for _ in range(20):
-        CopyKey().run(CopyKey.Args(key(n), "true"), context)
-        CopyKey().run(CopyKey.Args(key(n), state="absent"), context)
+        CopyKey().run(CopyKey.Args(ssh_key(n), "true"), context)
+        CopyKey().run(CopyKey.Args(ssh_key(n), state="absent"), context)
 
 
 def test_transfers_at_once_keep_each_others_keys(tmp_path: Path) -> None:
-    keys(tmp_path).write_bytes(MINE + b"\n")
+    authorized_keys_file(tmp_path).write_bytes(OWN_KEY_LINE + b"\n")
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
     fork = multiprocessing.get_context("fork")
-    pending = [fork.Process(target=one_transfer, args=(tmp_path, n, gate)) for n in range(6)]
+    pending = [fork.Process(target=transfer_key_repeatedly, args=(tmp_path, n, gate)) for n in range(6)]
     for process in pending:
         process.start()
     os.close(os.open(gate, os.O_WRONLY))
@@ -110,59 +110,70 @@ def test_transfers_at_once_keep_each_others_keys(tmp_path: Path) -> None:
             except OSError:
                 process.join(0.05)
     assert [process.exitcode for process in pending] == [0] * 6
-    lines = keys(tmp_path).read_bytes().splitlines()
-    assert lines[0] == MINE
-    assert {line.split()[-2].decode() for line in lines[1:]} == {key(1000 + n).split()[1] for n in range(6)}
+    lines = authorized_keys_file(tmp_path).read_bytes().splitlines()
+    assert lines[0] == OWN_KEY_LINE
+    assert {line.split()[-2].decode() for line in lines[1:]} == {ssh_key(1000 + n).split()[1] for n in range(6)}
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_lines_of_others_stay_byte_for_byte(tmp_path: Path, end: bytes) -> None:
-    others = MINE + b"\n\n# a\x0cb \xff\xfe\x85 \xe2\x80\xa8\r\nssh-rsa AAAAB3 the last"
-    keys(tmp_path).write_bytes(others + end)
+    others = OWN_KEY_LINE + b"\n\n# a\x0cb \xff\xfe\x85 \xe2\x80\xa8\r\nssh-rsa AAAAB3 the last"
+    authorized_keys_file(tmp_path).write_bytes(others + end)
     context = RecordingContext(tmp_path)
-    assert CopyKey().run(CopyKey.Args(key(1), 'sh -c "x"'), context).changed
-    found = keys(tmp_path).read_bytes()
-    assert found.startswith(others + b"\n")
-    assert b'command="sh -c \\"x\\"" ' in found.removeprefix(others)
-    CopyKey().run(CopyKey.Args(key(1), state="absent"), context)
-    assert keys(tmp_path).read_bytes() == others + b"\n"
+    assert CopyKey().run(CopyKey.Args(ssh_key(1), 'sh -c "x"'), context).changed
+    content = authorized_keys_file(tmp_path).read_bytes()
+    assert content.startswith(others + b"\n")
+    assert b'command="sh -c \\"x\\"" ' in content.removeprefix(others)
+    CopyKey().run(CopyKey.Args(ssh_key(1), state="absent"), context)
+    assert authorized_keys_file(tmp_path).read_bytes() == others + b"\n"
 
 
 def test_a_key_that_was_left_behind_goes_and_one_that_still_counts_stays(tmp_path: Path) -> None:
     def line(n: int, in_s: float) -> str:
         until = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + in_s))
-        return f'restrict,expiry-time="{until}",command="true" {key(n)} sparkwright-copy'
+        return f'restrict,expiry-time="{until}",command="true" {ssh_key(n)} sparkwright-copy'
 
-    keys(tmp_path).write_text(f"{line(1, -3600)}\n{line(2, KEY_LIFETIME_S)}\n")
-    CopyKey().run(CopyKey.Args(key(3), "true"), RecordingContext(tmp_path))
-    assert [text.split()[-2][-4:] for text in keys(tmp_path).read_text().splitlines()] == ["0002", "0003"]
+    authorized_keys_file(tmp_path).write_text(f"{line(1, -3600)}\n{line(2, KEY_LIFETIME_S)}\n")
+    CopyKey().run(CopyKey.Args(ssh_key(3), "true"), RecordingContext(tmp_path))
+    assert [text.split()[-2][-4:] for text in authorized_keys_file(tmp_path).read_text().splitlines()] == [
+        "0002",
+        "0003",
+    ]
 
 
 def test_mode_owner_and_a_symbolic_link_stay(tmp_path: Path) -> None:
     real = tmp_path / "dotfiles" / "keys"
     real.parent.mkdir()
-    real.write_bytes(MINE)
+    real.write_bytes(OWN_KEY_LINE)
     real.chmod(0o640)
     if os.geteuid() == 0:
         os.chown(real, 12345, 54321)
     was = real.stat()
-    keys(tmp_path).symlink_to("../dotfiles/keys")
-    CopyKey().run(CopyKey.Args(key(1), "true"), RecordingContext(tmp_path))
-    assert keys(tmp_path).is_symlink()
+    authorized_keys_file(tmp_path).symlink_to("../dotfiles/keys")
+    CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
+    assert authorized_keys_file(tmp_path).is_symlink()
     now = real.stat()
-    assert key(1) in real.read_text()
+    assert ssh_key(1) in real.read_text()
     assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
 
 
 def test_a_file_that_is_not_there_yet_is_made_for_its_user_only(tmp_path: Path) -> None:
-    CopyKey().run(CopyKey.Args(key(1), "true"), RecordingContext(tmp_path))
+    CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
     file = tmp_path / ".ssh/authorized_keys"
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 @pytest.mark.parametrize(
     "public_key",
-    [f"{key(1)}\n{key(2)}", f"{key(1)} comment", f'command="x" {key(1)}', "", "ssh-ed25519", f"{key(1)}\r", "# x"],
+    [
+        f"{ssh_key(1)}\n{ssh_key(2)}",
+        f"{ssh_key(1)} comment",
+        f'command="x" {ssh_key(1)}',
+        "",
+        "ssh-ed25519",
+        f"{ssh_key(1)}\r",
+        "# x",
+    ],
 )
 def test_a_key_of_a_stranger_is_one_key_and_nothing_else(tmp_path: Path, public_key: str) -> None:
     with pytest.raises(Refused, match="not a public key"):
@@ -172,19 +183,19 @@ def test_a_key_of_a_stranger_is_one_key_and_nothing_else(tmp_path: Path, public_
 
 def test_a_command_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="must be one line"):
-        CopyKey().run(CopyKey.Args(key(1), f'true" {key(2)}\nx'), RecordingContext(tmp_path))
+        CopyKey().run(CopyKey.Args(ssh_key(1), f'true" {ssh_key(2)}\nx'), RecordingContext(tmp_path))
 
 
 def test_a_folder_in_its_place_is_a_sentence(tmp_path: Path) -> None:
-    keys(tmp_path).mkdir()
+    authorized_keys_file(tmp_path).mkdir()
     with pytest.raises(Failed, match=r"cannot read .*authorized_keys: Is a directory"):
-        CopyKey().run(CopyKey.Args(key(1), "true"), RecordingContext(tmp_path))
+        CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
 
 
 def test_nobody_else_can_hold_the_lock_of_the_keys(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        CopyKey().run(CopyKey.Args(key(1), "true"), RecordingContext(tmp_path))
+        CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
     finally:
         os.umask(before)
     lock = next(tmp_path.rglob("authorized_keys.lock"))

@@ -25,11 +25,11 @@ from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
-HASTY = RetryPolicy(tries=3, pauses_s=(0.0,), hub_retries=0)
+FAST_RETRY = RetryPolicy(tries=3, pauses_s=(0.0,), hub_retries=0)
 SHARD = "model-00003-of-00014.safetensors"
 
 
-class Flaky(Hub):
+class FlakyHub(Hub):
     """A hub that fails.
 
     Attributes:
@@ -50,8 +50,8 @@ class Flaky(Hub):
 
 
 @pytest.fixture
-def hub() -> Iterator[tuple[Flaky, Server]]:
-    value = Flaky()
+def hub() -> Iterator[tuple[FlakyHub, Server]]:
+    value = FlakyHub()
     server = Server(0, HubApi, value)
     server.start()
     yield value, server
@@ -60,7 +60,7 @@ def hub() -> Iterator[tuple[Flaky, Server]]:
 
 
 @pytest.fixture
-def context(tmp_path: Path, hub: tuple[Flaky, Server]) -> RecordingContext:
+def context(tmp_path: Path, hub: tuple[FlakyHub, Server]) -> RecordingContext:
     return RecordingContext(tmp_path, hub_url=f"http://127.0.0.1:{hub[1].port}")
 
 
@@ -70,20 +70,20 @@ def no_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_files, "_is_replaced", lambda context: False)
 
 
-def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
+def lock_model(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
     return dict(LockModel().run(LockModel.Args(id=model), context).data)
 
 
-def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> Any:
-    found = fields if "commit" in fields else {**pinned(context), **fields}
-    return HfModel(HASTY).run(
+def fetch_model(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> Any:
+    entry = fields if "commit" in fields else {**lock_model(context), **fields}
+    return HfModel(FAST_RETRY).run(
         HfModel.Args(
             id=MODEL,
-            commit=found["commit"],
-            files=found["files"],
+            commit=entry["commit"],
+            files=entry["files"],
             dir="~/m",
             transfer=transfer,
-            chat=validate_entry(found.get("chat")),
+            chat=validate_entry(entry.get("chat")),
         ),
         context,
     )
@@ -91,24 +91,24 @@ def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> 
 
 @pytest.mark.parametrize("transfer", ["plain", "hf_transfer"])
 def test_a_model_arrives_whole_and_a_second_time_nothing_is_asked(
-    context: RecordingContext, hub: tuple[Flaky, Server], transfer: str
+    context: RecordingContext, hub: tuple[FlakyHub, Server], transfer: str
 ) -> None:
-    first = fetch(context, transfer)
+    first = fetch_model(context, transfer)
     assert (first.changed, len(first.data["fetched"])) == (True, 19)
-    entry = pinned(context)
+    entry = lock_model(context)
     options = hub[0].asked
-    second = fetch(context, transfer, **entry)
+    second = fetch_model(context, transfer, **entry)
     assert (second.changed, second.data["fetched"]) == (False, [])
     assert hub[0].asked == options
 
 
 def test_a_wrong_byte_of_the_right_size_is_found_and_only_that_file_fetched(context: RecordingContext) -> None:
-    fetch(context)
+    fetch_model(context)
     path = context.machine.home / "m" / SHARD
     data = bytearray(path.read_bytes())
     data[1000] ^= 1
     path.write_bytes(data)
-    result = fetch(context)
+    result = fetch_model(context)
     assert result.data["fetched"] == [SHARD]
     assert path.read_bytes() != data
 
@@ -116,42 +116,42 @@ def test_a_wrong_byte_of_the_right_size_is_found_and_only_that_file_fetched(cont
 def test_a_file_that_the_new_revision_has_not_goes_and_one_that_somebody_laid_there_stays(
     context: RecordingContext,
 ) -> None:
-    fetch(context)
+    fetch_model(context)
     folder = context.machine.home / "m"
     (folder / "notes.txt").write_text("mine")
-    entry = pinned(context)
+    entry = lock_model(context)
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     context.check = True
-    assert [item.field for item in fetch(context, commit="b" * 40, files=fewer).diff] == ["README.md"]
+    assert [item.field for item in fetch_model(context, commit="b" * 40, files=fewer).diff] == ["README.md"]
     assert (folder / "README.md").exists()
     context.check = False
-    done = fetch(context, commit="b" * 40, files=fewer)
-    assert (done.changed, done.data["fetched"]) == (True, [])
+    result = fetch_model(context, commit="b" * 40, files=fewer)
+    assert (result.changed, result.data["fetched"]) == (True, [])
     assert not (folder / "README.md").exists()
     assert (folder / "notes.txt").exists()
-    assert not fetch(context, commit="b" * 40, files=fewer).changed
+    assert not fetch_model(context, commit="b" * 40, files=fewer).changed
 
 
 def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: RecordingContext) -> None:
-    fetch(context)
-    entry, folder = pinned(context), context.machine.home / "m"
+    fetch_model(context)
+    entry, folder = lock_model(context), context.machine.home / "m"
     model = {"id": MODEL, "commit": entry["commit"], "dir": "~/m"}
     good_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
-    assert fetch(context, commit="b" * 40, files=fewer).changed
+    assert fetch_model(context, commit="b" * 40, files=fewer).changed
     assert not (folder / "README.md").exists()
     assert model_folders.restore_kept(folder) == 1
     assert (folder / "README.md").exists()
     assert not model_folders.kept_commit(folder)
-    assert not fetch(context, **entry).changed
+    assert not fetch_model(context, **entry).changed
 
 
-def verified(context: RecordingContext, commit: str) -> None:
+def save_verified(context: RecordingContext, commit: str) -> None:
     model = {"id": MODEL, "commit": commit, "dir": "~/m"}
     good_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
 
 
-def rolled_back(context: RecordingContext) -> None:
+def restore_model(context: RecordingContext) -> None:
     RestoreModelFiles().run(RestoreModelFiles.Args(), context)
 
 
@@ -159,59 +159,59 @@ def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
     context: RecordingContext, no_container: None
 ) -> None:
     """As one quantisation of a GGUF repository after another."""
-    entry, folder = pinned(context), context.machine.home / "m"
+    entry, folder = lock_model(context), context.machine.home / "m"
     value, other = ([file for file in entry["files"] if file["path"] != left_out] for left_out in ("README.md", SHARD))
     value = [file for file in value if not file["path"].endswith("index.json")]
     other = [file for file in other if not file["path"].endswith("index.json")]
-    fetch(context, commit=entry["commit"], files=value)
-    verified(context, entry["commit"])
-    assert fetch(context, commit=entry["commit"], files=other).data["fetched"] == ["README.md"]
+    fetch_model(context, commit=entry["commit"], files=value)
+    save_verified(context, entry["commit"])
+    assert fetch_model(context, commit=entry["commit"], files=other).data["fetched"] == ["README.md"]
     assert not (folder / SHARD).exists()
-    rolled_back(context)
+    restore_model(context)
     assert (folder / SHARD).exists()
     assert not (folder / "README.md").exists()
     assert snapshot.list_changed_files(context, good_states.load_last(context.state)) == []
-    assert not fetch(context, commit=entry["commit"], files=value).changed
+    assert not fetch_model(context, commit=entry["commit"], files=value).changed
 
 
 def test_a_revision_that_was_rolled_back_is_no_drift(
-    context: RecordingContext, hub: tuple[Flaky, Server], no_container: None
+    context: RecordingContext, hub: tuple[FlakyHub, Server], no_container: None
 ) -> None:
-    fetch(context)
-    old = pinned(context)
-    verified(context, old["commit"])
+    fetch_model(context)
+    old = lock_model(context)
+    save_verified(context, old["commit"])
     hub[0].moved = lambda: True
-    assert fetch(context).data["fetched"] == sorted(MOVED_PATHS)
-    rolled_back(context)
+    assert fetch_model(context).data["fetched"] == sorted(MOVED_PATHS)
+    restore_model(context)
     assert snapshot.list_changed_files(context, good_states.load_last(context.state)) == []
     options = hub[0].asked
-    assert not fetch(context, **old).changed
+    assert not fetch_model(context, **old).changed
     assert hub[0].asked == options
 
 
 def test_a_revision_that_turns_thinking_off_says_so_before_it_is_fetched(
-    context: RecordingContext, hub: tuple[Flaky, Server]
+    context: RecordingContext, hub: tuple[FlakyHub, Server]
 ) -> None:
-    fetch(context)
-    assert not any("chat template" in item.field for item in fetch(context, **pinned(context)).diff)
+    fetch_model(context)
+    assert not any("chat template" in item.field for item in fetch_model(context, **lock_model(context)).diff)
     hub[0].moved, context.check = lambda: True, True
-    message = {item.field: (item.before, item.after) for item in fetch(context).diff}
+    message = {item.field: (item.before, item.after) for item in fetch_model(context).diff}
     assert set(message) == {*MOVED_PATHS, "chat template: thinking"}
     assert [text.split(" by default")[0] for text in message["chat template: thinking"]] == ["on", "off"]
 
 
 def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingContext) -> None:
-    fetch(context)
+    fetch_model(context)
     path = context.machine.home / "m" / SHARD
     old = path.stat()
     path.write_bytes(path.read_bytes()[:1000])
     os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
-    assert fetch(context).data["fetched"] == [SHARD]
+    assert fetch_model(context).data["fetched"] == [SHARD]
 
 
 def test_check_mode_names_what_is_missing_and_fetches_nothing(context: RecordingContext) -> None:
     context.check = True
-    result = fetch(context)
+    result = fetch_model(context)
     assert (result.changed, len(result.diff)) == (True, 19)
     assert not (context.machine.home / "m").exists()
 
@@ -219,67 +219,67 @@ def test_check_mode_names_what_is_missing_and_fetches_nothing(context: Recording
 def test_a_complete_copy_that_check_mode_has_proved_is_not_hashed_again_by_the_run(
     context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch(context)
-    found = pinned(context)
+    fetch_model(context)
+    entry = lock_model(context)
     Manifest.of(context.state, context.machine.home / "m").forget()
     context.check = True
-    assert not fetch(context, **found).changed
+    assert not fetch_model(context, **entry).changed
     assert Manifest.of(context.state, context.machine.home / "m").rows  # and nothing was written:
     assert not list(context.state.path.glob("model-*.json"))
     context.check = False
     monkeypatch.setattr(manifest, "hash_file", lambda *args, **more: pytest.fail("hashed again"))
-    assert not fetch(context, **found).changed
+    assert not fetch_model(context, **entry).changed
     assert list(context.state.path.glob("model-*.json"))
 
 
 @pytest.mark.parametrize("transfer", ["plain", "hf_transfer"])
 def test_transfers_that_break_off_are_tried_again(
-    context: RecordingContext, hub: tuple[Flaky, Server], transfer: str
+    context: RecordingContext, hub: tuple[FlakyHub, Server], transfer: str
 ) -> None:
     hub[0].cuts = 2
-    assert len(fetch(context, transfer).data["fetched"]) == 19
+    assert len(fetch_model(context, transfer).data["fetched"]) == 19
 
 
 def test_a_hub_that_always_breaks_off_is_a_failure_and_puts_nothing_half_in_place(
-    context: RecordingContext, hub: tuple[Flaky, Server]
+    context: RecordingContext, hub: tuple[FlakyHub, Server]
 ) -> None:
-    found = pinned(context)
+    entry = lock_model(context)
     hub[0].cuts = 10**6
     with pytest.raises(Failed, match="interrupted"):
-        fetch(context, files=[file for file in found["files"] if file["path"] == SHARD])
+        fetch_model(context, files=[file for file in entry["files"] if file["path"] == SHARD])
     assert not (context.machine.home / "m" / SHARD).exists()
 
 
 def test_bytes_that_are_not_what_was_pinned_fail_by_name(context: RecordingContext) -> None:
-    files = [{**file, "sha256": "0" * 64} if file["path"] == SHARD else file for file in pinned(context)["files"]]
+    files = [{**file, "sha256": "0" * 64} if file["path"] == SHARD else file for file in lock_model(context)["files"]]
     with pytest.raises(Failed, match=f"hash mismatch twice: {SHARD}"):
-        fetch(context, files=files)
+        fetch_model(context, files=files)
 
 
 def test_a_full_disk_is_refused_before_a_byte_is_fetched(context: RecordingContext) -> None:
-    files = [{**pinned(context)["files"][0], "size_bytes": 10**18}]
+    files = [{**lock_model(context)["files"][0], "size_bytes": 10**18}]
     with pytest.raises(Failed, match="not enough disk space"):
-        fetch(context, files=files)
+        fetch_model(context, files=files)
 
 
 def test_a_whole_model_needs_no_hub(context: RecordingContext) -> None:
-    found = pinned(context)
-    fetch(context)
+    entry = lock_model(context)
+    fetch_model(context)
     context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
-    args = HfModel.Args(id=MODEL, commit=found["commit"], files=found["files"], dir="~/m")
+    args = HfModel.Args(id=MODEL, commit=entry["commit"], files=entry["files"], dir="~/m")
     assert not HfModel().run(args, context).changed
     with pytest.raises(Failed, match="does not answer"):
-        pinned(context)
+        lock_model(context)
 
 
-def without_a_hub(context: RecordingContext) -> None:
+def disconnect_hub(context: RecordingContext) -> None:
     context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
 
 
 def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(context: RecordingContext) -> None:
-    options = pinned(context)
-    fetch(context, **options)
-    without_a_hub(context)
+    options = lock_model(context)
+    fetch_model(context, **options)
+    disconnect_hub(context)
     assert LockModel().run(LockModel.Args(id=MODEL, or_here=True), context).data == options
     folder = context.machine.home / "m"
     result = f"does not answer. Using the complete copy on this host: {folder}, commit {options['commit']}."
@@ -288,19 +288,19 @@ def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(
 
 @pytest.mark.parametrize("harm", ["gone", "half", "another commit", "never whole"])
 def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContext, harm: str) -> None:
-    options = pinned(context)
+    options = lock_model(context)
     if harm == "never whole":
         rows = [file for file in options["files"] if file["path"] == SHARD]
         given = [
             {**file, "sha256": "0" * 64} if file not in rows and file["sha256"] else file for file in options["files"]
         ]
         with pytest.raises(Failed):
-            fetch(context, commit=options["commit"], files=given)
+            fetch_model(context, commit=options["commit"], files=given)
     else:
-        fetch(context, **options)
+        fetch_model(context, **options)
     path = context.machine.home / "m" / SHARD
     {"gone": path.unlink, "half": lambda: os.truncate(path, 1000)}.get(harm, lambda: None)()
-    without_a_hub(context)
+    disconnect_hub(context)
     revision = "f" * 40 if harm == "another commit" else "main"
     with pytest.raises(Failed, match="does not answer"):
         LockModel().run(LockModel.Args(id=MODEL, revision=revision, or_here=True), context)
@@ -316,16 +316,16 @@ def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContex
     ],
 )  # fmt: skip
 def test_what_the_hub_refuses_is_a_sentence(context: RecordingContext, model: str, revision: str, result: str) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(Failed) as excinfo:
         LockModel().run(LockModel.Args(id=model, revision=revision), context)
     import re
 
-    assert re.search(result, str(caught.value))
+    assert re.search(result, str(excinfo.value))
 
 
 def test_a_gated_model_opens_with_a_token(context: RecordingContext) -> None:
     context.secrets = {"HF_TOKEN": Secret("hf_x")}
-    assert pinned(context, "meta-llama/Llama-3.1-8B-Instruct")["files"]
+    assert lock_model(context, "meta-llama/Llama-3.1-8B-Instruct")["files"]
 
 
 def test_patterns_choose_the_files(context: RecordingContext) -> None:

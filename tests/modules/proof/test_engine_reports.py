@@ -20,12 +20,12 @@ NCCL_IB = "spark1:77:77 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE\n"
 NCCL_SOCKET = "spark1:77:77 [0] NCCL INFO NET/Socket : Using [0]enp1s0:192.0.2.7\n"
 
 
-def verdicts(text: str, **args: Any) -> list[str]:
-    wanted = VerifyLogs.Args(name="x", **args)
-    watch = PatternWatch([*wanted.expect_log, *wanted.forbid_log])
+def evaluate_log(text: str, **args: Any) -> list[str]:
+    arguments = VerifyLogs.Args(name="x", **args)
+    watch = PatternWatch([*arguments.expect_log, *arguments.forbid_log])
     for line in log_text.iter_lines(text):
         watch.feed(line)
-    return [check.verdict for check in engine_reports.evaluate_checks(wanted, read_log(text, LOG), watch.found)]
+    return [check.verdict for check in engine_reports.evaluate_checks(arguments, read_log(text, LOG), watch.found)]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def verdicts(text: str, **args: Any) -> list[str]:
     ],
 )
 def test_chunked_prefill_is_read_from_the_dump_and_never_from_silence(log: str, expected: str, verdict: str) -> None:
-    assert verdicts(log, chunked_prefill=expected) == [verdict]
+    assert evaluate_log(log, chunked_prefill=expected) == [verdict]
 
 
 def test_nothing_is_checked_where_nothing_is_expected() -> None:
-    assert verdicts("") == []
+    assert evaluate_log("") == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_nothing_is_checked_where_nothing_is_expected() -> None:
     ],
 )
 def test_patterns_are_expected_and_forbidden(log: str, found: list[str]) -> None:
-    assert verdicts(log, expect_log=[r"NET/IB\b.*RoCE"], forbid_log=["NET/Socket"]) == found
+    assert evaluate_log(log, expect_log=[r"NET/IB\b.*RoCE"], forbid_log=["NET/Socket"]) == found
 
 
 def test_what_is_not_found_fails_unless_the_recipe_says_so() -> None:

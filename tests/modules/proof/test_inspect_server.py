@@ -30,7 +30,7 @@ SERVE = {"served_name": "tiny", "tok_per_s": 47.0, "baseline_key": {"image": "re
 
 
 @dataclass
-class Box:
+class ServedContainer:
     """A container of the stand-in engine, and the spec that it was made from."""
 
     api: Any
@@ -58,7 +58,7 @@ def api() -> Iterator[Any]:
 
 
 @pytest.fixture
-def box(api: Any, tmp_path: Path) -> Iterator[Box]:
+def served(api: Any, tmp_path: Path) -> Iterator[ServedContainer]:
     """The stand-in, run by this machine's own Python in a container that has nothing else."""
     name, model = f"test-inspect-{secrets.token_hex(4)}", tmp_path / "model"
     model.mkdir()
@@ -68,7 +68,7 @@ def box(api: Any, tmp_path: Path) -> Iterator[Box]:
         archive.addfile(tarfile.TarInfo("empty"))
     api.import_image_from_data(empty.getvalue(), repository=name, tag="v1")
     image = api.inspect_image(f"{name}:v1")["Id"]
-    here = {str(Path(path)) for path in ("/usr", "/lib", "/lib64", sys.prefix, sys.base_prefix, SOURCE)}
+    mounted = {str(Path(path)) for path in ("/usr", "/lib", "/lib64", sys.prefix, sys.base_prefix, SOURCE)}
     spec = ContainerSpec(
         name=name,
         image=f"{name}:v1@sha256:{'a' * 64}",
@@ -76,76 +76,78 @@ def box(api: Any, tmp_path: Path) -> Iterator[Box]:
         gpus="",
         ipc="",
         ports=(f"127.0.0.1:{free_port()}:8000",),
-        volumes=(f"{model}:/models/m", *(f"{path}:{path}:ro" for path in sorted(here) if Path(path).exists())),
+        volumes=(f"{model}:/models/m", *(f"{path}:{path}:ro" for path in sorted(mounted) if Path(path).exists())),
         env={"PYTHONPATH": str(SOURCE), "SPARKWRIGHT_SANDBOX_SPEED": "instant"},
         entrypoint=(sys.executable, "-m", "sparkwright.sandbox.vllm", "serve"),
         command=(
             "--model", "/models/m", "--served-model-name", "tiny", "--max-model-len", "4096", "--max-num-seqs", "8",
         ),
     )  # fmt: skip
-    made = api.create_container_from_config({**container_options.build_create_body(spec), "Image": image}, name)["Id"]
+    container_id = api.create_container_from_config(
+        {**container_options.build_create_body(spec), "Image": image}, name
+    )["Id"]
     try:
-        api.start(made)
-        answers(api, made, spec)
-        yield Box(api, made, spec, model, RecordingContext(tmp_path))
+        api.start(container_id)
+        wait_for_answer(api, container_id, spec)
+        yield ServedContainer(api, container_id, spec, model, RecordingContext(tmp_path))
     finally:
         for container in api.containers(all=True, filters={"name": name}):
             api.remove_container(container["Id"], force=True)
         api.remove_image(image, force=True)
 
 
-def answers(api: Any, made: str, spec: ContainerSpec) -> None:
+def wait_for_answer(api: Any, container_id: str, spec: ContainerSpec) -> None:
     """Wait until the server of a container answers."""
     until_s = time.monotonic() + READY_S
     while time.monotonic() < until_s:
-        assert api.inspect_container(made)["State"]["Running"], api.logs(made).decode()
+        assert api.inspect_container(container_id)["State"]["Running"], api.logs(container_id).decode()
         try:
             urllib.request.urlopen(f"http://{spec.ports[0].rpartition(':')[0]}/health", timeout=2).close()
             return
         except OSError:
             time.sleep(0.05)
-    raise AssertionError(api.logs(made).decode())
+    raise AssertionError(api.logs(container_id).decode())
 
 
-def test_a_server_as_the_recipe_says_is_held_to_the_recipe(box: Box) -> None:
-    found = box.look()
-    assert (found.failed, found.data["drift"], found.data["id"]) == (False, [], box.id)
-    assert (found.data["flags"]["max-num-seqs"], found.data["model_dir"]) == ("8", str(box.model))
-    assert (found.data["models"], found.data["loopback"]) == ({"tiny": 4096}, True)
-    assert found.data["base_url"] == f"http://{box.spec.ports[0].rpartition(':')[0]}"
-    assert [check["verdict"] for check in found.data["checks"]] == ["proved"]
-    assert found.data["expected"]["tok_per_s"] == SERVE["tok_per_s"]
-    assert found.data["expected"]["baseline_key"] == SERVE["baseline_key"]
+def test_a_server_as_the_recipe_says_is_held_to_the_recipe(served: ServedContainer) -> None:
+    result = served.look()
+    assert (result.failed, result.data["drift"], result.data["id"]) == (False, [], served.id)
+    assert (result.data["flags"]["max-num-seqs"], result.data["model_dir"]) == ("8", str(served.model))
+    assert (result.data["models"], result.data["loopback"]) == ({"tiny": 4096}, True)
+    assert result.data["base_url"] == f"http://{served.spec.ports[0].rpartition(':')[0]}"
+    assert [check["verdict"] for check in result.data["checks"]] == ["proved"]
+    assert result.data["expected"]["tok_per_s"] == SERVE["tok_per_s"]
+    assert result.data["expected"]["baseline_key"] == SERVE["baseline_key"]
 
 
-def test_another_one_is_named_field_by_field_and_held_to_what_is_known_of_it(box: Box) -> None:
+def test_another_one_is_named_field_by_field_and_held_to_what_is_known_of_it(served: ServedContainer) -> None:
     other = dataclasses.replace(
-        box.spec,
-        image=f"{box.spec.name}:v2@sha256:{'b' * 64}",
+        served.spec,
+        image=f"{served.spec.name}:v2@sha256:{'b' * 64}",
         image_ids=(f"sha256:{'b' * 64}",),
-        command=tuple("4" if word == "8" else word for word in box.spec.command),
+        command=tuple("4" if word == "8" else word for word in served.spec.command),
     )
-    found = box.look(other)
-    assert [item["field"] for item in found.data["drift"]] == ["image", "--max-num-seqs"]
-    assert [check["verdict"] for check in found.data["checks"]] == ["differs", "differs"]
-    assert "`invoke deploy --host spark1`" in found.data["checks"][-1]["fix"]
-    assert "--max-num-seqs" in found.msg
-    assert (found.data["expected"]["tok_per_s"], found.data["expected"]["baseline_key"]) == (None, {})
+    result = served.look(other)
+    assert [item["field"] for item in result.data["drift"]] == ["image", "--max-num-seqs"]
+    assert [check["verdict"] for check in result.data["checks"]] == ["differs", "differs"]
+    assert "`invoke deploy --host spark1`" in result.data["checks"][-1]["fix"]
+    assert "--max-num-seqs" in result.msg
+    assert (result.data["expected"]["tok_per_s"], result.data["expected"]["baseline_key"]) == (None, {})
     own = {"served_name": "tiny", "tok_per_s": 12.0, "baseline_key": {"image": "its own"}}
-    box.context.state.write(
-        "verified", {"spec": box.spec.to_json(), "serve": own, "container_id": box.id, "since": time.time()}
+    served.context.state.write(
+        "verified", {"spec": served.spec.to_json(), "serve": own, "container_id": served.id, "since": time.time()}
     )
-    assert box.look(other).data["expected"]["tok_per_s"] == 12.0
-    assert box.look(other).data["expected"]["baseline_key"] == own["baseline_key"]
-    renamed = box.look(dataclasses.replace(box.spec, name="another-name"))
+    assert served.look(other).data["expected"]["tok_per_s"] == 12.0
+    assert served.look(other).data["expected"]["baseline_key"] == own["baseline_key"]
+    renamed = served.look(dataclasses.replace(served.spec, name="another-name"))
     assert [item["field"] for item in renamed.data["drift"]] == ["name"]
 
 
-def test_without_a_server_it_says_why(box: Box) -> None:
-    box.api.stop(box.id, timeout=5)
-    ended = box.look()
+def test_without_a_server_it_says_why(served: ServedContainer) -> None:
+    served.api.stop(served.id, timeout=5)
+    ended = served.look()
     assert (ended.failed, ended.data["evidence"] != []) == (True, True)
-    assert f"{box.spec.name} has exited (exit code " in ended.msg and " s ago)" in ended.msg
-    box.api.remove_container(box.id)
-    gone = box.look()
-    assert (gone.failed, f"there is no container {box.spec.name}" in gone.msg) == (True, True)
+    assert f"{served.spec.name} has exited (exit code " in ended.msg and " s ago)" in ended.msg
+    served.api.remove_container(served.id)
+    gone = served.look()
+    assert (gone.failed, f"there is no container {served.spec.name}" in gone.msg) == (True, True)

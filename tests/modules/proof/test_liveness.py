@@ -17,13 +17,15 @@ from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext
-from tests.modules.server.test_server_inspection import engine
+from tests.modules.server.test_server_inspection import docker_engine
 from tests.waiting import wait_until
 
 NOBODY = "http://127.0.0.1:1"
 
 
-def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None = None, **more: Any) -> Result:
+def check_liveness(
+    home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None = None, **more: Any
+) -> Result:
     """Return the result for a running container of this age.
 
     Args:
@@ -40,7 +42,7 @@ def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None =
         "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
         "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "unless-stopped"}},
     }
-    with engine(container) as docker_host:
+    with docker_engine(container) as docker_host:
         context = RecordingContext(home, docker_host=docker_host, check=True)
         if good is not None:
             context.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "abc", **good})
@@ -54,15 +56,15 @@ def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None =
 )
 def test_only_a_token_is_an_answer(tmp_path: Path, schedule: dict[str, Any], silent: bool) -> None:
     with serving(Schedule(**schedule)) as server:
-        found = ask(tmp_path, server.url)
-    assert (found.failed, found.data["silent"], found.data["serves"]) == (False, silent, not silent)
-    assert ("will be restarted" in found.msg) == silent
+        result = check_liveness(tmp_path, server.url)
+    assert (result.failed, result.data["silent"], result.data["serves"]) == (False, silent, not silent)
+    assert ("will be restarted" in result.msg) == silent
 
 
 @pytest.mark.parametrize("schedule", [{"status": 400}, {"model": "other"}, {"api_key": "right"}])
 def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedule: dict[str, Any]) -> None:
     with serving(Schedule(**schedule)) as server:
-        assert ask(tmp_path, server.url).failed
+        assert check_liveness(tmp_path, server.url).failed
 
 
 def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
         client.start()
         wait_until(lambda: server.generated > 0, "the first token")
         server.plan.silent = True
-        result = ask(tmp_path, server.url, timeout_s=0.1)
+        result = check_liveness(tmp_path, server.url, timeout_s=0.1)
     assert (result.failed, result.data["silent"], result.exit) == (False, False, Exit.INCONCLUSIVE), result
     assert "generates for other clients" in result.msg
 
@@ -86,8 +88,8 @@ def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("restarts", "silent"), [(0, False), (1, False), (2, True)])
 def test_a_crash_loop_is_no_start_to_wait_for(tmp_path: Path, restarts: int, silent: bool) -> None:
     """Seen a second after Docker started it again."""
-    found = ask(tmp_path, NOBODY, age_s=1, restarts=restarts)
-    assert found.data["silent"] is silent, found.msg
+    result = check_liveness(tmp_path, NOBODY, age_s=1, restarts=restarts)
+    assert result.data["silent"] is silent, result.msg
 
 
 @pytest.mark.parametrize(
@@ -104,30 +106,30 @@ def test_a_crash_loop_is_no_start_to_wait_for(tmp_path: Path, restarts: int, sil
 def test_a_start_is_waited_for_as_long_as_it_may_take(
     tmp_path: Path, age_s: float, good: dict[str, Any] | None, silent: bool
 ) -> None:
-    found = ask(tmp_path, NOBODY, age_s=age_s, good=good)
-    assert found.data["silent"] is silent, found.msg
+    result = check_liveness(tmp_path, NOBODY, age_s=age_s, good=good)
+    assert result.data["silent"] is silent, result.msg
     if not silent:
-        assert (found.exit, "`deploy` waits for it" in found.msg) == (Exit.INCONCLUSIVE, True)
+        assert (result.exit, "`deploy` waits for it" in result.msg) == (Exit.INCONCLUSIVE, True)
 
 
 # Health is a generated token: the verdicts ready, loading, wedged and dying.
 
 
-def run(tmp_path: Path, *, asked: str = "m", key: str = "", **plan: Any) -> Result:
+def check_health(tmp_path: Path, *, model: str = "m", key: str = "", **plan: Any) -> Result:
     with serving(Schedule(**plan)) as server:
         context = RecordingContext(tmp_path, secrets={"VLLM_API_KEY": Secret(key)} if key else {})
-        return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model=asked, timeout_s=1), context)
+        return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model=model, timeout_s=1), context)
 
 
 def test_a_server_that_generates_is_ready(tmp_path: Path) -> None:
-    found = run(tmp_path)
-    assert (found.failed, found.data["verdict"], found.data["version"]) == (False, "ready", "0.32.0")
+    result = check_health(tmp_path)
+    assert (result.failed, result.data["verdict"], result.data["version"]) == (False, "ready", "0.32.0")
 
 
 def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
-    found = run(tmp_path, kind="reasoning")
-    assert found.data["thinks"]
-    assert "content stays null" in found.msg
+    result = check_health(tmp_path, kind="reasoning")
+    assert result.data["thinks"]
+    assert "content stays null" in result.msg
 
 
 @pytest.mark.parametrize(
@@ -143,17 +145,17 @@ def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_has_a_name(tmp_path: Path, plan: dict[str, Any], verdict: str) -> None:
-    found = run(tmp_path, asked="" if plan.get("api_key") else "m", **plan)
-    assert (found.failed, found.data["verdict"]) == (True, verdict)
+    result = check_health(tmp_path, model="" if plan.get("api_key") else "m", **plan)
+    assert (result.failed, result.data["verdict"]) == (True, verdict)
 
 
 def test_an_error_under_200_is_told_in_the_servers_words(tmp_path: Path) -> None:
-    found = run(tmp_path, error_at=0)
-    assert found.msg == "the test request failed with 200: EngineCore encountered an issue."
+    result = check_health(tmp_path, error_at=0)
+    assert result.msg == "the test request failed with 200: EngineCore encountered an issue."
 
 
 def test_the_api_key_is_used(tmp_path: Path) -> None:
-    assert run(tmp_path, key="right", api_key="right").data["verdict"] == "ready"
+    assert check_health(tmp_path, key="right", api_key="right").data["verdict"] == "ready"
 
 
 def test_nobody_there_is_loading(tmp_path: Path) -> None:

@@ -17,71 +17,71 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.result import Result
 from tests.measure.exact_server import ExactServer, Schedule, serving
 from tests.modules.context import RecordingContext
-from tests.modules.proof.test_smoke_test import FAST, KEY, context_of
-from tests.project.recipe.test_engine_settings import loaded
+from tests.modules.proof.test_smoke_test import FAST, KEY, make_context
+from tests.project.recipe.test_engine_settings import load_recipe
 
 DEPTHS = [1024, 2048]
 
 
-def run(server: ExactServer, context: RecordingContext, *rates: float, **given: Any) -> Result:
+def measure_depths(server: ExactServer, context: RecordingContext, *rates: float, **arguments: Any) -> Result:
     """rates: of the answers behind each depth; two short requests come before, which teach the length of a word."""
     server.plan.rates = [300.0, 300.0, *rates]
     server.record.clear()
-    args = {"base_url": server.url, "model": "m", "depths": DEPTHS, "baseline_key": KEY, **given}
+    args = {"base_url": server.url, "model": "m", "depths": DEPTHS, "baseline_key": KEY, **arguments}
     return DepthRates().run(DepthRates.Args(**args), context)
 
 
-def baseline(context: RecordingContext, http: Http, **depth: float) -> None:
+def save_baseline(context: RecordingContext, http: Http, **depth: float) -> None:
     """A throughput baseline with these rates at depth, by tokens."""
-    kept = {name.removeprefix("at_"): rate for name, rate in depth.items()}
+    rates_by_depth = {name.removeprefix("at_"): rate for name, rate in depth.items()}
     Baselines(context.state).write(
-        build_key(KEY, context.machine, http), Baseline({"prose": 300.0}, 0.01, 5), {"depth": kept}
+        build_key(KEY, context.machine, http), Baseline({"prose": 300.0}, 0.01, 5), {"depth": rates_by_depth}
     )
 
 
-def kept_in(context: RecordingContext) -> dict[str, float]:
+def load_depth_rates(context: RecordingContext) -> dict[str, float]:
     (path,) = context.state.path.glob("baselines/*.json")
     return dict(json.loads(path.read_text())["about"]["depth"])
 
 
 def test_first_rates_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
-    baseline(context, HTTP)
+    context = make_context(tmp_path)
+    save_baseline(context, HTTP)
     with serving(Schedule(**FAST)) as server:
-        first = run(server, context, 280.0, 250.0)
-        kept = kept_in(context)
-        baseline(context, HTTP, at_1024=0.001, at_2048=1e6)
-        fell = run(server, context, 280.0, 250.0)
+        first = measure_depths(server, context, 280.0, 250.0)
+        stored = load_depth_rates(context)
+        save_baseline(context, HTTP, at_1024=0.001, at_2048=1e6)
+        fell = measure_depths(server, context, 280.0, 250.0)
     assert (first.failed, first.data["verdict"], first.data["baseline"]) == (False, "proved", None)
-    assert set(kept) == {"1024", "2048"} and kept["2048"] == first.data["tok_per_s"]
+    assert set(stored) == {"1024", "2048"} and stored["2048"] == first.data["tok_per_s"]
     assert (fell.failed, fell.data["verdict"], fell.data["baseline"]) == (True, "regression", 1e6)
     assert "behind 2048 tokens" in fell.msg and "1024" not in fell.msg
-    assert kept_in(context)["2048"] == 1e6
+    assert load_depth_rates(context)["2048"] == 1e6
 
 
 def test_without_a_baseline_nothing_is_kept_or_compared(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        found = run(server, context, 280.0, 250.0)
-    assert (found.failed, found.data["verdict"]) == (False, "not compared")
+        result = measure_depths(server, context, 280.0, 250.0)
+    assert (result.failed, result.data["verdict"]) == (False, "not compared")
     assert not list(context.state.path.glob("baselines/*"))
 
 
 def test_what_does_not_fit_into_the_time_is_left_out_and_said(tmp_path: Path) -> None:
     with serving(Schedule(**FAST)) as server:
-        found = run(server, context_of(tmp_path), 8.0, most_seconds=3.0)
-    assert [row["tok_per_s"] is None for row in found.data["rates"]] == [False, True]
-    assert "behind 2048 tokens not measured in time" in found.msg
+        result = measure_depths(server, make_context(tmp_path), 8.0, most_seconds=3.0)
+    assert [row["tok_per_s"] is None for row in result.data["rates"]] == [False, True]
+    assert "behind 2048 tokens not measured in time" in result.msg
 
 
 def test_a_recipe_s_depths_reach_as_far_as_its_context(tmp_path: Path) -> None:
     text = "vllm: {max-model-len: 16384}\nexpect: {depths: [8k, 32768]}\n"
-    serve = recipe.scope(Host("spark1", "spark1"), "me", loaded(tmp_path, text), {"image": None, "model": None})[
+    serve = recipe.scope(Host("spark1", "spark1"), "me", load_recipe(tmp_path, text), {"image": None, "model": None})[
         "serve"
     ]
     assert serve["depths"] == [8000]
     with pytest.raises(Refused, match=r"`expect.depths`: 64 is not between"):
-        loaded(tmp_path, "vllm: {}\nexpect: {depths: [64]}\n")
+        load_recipe(tmp_path, "vllm: {}\nexpect: {depths: [64]}\n")
 
 
 def test_a_first_rate_below_half_of_the_short_one_is_doubtful() -> None:

@@ -17,7 +17,7 @@ from sparkwright.modules.proof.verdict import NOT_REQUESTED
 from sparkwright.protocol.result import Result
 from sparkwright.sandbox.hub import QWEN35_CONFIG
 from tests.modules.context import RecordingContext
-from tests.sandbox.vllm.test_api import NAME, Server
+from tests.sandbox.vllm.test_api import NAME, RunningServer
 from tests.sandbox.vllm.test_startup import LLAMA
 
 ALL = ["tool_call", "reasoning", "json_schema", "image", {"language": "de"}]
@@ -25,11 +25,11 @@ TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser")
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Any]:
-    started: list[Server] = []
+def start_server(tmp_path: Path) -> Iterator[Any]:
+    started: list[RunningServer] = []
 
-    def start(config: dict[str, Any], *words: str) -> Server:
-        started.append(Server(tmp_path, config, *words))
+    def start(config: dict[str, Any], *words: str) -> RunningServer:
+        started.append(RunningServer(tmp_path, config, *words))
         return started[-1]
 
     yield start
@@ -37,71 +37,73 @@ def served(tmp_path: Path) -> Iterator[Any]:
         item.stop()
 
 
-def run(server: Server, home: Path, *asked: Any, **given: Any) -> Result:
-    args = Probes.Args(base_url=f"http://127.0.0.1:{server.port}", model=NAME, probes=list(asked), **given)
+def run_probes(server: RunningServer, home: Path, *requested: Any, **arguments: Any) -> Result:
+    args = Probes.Args(base_url=f"http://127.0.0.1:{server.port}", model=NAME, probes=list(requested), **arguments)
     return Probes().run(args, RecordingContext(home))
 
 
-def rows(result: Result) -> dict[str, tuple[str, str]]:
+def verdicts_and_fixes(result: Result) -> dict[str, tuple[str, str]]:
     return {check["check"]: (check["verdict"], check["fix"]) for check in result.data["checks"]}
 
 
-def test_a_server_with_the_right_parsers_passes_all(served: Any, tmp_path: Path) -> None:
-    result = run(served(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3"), tmp_path, *ALL)
+def test_a_server_with_the_right_parsers_passes_all(start_server: Any, tmp_path: Path) -> None:
+    result = run_probes(
+        start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3"), tmp_path, *ALL
+    )
     assert not result.failed, result.msg
-    assert {verdict for verdict, _ in rows(result).values()} == {"proved"}
+    assert {verdict for verdict, _ in verdicts_and_fixes(result).values()} == {"proved"}
     assert result.data["thinking_field"] == "reasoning"
 
 
-def test_a_tool_call_that_a_wrong_parser_leaves_in_the_text_names_the_parser(served: Any, tmp_path: Path) -> None:
-    result = run(served(QWEN35_CONFIG, *TOOLS, "hermes"), tmp_path, "tool_call")
+def test_a_tool_call_that_a_wrong_parser_leaves_in_the_text_names_the_parser(start_server: Any, tmp_path: Path) -> None:
+    result = run_probes(start_server(QWEN35_CONFIG, *TOOLS, "hermes"), tmp_path, "tool_call")
     assert result.failed
     assert "came as text in the content: '<tool_call>" in result.msg
     assert "--tool-call-parser" in result.fix
 
 
-def test_tools_that_the_server_refuses_name_both_flags(served: Any, tmp_path: Path) -> None:
-    result = run(served(QWEN35_CONFIG), tmp_path, "tool_call")
+def test_tools_that_the_server_refuses_name_both_flags(start_server: Any, tmp_path: Path) -> None:
+    result = run_probes(start_server(QWEN35_CONFIG), tmp_path, "tool_call")
     assert result.failed
     assert 'refused with 400: "auto" tool choice requires' in result.msg
     assert "--enable-auto-tool-choice" in result.fix
 
 
-def test_thinking_without_a_parser_is_found_in_the_content(served: Any, tmp_path: Path) -> None:
-    result = run(served(QWEN35_CONFIG), tmp_path, "reasoning")
+def test_thinking_without_a_parser_is_found_in_the_content(start_server: Any, tmp_path: Path) -> None:
+    result = run_probes(start_server(QWEN35_CONFIG), tmp_path, "reasoning")
     assert result.failed
     assert "the thinking is in the content" in result.msg
     assert "--reasoning-parser" in result.fix
 
 
-def test_a_parser_that_takes_all_text_is_named_for_null_content(served: Any, tmp_path: Path) -> None:
-    server = served(QWEN35_CONFIG, "--reasoning-parser", "qwen3")
+def test_a_parser_that_takes_all_text_is_named_for_null_content(start_server: Any, tmp_path: Path) -> None:
+    server = start_server(QWEN35_CONFIG, "--reasoning-parser", "qwen3")
     server.fault = "content-null"
-    result = run(server, tmp_path, "reasoning", "json_schema")
+    result = run_probes(server, tmp_path, "reasoning", "json_schema")
     assert result.failed
     assert result.msg.endswith("(2 of 2 probes failed).")
     assert "content is null" in result.msg
     assert "--reasoning-parser" in result.fix
 
 
-def test_a_picture_for_a_model_that_sees_none_is_refused_by_name(served: Any, tmp_path: Path) -> None:
-    result = run(served(LLAMA), tmp_path, "image")
+def test_a_picture_for_a_model_that_sees_none_is_refused_by_name(start_server: Any, tmp_path: Path) -> None:
+    result = run_probes(start_server(LLAMA), tmp_path, "image")
     assert result.failed
     assert "is not a multimodal model" in result.msg
     assert "--limit-mm-per-prompt" in result.fix
 
 
-def test_an_answer_that_does_not_come_is_inconclusive_and_stops_nothing(served: Any, tmp_path: Path) -> None:
-    server = served(QWEN35_CONFIG)
+def test_an_answer_that_does_not_come_is_inconclusive_and_stops_nothing(start_server: Any, tmp_path: Path) -> None:
+    server = start_server(QWEN35_CONFIG)
     server.fault = "wedge"
-    result = run(server, tmp_path, "json_schema", timeout_s=0.3)
+    result = run_probes(server, tmp_path, "json_schema", timeout_s=0.3)
     assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "inconclusive")
 
 
-def test_a_vector_of_another_length_fails(served: Any, tmp_path: Path) -> None:
-    server = served({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
-    assert not run(server, tmp_path, {"embedding_dimension": 64}).failed
-    result = run(server, tmp_path, {"embedding_dimension": 1024})
+def test_a_vector_of_another_length_fails(start_server: Any, tmp_path: Path) -> None:
+    server = start_server({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
+    assert not run_probes(server, tmp_path, {"embedding_dimension": 64}).failed
+    result = run_probes(server, tmp_path, {"embedding_dimension": 1024})
     assert result.failed
     assert "64 numbers instead of 1024" in result.msg
 
@@ -116,26 +118,26 @@ def test_without_probes_no_server_is_asked(tmp_path: Path) -> None:
     [("tool-stream", "tool_call, streamed"), ("many-tools", "tool_call, 40 tools, streamed")],
 )
 def test_a_tool_call_that_fails_only_as_clients_ask_for_it_is_found(
-    served: Any, tmp_path: Path, fault: str, check: str
+    start_server: Any, tmp_path: Path, fault: str, check: str
 ) -> None:
-    server = served(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
+    server = start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
     server.fault = fault
-    result = run(server, tmp_path, "tool_call")
+    result = run_probes(server, tmp_path, "tool_call")
     assert result.failed
-    assert rows(result)["tool_call"][0] == "proved"
-    assert rows(result)[check][0] == "disproved"
+    assert verdicts_and_fixes(result)["tool_call"][0] == "proved"
+    assert verdicts_and_fixes(result)[check][0] == "disproved"
     assert "came as text in the content" in result.msg
 
 
-def test_the_other_apis_are_asked_as_their_clients_do(served: Any, tmp_path: Path) -> None:
-    server = served(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
-    result = run(server, tmp_path, "reasoning", "messages", "responses")
+def test_the_other_apis_are_asked_as_their_clients_do(start_server: Any, tmp_path: Path) -> None:
+    server = start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
+    result = run_probes(server, tmp_path, "reasoning", "messages", "responses")
     assert not result.failed, result.msg
-    assert {verdict for verdict, _ in rows(result).values()} == {"proved"}
+    assert {verdict for verdict, _ in verdicts_and_fixes(result).values()} == {"proved"}
     wanted = {
         f"{api}, {what}" for api in ("messages", "responses") for what in ("second turn", "not streamed", "thinking")
     }
-    assert wanted | {"messages, count_tokens"} <= set(rows(result))
+    assert wanted | {"messages, count_tokens"} <= set(verdicts_and_fixes(result))
     assert result.data["thinking_field"] == "reasoning"
 
 
@@ -148,49 +150,51 @@ def test_the_other_apis_are_asked_as_their_clients_do(served: Any, tmp_path: Pat
     ],
 )
 def test_a_tool_call_that_another_api_does_not_give_is_found(
-    served: Any, tmp_path: Path, api: str, words: tuple[str, ...], evidence: str
+    start_server: Any, tmp_path: Path, api: str, words: tuple[str, ...], evidence: str
 ) -> None:
-    result = run(served(QWEN35_CONFIG, *words), tmp_path, api)
+    result = run_probes(start_server(QWEN35_CONFIG, *words), tmp_path, api)
     assert result.failed and evidence in result.msg
     assert "--tool-call-parser" in result.fix
 
 
-def test_thinking_in_the_text_of_a_message_names_the_parser(served: Any, tmp_path: Path) -> None:
-    server = served(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
+def test_thinking_in_the_text_of_a_message_names_the_parser(start_server: Any, tmp_path: Path) -> None:
+    server = start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
     server.fault = "think-text"
-    result = run(server, tmp_path, "messages", "reasoning")
-    assert result.failed and rows(result)["messages"][0] == "proved"
-    verdict, fix = rows(result)["messages, thinking"]
+    result = run_probes(server, tmp_path, "messages", "reasoning")
+    assert result.failed and verdicts_and_fixes(result)["messages"][0] == "proved"
+    verdict, fix = verdicts_and_fixes(result)["messages, thinking"]
     assert verdict == "disproved" and "--reasoning-parser" in fix
 
 
 def test_a_server_without_an_api_is_told_the_release_that_has_it(
-    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = served({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
+    server = start_server({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
     monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.get_engine("vllm"))
-    result = run(server, tmp_path, "messages")
+    result = run_probes(server, tmp_path, "messages")
     assert result.failed and "/v1/messages is not there (404" in result.msg
     assert "vLLM serves /v1/messages from 0.11.2 on" in result.fix
 
 
-def test_a_probe_is_named_once_however_often_it_was_asked(served: Any, tmp_path: Path) -> None:
-    result = run(served(QWEN35_CONFIG, *TOOLS, "qwen3_coder"), tmp_path, "tool_call", "json_schema")
+def test_a_probe_is_named_once_however_often_it_was_asked(start_server: Any, tmp_path: Path) -> None:
+    result = run_probes(start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder"), tmp_path, "tool_call", "json_schema")
     assert result.msg == "answers: tool_call, json_schema"
-    assert {"tool_call, second turn", "tool_call, tool_choice none", "json_schema, streamed"} <= set(rows(result))
+    assert {"tool_call, second turn", "tool_call, tool_choice none", "json_schema, streamed"} <= set(
+        verdicts_and_fixes(result)
+    )
 
 
-def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(served: Any, tmp_path: Path) -> None:
-    result = run(served(QWEN35_CONFIG, "--reasoning-parser", "qwen3"), tmp_path, "reasoning")
+def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(start_server: Any, tmp_path: Path) -> None:
+    result = run_probes(start_server(QWEN35_CONFIG, "--reasoning-parser", "qwen3"), tmp_path, "reasoning")
     assert not result.failed
     assert result.data["notes"] == ["it drops the thinking of earlier turns"]
     assert result.msg.endswith("reasoning; note: it drops the thinking of earlier turns")
-    assert rows(result)["for its clients"][0] == "proved"
-    assert {"reasoning, not said", "reasoning, off, streamed"} <= set(rows(result))
+    assert verdicts_and_fixes(result)["for its clients"][0] == "proved"
+    assert {"reasoning, not said", "reasoning, off, streamed"} <= set(verdicts_and_fixes(result))
 
 
 @pytest.mark.parametrize(("status", "noted"), [(500, True), (503, True), (400, False), (422, False), (200, False)])
 def test_a_picture_out_of_reach_that_is_the_servers_fault_is_a_note(status: int, noted: bool) -> None:
     (probe,) = (variant for variant in content.IMAGE_VARIANTS if variant.optional)
-    found = probes._evaluate_reply(probe, Reply(status, "cannot connect" if status != 200 else "", {}), 5)
-    assert (found.verdict, bool(found.note)) == ("proved", noted)
+    outcome = probes._evaluate_reply(probe, Reply(status, "cannot connect" if status != 200 else "", {}), 5)
+    assert (outcome.verdict, bool(outcome.note)) == ("proved", noted)

@@ -31,7 +31,7 @@ RIGHT = list(
 )
 
 
-class Teller:
+class ScriptedServer:
     """texts: what is generated for each prompt after another, again and again; an Exception's text is an error under 200.
 
     most_bytes: a longer request is refused.
@@ -49,19 +49,19 @@ class Teller:
         return f"http://127.0.0.1:{self.port}"
 
     def answer(self, prompt: str) -> dict[str, Any]:
-        given = self.texts[self.asked % len(self.texts)]
-        known = [answer for question, answer in RIGHT[: self.right] if question == prompt]
-        given = known[0] if known else given
+        text = self.texts[self.asked % len(self.texts)]
+        right_answers = [answer for question, answer in RIGHT[: self.right] if question == prompt]
+        text = right_answers[0] if right_answers else text
         self.asked += 1
-        if isinstance(given, Exception):
-            return {"error": {"message": str(given)}}
-        rows = [{"top_logprobs": [{"token": word, "logprob": -0.1}]} for word in given.split()]
-        return {"choices": [{"message": {"content": given}, "logprobs": {"content": rows}}]}
+        if isinstance(text, Exception):
+            return {"error": {"message": str(text)}}
+        rows = [{"top_logprobs": [{"token": word, "logprob": -0.1}]} for word in text.split()]
+        return {"choices": [{"message": {"content": text}, "logprobs": {"content": rows}}]}
 
 
 @pytest.fixture
-def teller() -> Iterator[Teller]:
-    value = Teller()
+def server() -> Iterator[ScriptedServer]:
+    value = ScriptedServer()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -83,121 +83,133 @@ def teller() -> Iterator[Teller]:
     web.server_close()
 
 
-def run(teller: Teller, home: Path, **given: Any) -> Result:
+def check_reference_text(teller: ScriptedServer, home: Path, **arguments: Any) -> Result:
     (home / "root/etc").mkdir(parents=True, exist_ok=True)
     (home / "root/etc/machine-id").write_text("spark-one\n")
-    args = ReferenceText.Args(**{"base_url": teller.url, "model": "m", "baseline_key": KEY, "answers": "any", **given})
+    args = ReferenceText.Args(
+        **{"base_url": teller.url, "model": "m", "baseline_key": KEY, "answers": "any", **arguments}
+    )
     return ReferenceText().run(args, RecordingContext(home, root=f"{home}/root"))
 
 
-def test_the_first_text_is_the_reference_and_the_next_is_held_to_it(teller: Teller, tmp_path: Path) -> None:
-    assert run(teller, tmp_path).data["verdict"] == "new reference"
-    again = run(teller, tmp_path)
+def test_the_first_text_is_the_reference_and_the_next_is_held_to_it(server: ScriptedServer, tmp_path: Path) -> None:
+    assert check_reference_text(server, tmp_path).data["verdict"] == "new reference"
+    again = check_reference_text(server, tmp_path)
     assert (again.failed, again.exit, again.data["verdict"]) == (False, None, "same")
 
 
-def test_another_text_fails_with_both_texts_and_where_they_part(teller: Teller, tmp_path: Path) -> None:
-    run(teller, tmp_path)
-    teller.texts = ["one zwei drei"]
-    found = run(teller, tmp_path)
-    assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "another")
-    assert "with the same image, model and arguments" in found.msg
-    assert (found.data["reference"][0], found.data["texts"][0]) == ("one two three", "one zwei drei")
-    assert found.data["partings"][0]["token"] == 2
-    assert "  reference: 'one two three'" in found.data["evidence"]
-    assert "  now:       'one zwei drei'" in found.data["evidence"]
-    assert run(teller, tmp_path).failed, "a failed text must not become the reference"
+def test_another_text_fails_with_both_texts_and_where_they_part(server: ScriptedServer, tmp_path: Path) -> None:
+    check_reference_text(server, tmp_path)
+    server.texts = ["one zwei drei"]
+    result = check_reference_text(server, tmp_path)
+    assert (result.failed, result.exit, result.data["verdict"]) == (True, None, "another")
+    assert "with the same image, model and arguments" in result.msg
+    assert (result.data["reference"][0], result.data["texts"][0]) == ("one two three", "one zwei drei")
+    assert result.data["partings"][0]["token"] == 2
+    assert "  reference: 'one two three'" in result.data["evidence"]
+    assert "  now:       'one zwei drei'" in result.data["evidence"]
+    assert check_reference_text(server, tmp_path).failed, "a failed text must not become the reference"
 
 
-def test_one_text_of_three_that_differs_is_inconclusive_and_the_run_goes_on(teller: Teller, tmp_path: Path) -> None:
-    run(teller, tmp_path)
-    teller.texts = ["one two three", "one two three", "one zwei drei"]
-    teller.asked = 0
-    found = run(teller, tmp_path)
-    assert (found.failed, found.exit, found.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
+def test_one_text_of_three_that_differs_is_inconclusive_and_the_run_goes_on(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    check_reference_text(server, tmp_path)
+    server.texts = ["one two three", "one two three", "one zwei drei"]
+    server.asked = 0
+    result = check_reference_text(server, tmp_path)
+    assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
 
 
-def test_another_image_model_or_argument_has_its_own_reference(teller: Teller, tmp_path: Path) -> None:
-    run(teller, tmp_path)
-    teller.texts = ["one zwei drei"]
-    assert run(teller, tmp_path, baseline_key={**KEY, "model": "other"}).data["verdict"] == "new reference"
+def test_another_image_model_or_argument_has_its_own_reference(server: ScriptedServer, tmp_path: Path) -> None:
+    check_reference_text(server, tmp_path)
+    server.texts = ["one zwei drei"]
+    assert (
+        check_reference_text(server, tmp_path, baseline_key={**KEY, "model": "other"}).data["verdict"]
+        == "new reference"
+    )
 
 
-def test_the_reference_outlives_a_member_that_was_replaced(teller: Teller, tmp_path: Path) -> None:
-    run(teller, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark2"]})
-    assert run(teller, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]}).data["verdict"] == "same"
+def test_the_reference_outlives_a_member_that_was_replaced(server: ScriptedServer, tmp_path: Path) -> None:
+    check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark2"]})
+    assert (
+        check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]}).data["verdict"]
+        == "same"
+    )
 
 
-def test_a_new_baseline_replaces_the_reference(teller: Teller, tmp_path: Path) -> None:
-    run(teller, tmp_path)
-    teller.texts = ["one zwei drei"]
-    assert run(teller, tmp_path, new_baseline=True).data["verdict"] == "new reference"
-    assert run(teller, tmp_path).data["verdict"] == "same"
+def test_a_new_baseline_replaces_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
+    check_reference_text(server, tmp_path)
+    server.texts = ["one zwei drei"]
+    assert check_reference_text(server, tmp_path, new_baseline=True).data["verdict"] == "new reference"
+    assert check_reference_text(server, tmp_path).data["verdict"] == "same"
 
 
-def test_of_a_server_that_is_not_verified_no_reference_is_kept(teller: Teller, tmp_path: Path) -> None:
-    assert run(teller, tmp_path, record=False).data["verdict"] == "not compared"
-    assert run(teller, tmp_path, baseline_key={}).data["verdict"] == "not compared"
+def test_of_a_server_that_is_not_verified_no_reference_is_kept(server: ScriptedServer, tmp_path: Path) -> None:
+    assert check_reference_text(server, tmp_path, record=False).data["verdict"] == "not compared"
+    assert check_reference_text(server, tmp_path, baseline_key={}).data["verdict"] == "not compared"
     assert not list(tmp_path.rglob("references/*"))
 
 
-def test_an_error_under_200_fails_in_the_servers_words(teller: Teller, tmp_path: Path) -> None:
-    teller.texts = [RuntimeError("EngineCore encountered an issue.")]
-    found = run(teller, tmp_path)
-    assert (found.failed, "EngineCore encountered an issue." in found.msg) == (True, True)
+def test_an_error_under_200_fails_in_the_servers_words(server: ScriptedServer, tmp_path: Path) -> None:
+    server.texts = [RuntimeError("EngineCore encountered an issue.")]
+    result = check_reference_text(server, tmp_path)
+    assert (result.failed, "EngineCore encountered an issue." in result.msg) == (True, True)
 
 
-def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(teller: Teller, tmp_path: Path) -> None:
+def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
     pair = {**KEY, "members": ["spark1", "spark2"]}
-    found = run(teller, tmp_path, baseline_key=pair)
-    assert (len(found.data["texts"]), found.msg.endswith("recorded (4 prompts)")) == (4, True)
-    teller.texts, teller.asked = ["one two three"] * 3 + ["one zwei drei"], 0
-    found = run(teller, tmp_path, baseline_key=pair)
-    assert (found.failed, found.exit) == (False, Exit.INCONCLUSIVE)
-    assert found.data["evidence"][0].startswith("'a long prompt' parts at token 2")
-    teller.most_bytes = 1000
-    assert len(run(teller, tmp_path / "short", baseline_key=pair).data["texts"]) == 3
+    result = check_reference_text(server, tmp_path, baseline_key=pair)
+    assert (len(result.data["texts"]), result.msg.endswith("recorded (4 prompts)")) == (4, True)
+    server.texts, server.asked = ["one two three"] * 3 + ["one zwei drei"], 0
+    result = check_reference_text(server, tmp_path, baseline_key=pair)
+    assert (result.failed, result.exit) == (False, Exit.INCONCLUSIVE)
+    assert result.data["evidence"][0].startswith("'a long prompt' parts at token 2")
+    server.most_bytes = 1000
+    assert len(check_reference_text(server, tmp_path / "short", baseline_key=pair).data["texts"]) == 3
 
 
 GARBLED = ["'s't's't's's's't's's't's's't's's", "'s't's't's's't's's", "'s't's's't's"]
 
 
-def test_a_first_text_that_is_garbage_fails_and_is_not_kept(teller: Teller, tmp_path: Path) -> None:
-    teller.texts = list(GARBLED)
-    found = run(teller, tmp_path, answers="judged")
-    assert (found.failed, found.data["verdict"]) == (True, "garbage")
-    assert "0 of 12 simple questions right" in found.msg
-    assert any("capital of France" in line and "'s't" in line for line in found.data["evidence"])
-    teller.texts, teller.right = ["The sky is blue because light scatters.", "Mercury is small.", "def fib(n): ..."], 12
-    assert run(teller, tmp_path, answers="judged").data["verdict"] == "new reference"
+def test_a_first_text_that_is_garbage_fails_and_is_not_kept(server: ScriptedServer, tmp_path: Path) -> None:
+    server.texts = list(GARBLED)
+    result = check_reference_text(server, tmp_path, answers="judged")
+    assert (result.failed, result.data["verdict"]) == (True, "garbage")
+    assert "0 of 12 simple questions right" in result.msg
+    assert any("capital of France" in line and "'s't" in line for line in result.data["evidence"])
+    server.texts, server.right = ["The sky is blue because light scatters.", "Mercury is small.", "def fib(n): ..."], 12
+    assert check_reference_text(server, tmp_path, answers="judged").data["verdict"] == "new reference"
 
 
 @pytest.mark.parametrize(
     ("right", "verdict"),
     [(12, "new reference"), (7, "new reference"), (6, "doubtful"), (2, "doubtful"), (1, "garbage")],
 )
-def test_few_right_answers_are_no_reference(teller: Teller, tmp_path: Path, right: int, verdict: str) -> None:
-    teller.texts, teller.right = ["A sentence of its own, which answers no question at all."], right
-    found = run(teller, tmp_path, answers="judged")
-    assert found.data["verdict"] == verdict
-    assert found.exit == (Exit.INCONCLUSIVE if verdict == "doubtful" else None)
-    assert found.failed == (verdict == "garbage")
+def test_few_right_answers_are_no_reference(server: ScriptedServer, tmp_path: Path, right: int, verdict: str) -> None:
+    server.texts, server.right = ["A sentence of its own, which answers no question at all."], right
+    result = check_reference_text(server, tmp_path, answers="judged")
+    assert result.data["verdict"] == verdict
+    assert result.exit == (Exit.INCONCLUSIVE if verdict == "doubtful" else None)
+    assert result.failed == (verdict == "garbage")
 
 
 def test_a_model_whose_context_is_shorter_than_the_longest_question_is_judged_by_the_others(
-    teller: Teller, tmp_path: Path
+    server: ScriptedServer, tmp_path: Path
 ) -> None:
-    teller.right, teller.most_bytes = 11, 1000
-    assert run(teller, tmp_path, answers="judged").data["verdict"] == "new reference"
+    server.right, server.most_bytes = 11, 1000
+    assert check_reference_text(server, tmp_path, answers="judged").data["verdict"] == "new reference"
 
 
 # The prefix cache check against a server with a cache of a known kind.
 
 
-ASKED = {"enable-prefix-caching": True}
+CACHING_ON = {"enable-prefix-caching": True}
 
 
-def ask_twice(tmp_path: Path, flags: dict[str, Any] | None = None, **plan: Any) -> Result:
+def check_prefix_cache(tmp_path: Path, flags: dict[str, Any] | None = None, **plan: Any) -> Result:
     with serving(Schedule(first_s=0.01, gap_s=0.001, **plan)) as server:
         args = PrefixCache.Args(base_url=server.url, model="m", flags=flags or {})
         return PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
@@ -205,41 +217,41 @@ def ask_twice(tmp_path: Path, flags: dict[str, Any] | None = None, **plan: Any) 
 
 @pytest.mark.parametrize("sightings", [1, 2])
 def test_a_cache_that_works_is_proved(tmp_path: Path, sightings: int) -> None:
-    found = ask_twice(tmp_path, ASKED, prefix_block=64, sightings=sightings, prefill_s=1.0)
-    assert found.data["verdict"] == "hits"
-    assert found.data["hit_share"] == 1.0
-    first, *_, last = found.data["sightings"]
+    result = check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, sightings=sightings, prefill_s=1.0)
+    assert result.data["verdict"] == "hits"
+    assert result.data["hit_share"] == 1.0
+    first, *_, last = result.data["sightings"]
     assert first["hits"] == 0
     assert last["ttft_s"] < first["ttft_s"]
 
 
 def test_a_cache_that_never_hits_fails_where_it_was_asked_for(tmp_path: Path) -> None:
-    assert ask_twice(tmp_path, ASKED, prefix_block=64, sightings=99).failed
-    found = ask_twice(tmp_path, {}, prefix_block=64, sightings=99)
-    assert (found.failed, found.data["verdict"]) == (False, "no hits")
+    assert check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, sightings=99).failed
+    result = check_prefix_cache(tmp_path, {}, prefix_block=64, sightings=99)
+    assert (result.failed, result.data["verdict"]) == (False, "no hits")
 
 
 def test_turned_off_is_said_without_a_request(tmp_path: Path) -> None:
-    assert ask_twice(tmp_path, prefix_block=64, prefix_caching="False").data["verdict"] == "off"
-    assert ask_twice(tmp_path, ASKED, prefix_block=64, prefix_caching="False").failed
+    assert check_prefix_cache(tmp_path, prefix_block=64, prefix_caching="False").data["verdict"] == "off"
+    assert check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, prefix_caching="False").failed
 
 
 def test_a_server_without_counters_is_unknown(tmp_path: Path) -> None:
-    found = ask_twice(tmp_path, ASKED)
-    assert (found.failed, found.data["verdict"]) == (False, "unknown")
+    result = check_prefix_cache(tmp_path, CACHING_ON)
+    assert (result.failed, result.data["verdict"]) == (False, "unknown")
 
 
 def test_a_stream_that_breaks_off_fails(tmp_path: Path) -> None:
-    assert ask_twice(tmp_path, prefix_block=64, error_at=1).failed
+    assert check_prefix_cache(tmp_path, prefix_block=64, error_at=1).failed
 
 
 def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.001, prefix_block=64)) as server:
-        count = server._cached
-        server._cached = lambda prompt: count(prompt) + count("of somebody else " * 50) * 0  # type: ignore[method-assign]
+        count = server._count_cached
+        server._count_cached = lambda prompt: count(prompt) + count("of somebody else " * 50) * 0  # type: ignore[method-assign]
         args = PrefixCache.Args(base_url=server.url, model="m")
-        found = PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
-    assert found.exit is Exit.INCONCLUSIVE
+        result = PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
+    assert result.exit is Exit.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LagSampler, "spoils_rates", lambda lag, decoding_s: False)
 
 
-def context_of(home: Path, *, clock: int = 0) -> RecordingContext:
+def make_context(home: Path, *, clock: int = 0) -> RecordingContext:
     env = {"PATH": "/usr/bin:/bin"}
     if clock:
         tool = home / "bin/nvidia-smi"
@@ -52,42 +52,42 @@ def context_of(home: Path, *, clock: int = 0) -> RecordingContext:
     return RecordingContext(home, root=f"{home}/root", env=env, ollama_url="http://127.0.0.1:1")
 
 
-def run(server: ExactServer, context: RecordingContext, **given: Any) -> Result:
-    args = {"base_url": server.url, "model": "m", "tokens": 40, "baseline_key": KEY, **given}
+def run_smoke_test(server: ExactServer, context: RecordingContext, **arguments: Any) -> Result:
+    args = {"base_url": server.url, "model": "m", "tokens": 40, "baseline_key": KEY, **arguments}
     return SmokeTest().run(SmokeTest.Args(**args), context)
 
 
 def test_of_a_server_that_nobody_described_no_baseline_is_kept(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        found = run(server, context, baseline_key={})
-    assert (found.failed, found.data["verdict"], found.data["baseline"]) == (False, "not compared", None)
+        result = run_smoke_test(server, context, baseline_key={})
+    assert (result.failed, result.data["verdict"], result.data["baseline"]) == (False, "not compared", None)
     assert not list(context.state.path.glob("baselines/*"))
 
 
 def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         with lock.acquire_measurement(context.state, "run-2", "Verify"):
-            found = run(server, context, wait_s=0)
+            result = run_smoke_test(server, context, wait_s=0)
         assert not server.record
-    assert (found.exit, "Verify is in progress on this host (run run-2)" in found.msg) == (Exit.INCONCLUSIVE, True)
+    assert (result.exit, "Verify is in progress on this host (run run-2)" in result.msg) == (Exit.INCONCLUSIVE, True)
 
 
 def test_the_first_run_makes_a_baseline_and_the_next_is_judged_by_it(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        first, second = run(server, context), run(server, context)
+        first, second = run_smoke_test(server, context), run_smoke_test(server, context)
     assert (first.data["verdict"], second.data["verdict"]) == ("new baseline", "proved")
     assert second.data["baseline"] == pytest.approx(first.data["tok_per_s"], rel=0.2)
     with serving(Schedule(first_s=0.01, rates=[130.0])) as server:
-        third = run(server, context)
+        third = run_smoke_test(server, context)
     assert third.failed
     assert third.data["verdict"] == "regression"
 
 
 def test_no_garbage_is_collected_while_tokens_come(tmp_path: Path) -> None:
-    context, collected_s = context_of(tmp_path), list[float]()
+    context, collected_s = make_context(tmp_path), list[float]()
 
     def collecting(phase: str, info: dict[str, int]) -> None:
         collected_s.append(time.perf_counter())
@@ -97,7 +97,7 @@ def test_no_garbage_is_collected_while_tokens_come(tmp_path: Path) -> None:
         gc.callbacks.append(collecting)
         gc.set_threshold(10)
         try:
-            run(server, context)
+            run_smoke_test(server, context)
         finally:
             gc.set_threshold(*before)
             gc.callbacks.remove(collecting)
@@ -107,21 +107,21 @@ def test_no_garbage_is_collected_while_tokens_come(tmp_path: Path) -> None:
 
 
 def test_a_failing_run_never_becomes_the_baseline(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[100.0])) as server:
-        assert run(server, context, tok_per_s=300).data["verdict"] == "misconfigured"
+        assert run_smoke_test(server, context, tok_per_s=300).data["verdict"] == "misconfigured"
     with serving(Schedule(**FAST)) as server:
-        assert run(server, context, tok_per_s=300).data["verdict"] == "new baseline"
+        assert run_smoke_test(server, context, tok_per_s=300).data["verdict"] == "new baseline"
 
 
 def test_a_new_baseline_is_only_taken_when_asked_for(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        run(server, context)
+        run_smoke_test(server, context)
     with serving(Schedule(first_s=0.01, rates=[130.0])) as server:
-        assert run(server, context).data["verdict"] == "regression"
-        assert run(server, context, new_baseline=True).data["verdict"] == "new baseline"
-        assert run(server, context).data["verdict"] == "proved"
+        assert run_smoke_test(server, context).data["verdict"] == "regression"
+        assert run_smoke_test(server, context, new_baseline=True).data["verdict"] == "new baseline"
+        assert run_smoke_test(server, context).data["verdict"] == "proved"
 
 
 @pytest.mark.parametrize(
@@ -136,35 +136,35 @@ def test_a_new_baseline_is_only_taken_when_asked_for(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_figures_comparable(tmp_path: Path, changed: dict[str, Any], same: bool) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        run(server, context)
-        verdict = run(server, context, baseline_key={**KEY, **changed}).data["verdict"]
+        run_smoke_test(server, context)
+        verdict = run_smoke_test(server, context, baseline_key={**KEY, **changed}).data["verdict"]
     assert verdict == ("proved" if same else "new baseline")
 
 
 def test_the_order_of_arguments_does_not_count(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     value = {**KEY, "command": ["m", "--max-num-seqs", "8", "--enforce-eager"]}
     other = {**KEY, "command": ["m", "--enforce-eager", "--max-num-seqs", "8"]}
     with serving(Schedule(**FAST)) as server:
-        run(server, context, baseline_key=value)
-        assert run(server, context, baseline_key=other).data["verdict"] == "proved"
+        run_smoke_test(server, context, baseline_key=value)
+        assert run_smoke_test(server, context, baseline_key=other).data["verdict"] == "proved"
 
 
 def test_a_new_key_is_set_beside_the_nearest_one(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
-        run(server, context)
-        found = run(server, context, baseline_key={**KEY, "image": "vllm/vllm-openai@sha256:bb"})
-    assert "with another image" in found.msg
+        run_smoke_test(server, context)
+        result = run_smoke_test(server, context, baseline_key={**KEY, "image": "vllm/vllm-openai@sha256:bb"})
+    assert "with another image" in result.msg
 
 
 def test_requests_of_others_make_it_inconclusive_before_it_begins(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, running=2)) as server:
-        found = run(server, context_of(tmp_path))
-        assert (found.failed, found.exit) == (True, Exit.INCONCLUSIVE)
-        assert "2 requests" in found.msg
+        result = run_smoke_test(server, make_context(tmp_path))
+        assert (result.failed, result.exit) == (True, Exit.INCONCLUSIVE)
+        assert "2 requests" in result.msg
         assert not server.bodies
 
 
@@ -173,57 +173,57 @@ def test_in_a_swap_an_inconclusive_measurement_is_reported_and_gives_no_figure(
     tmp_path: Path, busy: dict[str, int]
 ) -> None:
     with serving(Schedule(**FAST, **busy)) as server:
-        found = run(server, context_of(tmp_path), unclear="report")
-    assert (found.failed, found.exit) == (False, Exit.INCONCLUSIVE)
-    assert "other traffic" in found.msg
-    assert found.data["tok_per_s"] is None
+        result = run_smoke_test(server, make_context(tmp_path), unclear="report")
+    assert (result.failed, result.exit) == (False, Exit.INCONCLUSIVE)
+    assert "other traffic" in result.msg
+    assert result.data["tok_per_s"] is None
 
 
 def test_in_a_swap_a_slow_server_is_still_a_failure(tmp_path: Path) -> None:
     with serving(Schedule(**FAST)) as server:
-        assert run(server, context_of(tmp_path), unclear="report", tok_per_s=1_000_000).failed
+        assert run_smoke_test(server, make_context(tmp_path), unclear="report", tok_per_s=1_000_000).failed
 
 
 @pytest.mark.parametrize(("ghost", "doubted"), [(0, False), (20, True), (-3, True)])
 def test_the_servers_own_count_must_agree(tmp_path: Path, ghost: int, doubted: bool) -> None:
     with serving(Schedule(**FAST, ghost=ghost)) as server:
-        found = run(server, context_of(tmp_path))
-    assert (found.exit is Exit.INCONCLUSIVE) is doubted
+        result = run_smoke_test(server, make_context(tmp_path))
+    assert (result.exit is Exit.INCONCLUSIVE) is doubted
     if doubted:
-        assert "the server counted" in found.msg
+        assert "the server counted" in result.msg
 
 
 def test_a_server_without_counters_is_measured_all_the_same(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, metrics=False)) as server:
-        assert run(server, context_of(tmp_path)).data["verdict"] == "new baseline"
+        assert run_smoke_test(server, make_context(tmp_path)).data["verdict"] == "new baseline"
 
 
 def test_a_host_that_is_held_at_a_low_clock_is_not_a_regression(tmp_path: Path) -> None:
     with serving(Schedule(first_s=0.01, rates=[100.0])) as server:
-        found = run(server, context_of(tmp_path, clock=851), tok_per_s=300)
-    assert (found.exit, found.data["verdict"]) == (Exit.INCONCLUSIVE, "host degraded")
-    assert "851 MHz" in found.msg
+        result = run_smoke_test(server, make_context(tmp_path, clock=851), tok_per_s=300)
+    assert (result.exit, result.data["verdict"]) == (Exit.INCONCLUSIVE, "host degraded")
+    assert "851 MHz" in result.msg
 
 
 def test_a_normal_clock_is_kept_with_the_baseline(tmp_path: Path) -> None:
-    context = context_of(tmp_path, clock=2411)
+    context = make_context(tmp_path, clock=2411)
     with serving(Schedule(**FAST)) as server:
-        found = run(server, context)
-    assert found.data["gpu"]["clock_mhz"] == 2411
-    (kept,) = (tmp_path / ".local/state/sparkwright/baselines").glob("*.json")
-    assert json.loads(kept.read_text())["clock_mhz"] == 2411
+        result = run_smoke_test(server, context)
+    assert result.data["gpu"]["clock_mhz"] == 2411
+    (path,) = (tmp_path / ".local/state/sparkwright/baselines").glob("*.json")
+    assert json.loads(path.read_text())["clock_mhz"] == 2411
 
 
 def test_a_server_of_5_7_tokens_a_second_fails_in_time_with_its_likely_causes(tmp_path: Path) -> None:
     began_s = time.monotonic()
     with serving(Schedule(first_s=0.1, gap_s=1 / 5.7, chunks=10_000)) as server:
-        found = run(server, context_of(tmp_path, clock=2411), tok_per_s=47, tokens=128)
+        result = run_smoke_test(server, make_context(tmp_path, clock=2411), tok_per_s=47, tokens=128)
     assert time.monotonic() - began_s < 25
-    assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "misconfigured"), found.msg
-    names = [cause["cause"] for cause in found.data["causes"]]
+    assert (result.failed, result.exit, result.data["verdict"]) == (True, None, "misconfigured"), result.msg
+    names = [cause["cause"] for cause in result.data["causes"]]
     assert "an image without kernels for this GPU (sm_121)" in names
     assert not any("power fault" in name for name in names)  # the clock was seen to be normal
-    assert all(cause["evidence"] for cause in found.data["causes"])
+    assert all(cause["evidence"] for cause in result.data["causes"])
 
 
 def test_more_than_the_memory_allows_is_no_measurement(tmp_path: Path) -> None:
@@ -232,12 +232,12 @@ def test_more_than_the_memory_allows_is_no_measurement(tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps({"hidden_size": 8, "num_hidden_layers": 1}))
     header = json.dumps({"layer.weight": {"dtype": "F8", "shape": [1], "data_offsets": [0, 3 * 10**9]}}).encode()
     (model / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     context.facts = {"gpu": {"name": "NVIDIA GB10"}}
     with serving(Schedule(**FAST)) as server:
-        found = run(server, context, model_dir=str(model), tok_per_s=47)
-    assert found.data["ceiling_tok_per_s"] == 91.0
-    assert found.data["verdict"] == "invalid"
+        result = run_smoke_test(server, context, model_dir=str(model), tok_per_s=47)
+    assert result.data["ceiling_tok_per_s"] == 91.0
+    assert result.data["verdict"] == "invalid"
 
 
 def test_the_ceiling_of_a_mixture_counts_the_experts_of_one_token() -> None:
@@ -255,27 +255,27 @@ def test_the_ceiling_of_a_mixture_counts_the_experts_of_one_token() -> None:
 
 
 def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     context.secrets = {"VLLM_API_KEY": Secret("sesame-opens")}
     with serving(Schedule(**FAST, api_key="sesame-opens")) as server:
-        found = run(server, context)
-    assert found.data["verdict"] == "new baseline"
-    assert "sesame" not in json.dumps([found.registered(), context.said])
+        result = run_smoke_test(server, context)
+    assert result.data["verdict"] == "new baseline"
+    assert "sesame" not in json.dumps([result.registered(), context.said])
 
 
 def test_a_stream_that_breaks_off_is_a_failure_with_the_servers_words(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, error_at=5)) as server:
-        found = run(server, context_of(tmp_path))
-    assert found.failed
-    assert "EngineCore encountered an issue" in found.msg
+        result = run_smoke_test(server, make_context(tmp_path))
+    assert result.failed
+    assert "EngineCore encountered an issue" in result.msg
 
 
 def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[60.0])) as server:  # slow, so that a busy machine adds little
-        run(server, context)
+        run_smoke_test(server, context)
         server.bodies.clear()
-        run(server, context)
+        run_smoke_test(server, context)
         assert [body["max_tokens"] for body in server.bodies] == [32, 40, 40, 40]
     assert defaults.SMOKE_TOKENS == 128
 
@@ -294,7 +294,7 @@ SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp",
 def test_it_measures_again_while_the_client_was_held_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_up: int, verdict: str
 ) -> None:
-    context, measurements = context_of(tmp_path), []
+    context, measurements = make_context(tmp_path), []
 
     def late(lag: LagSampler, decoding_s: float) -> bool:
         if lag not in measurements:
@@ -303,24 +303,24 @@ def test_it_measures_again_while_the_client_was_held_up(
 
     monkeypatch.setattr(LagSampler, "spoils_rates", late)
     with serving(Schedule(**FAST)) as server:
-        found = run(server, context)
-    assert (found.data["verdict"], len(measurements)) == (verdict, 3), found.msg
+        result = run_smoke_test(server, context)
+    assert (result.data["verdict"], len(measurements)) == (verdict, 3), result.msg
 
 
 def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[100.0], accepts=[0.8, 0.5])) as server:
-        first = run(server, context, baseline_key=SPECULATING)
+        first = run_smoke_test(server, context, baseline_key=SPECULATING)
         server.plan.accepts = [0.75, 0.4]
-        alike = run(server, context, baseline_key=SPECULATING)
+        alike = run_smoke_test(server, context, baseline_key=SPECULATING)
         server.generated = 0  # as after a restart
         server.plan.accepts = [0.3, 0.05]
-        fell = run(server, context, baseline_key=SPECULATING)
+        fell = run_smoke_test(server, context, baseline_key=SPECULATING)
     assert (first.failed, first.data["verdict"]) == (False, "new baseline"), first.msg
     assert first.data["acceptance_by_position"] == [0.8, 0.5] and first.data["acceptance"] == 1.3
     assert "acceptance by position 0.80, 0.50" in first.msg
-    (kept,) = context.state.path.glob("baselines/*.json")
-    assert json.loads(kept.read_text())["acceptance"] == [0.8, 0.5]
+    (path,) = context.state.path.glob("baselines/*.json")
+    assert json.loads(path.read_text())["acceptance"] == [0.8, 0.5]
     assert alike.failed is False
     assert (fell.failed, fell.data["verdict"]) == (True, "regression")
     assert "30% of the drafts' first tokens are accepted, against 80% before" in fell.msg
@@ -328,12 +328,12 @@ def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails
 
 
 def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
+    context = make_context(tmp_path)
     with serving(Schedule(**FAST, accepts=[0.8], greedy_only=True)) as server:
-        found = run(server, context, baseline_key=SPECULATING)
-        plain = run(server, context)
-    assert (found.failed, found.data["verdict"]) == (True, "broken")
-    assert "with 1 stream at temperature 0.7 it gives no answer" in found.msg and "EngineCore" in found.msg
+        result = run_smoke_test(server, context, baseline_key=SPECULATING)
+        plain = run_smoke_test(server, context)
+    assert (result.failed, result.data["verdict"]) == (True, "broken")
+    assert "with 1 stream at temperature 0.7 it gives no answer" in result.msg and "EngineCore" in result.msg
     assert (
         plain.failed is False and plain.data["verdict"] == "new baseline"
     )  # without speculation nothing more is asked
@@ -342,8 +342,8 @@ def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Pa
 
 def test_speculation_is_probed_with_one_stream_and_eight_at_both_temperatures(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, accepts=[0.8])) as server:
-        found = run(server, context_of(tmp_path), baseline_key=SPECULATING)
-    cells = [(cell["streams"], cell["temperature"]) for cell in found.data["speculation"]]
+        result = run_smoke_test(server, make_context(tmp_path), baseline_key=SPECULATING)
+    cells = [(cell["streams"], cell["temperature"]) for cell in result.data["speculation"]]
     assert cells == [(1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7)]
     options = [body["temperature"] for body in server.bodies if not body.get("stream")]
     assert options == [0.0] * 8 + [0.7] * 8 + [0.0] * 8 + [0.7] * 8

@@ -18,7 +18,7 @@ SKIPPED = Result(skipped=True).registered()
 LOG = Result(data={"checks": [{"check": "graphs", "verdict": "not found", "evidence": "no line"}]}).registered()
 
 
-def summed(tmp_path: Path, **checks: Any) -> Result:
+def run_verdict(tmp_path: Path, **checks: Any) -> Result:
     return Verdict().run(Verdict.Args(checks=checks), RecordingContext(tmp_path))
 
 
@@ -33,12 +33,12 @@ def summed(tmp_path: Path, **checks: Any) -> Result:
     ],
 )
 def test_a_failure_outweighs_a_doubt(tmp_path: Path, checks: dict[str, Any], failed: bool, code: Exit | None) -> None:
-    found = summed(tmp_path, **checks)
-    assert (found.failed, found.exit) == (failed, code)
+    result = run_verdict(tmp_path, **checks)
+    assert (result.failed, result.exit) == (failed, code)
 
 
 def test_rows_say_what_was_not_looked_at(tmp_path: Path) -> None:
-    rows = summed(tmp_path, a=BAD, b=SKIPPED, c=LOG, d=GOOD).data["rows"]
+    rows = run_verdict(tmp_path, a=BAD, b=SKIPPED, c=LOG, d=GOOD).data["rows"]
     assert [(row["check"], row["verdict"]) for row in rows] == [
         ("a", "failed"),
         ("b", "unknown"),
@@ -50,13 +50,13 @@ def test_rows_say_what_was_not_looked_at(tmp_path: Path) -> None:
 
 def test_the_table_stays_within_the_terminal(tmp_path: Path) -> None:
     long = Result(failed=True, msg="word " * 60, fix="mend it").registered()
-    rows = summed(tmp_path, throughput=long, health=GOOD).data["rows"]
-    shown = [text for _, text in format_table(rows, TABLES["verdict"][1], 80)]
-    assert max(map(len, shown)) <= 80
-    assert any("→ mend it" in text for text in shown)
+    rows = run_verdict(tmp_path, throughput=long, health=GOOD).data["rows"]
+    lines = [text for _, text in format_table(rows, TABLES["verdict"][1], 80)]
+    assert max(map(len, lines)) <= 80
+    assert any("→ mend it" in text for text in lines)
 
 
 def test_what_the_recipe_does_not_ask_for_is_no_finding(tmp_path: Path) -> None:
     aside = Result(msg="not checked: the recipe asks for no GPU", data={"verdict": "not asked for"}).registered()
-    found = summed(tmp_path, a=GOOD, GPU=aside)
-    assert ([row["check"] for row in found.data["rows"]], found.msg) == (["a"], "1 proved")
+    result = run_verdict(tmp_path, a=GOOD, GPU=aside)
+    assert ([row["check"] for row in result.data["rows"]], result.msg) == (["a"], "1 proved")

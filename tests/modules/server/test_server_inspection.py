@@ -16,18 +16,18 @@ from tests.modules.context import RecordingContext
 
 
 @contextmanager
-def engine(container: dict[str, Any] | None, log: bytes = b"") -> Iterator[str]:
+def docker_engine(container: dict[str, Any] | None, log: bytes = b"") -> Iterator[str]:
     """A minimal Docker Engine: its version, and one container with its log."""
 
     class Api(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             version = {"ApiVersion": "1.43", "MinAPIVersion": "1.24"}
             named = self.path.endswith("/containers/qwen35/json")
-            found = version if self.path.endswith("/version") else container if named else None
-            body = json.dumps(found or {"message": "no such container"}).encode()
+            answer = version if self.path.endswith("/version") else container if named else None
+            body = json.dumps(answer or {"message": "no such container"}).encode()
             if "/containers/qwen35/logs" in self.path:
-                found, body = {}, b"\x01\0\0\0" + len(log).to_bytes(4, "big") + log if log else b""
-            self.send_response(404 if found is None else 200)
+                answer, body = {}, b"\x01\0\0\0" + len(log).to_bytes(4, "big") + log if log else b""
+            self.send_response(404 if answer is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -45,7 +45,9 @@ def engine(container: dict[str, Any] | None, log: bytes = b"") -> Iterator[str]:
         server.server_close()
 
 
-def look(home: Path, url: str, *, running: bool = True, named: str = "", verified: str = "abc") -> dict[str, Any]:
+def inspect_server(
+    home: Path, url: str, *, running: bool = True, named: str = "", verified: str = "abc"
+) -> dict[str, Any]:
     bindings = {"8000/tcp": [{"HostIp": "", "HostPort": url.rpartition(":")[2]}]} if url else {}
     container = {
         "Id": "abc",
@@ -55,7 +57,7 @@ def look(home: Path, url: str, *, running: bool = True, named: str = "", verifie
         "State": {"Running": running, "Status": "running" if running else "exited", "StartedAt": ""},
         "HostConfig": {"PortBindings": bindings, "RestartPolicy": {"Name": "no"}},
     }
-    with engine(container) as docker_host:
+    with docker_engine(container) as docker_host:
         context = RecordingContext(home, docker_host=docker_host)
         if verified:
             context.state.write("verified", {"spec": {"name": "qwen35", "image": "a"}, "container_id": verified})
@@ -67,14 +69,14 @@ def look(home: Path, url: str, *, running: bool = True, named: str = "", verifie
 @pytest.mark.parametrize(("schedule", "serves"), [({}, True), ({"silent": True}, False), ({"status": 500}, False)])
 def test_only_a_token_counts(tmp_path: Path, schedule: dict[str, Any], serves: bool) -> None:
     with serving(Schedule(**schedule)) as server:
-        assert look(tmp_path, server.url)["serving"] is serves
+        assert inspect_server(tmp_path, server.url)["serving"] is serves
 
 
 def test_a_server_that_was_never_verified_serves_too_and_is_told_apart(tmp_path: Path) -> None:
     with serving(Schedule()) as server:
-        assert look(tmp_path, server.url, named="qwen35", verified="")["verified"] is False
-        assert look(tmp_path, server.url)["verified"] is True
-        assert look(tmp_path, server.url, verified="other")["verified"] is False
+        assert inspect_server(tmp_path, server.url, named="qwen35", verified="")["verified"] is False
+        assert inspect_server(tmp_path, server.url)["verified"] is True
+        assert inspect_server(tmp_path, server.url, verified="other")["verified"] is False
 
 
 @pytest.mark.parametrize(
@@ -87,11 +89,11 @@ def test_a_server_that_was_never_verified_serves_too_and_is_told_apart(tmp_path:
     ],
 )
 def test_what_is_missing_is_said(tmp_path: Path, about: dict[str, Any], why: str) -> None:
-    found = look(tmp_path, "", **about)
-    assert (found["serving"], why in found["why"]) == (False, True), found
+    result = inspect_server(tmp_path, "", **about)
+    assert (result["serving"], why in result["why"]) == (False, True), result
 
 
 def test_an_engine_that_does_not_answer_is_no_error(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, docker_host=f"unix://{tmp_path}/none.sock")
-    found = Serving().run(Serving.Args(name="qwen35"), context)
-    assert (found.failed, found.data["serving"]) == (False, False)
+    result = Serving().run(Serving.Args(name="qwen35"), context)
+    assert (result.failed, result.data["serving"]) == (False, False)

@@ -12,14 +12,14 @@ from sparkwright.modules.proof.verdict import Verdict
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
-from tests.modules.server.test_server_inspection import engine
+from tests.modules.server.test_server_inspection import docker_engine
 
 LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 READY, FAILED = ((LOGS / name / "server.log").read_text() for name in ("abbreviated", "chunked-disable"))
 LOADING = READY[: READY.index("Loading safetensors checkpoint shards: 100%")]
 
 
-def look(home: Path, log: str, *, age_s: float = 12, restarts: int = 0) -> Result:
+def inspect_start(home: Path, log: str, *, age_s: float = 12, restarts: int = 0) -> Result:
     started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
     container = {
         "Id": "abc",
@@ -35,30 +35,30 @@ def look(home: Path, log: str, *, age_s: float = 12, restarts: int = 0) -> Resul
         },
     }
     spec = ContainerSpec(name="qwen35", image="vllm/vllm-openai:v0.32.0", ports=("1:8000",))
-    with engine(container, log.encode()) as docker_host:
+    with docker_engine(container, log.encode()) as docker_host:
         args = InspectServer.Args(spec=spec.to_json(), serve={"ready_s": 600}, host="spark1")
         return InspectServer().run(args, RecordingContext(home, docker_host=docker_host))
 
 
 def test_a_server_that_is_starting_proves_nothing(tmp_path: Path) -> None:
-    found = look(tmp_path, LOADING)
-    assert (found.failed, found.exit) == (True, Exit.INCONCLUSIVE)
-    assert re.match(r"qwen35 has been starting for \d+ s \(weights, 0 of 1 shards\); nothing answers at", found.msg), (
-        found.msg
+    result = inspect_start(tmp_path, LOADING)
+    assert (result.failed, result.exit) == (True, Exit.INCONCLUSIVE)
+    assert re.match(r"qwen35 has been starting for \d+ s \(weights, 0 of 1 shards\); nothing answers at", result.msg), (
+        result.msg
     )
-    checks = {"server": found.registered() | found.data, "generates": {"skipped": True}}
+    checks = {"server": result.registered() | result.data, "generates": {"skipped": True}}
     verdict = Verdict().run(Verdict.Args(checks=checks), RecordingContext(tmp_path))
     assert verdict.exit == Exit.INCONCLUSIVE and "has been starting for" in verdict.msg
 
 
 def test_a_log_without_a_stage_is_believed_for_as_long_as_a_start_may_take(tmp_path: Path) -> None:
-    assert look(tmp_path, "").exit == Exit.INCONCLUSIVE
-    late = look(tmp_path, "", age_s=601)
+    assert inspect_start(tmp_path, "").exit == Exit.INCONCLUSIVE
+    late = inspect_start(tmp_path, "", age_s=601)
     assert (late.failed, late.exit) == (True, None)
 
 
 @pytest.mark.parametrize(("log", "restarts"), [(READY, 0), (FAILED, 0), (LOADING, 1)])
 def test_one_that_was_ready_has_failed_or_was_restarted_is_a_failure(tmp_path: Path, log: str, restarts: int) -> None:
-    found = look(tmp_path, log, restarts=restarts)
-    assert (found.failed, found.exit) == (True, None)
-    assert "nothing answers at" in found.msg
+    result = inspect_start(tmp_path, log, restarts=restarts)
+    assert (result.failed, result.exit) == (True, None)
+    assert "nothing answers at" in result.msg

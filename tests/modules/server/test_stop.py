@@ -22,9 +22,9 @@ WAITS = "read line"  # its standard input stays open and is silent
 
 
 @pytest.fixture
-def made(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+def make_container(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
     """Makes a container that runs a script and is started again by its policy, as a verified server is."""
-    all_of_them: list[Any] = []
+    started: list[Any] = []
 
     def make(script: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
@@ -32,59 +32,59 @@ def made(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Ca
         words["labels"] = container_labels.build_labels(RecordingContext(tmp_path), "server", name)
         policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
         value = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
-        all_of_them.append(value)
+        started.append(value)
         return value
 
     yield make
-    for item in all_of_them:
+    for item in started:
         item.remove(force=True)
 
 
-def status(one: Any) -> str:
-    one.reload()
-    return str(one.status)
+def status(container: Any) -> str:
+    container.reload()
+    return str(container.status)
 
 
-def _exited(one: Any) -> None:
-    one.stop(timeout=0)
+def _stop(container: Any) -> None:
+    container.stop(timeout=0)
 
 
-def _killed(one: Any) -> None:
-    one.kill()
-    wait_until(lambda: status(one) == "exited", "its end")
+def _kill(container: Any) -> None:
+    container.kill()
+    wait_until(lambda: status(container) == "exited", "its end")
 
 
-def _paused(one: Any) -> None:
-    one.pause()
+def _pause(container: Any) -> None:
+    container.pause()
 
 
-def _looping(one: Any) -> None:
-    wait_until(lambda: status(one) == "restarting", "a loop")
+def _wait_for_loop(container: Any) -> None:
+    wait_until(lambda: status(container) == "restarting", "a loop")
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize(
     ("happens", "script", "word"),
     [
-        (_exited, WAITS, "has exited"),
-        (_killed, WAITS, "has exited"),
-        (_paused, WAITS, "is paused"),
-        (_looping, "exit 3", "is restarting|ended and was started again"),  # it may run at that moment,
+        (_stop, WAITS, "has exited"),
+        (_kill, WAITS, "has exited"),
+        (_pause, WAITS, "is paused"),
+        (_wait_for_loop, "exit 3", "is restarting|ended and was started again"),  # it may run at that moment,
     ],
 )
 def test_what_docker_calls_anything_but_running_is_silent_and_can_be_stopped(
     engine: docker.DockerClient,
-    made: Callable[[str], Any],
+    make_container: Callable[[str], Any],
     tmp_path: Path,
     happens: Callable[[Any], None],
     script: str,
     word: str,
 ) -> None:
-    value = made(script)
+    value = make_container(script)
     happens(value)
     context = RecordingContext(tmp_path)
-    found = Liveness().run(Liveness.Args(name=value.name, base_url=NOBODY), context)
-    assert found.data["silent"] and any(item in found.msg for item in word.split("|")), found.msg
+    result = Liveness().run(Liveness.Args(name=value.name, base_url=NOBODY), context)
+    assert result.data["silent"] and any(item in result.msg for item in word.split("|")), result.msg
     context.state.write(
         "verified", {"spec": {"name": value.name, "restart": "unless-stopped"}, "container_id": value.id, "since": 1.0}
     )

@@ -20,7 +20,7 @@ case "$1" in
   -) cat > "$TABLE" ;;
 esac
 """
-MINE = "# mine\n0 1 * * * backup\n"
+OWN_LINES = "# mine\n0 1 * * * backup\n"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def host(tmp_path: Path) -> RecordingContext:
     program.chmod(0o755)
     home = tmp_path / "home"
     home.mkdir()
-    (tmp_path / "table").write_text(MINE)
+    (tmp_path / "table").write_text(OWN_LINES)
     env = {"PATH": f"{program.parent}:{os.environ['PATH']}", "TABLE": str(tmp_path / "table"), "HOME": str(home)}
     return RecordingContext(home, root=str(tmp_path / "root"), env=env)
 
@@ -43,9 +43,9 @@ def test_it_is_a_line_among_others_and_goes_without_a_trace(host: RecordingConte
     args = HealthTimer.Args(host="spark1", every_s=600, textfile=str(shown))
     first = HealthTimer().run(args, host)
     assert first.changed and first.data["scope"] == "cron"
-    assert (tmp_path / "table").read_text().startswith(MINE + "*/10 * * * * ")
-    found = load_latest(host.state.path)
-    assert found is not None and (found.state, found.every_s) == ("unknown", 600)  # the first check has run
+    assert (tmp_path / "table").read_text().startswith(OWN_LINES + "*/10 * * * * ")
+    record = load_latest(host.state.path)
+    assert record is not None and (record.state, record.every_s) == ("unknown", 600)  # the first check has run
     assert (shown / "sparkwright.prom").exists()
     assert not HealthTimer().run(args, host).changed
     assert HealthTimer().run(HealthTimer.Args(every_s=300), host).changed
@@ -53,7 +53,7 @@ def test_it_is_a_line_among_others_and_goes_without_a_trace(host: RecordingConte
 
     HealthTimer().run(args, host)
     assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
-    assert (tmp_path / "table").read_text() == MINE
+    assert (tmp_path / "table").read_text() == OWN_LINES
     assert [path for path in (*host.state.path.rglob("*"), *shown.iterdir()) if path.is_file()] == []
     assert not HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
 
@@ -61,7 +61,7 @@ def test_it_is_a_line_among_others_and_goes_without_a_trace(host: RecordingConte
 def test_in_check_mode_it_only_says_so(host: RecordingContext, tmp_path: Path) -> None:
     host.check = True
     assert HealthTimer().run(HealthTimer.Args(), host).changed
-    assert (tmp_path / "table").read_text() == MINE and not host.state.path.exists()
+    assert (tmp_path / "table").read_text() == OWN_LINES and not host.state.path.exists()
 
 
 def test_roots_systemd_is_not_asked_for_where_there_is_none(host: RecordingContext) -> None:
@@ -72,7 +72,7 @@ def test_roots_systemd_is_not_asked_for_where_there_is_none(host: RecordingConte
 def test_a_folder_that_is_not_there_is_refused(host: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no such directory"):
         HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path / "none")), host)
-    assert (tmp_path / "table").read_text() == MINE
+    assert (tmp_path / "table").read_text() == OWN_LINES
 
 
 def test_only_the_folder_of_the_metrics_changes_where_the_rest_is_kept(host: RecordingContext, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ MODEL, OWN = "Qwen/Qwen3-Embedding-0.6B", "~/models/embedding"
 COMMIT = "a" * 40
 
 
-class Engine:
+class FakeDocker:
     """A Docker client that lists running containers with their published ports."""
 
     def __init__(self, inspects: list[dict[str, Any]]) -> None:
@@ -34,7 +34,7 @@ class Engine:
         return self.inspects[name]
 
 
-def container(
+def container_attrs(
     name: str, port: int, *, labels: dict[str, str] | None = None, network: str = "", words: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     bindings = {} if network else {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(port)}]}
@@ -84,24 +84,26 @@ def server() -> Iterator[ThreadingHTTPServer]:
     value.server_close()
 
 
-def found(tmp_path: Path, *containers: dict[str, Any]) -> list[running_server.ModelServer]:
+def list_servers(tmp_path: Path, *containers: dict[str, Any]) -> list[running_server.ModelServer]:
     context = RecordingContext(tmp_path)
-    context.docker = lambda: Engine(list(containers))  # type: ignore[method-assign, assignment, return-value]
+    context.docker = lambda: FakeDocker(list(containers))  # type: ignore[method-assign, assignment, return-value]
     return running_server.list_servers(context)
 
 
 def test_a_container_that_lists_its_models_is_a_server_whoever_started_it(
     tmp_path: Path, server: ThreadingHTTPServer
 ) -> None:
-    mine = container("mine", server.server_port, words=("--model", "/models/m"))
-    (value,) = found(tmp_path, mine, container("closed", 1))
+    mine = container_attrs("mine", server.server_port, words=("--model", "/models/m"))
+    (value,) = list_servers(tmp_path, mine, container_attrs("closed", 1))
     assert (value.name, value.engine, value.port, value.models) == ("mine", "llama_cpp", server.server_port, ["qwen"])
     assert value.model_dir == "/data/m"
 
 
 def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, server: ThreadingHTTPServer) -> None:
     words = ("--port", str(server.server_port))
-    assert [item.name for item in found(tmp_path, container("host", 0, network="host", words=words))] == ["host"]
+    assert [item.name for item in list_servers(tmp_path, container_attrs("host", 0, network="host", words=words))] == [
+        "host"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,10 +124,12 @@ def test_another_web_server_is_none_and_one_with_a_key_is_known_by_its_label(
     servers: list[list[str]],
 ) -> None:
     server.told = message  # type: ignore[attr-defined]
-    assert [item.models for item in found(tmp_path, container("web", server.server_port, labels=labels))] == servers
+    assert [
+        item.models for item in list_servers(tmp_path, container_attrs("web", server.server_port, labels=labels))
+    ] == servers
 
 
-def put(folder: Path, name: str = "model.safetensors", size: int = 100) -> Path:
+def write_model(folder: Path, name: str = "model.safetensors", size: int = 100) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(b"w" * size)
     return folder
@@ -142,16 +146,16 @@ def put(folder: Path, name: str = "model.safetensors", size: int = 100) -> Path:
     ],
 )
 def test_a_model_is_found_where_people_keep_it(tmp_path: Path, place: str, kind: str) -> None:
-    folder = put(tmp_path / place)
+    folder = write_model(tmp_path / place)
     machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
     (value,) = model_folders.find_on_disk(machine, [MODEL], [OWN])
     assert (value.dir, value.place, value.size_bytes) == (str(folder), kind, 100)
 
 
 def test_a_folder_without_weights_or_of_another_model_is_none(tmp_path: Path) -> None:
-    put(tmp_path / "models/embedding", "config.json")
-    put(tmp_path / "models/another")
-    put(tmp_path / ".cache/huggingface/hub/models--Qwen--Qwen3-Embedding-0.6B/snapshots/main")
+    write_model(tmp_path / "models/embedding", "config.json")
+    write_model(tmp_path / "models/another")
+    write_model(tmp_path / ".cache/huggingface/hub/models--Qwen--Qwen3-Embedding-0.6B/snapshots/main")
     machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
     assert model_folders.find_on_disk(machine, [MODEL], [OWN]) == []
 
@@ -159,7 +163,9 @@ def test_a_folder_without_weights_or_of_another_model_is_none(tmp_path: Path) ->
 # The few things that doctor may set right, done on a host whose programs write down how they were called.
 
 
-def host(folder: Path, program: str, script: str, *, check: bool = False, sandbox: bool = False) -> RecordingContext:
+def make_host(
+    folder: Path, program: str, script: str, *, check: bool = False, sandbox: bool = False
+) -> RecordingContext:
     path = folder / "bin" / program
     path.parent.mkdir()
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -168,33 +174,33 @@ def host(folder: Path, program: str, script: str, *, check: bool = False, sandbo
 
 
 def test_it_runs_the_command_that_was_shown(tmp_path: Path) -> None:
-    context = host(tmp_path, "loginctl", 'echo "$@" > "$0.called"')
-    done = Fix().run(Fix.Args("linger", "o p"), context)
-    assert done.changed
-    assert done.data["command"] == "loginctl enable-linger 'o p'"
+    context = make_host(tmp_path, "loginctl", 'echo "$@" > "$0.called"')
+    result = Fix().run(Fix.Args("linger", "o p"), context)
+    assert result.changed
+    assert result.data["command"] == "loginctl enable-linger 'o p'"
     assert (tmp_path / "bin/loginctl.called").read_text() == "enable-linger o p\n"
 
 
 def test_check_mode_runs_nothing(tmp_path: Path) -> None:
-    context = host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', check=True)
+    context = make_host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', check=True)
     assert Fix().run(Fix.Args("linger", "ops"), context).changed
     assert not (tmp_path / "bin/loginctl.called").exists()
 
 
 def test_a_command_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
-    context = host(tmp_path, "timedatectl", "echo 'NTP not supported' >&2; exit 1")
+    context = make_host(tmp_path, "timedatectl", "echo 'NTP not supported' >&2; exit 1")
     with pytest.raises(Failed, match="NTP not supported"):
         Fix().run(Fix.Args("clock", "ops"), context)
 
 
 def test_a_name_that_is_not_in_the_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="unknown fix 'reboot'"):
-        Fix().run(Fix.Args("reboot", "ops"), host(tmp_path, "reboot", "exit 0"))
+        Fix().run(Fix.Args("reboot", "ops"), make_host(tmp_path, "reboot", "exit 0"))
 
 
 def test_the_sandbox_is_left_alone(tmp_path: Path) -> None:
     """Its programs are the laptop's own."""
-    context = host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', sandbox=True)
+    context = make_host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', sandbox=True)
     with pytest.raises(Refused, match="sandbox"):
         Fix().run(Fix.Args("linger", "ops"), context)
     assert not (tmp_path / "bin/loginctl.called").exists()

@@ -21,7 +21,7 @@ ALL: dict[str, Any] = {
 }
 
 
-class Box:
+class FakeHost:
     """A host below a folder, whose systemctl and sysctl record their arguments."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,13 +38,13 @@ class Box:
         (self.root / "etc/default/earlyoom").write_text(EARLYOOM)
         (self.root / "proc/sys/vm/swappiness").write_text("60\n")
 
-    def run(self, *, check: bool = False, **given: Any) -> Result:
+    def run(self, *, check: bool = False, **arguments: Any) -> Result:
         context = RecordingContext(self.home, check=check, root=str(self.root), env=self.env)
-        return HostSettings().run(HostSettings.Args(**given), context)
+        return HostSettings().run(HostSettings.Args(**arguments), context)
 
     def files(self) -> dict[str, str]:
-        found = [path for path in (self.root / "etc").rglob("*") if path.is_file()]
-        return {str(item.relative_to(self.root)): item.read_text() for item in found}
+        paths = [path for path in (self.root / "etc").rglob("*") if path.is_file()]
+        return {str(item.relative_to(self.root)): item.read_text() for item in paths}
 
     @property
     def commands(self) -> list[str]:
@@ -52,94 +52,94 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
-    return Box(tmp_path)
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
 
 
-def test_a_dry_run_shows_each_setting_and_touches_nothing(box: Box) -> None:
-    before = box.files()
-    shown = {item.field: (item.before, item.after) for item in box.run(check=True, **ALL).diff}
+def test_a_dry_run_shows_each_setting_and_touches_nothing(host: FakeHost) -> None:
+    before = host.files()
+    shown = {item.field: (item.before, item.after) for item in host.run(check=True, **ALL).diff}
     assert shown["clock cap"] == (None, "2000 MHz")
     assert shown["swappiness"] == ("60", "10")
     assert shown["earlyoom"] == ('EARLYOOM_ARGS="-r 3600"', 'EARLYOOM_ARGS="-m 2"')
     assert set(shown) == {"clock cap", "swappiness", "earlyoom", "Ollama's limits"}
-    assert (box.files(), box.commands) == (before, [])
-    assert not Path(f"{box.root}{RECORD_FILE}").exists()
+    assert (host.files(), host.commands) == (before, [])
+    assert not Path(f"{host.root}{RECORD_FILE}").exists()
 
 
-def test_settings_are_made_once_and_undone_to_what_was_there(box: Box) -> None:
-    before = box.files()
-    assert box.run(**ALL).changed
-    assert "-lgc 0,2000" in box.files()["etc/systemd/system/sparkwright-clock-cap.service"]
+def test_settings_are_made_once_and_undone_to_what_was_there(host: FakeHost) -> None:
+    before = host.files()
+    assert host.run(**ALL).changed
+    assert "-lgc 0,2000" in host.files()["etc/systemd/system/sparkwright-clock-cap.service"]
     assert (
-        'Environment="OLLAMA_NUM_PARALLEL=2"' in box.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
+        'Environment="OLLAMA_NUM_PARALLEL=2"' in host.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
     )
-    assert "OLLAMA_CONTEXT_LENGTH=32768" in box.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
-    assert box.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 2"\n# more\n'
-    assert "sysctl -w vm.swappiness=10" in box.commands
-    assert not box.run(**ALL).changed
-    box.run(**{**ALL, "clock_cap_mhz": 1800, "earlyoom_percent": 3})
-    made = len(box.commands)
-    assert box.run(undo=True).changed
-    assert box.files() == before
-    assert "sysctl -w vm.swappiness=60" in box.commands[made:]
-    assert "systemctl disable --now sparkwright-clock-cap.service" in box.commands[made:]
-    assert not Path(f"{box.root}{RECORD_FILE}").parent.exists()
-    assert not (box.root / "etc/systemd/system/ollama.service.d").exists()
-    assert not box.run(undo=True).changed
+    assert "OLLAMA_CONTEXT_LENGTH=32768" in host.files()["etc/systemd/system/ollama.service.d/60-sparkwright.conf"]
+    assert host.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 2"\n# more\n'
+    assert "sysctl -w vm.swappiness=10" in host.commands
+    assert not host.run(**ALL).changed
+    host.run(**{**ALL, "clock_cap_mhz": 1800, "earlyoom_percent": 3})
+    command_count = len(host.commands)
+    assert host.run(undo=True).changed
+    assert host.files() == before
+    assert "sysctl -w vm.swappiness=60" in host.commands[command_count:]
+    assert "systemctl disable --now sparkwright-clock-cap.service" in host.commands[command_count:]
+    assert not Path(f"{host.root}{RECORD_FILE}").parent.exists()
+    assert not (host.root / "etc/systemd/system/ollama.service.d").exists()
+    assert not host.run(undo=True).changed
 
 
-def test_a_file_that_somebody_changed_since_is_left_alone(box: Box) -> None:
-    box.run(earlyoom_percent=2)
-    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
+def test_a_file_that_somebody_changed_since_is_left_alone(host: FakeHost) -> None:
+    host.run(earlyoom_percent=2)
+    (host.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
     with pytest.raises(Refused, match="was changed since"):
-        box.run(undo=True)
-    assert box.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 7"\n'
+        host.run(undo=True)
+    assert host.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 7"\n'
 
 
-def test_what_nobody_changed_is_undone_beside_what_somebody_did(box: Box) -> None:
-    before = box.files()
-    box.run(**ALL)
-    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
-    (box.root / "etc/systemd/system/sparkwright-clock-cap.service").unlink()
+def test_what_nobody_changed_is_undone_beside_what_somebody_did(host: FakeHost) -> None:
+    before = host.files()
+    host.run(**ALL)
+    (host.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
+    (host.root / "etc/systemd/system/sparkwright-clock-cap.service").unlink()
     with pytest.raises(Refused, match="/etc/default/earlyoom was changed since"):
-        box.run(undo=True)
-    assert box.files() == {**before, "etc/default/earlyoom": 'EARLYOOM_ARGS="-m 7"\n'}
-    (box.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 2"\n# more\n')
-    assert box.run(undo=True).changed and box.files() == before
+        host.run(undo=True)
+    assert host.files() == {**before, "etc/default/earlyoom": 'EARLYOOM_ARGS="-m 7"\n'}
+    (host.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 2"\n# more\n')
+    assert host.run(undo=True).changed and host.files() == before
 
 
-def test_a_run_that_was_killed_before_it_wrote_is_undone(box: Box) -> None:
-    before = box.files()
-    box.run(earlyoom_percent=2)
-    record = Path(f"{box.root}{RECORD_FILE}")
+def test_a_run_that_was_killed_before_it_wrote_is_undone(host: FakeHost) -> None:
+    before = host.files()
+    host.run(earlyoom_percent=2)
+    record = Path(f"{host.root}{RECORD_FILE}")
     record.write_text(record.read_text().replace("true", "false"))
-    (box.root / "etc/default/earlyoom").write_text(EARLYOOM)
-    assert box.run(undo=True).changed and box.files() == before
+    (host.root / "etc/default/earlyoom").write_text(EARLYOOM)
+    assert host.run(undo=True).changed and host.files() == before
 
 
-def test_a_file_that_could_not_be_restored_is_not_touched(box: Box) -> None:
-    (box.root / "etc/default/earlyoom").write_bytes(b'EARLYOOM_ARGS="-r 3600" # \xff\n')
+def test_a_file_that_could_not_be_restored_is_not_touched(host: FakeHost) -> None:
+    (host.root / "etc/default/earlyoom").write_bytes(b'EARLYOOM_ARGS="-r 3600" # \xff\n')
     with pytest.raises(Refused, match="not a UTF-8 text file"):
-        box.run(earlyoom_percent=2)
-    assert (box.root / "etc/default/earlyoom").read_bytes().endswith(b"\xff\n")
+        host.run(earlyoom_percent=2)
+    assert (host.root / "etc/default/earlyoom").read_bytes().endswith(b"\xff\n")
 
 
-def test_what_is_not_installed_is_not_configured(box: Box) -> None:
-    (box.root / "etc/default/earlyoom").unlink()
-    before = box.files()
+def test_what_is_not_installed_is_not_configured(host: FakeHost) -> None:
+    (host.root / "etc/default/earlyoom").unlink()
+    before = host.files()
     for check in (True, False):
-        with pytest.raises(Failed, match="earlyoom is missing") as caught:
-            box.run(check=check, **ALL)
-        assert "apt install earlyoom" in caught.value.fix
-    assert (box.files(), box.commands) == (before, [])
+        with pytest.raises(Failed, match="earlyoom is missing") as excinfo:
+            host.run(check=check, **ALL)
+        assert "apt install earlyoom" in excinfo.value.fix
+    assert (host.files(), host.commands) == (before, [])
 
 
-def test_what_the_kernel_was_told_since_is_set_again(box: Box) -> None:
-    box.run(swappiness=10)
-    (box.root / "proc/sys/vm/swappiness").write_text("60\n")
-    assert box.run(swappiness=10).changed
-    assert not box.run(swappiness=10).changed
+def test_what_the_kernel_was_told_since_is_set_again(host: FakeHost) -> None:
+    host.run(swappiness=10)
+    (host.root / "proc/sys/vm/swappiness").write_text("60\n")
+    assert host.run(swappiness=10).changed
+    assert not host.run(swappiness=10).changed
 
 
 @pytest.mark.parametrize(
@@ -154,29 +154,29 @@ def test_what_the_kernel_was_told_since_is_set_again(box: Box) -> None:
         {"ollama_limits": {"keep_alive": '5m"\nExecStart=x'}},
     ],
 )
-def test_a_value_that_no_host_can_have_is_refused(box: Box, given: dict[str, Any]) -> None:
+def test_a_value_that_no_host_can_have_is_refused(host: FakeHost, given: dict[str, Any]) -> None:
     with pytest.raises(Refused):
-        box.run(**given)
-    assert box.commands == []
+        host.run(**given)
+    assert host.commands == []
 
 
-def test_a_damaged_record_is_never_taken_for_an_empty_one(box: Box) -> None:
-    box.run(swappiness=10)
-    Path(f"{box.root}{RECORD_FILE}").write_text("{")
+def test_a_damaged_record_is_never_taken_for_an_empty_one(host: FakeHost) -> None:
+    host.run(swappiness=10)
+    Path(f"{host.root}{RECORD_FILE}").write_text("{")
     with pytest.raises(Refused, match="is damaged"):
-        box.run(undo=True)
+        host.run(undo=True)
 
 
-def test_a_command_that_failed_is_given_again_by_the_next_run(box: Box) -> None:
-    broken = Path(box.env["PATH"].partition(":")[0]) / "sysctl"
+def test_a_command_that_failed_is_given_again_by_the_next_run(host: FakeHost) -> None:
+    broken = Path(host.env["PATH"].partition(":")[0]) / "sysctl"
     works = broken.read_text()
     broken.write_text("#!/bin/sh\necho no >&2; exit 1\n")
     with pytest.raises(Failed, match=r"vm\.swappiness=10"):
-        box.run(swappiness=10)
+        host.run(swappiness=10)
     broken.write_text(works)
-    assert box.run(swappiness=10).changed
-    assert box.commands == ["sysctl -w vm.swappiness=10"]
-    assert not box.run(swappiness=10).changed
+    assert host.run(swappiness=10).changed
+    assert host.commands == ["sysctl -w vm.swappiness=10"]
+    assert not host.run(swappiness=10).changed
 
 
 # A unit's name is one step of a path, and no option.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sparkwright.project import recipe
 from sparkwright.project.documents import document
-from tests.project.importing.forms import taken
+from tests.project.importing.forms import import_recipe
 
 
 def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_what_one_reader_changes_in_its_copy_others_do_not_see(tmp_path: Path) -
 def test_a_recipe_is_checked_once_and_again_when_its_file_changes(tmp_path: Path) -> None:
     path = tmp_path / "recipes/tiny.yml"
     path.parent.mkdir()
-    path.write_text(taken("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny --seed 1").text)
+    path.write_text(import_recipe("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny --seed 1").text)
     first = recipe.load(tmp_path, "tiny")
     assert recipe.load(tmp_path, "tiny") is first
     path.write_text(path.read_text().replace("seed: 1", "seed: 2"))

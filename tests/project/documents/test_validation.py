@@ -13,7 +13,7 @@ from sparkwright.project import shipped_files, starter
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.lockfile import Lock
 from sparkwright.project.shipped_files import SCHEMA_MARK
-from tests.project.importing.forms import taken
+from tests.project.importing.forms import import_recipe
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ SHIPPED = [
 
 
 @functools.cache
-def validator(schema: str) -> Any:
+def load_validator(schema: str) -> Any:
     """Return the validator of a schema's text, which takes half a second to be checked itself."""
     data = json.loads(schema)
     kind = jsonschema.validators.validator_for(data)
@@ -49,50 +49,52 @@ def validator(schema: str) -> Any:
     return kind(data)
 
 
-def fits(path: Path) -> Path:
+def check_first_line_schema(path: Path) -> Path:
     """The schema that the file's first line names; it fits it."""
     text = path.read_text()
     first, _, _ = text.partition("\n")
     assert first.startswith(SCHEMA_MARK), path
     schema = (path.parent / first.removeprefix(SCHEMA_MARK)).resolve()
-    validator(schema.read_text()).validate(yaml.safe_load(text))
+    load_validator(schema.read_text()).validate(yaml.safe_load(text))
     return schema
 
 
 @pytest.mark.parametrize("name", SHIPPED, ids=str)
 def test_a_shipped_file_fits_the_schema_that_its_first_line_names(name: Path) -> None:
     top = shipped_files.shipped_folder()
-    assert fits(top / name).parent == (top / "schemas").resolve()
+    assert check_first_line_schema(top / name).parent == (top / "schemas").resolve()
 
 
 def test_a_new_project_has_every_schema_and_needs_no_network(tmp_path: Path) -> None:
     written = [path for path in starter.write_starter(tmp_path) if path.suffix == ".yml"]
     assert len(written) == len(list(starter.list_files())) - 1 > 20
     for path in written:
-        schema = fits(path)
+        schema = check_first_line_schema(path)
         assert schema.is_relative_to(tmp_path.resolve())
-        assert "http" not in {ref[:4] for ref in refs(json.loads(schema.read_text()))}
+        assert "http" not in {ref[:4] for ref in find_refs(json.loads(schema.read_text()))}
 
 
-def refs(schema: object) -> list[str]:
+def find_refs(schema: object) -> list[str]:
     """Every `$ref` in a schema."""
     if isinstance(schema, list):
-        return [ref for item in schema for ref in refs(item)]
+        return [ref for item in schema for ref in find_refs(item)]
     if not isinstance(schema, dict):
         return []
-    own = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
-    return own + [ref for item in schema.values() for ref in refs(item)]
+    direct = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
+    return direct + [ref for item in schema.values() for ref in find_refs(item)]
 
 
 def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
     starter.write_starter(tmp_path)
     (tmp_path / "hosts/groups.yml").unlink()
     for path in starter.write_pair(tmp_path):
-        fits(path)
-    (tmp_path / "recipes/taken.yml").write_text(taken("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny").text)
-    assert fits(tmp_path / "recipes/taken.yml").name == "recipe.json"
+        check_first_line_schema(path)
+    (tmp_path / "recipes/taken.yml").write_text(
+        import_recipe("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny").text
+    )
+    assert check_first_line_schema(tmp_path / "recipes/taken.yml").name == "recipe.json"
     Lock().save(tmp_path)
-    assert fits(tmp_path / "spark.lock").name == "lock.json"
+    assert check_first_line_schema(tmp_path / "spark.lock").name == "lock.json"
 
 
 @pytest.mark.parametrize("kind", ["host", "recipe", "tasks"])

@@ -79,12 +79,12 @@ services:
 """
 
 
-def taken(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> ImportedRecipe:
+def import_recipe(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> ImportedRecipe:
     """Return the recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
     report = ImportReport({key.replace("__", ".").replace("_", "-"): value for key, value in answers.items()})
     return recipe_of.build_recipe(recognise.parse(text, Path(path), report), name, report, path)
 
 
-def rows(one: ImportedRecipe, sort: str) -> str:
+def format_rows(imported: ImportedRecipe, sort: str) -> str:
     """Return a report's rows of one sort."""
-    return "\n".join(f"{row.what}: {row.why}" for row in one.report.rows if row.sort == sort)
+    return "\n".join(f"{row.what}: {row.why}" for row in imported.report.rows if row.sort == sort)

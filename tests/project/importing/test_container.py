@@ -59,13 +59,13 @@ def client() -> Iterator[Any]:
 @pytest.mark.docker
 @pytest.mark.parametrize(("line", "differs"), LINES.values(), ids=LINES)
 def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: Any, tmp_path: Path) -> None:
-    _remove(client)
+    _remove_container(client)
     words = ["docker", "create", "--name", NAME, *line.split(), "-v", f"{tmp_path}/m:/models/tiny", IMAGE]
-    made = subprocess.run(
+    result = subprocess.run(
         [*words, "--model", "/models/tiny", "--seed", "7"], capture_output=True, text=True, check=False, timeout=60
     )
     try:
-        assert made.returncode == 0, made.stderr
+        assert result.returncode == 0, result.stderr
         data = ContainerSettings().run(ContainerSettings.Args(NAME), RecordingContext(tmp_path)).data
         report = ImportReport({"model": "acme/Tiny"})
         value = recipe_of.build_recipe(convert_running(data, "spark1", report), "one", report, "spark1")
@@ -75,14 +75,14 @@ def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: An
             Host("spark1", "spark1"), "ops", recipe.load(tmp_path, "one"), {"image": None, "model": None}
         )
         inspected, image = client.api.inspect_container(NAME), client.api.inspect_image(IMAGE)
-        found = container_options.differences(ContainerSpec.from_json(names["container"]), inspected, image)
-        drift = [change.field for change in found if change.field not in ("image", "compile caches")]
-        assert drift == differs, (found, value.text)
+        differences = container_options.differences(ContainerSpec.from_json(names["container"]), inspected, image)
+        drift = [change.field for change in differences if change.field not in ("image", "compile caches")]
+        assert drift == differs, (differences, value.text)
     finally:
-        _remove(client)
+        _remove_container(client)
 
 
-def _remove(client: Any) -> None:
+def _remove_container(client: Any) -> None:
     for container in client.api.containers(all=True, filters={"name": f"^/{NAME}$"}):
         client.api.remove_container(container["Id"], v=True, force=True)
 
@@ -104,7 +104,7 @@ PLANTED = {
 
 @pytest.mark.docker
 def test_no_key_of_a_real_container_leaves_the_host_by_adoption_or_incident(client: Any, tmp_path: Path) -> None:
-    _remove(client)
+    _remove_container(client)
     client.api.create_container(
         IMAGE, name=NAME, **PLANTED, host_config=client.api.create_host_config(port_bindings={8000: 8000}), ports=[8000]
     )
@@ -114,13 +114,13 @@ def test_no_key_of_a_real_container_leaves_the_host_by_adoption_or_incident(clie
         bundle = incidents.save(context, NAME, f"it exited: vllm: error: unrecognized arguments: --token {KEY}")
         texts = [path.read_text() for path in bundle.iterdir()]
     finally:
-        _remove(client)
+        _remove_container(client)
     assert KEY not in json.dumps(settings) and not any(KEY in text for text in texts)
     assert settings["options"]["labels"]["mine"] == "1" and "--api-key ***" in settings["command"][1]
     inspected = json.loads((bundle / "inspect.json").read_text())
     assert "curl -fH" in inspected["Config"]["Healthcheck"]["Test"][1], "what is no secret stays"
     report = ImportReport()
-    taken = recipe_of.build_recipe(convert_running(settings, "spark1", report), "", report, "spark1")
-    shown = json.dumps(report.to_json())
-    assert "***" not in taken.text and KEY not in shown
-    assert "label app.api-key" in shown and "HF_TOKEN" in shown
+    imported = recipe_of.build_recipe(convert_running(settings, "spark1", report), "", report, "spark1")
+    redacted = json.dumps(report.to_json())
+    assert "***" not in imported.text and KEY not in redacted
+    assert "label app.api-key" in redacted and "HF_TOKEN" in redacted

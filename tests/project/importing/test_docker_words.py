@@ -36,7 +36,7 @@ KINDS = {name: field.type for name, field in ContainerSpec.__dataclass_fields__.
 FIELDS = list(dict.fromkeys(word.field for word in WORDS))
 
 
-def load(folder: Path, word: Word) -> recipe.Recipe:
+def load_recipe(folder: Path, word: Word) -> recipe.Recipe:
     value: object = word.text
     kind = str(KINDS.get(word.field))
     if kind.startswith("tuple"):
@@ -44,9 +44,9 @@ def load(folder: Path, word: Word) -> recipe.Recipe:
     elif kind.startswith("dict"):
         name, _, rest = word.text.partition("=")
         value = {name: rest}
-    box = {"name": f"words-{secrets.token_hex(4)}", "gpus": "", "ports": [], "ipc": ""} | {word.field: value}
+    container = {"name": f"words-{secrets.token_hex(4)}", "gpus": "", "ports": [], "ipc": ""} | {word.field: value}
     lines = [f"image: {IMAGE}", "model: {id: a/b, dir: ~/models/b, mount: /model}", "container:"]
-    lines += [f"  {name}: {json.dumps(value)}" for name, value in box.items()]
+    lines += [f"  {name}: {json.dumps(value)}" for name, value in container.items()]
     (folder / "recipes").mkdir(exist_ok=True)
     (folder / "recipes/words.yml").write_text("\n".join(lines) + "\n")
     return recipe.load(folder, "words")
@@ -55,10 +55,10 @@ def load(folder: Path, word: Word) -> recipe.Recipe:
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: f"{word.field} {word.text}")
 def test_a_recipe_takes_what_the_table_says_and_refuses_the_rest_with_its_line(word: Word, tmp_path: Path) -> None:
     if not word.said:
-        load(tmp_path, word)
+        load_recipe(tmp_path, word)
         return
     with pytest.raises(Refused) as error:
-        load(tmp_path, word)
+        load_recipe(tmp_path, word)
     assert word.said in error.value.message
     line = 4 if word.field == "name" else 8 if word.field not in ("gpus", "ports", "ipc") else None
     assert error.value.where.endswith(f"recipes/words.yml:{line or 5 + ('gpus', 'ports', 'ipc').index(word.field)}")
@@ -82,30 +82,32 @@ def client() -> Iterator[Any]:
         tar.addfile(tarfile.TarInfo("x"))
     value.api.import_image_from_data(archive.getvalue(), *IMAGE.split(":"))
     yield value
-    for made in value.api.containers(all=True, filters={"ancestor": IMAGE}):
-        value.api.remove_container(made["Id"], v=True, force=True)
+    for row in value.api.containers(all=True, filters={"ancestor": IMAGE}):
+        value.api.remove_container(row["Id"], v=True, force=True)
     value.api.remove_image(IMAGE)
     for volume in value.api.volumes(filters={"name": "words-test"})["Volumes"] or ():
         value.api.remove_volume(volume["Name"])
     value.close()
 
 
-def created(*words: str) -> tuple[bool, str]:
+def create_container(*words: str) -> tuple[bool, str]:
     """Return True and the container's id if `docker create` takes the words; otherwise False and the error."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    return done.returncode == 0, (done.stdout if done.returncode == 0 else done.stderr).strip()
+    result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return result.returncode == 0, (result.stdout if result.returncode == 0 else result.stderr).strip()
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("field", FIELDS)
 def test_the_engine_says_what_the_table_says(client: Any, field: str) -> None:
-    found, wanted = {}, {}
+    actual, expected = {}, {}
     for word in (word for word in WORDS if word.field == field and word.docker is not None):
-        wanted[word.text] = word.docker
-        found[word.text], result = created("docker", "create", FLAGS.get(field, f"--{field}"), word.text, IMAGE, "/x")
-        if found[word.text]:
+        expected[word.text] = word.docker
+        actual[word.text], result = create_container(
+            "docker", "create", FLAGS.get(field, f"--{field}"), word.text, IMAGE, "/x"
+        )
+        if actual[word.text]:
             client.api.remove_container(result, v=True)
-    assert found == wanted
+    assert actual == expected
 
 
 @pytest.mark.docker
@@ -117,15 +119,19 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
     image = client.api.inspect_image(IMAGE)
     script = (TOP / "templates/docker-run.sh.j2").read_text().replace("docker run -d", "docker create")
     for word in (word for word in WORDS if word.field == field and not word.said):
-        names = recipe.scope(Host("spark1", "spark1"), "ops", load(tmp_path, word), {"image": None, "model": None})
+        names = recipe.scope(
+            Host("spark1", "spark1"), "ops", load_recipe(tmp_path, word), {"image": None, "model": None}
+        )
         spec = ContainerSpec.from_json(names["container"])
-        took, by_hand = created("sh", "-c", str(expressions.render(script, names)))
+        took, by_hand = create_container("sh", "-c", str(expressions.render(script, names)))
         assert took, (word, by_hand)
         rows = [client.api.inspect_container(by_hand)]
         client.api.remove_container(by_hand, v=True)
-        made = client.api.create_container_from_config(container_options.build_create_body(spec), spec.name)["Id"]
-        rows.append(client.api.inspect_container(made))
-        client.api.remove_container(made, v=True)
+        container_id = client.api.create_container_from_config(container_options.build_create_body(spec), spec.name)[
+            "Id"
+        ]
+        rows.append(client.api.inspect_container(container_id))
+        client.api.remove_container(container_id, v=True)
         assert [container_options.differences(spec, row, image) for row in rows] == [[], []], word
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
-from tests.project.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, rows, taken
+from tests.project.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, format_rows, import_recipe
 
 BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
 
@@ -68,7 +68,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
 )  # fmt: skip
 def test_it_is_refused_with_the_reason(text: str, why: str) -> None:
     try:
-        value = taken(text)
+        value = import_recipe(text)
     except Refused as error:
         assert why and why in str(error), error
     else:
@@ -83,10 +83,10 @@ def test_mods_are_refused_with_what_they_would_do_and_dropped_only_as_answered(t
     text = SPARKRUN_2 + "mods: [mods/fix-template]\n"
     with pytest.raises(
         Refused, match="mods/fix-template .*git repository, downloads from the network, installs packages"
-    ) as caught:
-        taken(text, str(recipe))
-    assert "--answer mods=drop" in caught.value.fix
-    assert "mods/fix-template" in rows(taken(text, str(recipe), mods="drop"), "dropped")
+    ) as excinfo:
+        import_recipe(text, str(recipe))
+    assert "--answer mods=drop" in excinfo.value.fix
+    assert "mods/fix-template" in format_rows(import_recipe(text, str(recipe), mods="drop"), "dropped")
 
 
 def test_what_only_a_person_knows_is_asked_by_name() -> None:
@@ -94,7 +94,7 @@ def test_what_only_a_person_knows_is_asked_by_name() -> None:
         "--distributed",
         '--seed {seed} --chat-template fixed.jinja --speculative-config \'{{"model":"acme/Draft"}}\' --distributed',
     )
-    options = {question.key for question in taken(text).report.questions}
+    options = {question.key for question in import_recipe(text).report.questions}
     assert options == {"placeholder.seed", "hosts", "chat-template", "speculative-config", "image"}
     answers = {
         "placeholder__seed": "7",
@@ -103,9 +103,9 @@ def test_what_only_a_person_knows_is_asked_by_name() -> None:
         "speculative-config": "drop",
         "image": "a/b:1",
     }
-    found = yaml.safe_load(taken(text, **answers).text)
-    assert found["vllm"]["seed"] == 7 and "speculative-config" not in found["vllm"] and "parallel" not in found
-    assert found["files"] == {"/etc/sparkwright/fixed.jinja": {"file": "chat/fixed.jinja"}}
+    data = yaml.safe_load(import_recipe(text, **answers).text)
+    assert data["vllm"]["seed"] == 7 and "speculative-config" not in data["vllm"] and "parallel" not in data
+    assert data["files"] == {"/etc/sparkwright/fixed.jinja": {"file": "chat/fixed.jinja"}}
 
 
 def test_a_second_model_becomes_one_of_the_recipe_s(tmp_path: Path) -> None:
@@ -114,33 +114,33 @@ def test_a_second_model_becomes_one_of_the_recipe_s(tmp_path: Path) -> None:
         "--distributed", f"--seed 7 --tokenizer acme/Tok --speculative-config {config} --distributed"
     )
     answers = {"hosts": "1", "speculative-config": "pin", "tokenizer": "pin", "image": "a/b:1"}
-    made = taken(text, **answers)
-    found = yaml.safe_load(made.text)
-    assert found["models"]["draft"] == {"id": "acme/Draft", "dir": "~/models/draft", "mount": "/models/draft"}
-    assert found["models"]["tokenizer"]["id"] == "acme/Tok" and "tokenizer" not in found["vllm"]
-    assert found["vllm"]["speculative-config"] == {"method": "eagle3", "num_speculative_tokens": 2}
-    assert "models.draft" in rows(made, "translated")
+    imported = import_recipe(text, **answers)
+    data = yaml.safe_load(imported.text)
+    assert data["models"]["draft"] == {"id": "acme/Draft", "dir": "~/models/draft", "mount": "/models/draft"}
+    assert data["models"]["tokenizer"]["id"] == "acme/Tok" and "tokenizer" not in data["vllm"]
+    assert data["vllm"]["speculative-config"] == {"method": "eagle3", "num_speculative_tokens": 2}
+    assert "models.draft" in format_rows(imported, "translated")
     (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/one.yml").write_text(made.text)
+    (tmp_path / "recipes/one.yml").write_text(imported.text)
     assert recipe.load(tmp_path, "one").file.models["draft"].id == "acme/Draft"
 
 
 def test_an_image_is_taken_unasked_as_the_way_out_of_what_others_install() -> None:
-    mods = taken(SPARKRUN_2 + "mods: [mods/fix]\n", mods="drop", image="acme/fixed:1")
+    mods = import_recipe(SPARKRUN_2 + "mods: [mods/fix]\n", mods="drop", image="acme/fixed:1")
     packages = VLLM + "dependencies: [{command: pip install x}]\n"
-    assert [question.key for question in taken(packages).report.questions] == ["dependencies"]
-    installed = taken(packages, dependencies="drop", image="acme/fixed:1")
+    assert [question.key for question in import_recipe(packages).report.questions] == ["dependencies"]
+    installed = import_recipe(packages, dependencies="drop", image="acme/fixed:1")
     for item in (mods, installed):
-        assert yaml.safe_load(item.text)["image"] == "acme/fixed:1" and "as answered" in rows(item, "translated")
-    local = taken(EUGR, image="my-vllm")  # a person's own word about it
+        assert yaml.safe_load(item.text)["image"] == "acme/fixed:1" and "as answered" in format_rows(item, "translated")
+    local = import_recipe(EUGR, image="my-vllm")  # a person's own word about it
     assert yaml.safe_load(local.text)["image"] == "my-vllm:latest"
 
 
 def test_an_answer_that_is_none_of_the_choices_and_one_that_nobody_asks_for_are_refused() -> None:
     with pytest.raises(Refused, match="not an answer to `variant`"):
-        taken(VLLM.replace("dgx_spark_gb10:\n", "h100:\n"), variant="fp1")
+        import_recipe(VLLM.replace("dgx_spark_gb10:\n", "h100:\n"), variant="fp1")
     with pytest.raises(Refused, match="answers no question"):
-        taken(VLLM, colour="blue")
+        import_recipe(VLLM, colour="blue")
 
 
 def test_a_file_that_swells_is_refused_in_time() -> None:
@@ -148,18 +148,18 @@ def test_a_file_that_swells_is_refused_in_time() -> None:
         f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
     )
     with pytest.raises(Refused):
-        taken(bomb + "recipe_version: '2'\n")
+        import_recipe(bomb + "recipe_version: '2'\n")
 
 
 def test_a_flag_that_the_engines_table_does_not_have_is_kept_and_said() -> None:
-    value = taken(f"{BASE} --max-tokens-of-doom 7", name="t1")
+    value = import_recipe(f"{BASE} --max-tokens-of-doom 7", name="t1")
     assert yaml.safe_load(value.text)["vllm"]["max-tokens-of-doom"] == 7
-    assert "--max-tokens-of-doom" in rows(value, "note")
+    assert "--max-tokens-of-doom" in format_rows(value, "note")
 
 
 @pytest.mark.parametrize("text", [VLLM, SPARKRUN_2, EUGR])
 def test_a_key_that_nobody_knows_is_told(text: str) -> None:
-    assert "turbo: sparkwright does not know this key" in rows(taken(f"{text}turbo: fast\n"), "dropped")
+    assert "turbo: sparkwright does not know this key" in format_rows(import_recipe(f"{text}turbo: fast\n"), "dropped")
 
 
 # Damaged recipes of others are taken or refused with a sentence: never a traceback.
@@ -197,31 +197,31 @@ PIECES = [
 TIMES = int(os.environ.get("SPARKWRIGHT_FUZZ", "40"))
 
 
-def damaged(text: str, chance: random.Random) -> str:
+def damage_text(text: str, rng: random.Random) -> str:
     """A few words replaced, doubled, cut or moved."""
     words = text.split(" ")
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(words))
-        kind = chance.randrange(4)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(words))
+        kind = rng.randrange(4)
         if kind == 0:
-            words[at] = chance.choice(PIECES)
+            words[at] = rng.choice(PIECES)
         elif kind == 1:
-            words.insert(at, words[chance.randrange(len(words))])
+            words.insert(at, words[rng.randrange(len(words))])
         elif kind == 2 and len(words) > 2:
             del words[at]
         else:
-            words[at] = words[at][: chance.randrange(len(words[at]) + 1)] + chance.choice(PIECES)
+            words[at] = words[at][: rng.randrange(len(words[at]) + 1)] + rng.choice(PIECES)
     return " ".join(words)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_it_is_taken_or_refused(name: str) -> None:
-    chance = random.Random(f"{name} {os.environ.get('SPARKWRIGHT_FUZZ_SEED', '1')}")
+    rng = random.Random(f"{name} {os.environ.get('SPARKWRIGHT_FUZZ_SEED', '1')}")
     answers = [{}, {"image": "a/b:1"}, {"service": "llm"}, {"hosts": "2", "image": "a/b:1"}]
     for _ in range(TIMES):
-        text = damaged(TEXTS[name], chance)
+        text = damage_text(TEXTS[name], rng)
         try:
-            value = taken(text, **chance.choice(answers))
+            value = import_recipe(text, **rng.choice(answers))
         except Refused as error:
             assert str(error).strip()
         except Exception as error:

@@ -27,9 +27,9 @@ SETTINGS = {
 def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
     before = desk.serving()
-    done = desk.run(*ADOPT, "--container", "qwen35")
-    assert done.code == 0, done.err
-    assert "changed nothing on sandbox" in done.out
+    result = desk.run(*ADOPT, "--container", "qwen35")
+    assert result.code == 0, result.err
+    assert "changed nothing on sandbox" in result.out
     desk.edit("hosts/sandbox.yml", r"recipe: .*", "recipe: adopted")
     plan = desk.run("plan", "--host", "sandbox", "--json")
     compared = plan.task("Compare running container with recipe")
@@ -39,21 +39,21 @@ def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: Sandbox
 
 def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
-    done = desk.run(*ADOPT, "--container", "qwen36")
-    assert done.code == 5 and "no container qwen36. Running: qwen35." in done.err
+    result = desk.run(*ADOPT, "--container", "qwen36")
+    assert result.code == 5 and "no container qwen36. Running: qwen35." in result.err
     assert desk.run(*ADOPT).code == 5
 
 
 def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
     report = ImportReport()
     value = recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
-    found = yaml.safe_load(value.text)
-    assert value.name == "my_llm" and found["container"]["name"] == "My_LLM"
-    assert found["container"]["ports"] == ["0.0.0.0:9000:8001"] and found["vllm"]["port"] == 8001
-    assert found["container"]["privileged"] is True and found["container"]["restart"] == "always"
-    assert found["container"]["env"] == {"A": "1"} and found["container"]["volumes"] == SETTINGS["volumes"]
-    assert found["vllm"]["chat-template"] == "mine.jinja"
-    assert "server_key" in found and "***" not in value.text
+    data = yaml.safe_load(value.text)
+    assert value.name == "my_llm" and data["container"]["name"] == "My_LLM"
+    assert data["container"]["ports"] == ["0.0.0.0:9000:8001"] and data["vllm"]["port"] == 8001
+    assert data["container"]["privileged"] is True and data["container"]["restart"] == "always"
+    assert data["container"]["env"] == {"A": "1"} and data["container"]["volumes"] == SETTINGS["volumes"]
+    assert data["vllm"]["chat-template"] == "mine.jinja"
+    assert "server_key" in data and "***" not in value.text
     assert value.image_digest == "sha256:" + "b" * 64
 
 
@@ -64,16 +64,16 @@ def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it(
         "command": ["vllm", "serve", "--model", "acme/Tiny"],
     }
     report = ImportReport()
-    found = yaml.safe_load(
+    data = yaml.safe_load(
         recipe_of.build_recipe(container.convert_running(wrapped, "spark1", report), "", report, "spark1").text
     )
-    assert found["container"]["entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", "vllm", "serve"]
-    assert found["model"]["id"] == "acme/Tiny"
+    assert data["container"]["entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", "vllm", "serve"]
+    assert data["model"]["id"] == "acme/Tiny"
     report = ImportReport()
-    usual = yaml.safe_load(
+    defaults = yaml.safe_load(
         recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1").text
     )
-    assert "entrypoint" not in usual["container"]
+    assert "entrypoint" not in defaults["container"]
 
 
 def test_it_says_how_the_files_that_it_downloaded_are_taken_over() -> None:

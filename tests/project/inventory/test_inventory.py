@@ -47,9 +47,9 @@ def test_patterns_are_ansibles(project: Path, pattern: str, names: list[str]) ->
     ],
 )
 def test_a_pattern_without_hosts_is_refused(project: Path, pattern: str, result: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project).match(pattern)
-    assert result in str(caught.value)
+    assert result in str(excinfo.value)
 
 
 def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
@@ -73,9 +73,9 @@ def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
 )
 def test_a_mistake_is_named_with_its_line(project: Path, text: str, result: str) -> None:
     (project / "hosts/spark1.yml").write_text(text)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert result in str(caught.value)
+    assert result in str(excinfo.value)
 
 
 def test_secrets_come_from_the_environment_a_file_or_a_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,13 +85,13 @@ def test_secrets_come_from_the_environment_a_file_or_a_command(project: Path, mo
         f"secrets:\n  A: {{env: TOKEN}}\n  B: {{file: {project}/key}}\n  C: {{command: [echo, three-secrets]}}\n  D: {{env: NOT_SET}}\n"
     )
     inventory = Inventory.load(project)
-    found = inventory.secrets(inventory.hosts["spark1"])
-    assert {name: secret.reveal() for name, secret in found.items()} == {
+    secrets = inventory.secrets(inventory.hosts["spark1"])
+    assert {name: secret.reveal() for name, secret in secrets.items()} == {
         "A": "one-secret",
         "B": "two-secrets",
         "C": "three-secrets",
     }
-    assert "one" not in str(found)
+    assert "one" not in str(secrets)
 
 
 def test_a_secret_too_short_to_hide_is_refused_before_anything_is_asked(
@@ -100,7 +100,7 @@ def test_a_secret_too_short_to_hide_is_refused_before_anything_is_asked(
     monkeypatch.setenv("TOKEN", "1234567")
     (project / "hosts/spark1.yml").write_text("secrets: {A: {env: TOKEN}}\n")
     inventory = Inventory.load(project)
-    with pytest.raises(Refused, match="the secret A is shorter than 8 characters") as refused:
+    with pytest.raises(Refused, match="the secret A is shorter than 8 characters") as excinfo:
         inventory.secrets(inventory.hosts["spark1"])
-    assert refused.value.where == "hosts/spark1.yml"
-    assert "1234567" not in str(refused.value)
+    assert excinfo.value.where == "hosts/spark1.yml"
+    assert "1234567" not in str(excinfo.value)

@@ -36,8 +36,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_sees_what_the_check_finds(project: Path) -> None:
     checked = Inventory.load(project).hosts
-    seen = {host.name: host.way for host in patterns.read_ssh_hosts(project, ",".join(HOSTS))}
-    assert seen == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4", "spark5")}
+    ways = {host.name: host.way for host in patterns.read_ssh_hosts(project, ",".join(HOSTS))}
+    assert ways == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4", "spark5")}
 
 
 @pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])
@@ -80,10 +80,10 @@ def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None
         "connect.open_link = lambda host, need: print(host.name, host.port, 'pydantic' in sys.modules) or sys.exit(0)\n"
         "connect.connect_hosts('spark1', 'plan')"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, cwd=project, text=True, timeout=60, check=False
     )
-    assert done.stdout == "spark1 2300 False\n", done.stderr
+    assert result.stdout == "spark1 2300 False\n", result.stderr
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,11 @@ def test_in_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) 
     (tmp_path / "hosts").mkdir()
     (tmp_path / "hosts/spark1.yml").write_text("{}\n")
     (tmp_path / "hosts/groups.yml").write_text("all:\n" + text.replace("SECRET", SECRET))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(tmp_path)
-    assert str(caught.value).startswith(f"hosts/groups.yml:{line}: ")
-    assert result in str(caught.value)
-    assert SECRET not in str(caught.value) and "4711" not in str(caught.value)
+    assert str(excinfo.value).startswith(f"hosts/groups.yml:{line}: ")
+    assert result in str(excinfo.value)
+    assert SECRET not in str(excinfo.value) and "4711" not in str(excinfo.value)
 
 
 RECIPES = {
@@ -97,11 +97,11 @@ def test_in_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str)
     (tmp_path / "recipes").mkdir()
     indent = "  " if text.startswith(("env", "labels")) else ""
     (tmp_path / "recipes/r.yml").write_text(RECIPE + indent + text.replace("SECRET", SECRET))
-    with pytest.raises(Refused, match=r"^recipes/r\.yml:\d+: ") as caught:
+    with pytest.raises(Refused, match=r"^recipes/r\.yml:\d+: ") as excinfo:
         recipe.load(tmp_path, "r")
-    assert result in str(caught.value)
-    assert SECRET not in str(caught.value)
-    assert caught.value.exit == 5
+    assert result in str(excinfo.value)
+    assert SECRET not in str(excinfo.value)
+    assert excinfo.value.exit == 5
 
 
 PLAYS = {
@@ -124,11 +124,11 @@ def test_in_a_playbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: st
     monkeypatch.chdir(tmp_path)
     (tmp_path / "part.yml").write_text(f"- facts:\n  vars: {{a_token: {SECRET}}}\n")
     (tmp_path / "book.yml").write_text("- hosts: all\n" + text.replace("SECRET", SECRET))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused) as excinfo:
         playbook.load(tmp_path / "book.yml", tmp_path)
     where = "part.yml" if "include" in text else "book.yml"
-    assert str(caught.value).startswith(f"{where}:{line}: ")
-    assert result in str(caught.value) and SECRET not in str(caught.value)
+    assert str(excinfo.value).startswith(f"{where}:{line}: ")
+    assert result in str(excinfo.value) and SECRET not in str(excinfo.value)
 
 
 def test_what_only_names_a_secret_is_taken_in_a_playbook(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_a_source_that_gives_no_key_is_said_without_what_it_gave(
         (tmp_path / name).write_bytes(data)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/r.yml").write_text(f"{RECIPE}server_key: {{{source}}}\n")
-    with pytest.raises(SparkwrightError) as caught:
+    with pytest.raises(SparkwrightError) as excinfo:
         recipe.load(tmp_path, "r").secrets()
-    assert result in str(caught.value) and "hunter2" not in str(caught.value)
+    assert result in str(excinfo.value) and "hunter2" not in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_a_source_that_gives_no_key_is_said_without_what_it_gave(
     [("a\0b", "no file can have this name"), ("a" * 5000, "File name too long"), ("/", "Is a directory")],
 )
 def test_a_file_that_cannot_be_is_told_in_a_sentence(file: str, message: str) -> None:
-    with pytest.raises(Failed, match=f"cannot read the file of the secret HF_TOKEN: {message}") as caught:
+    with pytest.raises(Failed, match=f"cannot read the file of the secret HF_TOKEN: {message}") as excinfo:
         secret_source.read_secret("HF_TOKEN", CachedSource(None, file, None))
-    assert len(str(caught.value)) < 300
+    assert len(str(excinfo.value)) < 300
 
 
 def test_a_file_in_the_home_of_a_user_that_is_not_there_is_not_there() -> None:

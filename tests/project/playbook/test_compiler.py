@@ -21,7 +21,7 @@ HOST = Host("spark1", "spark1", vars={"folder": "/srv/models"})
 HEAD = "- hosts: all\n  vars: {name: motd, size: 3}\n  tasks:\n"
 
 
-def compiled(tmp_path: Path, text: str, **options: Any) -> Plan:
+def compile_play(tmp_path: Path, text: str, **options: Any) -> Plan:
     path = tmp_path / "playbooks" / "book.yml"
     path.parent.mkdir(exist_ok=True)
     (tmp_path / "templates").mkdir(exist_ok=True)
@@ -34,65 +34,65 @@ def compiled(tmp_path: Path, text: str, **options: Any) -> Plan:
 
 def test_what_a_command_sets_wins_over_the_plays_own_variables(tmp_path: Path) -> None:
     text = "- hosts: all\n  vars: {who: playbook}\n  tasks:\n    - fail: {msg: 'by {{ who }}'}\n"
-    assert task(compiled(tmp_path, text)).args == {"msg": "by playbook"}
-    assert task(compiled(tmp_path, text, extra={"who": "command"})).args == {"msg": "by command"}
+    assert nth_task(compile_play(tmp_path, text)).args == {"msg": "by playbook"}
+    assert nth_task(compile_play(tmp_path, text, extra={"who": "command"})).args == {"msg": "by command"}
 
 
 def test_a_plays_own_variable_wins_over_a_hosts_even_where_it_waits_for_the_host(tmp_path: Path) -> None:
     text = (
         "- hosts: all\n  vars: {folder: '{{ facts.hostname }}'}\n  tasks:\n    - {facts: , when: folder == 'spark1'}\n"
     )
-    plan = compiled(tmp_path, text)
-    assert task(plan).when == ("folder == 'spark1'",)
+    plan = compile_play(tmp_path, text)
+    assert nth_task(plan).when == ("folder == 'spark1'",)
     assert plan.open_vars == {"folder": "{{ facts.hostname }}"}
 
 
 def test_a_plays_own_variable_may_be_made_of_the_hosts(tmp_path: Path) -> None:
     text = "- hosts: all\n  vars: {folder: '{{ folder }}/small'}\n  tasks:\n    - fail: {msg: '{{ folder }}'}\n"
-    assert task(compiled(tmp_path, text)).args == {"msg": "/srv/models/small"}
+    assert nth_task(compile_play(tmp_path, text)).args == {"msg": "/srv/models/small"}
 
 
-def task(plan: Plan, n: int = 0) -> Task:
+def nth_task(plan: Plan, n: int = 0) -> Task:
     return tasks_of(plan.steps)[n]
 
 
 def test_what_files_decide_is_rendered_and_the_rest_stays_open(tmp_path: Path) -> None:
-    plan = compiled(
+    plan = compile_play(
         tmp_path,
         "    - file: {path: '{{ folder }}/{{ name }}', content: '{{ facts.hostname }} {{ size }}'}\n",
     )
-    assert task(plan).args == {"path": "/srv/models/motd", "content": "{{ facts.hostname }} {{ size }}"}
-    assert task(plan).open == ("content",)
+    assert nth_task(plan).args == {"path": "/srv/models/motd", "content": "{{ facts.hostname }} {{ size }}"}
+    assert nth_task(plan).open == ("content",)
     assert plan.vars == {"size": 3}
 
 
 def test_a_template_is_read_and_rendered_on_the_laptop(tmp_path: Path) -> None:
-    plan = compiled(tmp_path, "    - template: {src: motd.j2, dest: /etc/motd}\n")
-    assert task(plan).args == {"dest": "/etc/motd", "content": "hello motd\n"}
+    plan = compile_play(tmp_path, "    - template: {src: motd.j2, dest: /etc/motd}\n")
+    assert nth_task(plan).args == {"dest": "/etc/motd", "content": "hello motd\n"}
 
 
 def test_a_number_of_the_users_files_is_a_number_for_a_module(tmp_path: Path) -> None:
     """A float keeps its spelling for command lines (0.90), which must not make it something else for a module."""
-    plan = compiled(
+    plan = compile_play(
         tmp_path,
         "- hosts: all\n  vars: {spare: 0.50}\n  tasks:\n    - memory: {utilization: 0.3, reserve_gib: '{{ spare }}'}\n",
     )
-    assert task(plan).args == {"utilization": 0.3, "reserve_gib": 0.5}
+    assert nth_task(plan).args == {"utilization": 0.3, "reserve_gib": 0.5}
 
 
 def test_a_condition_that_files_decide_is_decided(tmp_path: Path) -> None:
     text = "    - {facts: , when: size > 2}\n    - {facts: , when: [size > 5, facts.sandbox]}\n    - {facts: , when: facts.sandbox}\n"
-    plan = compiled(tmp_path, text)
-    assert [task(plan, n).when for n in range(3)] == [(), ("False",), ("facts.sandbox",)]
+    plan = compile_play(tmp_path, text)
+    assert [nth_task(plan, n).when for n in range(3)] == [(), ("False",), ("facts.sandbox",)]
 
 
 def test_a_block_gives_its_tags_and_become_to_its_tasks(tmp_path: Path) -> None:
-    plan = compiled(
+    plan = compile_play(
         tmp_path,
         "    - block:\n        - {facts: , tags: b}\n      rescue:\n        - fail: {msg: sorry}\n      tags: [a]\n      become: true\n",
     )
     assert isinstance(plan.steps[0], Block)
-    assert (task(plan).tags, task(plan).become, task(plan, 1).module) == (("a", "b"), True, "fail")
+    assert (nth_task(plan).tags, nth_task(plan).become, nth_task(plan, 1).module) == (("a", "b"), True, "fail")
 
 
 TAGGED = (
@@ -116,7 +116,7 @@ TAGGED = (
 def test_tags_and_start_mean_what_they_mean_in_ansible(
     tmp_path: Path, options: dict[str, Any], names: list[str]
 ) -> None:
-    assert [task.name for task in tasks_of(compiled(tmp_path, TAGGED, **options).steps)] == names
+    assert [task.name for task in tasks_of(compile_play(tmp_path, TAGGED, **options).steps)] == names
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path, text: str, result: str) -> None:
-    with pytest.raises(Refused) as caught:
-        compiled(tmp_path, text)
-    assert result in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        compile_play(tmp_path, text)
+    assert result in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -161,16 +161,16 @@ def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path,
     ],
 )
 def test_an_option_that_matches_nothing_is_refused(tmp_path: Path, options: dict[str, Any], result: str) -> None:
-    with pytest.raises(Refused) as caught:
-        compiled(tmp_path, TAGGED, **options)
-    assert result in str(caught.value)
+    with pytest.raises(Refused) as excinfo:
+        compile_play(tmp_path, TAGGED, **options)
+    assert result in str(excinfo.value)
 
 
 def test_a_variable_over_facts_is_rendered_on_the_host(tmp_path: Path) -> None:
-    plan = compiled(
+    plan = compile_play(
         tmp_path, "- hosts: all\n  vars: {note: '{{ facts.home }}/x'}\n  tasks:\n    - file: {path: '{{ note }}'}\n"
     )
-    assert (plan.open_vars, task(plan).open) == ({"note": "{{ facts.home }}/x"}, ("path",))
+    assert (plan.open_vars, nth_task(plan).open) == ({"note": "{{ facts.home }}/x"}, ("path",))
 
 
 @pytest.mark.parametrize(
@@ -182,24 +182,24 @@ def test_a_variable_over_facts_is_rendered_on_the_host(tmp_path: Path) -> None:
     ],
 )
 def test_variables_that_ask_for_each_other_are_refused_with_their_line(tmp_path: Path, given: str, cycle: str) -> None:
-    with pytest.raises(Refused, match=f"variables refer to each other: {cycle}") as refused:
-        compiled(
+    with pytest.raises(Refused, match=f"variables refer to each other: {cycle}") as excinfo:
+        compile_play(
             tmp_path,
             f"- hosts: all\n  vars:\n    {given[1:-1].replace(', ', chr(10) + '    ')}\n  tasks:\n    - facts:\n",
         )
-    assert refused.value.exit is Exit.REFUSED
-    assert refused.value.where.endswith(f"book.yml:{3 + (cycle[0] == 'a' and given.startswith('{first'))}")
+    assert excinfo.value.exit is Exit.REFUSED
+    assert excinfo.value.where.endswith(f"book.yml:{3 + (cycle[0] == 'a' and given.startswith('{first'))}")
 
 
 def test_a_variable_may_be_named_like_the_result_it_is_made_of(tmp_path: Path) -> None:
     book = "- hosts: all\n  vars: {found: '{{ found.word }}'}\n  tasks:\n    - facts:\n      register: found\n"
-    assert compiled(tmp_path, book).open_vars == {"found": "{{ found.word }}"}
+    assert compile_play(tmp_path, book).open_vars == {"found": "{{ found.word }}"}
 
 
 def test_a_variable_named_like_a_result_holds_only_until_that_is_there(tmp_path: Path) -> None:
     book = "- hosts: all\n  vars: {found: {sandbox: false}}\n  tasks:\n    - facts:\n      register: found\n    - {facts: , when: found.sandbox}\n"
-    plan = compiled(tmp_path, book)
-    assert task(plan, 1).when == ("found.sandbox",)
+    plan = compile_play(tmp_path, book)
+    assert nth_task(plan, 1).when == ("found.sandbox",)
     assert plan.vars == {"found": {"sandbox": False}}
 
 
@@ -208,9 +208,9 @@ def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) ->
     path.write_text(HEAD + "    - facts:\n")
     names = {"a": "{{ b }}", "b": "{{ a }}"}
     host = Host("spark1", "spark1", vars=names, where="hosts/spark1.yml")
-    with pytest.raises(Refused, match="a -> b -> a") as refused:
+    with pytest.raises(Refused, match="a -> b -> a") as excinfo:
         playbook.compile(playbook.load(path, tmp_path).plays[0], host, names, Options(), run_id="r", project=tmp_path)
-    assert refused.value.where == "hosts/spark1.yml"
+    assert excinfo.value.where == "hosts/spark1.yml"
 
 
 @pytest.mark.parametrize("src", ["../hosts/spark1.yml", "/etc/hostname", "a/../../x", "..\\\\x"])
@@ -218,7 +218,7 @@ def test_a_template_is_a_file_of_templates_and_no_other_of_the_laptop(tmp_path: 
     (tmp_path / "hosts").mkdir()
     (tmp_path / "hosts/spark1.yml").write_text("address: 10.0.0.1\n")
     with pytest.raises(Refused, match=r"book.yml:4: the template .* (leaves its folder|has a backslash)"):
-        compiled(tmp_path, f'    - template: {{src: "{src}", dest: ~/x}}\n')
+        compile_play(tmp_path, f'    - template: {{src: "{src}", dest: ~/x}}\n')
 
 
 def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) -> None:
@@ -262,32 +262,34 @@ HEAVY = "import sys; from sparkwright.project.playbook import compiler; assert c
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def signature_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiler._load_signatures.cache_clear()
     return tmp_path / "sparkwright/signatures.json"
 
 
-def takes_anew(module: str) -> signature.Signature:
+def reload_signature(module: str) -> signature.Signature:
     compiler._load_signatures.cache_clear()
     return compiler.load_signature(module)
 
 
-def test_a_second_command_imports_no_module(kept: Path) -> None:
+def test_a_second_command_imports_no_module(signature_cache: Path) -> None:
     for item in ("True", "False"):
         program = HEAVY + "print('sparkwright.modules.model.hf_model' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-        assert done.stdout.strip() == item, done.stderr
+        result = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert result.stdout.strip() == item, result.stderr
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"of": "another", "modules": {"file": {}}}', "null"])
-def test_what_is_damaged_or_old_is_made_anew(kept: Path, text: str) -> None:
-    kept.parent.mkdir()
-    kept.write_text(text)
-    assert takes_anew("file") == signature.from_args_type(registry.load("file").Args)
-    assert json.loads(kept.read_text())["of"] == host_side.content_hash()
+def test_what_is_damaged_or_old_is_made_anew(signature_cache: Path, text: str) -> None:
+    signature_cache.parent.mkdir()
+    signature_cache.write_text(text)
+    assert reload_signature("file") == signature.from_args_type(registry.load("file").Args)
+    assert json.loads(signature_cache.read_text())["of"] == host_side.content_hash()
 
 
-def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(kept: Path) -> None:
-    kept.parent.write_text("a file where the folder should be")
-    assert takes_anew("file") == signature.from_args_type(registry.load("file").Args)
+def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(signature_cache: Path) -> None:
+    signature_cache.parent.write_text("a file where the folder should be")
+    assert reload_signature("file") == signature.from_args_type(registry.load("file").Args)

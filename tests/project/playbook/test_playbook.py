@@ -14,7 +14,7 @@ from sparkwright.protocol.plan import Plan, tasks_of
 PLAY = "- hosts: all\n  vars: {name: motd}\n  tasks:\n"
 
 
-def compiled(folder: Path, tasks: str, parts: dict[str, str], **options: Any) -> Plan:
+def compile_play(folder: Path, tasks: str, parts: dict[str, str], **options: Any) -> Plan:
     (folder / "parts").mkdir()
     for name, text in parts.items():
         (folder / "parts" / name).write_text(text)
@@ -28,7 +28,7 @@ def compiled(folder: Path, tasks: str, parts: dict[str, str], **options: Any) ->
 def test_the_tasks_stand_where_the_include_stood(tmp_path: Path) -> None:
     parts = {"inner.yml": "- name: inner\n  fail: {msg: '{{ name }} {{ what }}'}\n"}
     tasks = "    - {name: before, facts: }\n    - {include: parts/inner.yml, vars: {what: twice}}\n    - {name: after, facts: }\n"
-    plan = compiled(tmp_path, tasks, parts)
+    plan = compile_play(tmp_path, tasks, parts)
     assert [task.name for task in tasks_of(plan.steps)] == ["before", "inner", "after"]
     assert tasks_of(plan.steps)[1].args == {"msg": "motd twice"}
     assert tasks_of(plan.steps)[1].where.endswith("parts/inner.yml:1")
@@ -39,7 +39,7 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
     tasks = (
         "    - {name: other, facts: }\n    - {include: parts/outer.yml, tags: [a], when: 1 > 2, vars: {what: deep}}\n"
     )
-    plan = compiled(tmp_path, tasks, parts, tags=("a",))
+    plan = compile_play(tmp_path, tasks, parts, tags=("a",))
     (block,) = plan.steps
     assert [task.module for task in tasks_of(plan.steps)] == ["fail", "facts"]
     assert (block.when, tasks_of(plan.steps)[0].args) == (("False",), {"msg": "deep"})
@@ -74,22 +74,22 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
 def test_a_mistake_is_named_in_the_file_that_holds_it(
     tmp_path: Path, tasks: str, part: str, result: str, where: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
-        compiled(tmp_path, tasks, {"inner.yml": part})
-    assert result in refused.value.message
-    assert where in str(refused.value.where)
+    with pytest.raises(Refused) as excinfo:
+        compile_play(tmp_path, tasks, {"inner.yml": part})
+    assert result in excinfo.value.message
+    assert where in str(excinfo.value.where)
 
 
 def test_what_it_registers_is_known_after_it(tmp_path: Path) -> None:
     parts = {"inner.yml": "- facts:\n  register: seen\n"}
-    plan = compiled(tmp_path, "    - include: parts/inner.yml\n    - {facts: , when: seen.changed}\n", parts)
+    plan = compile_play(tmp_path, "    - include: parts/inner.yml\n    - {facts: , when: seen.changed}\n", parts)
     assert tasks_of(plan.steps)[1].when == ("seen.changed",)
 
 
 def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no file 'xxx") as refused:
-        compiled(tmp_path, f"    - include: {'x' * 5000}.yml\n", {})
-    assert refused.value.where.endswith("book.yml:4") and len(str(refused.value)) < 500
+    with pytest.raises(Refused, match="no file 'xxx") as excinfo:
+        compile_play(tmp_path, f"    - include: {'x' * 5000}.yml\n", {})
+    assert excinfo.value.where.endswith("book.yml:4") and len(str(excinfo.value)) < 500
 
 
 STAGES = [
@@ -115,5 +115,5 @@ STAGES = [
 def test_a_task_knows_its_stage_from_stage_or_from_its_block_or_part(
     tmp_path: Path, tasks: str, stages: list[str]
 ) -> None:
-    plan = compiled(tmp_path, tasks, {"swap.yml": "- {name: swap it, facts: }\n"})
+    plan = compile_play(tmp_path, tasks, {"swap.yml": "- {name: swap it, facts: }\n"})
     assert [task.stage for task in tasks_of(plan.steps)] == stages

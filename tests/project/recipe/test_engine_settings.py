@@ -31,7 +31,7 @@ container:
 """
 
 
-def loaded(folder: Path, text: str) -> recipe.Recipe:
+def load_recipe(folder: Path, text: str) -> recipe.Recipe:
     (folder / "recipes").mkdir(exist_ok=True)
     (folder / "recipes/one.yml").write_text(HEAD + text)
     return recipe.load(folder, "one")
@@ -40,21 +40,21 @@ def loaded(folder: Path, text: str) -> recipe.Recipe:
 @pytest.mark.parametrize("label", ["bare", "pinned"])
 def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_state(label: str) -> None:
     """names.json was written by the release before engines, from this very recipe."""
-    kept: dict[str, Any] = json.loads((TODAY / "names.json").read_text())[label]
+    expected: dict[str, Any] = json.loads((TODAY / "names.json").read_text())[label]
     digest = "sha256:" + "a" * 64
     config = json.loads((TOP / "tests/data/configs/qwen3.5-35b-a3b.json").read_text())
     pinned = {"image": None, "model": None} if label == "bare" else {
-        "image": kept["lock"]["image"],
+        "image": expected["lock"]["image"],
         "model": {"commit": "c" * 40, "config": config, "files": []},
     }  # fmt: skip
-    assert label == "bare" or kept["container"]["image"].endswith(digest)
-    wanted = recipe.load(TODAY, "qwen3.5-35b")
-    now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=wanted.name), "ops", wanted, pinned)))
+    assert label == "bare" or expected["container"]["image"].endswith(digest)
+    loaded_recipe = recipe.load(TODAY, "qwen3.5-35b")
+    now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=loaded_recipe.name), "ops", loaded_recipe, pinned)))
     assert now["serve"].pop("engine_memory")["share"] == 0.85
     now["recipe"].pop("container")
     assert now["recipe"]["model"].pop("page_cache") is None
     assert bool(now["container"].pop("caches", "")) == (label == "pinned")
-    own = len(kept["docker_options"])
+    own = len(expected["docker_options"])
     now["docker_options"], caches = now["docker_options"][:own], now["docker_options"][own:]
     assert bool(caches) == (label == "pinned") and all(
         "caches" in json.dumps(cache) or cache[0] == "-e" for cache in caches
@@ -63,17 +63,17 @@ def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_s
     assert model.endswith(":ro"), "the model is mounted read-only since then (docs/decisions/0035)"
     now["container"]["volumes"] = [model.removesuffix(":ro")]
     now["docker_options"] = [[word.removesuffix(":ro") for word in words] for words in now["docker_options"]]
-    assert {name: now[name] for name in kept} == kept
-    assert list(now["recipe"]) == list(kept["recipe"]), "templates that list its keys see the same"
+    assert {name: now[name] for name in expected} == expected
+    assert list(now["recipe"]) == list(expected["recipe"]), "templates that list its keys see the same"
 
 
 def test_vllm_may_be_named_and_its_flags_may_be_none(tmp_path: Path) -> None:
-    plain = loaded(tmp_path, "vllm:\n  max-num-seqs: 4\n")
-    written = loaded(tmp_path, "engine: vllm\nvllm:\n  max-num-seqs: 4\n")
+    plain = load_recipe(tmp_path, "vllm:\n  max-num-seqs: 4\n")
+    written = load_recipe(tmp_path, "engine: vllm\nvllm:\n  max-num-seqs: 4\n")
     assert plain.file.flags == written.file.flags == {"max-num-seqs": 4}
     assert plain.to_json() == written.to_json()
-    assert loaded(tmp_path, "engine: vllm\nvllm: {}\n").file.flags == {}
-    assert loaded(tmp_path, "").file.engine == "vllm"
+    assert load_recipe(tmp_path, "engine: vllm\nvllm: {}\n").file.flags == {}
+    assert load_recipe(tmp_path, "").file.engine == "vllm"
 
 
 MISTAKES = {
@@ -113,10 +113,10 @@ def test_a_mistake_about_the_engine_is_one_sentence_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused) as caught:
-        loaded(tmp_path, text)
-    assert str(caught.value).startswith(f"recipes/one.yml:{message}")
-    assert caught.value.exit == Exit.REFUSED
+    with pytest.raises(Refused) as excinfo:
+        load_recipe(tmp_path, text)
+    assert str(excinfo.value).startswith(f"recipes/one.yml:{message}")
+    assert excinfo.value.exit == Exit.REFUSED
 
 
 @pytest.mark.parametrize("own", [engine.get_engine(name) for name in engine.TITLES], ids=lambda value: value.name)
@@ -128,7 +128,7 @@ def test_an_engine_of_which_a_part_is_missing_is_refused_before_anything_is_aske
     with pytest.raises(
         Refused, match=rf"one.yml:9: this release cannot serve with {own.title} yet. Engines it can serve"
     ):
-        loaded(tmp_path, f"engine: {own.name}\n{own.name}: {{a-flag: 1}}\n")
+        load_recipe(tmp_path, f"engine: {own.name}\n{own.name}: {{a-flag: 1}}\n")
 
 
 LLAMA = HEAD.replace("8000:8000", "8000:8080") + "engine: llama_cpp\n"
@@ -143,15 +143,17 @@ LOCKED = {
 }
 
 
-def written(folder: Path, text: str) -> recipe.Recipe:
+def load_recipe_text(folder: Path, text: str) -> recipe.Recipe:
     (folder / "recipes").mkdir(exist_ok=True)
     (folder / "recipes/one.yml").write_text(text)
     return recipe.load(folder, "one")
 
 
 def test_a_recipe_of_llama_cpp_becomes_its_container(tmp_path: Path) -> None:
-    wanted = written(tmp_path, FILE + "server_key: {env: K}\nllama_cpp: {c: 32768, -np: 2, alias: mine}\n")
-    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": None, "model": LOCKED})
+    loaded_recipe = load_recipe_text(
+        tmp_path, FILE + "server_key: {env: K}\nllama_cpp: {c: 32768, -np: 2, alias: mine}\n"
+    )
+    names = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {"image": None, "model": LOCKED})
     command = names["container"]["command"]
     assert command[command.index("--model") + 1] == "/models/b/m-Q4_K_M-00001-of-00002.gguf"
     assert command[command.index("--ctx-size") + 1] == "32768"
@@ -167,8 +169,8 @@ def test_a_recipe_of_llama_cpp_becomes_its_container(tmp_path: Path) -> None:
 
 
 def test_before_it_is_pinned_its_command_names_the_pattern_and_its_memory_is_unknown(tmp_path: Path) -> None:
-    wanted = written(tmp_path, FILE + "llama_cpp: {alias: mine}\n")
-    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": None, "model": None})
+    loaded_recipe = load_recipe_text(tmp_path, FILE + "llama_cpp: {alias: mine}\n")
+    names = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {"image": None, "model": None})
     assert "/models/b/*Q4_K_M*.gguf" in names["container"]["command"]
     assert names["memory_bytes"] == 0
     assert "needs_bytes" not in names["serve"]
@@ -196,9 +198,9 @@ def test_a_mistake_in_a_recipe_of_llama_cpp_is_one_sentence_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused) as caught:
-        written(tmp_path, text)
-    assert str(caught.value).startswith(f"recipes/one.yml:{message}")
+    with pytest.raises(Refused) as excinfo:
+        load_recipe_text(tmp_path, text)
+    assert str(excinfo.value).startswith(f"recipes/one.yml:{message}")
 
 
 def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path: Path) -> None:
@@ -206,11 +208,11 @@ def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path:
     from sparkwright.project.recipe.engine_settings import resolve_settings
 
     text = FILE + "llama_cpp: {c: 8192, ngl: all}\nexpect:\n  chunked_prefill: disabled\n"
-    wanted = written(tmp_path, text)
-    (found,) = resolve_settings(wanted, {"image": None, "model": LOCKED}).errors
-    assert found.sentence.startswith("llama.cpp cannot be asked for chunked_prefill: it always cuts prompts")
-    assert findings.finding_location(wanted, found).endswith("one.yml:13")
-    reported = written(tmp_path, text + "  when_impossible: report\n")
+    loaded_recipe = load_recipe_text(tmp_path, text)
+    (finding,) = resolve_settings(loaded_recipe, {"image": None, "model": LOCKED}).errors
+    assert finding.sentence.startswith("llama.cpp cannot be asked for chunked_prefill: it always cuts prompts")
+    assert findings.finding_location(loaded_recipe, finding).endswith("one.yml:13")
+    reported = load_recipe_text(tmp_path, text + "  when_impossible: report\n")
     served = resolve_settings(reported, {"image": None, "model": LOCKED})
     assert not served.errors
     assert served.expected == "any"
@@ -234,8 +236,8 @@ def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:
 
 
 def test_the_place_of_a_flag_is_its_line_however_it_is_spelled(tmp_path: Path) -> None:
-    wanted = loaded(tmp_path, "engine: vllm\nvllm:\n  max_num_seqs: 4\n")
-    assert wanted.where("max-num-seqs").endswith("one.yml:11")
+    loaded_recipe = load_recipe(tmp_path, "engine: vllm\nvllm:\n  max_num_seqs: 4\n")
+    assert loaded_recipe.where("max-num-seqs").endswith("one.yml:11")
     assert document.load(tmp_path / "recipes/one.yml").where("vllm").endswith("one.yml:10")
 
 
@@ -248,17 +250,17 @@ def test_a_single_file_is_for_an_engine_that_serves_one(tmp_path: Path) -> None:
 
 
 def test_two_files_of_one_repository_are_two_entries_of_the_lock() -> None:
-    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    entry = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
     lock = (
-        lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf").with_model("a/b", "main", {**found, "files": []})
+        lockfile.Lock().with_model("a/b", "main", entry, "*Q4*.gguf").with_model("a/b", "main", {**entry, "files": []})
     )
     assert lock.model("a/b", "main", "*Q4*.gguf") != lock.model("a/b", "main")
     assert list(lock.models) == ["a/b@main:*Q4*.gguf", "a/b@main"]
 
 
 def test_a_lock_with_a_file_in_its_key_is_read_again(tmp_path: Path) -> None:
-    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
-    lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf+mmproj*").save(tmp_path)
+    entry = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    lockfile.Lock().with_model("a/b", "main", entry, "*Q4*.gguf+mmproj*").save(tmp_path)
     assert lockfile.load(tmp_path).model("a/b", "main", "*Q4*.gguf+mmproj*") is not None
 
 
@@ -273,8 +275,8 @@ def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path
     blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
     (example,) = [block for block in blocks if f"engine: {name}\n" in block]
     jsonschema.validate(yaml.safe_load(example), json_output.schema("recipe"))
-    found = resolve_settings(written(tmp_path, example), {"image": None, "model": None}).findings
-    assert [item.sentence for item in found if item.severity != "info"] == []
+    findings = resolve_settings(load_recipe_text(tmp_path, example), {"image": None, "model": None}).findings
+    assert [item.sentence for item in findings if item.severity != "info"] == []
 
 
 # Probes in a recipe: what no server for the task can answer, or not without a flag that is missing, is refused with its line.
@@ -297,13 +299,13 @@ def test_a_probe_that_cannot_pass_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused, match=r"one\.yml:") as caught:
-        loaded(tmp_path, text)
-    assert message in str(caught.value)
+    with pytest.raises(Refused, match=r"one\.yml:") as excinfo:
+        load_recipe(tmp_path, text)
+    assert message in str(excinfo.value)
 
 
 def test_probes_are_kept_as_the_recipe_writes_them(tmp_path: Path) -> None:
-    found = loaded(tmp_path, TOOLS + "expect:\n  probes: [tool_call, {language: de}]\n")
+    found = load_recipe(tmp_path, TOOLS + "expect:\n  probes: [tool_call, {language: de}]\n")
     assert found.file.expect.probes == ["tool_call", {"language": "de"}]
 
 
@@ -318,28 +320,28 @@ LLAMA_TWO = "engine: llama_cpp\nllama_cpp: {spec-type: draft-simple}\n"
 GGUF = 'models: {draft: {id: a/draft, dir: ~/models/draft, mount: /models/draft, file: "*Q8_0.gguf"}}\n'
 
 
-def row(path: str, size_bytes: int) -> dict[str, Any]:
+def file_row(path: str, size_bytes: int) -> dict[str, Any]:
     return {"path": path, "size_bytes": size_bytes, "sha256": "e" * 64, "blob_id": None}
 
 
-def pinned(**files: list[dict[str, Any]]) -> dict[str, Any]:
+def lock_entries(**files: list[dict[str, Any]]) -> dict[str, Any]:
     """The lock's entries, by role; "model" is the recipe's own."""
-    found = {name: {"commit": name[0] * 40, "config": None, "files": rows} for name, rows in files.items()}
-    model = found.pop("model", {"commit": "c" * 40, "config": None, "files": []})
-    return {"image": None, "model": model, "models": found}
+    entries = {name: {"commit": name[0] * 40, "config": None, "files": rows} for name, rows in files.items()}
+    model = entries.pop("model", {"commit": "c" * 40, "config": None, "files": []})
+    return {"image": None, "model": model, "models": entries}
 
 
-def names_of(folder: Path, text: str, locked: dict[str, Any]) -> dict[str, Any]:
-    return recipe.scope(Host("spark1", "spark1", home="/home/me"), "me", loaded(folder, text), locked)
+def resolve_names(folder: Path, text: str, locked: dict[str, Any]) -> dict[str, Any]:
+    return recipe.scope(Host("spark1", "spark1", home="/home/me"), "me", load_recipe(folder, text), locked)
 
 
-def after(words: list[str], flag: str) -> str:
+def value_after(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
 def test_vllm_gets_the_path_of_its_drafter_inside_the_flag_and_the_folder_is_mounted_read_only(tmp_path: Path) -> None:
-    names = names_of(tmp_path, VLLM + DRAFT, pinned(draft=[row("w.safetensors", 1)]))
-    config = json.loads(after(names["container"]["command"], "--speculative-config"))
+    names = resolve_names(tmp_path, VLLM + DRAFT, lock_entries(draft=[file_row("w.safetensors", 1)]))
+    config = json.loads(value_after(names["container"]["command"], "--speculative-config"))
     assert config == {"method": "dflash", "num_speculative_tokens": 8, "model": "/models/draft"}
     assert "/home/me/models/draft:/models/draft:ro" in names["container"]["volumes"]
     assert [(model["role"], model["commit"]) for model in names["pinned_model"]["models"]] == [("draft", "d" * 40)]
@@ -356,22 +358,22 @@ def test_vllm_gets_the_path_of_its_drafter_inside_the_flag_and_the_folder_is_mou
     ],
 )
 def test_each_engine_has_its_own_flag(tmp_path: Path, text: str, flag: str, path: str) -> None:
-    assert after(names_of(tmp_path, text, pinned())["container"]["command"], flag) == path
+    assert value_after(resolve_names(tmp_path, text, lock_entries())["container"]["command"], flag) == path
 
 
 def test_llama_cpp_gets_the_pinned_file_and_its_weights_count(tmp_path: Path) -> None:
     text = LLAMA_TWO + GGUF
-    value = loaded_gguf(tmp_path, text)
-    model = [row("m-Q4_K_M.gguf", 4 * GIB)]
-    alone = compute_memory(value, {**pinned(model=model), "models": {}})
-    both = compute_memory(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)]))
+    value = load_gguf_recipe(tmp_path, text)
+    model = [file_row("m-Q4_K_M.gguf", 4 * GIB)]
+    alone = compute_memory(value, {**lock_entries(model=model), "models": {}})
+    both = compute_memory(value, lock_entries(model=model, draft=[file_row("d-Q8_0.gguf", GIB)]))
     assert both.bytes - alone.bytes == both.weights_bytes - alone.weights_bytes == GIB
     assert "draft model" in [part.name for part in both.parts]
-    flags = resolve_settings(value, pinned(model=model, draft=[row("d-Q8_0.gguf", GIB)])).flags
+    flags = resolve_settings(value, lock_entries(model=model, draft=[file_row("d-Q8_0.gguf", GIB)])).flags
     assert flags["model-draft"] == "/models/draft/d-Q8_0.gguf"
 
 
-def loaded_gguf(folder: Path, text: str) -> recipe.Recipe:
+def load_gguf_recipe(folder: Path, text: str) -> recipe.Recipe:
     (folder / "recipes").mkdir()
     head = (
         'image: ghcr.io/some/image:tag\nmodel: {id: a/b, dir: ~/models/b, mount: /models/b, file: "*Q4_K_M.gguf"}\n'
@@ -382,30 +384,32 @@ def loaded_gguf(folder: Path, text: str) -> recipe.Recipe:
 
 
 def test_inside_a_share_the_weights_of_a_drafter_only_leave_less_for_the_cache(tmp_path: Path) -> None:
-    value = loaded(tmp_path, VLLM + DRAFT)
-    found = compute_memory(value, pinned(model=[row("a.safetensors", 4 * GIB)], draft=[row("b.safetensors", GIB)]))
-    assert (found.weights_bytes, found.bytes) == (5 * GIB, 0)
+    value = load_recipe(tmp_path, VLLM + DRAFT)
+    memory = compute_memory(
+        value, lock_entries(model=[file_row("a.safetensors", 4 * GIB)], draft=[file_row("b.safetensors", GIB)])
+    )
+    assert (memory.weights_bytes, memory.bytes) == (5 * GIB, 0)
 
 
 def test_of_a_tokenizer_no_weights_are_downloaded_and_its_template_is_the_server_s(tmp_path: Path) -> None:
-    value = loaded(tmp_path, VLLM + TOKENIZER)
+    value = load_recipe(tmp_path, VLLM + TOKENIZER)
     assert "*.safetensors" in value.file.models["tokenizer"].patterns("tokenizer")["ignore"]
     assert value.file.models["tokenizer"].chosen("tokenizer") == "tokenizer"
     template = {"fields": ["enable_thinking"], "tools": True, "switch": "enable_thinking", "thinking": "off"}
     template |= {"system_prompt": "", "dated": False, "keeps_thinking": None}
-    locked = pinned(tokenizer=[])
+    locked = lock_entries(tokenizer=[])
     locked["models"]["tokenizer"]["chat"] = {"template": template, "sampling": None}
     flags = {**value.file.flags, "default-chat-template-kwargs": {"reasoning_effort": "low"}}
-    (found,) = (
+    (need,) = (
         finding
         for finding in resolve_settings(with_flags(value, flags), locked).findings
         if finding.rule == "template-field-unread"
     )
-    assert "it reads enable_thinking" in found.sentence
+    assert "it reads enable_thinking" in need.sentence
 
 
-def with_flags(one: recipe.Recipe, flags: dict[str, Any]) -> recipe.Recipe:
-    return recipe.Recipe(one.name, one.file.with_flags(flags), one.source)
+def with_flags(original: recipe.Recipe, flags: dict[str, Any]) -> recipe.Recipe:
+    return recipe.Recipe(original.name, original.file.with_flags(flags), original.source)
 
 
 @pytest.mark.parametrize(
@@ -424,27 +428,27 @@ def with_flags(one: recipe.Recipe, flags: dict[str, Any]) -> recipe.Recipe:
     ],
 )
 def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(Refused, match=why) as caught:
-        loaded(tmp_path, text)
-    assert "one.yml:" in str(caught.value)
+    with pytest.raises(Refused, match=why) as excinfo:
+        load_recipe(tmp_path, text)
+    assert "one.yml:" in str(excinfo.value)
 
 
 def test_llama_cpp_takes_no_tokenizer_and_needs_a_file(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"`models.draft.file` is missing with llama.cpp"):
-        loaded_gguf(tmp_path, LLAMA_TWO + DRAFT)
+        load_gguf_recipe(tmp_path, LLAMA_TWO + DRAFT)
 
 
 def test_another_commit_of_a_drafter_compiles_anew_and_is_another_baseline(tmp_path: Path) -> None:
-    value, other = pinned(draft=[]), pinned(draft=[])
+    value, other = lock_entries(draft=[]), lock_entries(draft=[])
     other["models"]["draft"]["commit"] = "e" * 40
-    first, second = (names_of(tmp_path, VLLM + DRAFT, locked) for locked in (value, other))
+    first, second = (resolve_names(tmp_path, VLLM + DRAFT, locked) for locked in (value, other))
     assert first["serve"]["baseline_key"] != second["serve"]["baseline_key"]
     assert first["engine_memory"]["start"] != second["engine_memory"]["start"]
     assert first["container"]["command"] == second["container"]["command"]
 
 
 def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> None:
-    names = names_of(tmp_path, "vllm: {}\n", {"image": None, "model": None})
+    names = resolve_names(tmp_path, "vllm: {}\n", {"image": None, "model": None})
     assert "models" not in names["recipe"] and "models" not in names["pinned_model"] and "models" not in names["lock"]
     assert "models" not in names["serve"]["baseline_key"]
 
@@ -460,16 +464,16 @@ def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_a_parser_s_file_is_pinned_or_refused(tmp_path: Path, path: str, volumes: list[str], why: str) -> None:
-    value = loaded(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
+    value = load_recipe(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
     box = value.file.container.model_copy(update={"volumes": volumes})
     value = recipe.Recipe(value.name, value.file.model_copy(update={"container": box}), value.source)
-    served = resolve_settings(value, pinned(model=[row("parser.py", 100)]))
-    found = [finding.sentence for finding in served.errors if finding.rule == "plugin-unpinned"]
-    assert [why in sentence for sentence in found] == ([True] if why else [])
+    served = resolve_settings(value, lock_entries(model=[file_row("parser.py", 100)]))
+    sentences = [finding.sentence for finding in served.errors if finding.rule == "plugin-unpinned"]
+    assert [why in sentence for sentence in sentences] == ([True] if why else [])
 
 
 def test_a_model_that_would_be_downloaded_gets_the_key_to_write(tmp_path: Path) -> None:
     text = "vllm: {speculative-config: {method: dflash, model: a/Draft, num_speculative_tokens: 8}, tokenizer: a/tok}\n"
-    served = resolve_settings(loaded(tmp_path, text), pinned())
+    served = resolve_settings(load_recipe(tmp_path, text), lock_entries())
     ways = [finding.ways_out[0].text for finding in served.errors if finding.rule == "downloads"]
     assert ["tokenizer: {id: a/tok," in ways[0], "draft: {id: a/Draft, dir: ~/models/draft" in ways[1]] == [True, True]

@@ -28,19 +28,21 @@ QWEN_200K = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all 
   --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser qwen3_coder"""
 
 
-def script(name: str, host: Host | None = None) -> str:
-    wanted = recipe.load(TOP, name)
-    names = recipe.scope(host or Host("spark1", "spark1"), "ops", wanted, {"image": {"digest": DIGEST}, "model": None})
+def render_script(name: str, host: Host | None = None) -> str:
+    loaded_recipe = recipe.load(TOP, name)
+    names = recipe.scope(
+        host or Host("spark1", "spark1"), "ops", loaded_recipe, {"image": {"digest": DIGEST}, "model": None}
+    )
     return str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names))
 
 
-def words(text: str) -> list[str]:
+def split_command(text: str) -> list[str]:
     return shlex.split(text[text.index("docker run") :].replace("\\\n", " "))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("qwen3.5-35b", QWEN), ("qwen3.5-35b-200k", QWEN_200K)])
 def test_a_shipped_recipe_renders_to_this_docker_run(name: str, expected: str) -> None:
-    assert words(script(name)) == expected.split()
+    assert split_command(render_script(name)) == expected.split()
 
 
 @pytest.mark.parametrize("name", [name for name in recipe.names(TOP) if recipe.load(TOP, name).split is None])
@@ -51,16 +53,16 @@ def test_every_shipped_recipe_renders_and_names_what_it_takes_of_memory(name: st
         "sglang": {"--mem-fraction-static"},
         "llama_cpp": {"--ctx-size", "--n-gpu-layers"},
     }
-    assert expected[recipe.load(TOP, name).engine.name] <= set(words(script(name)))
+    assert expected[recipe.load(TOP, name).engine.name] <= set(split_command(render_script(name)))
 
 
 def test_a_host_may_publish_elsewhere_and_live_elsewhere() -> None:
-    found = words(script("qwen3.5-35b", Host("spark1", "spark1", serve_port=8001, home="/srv/ops")))
-    assert found[found.index("-p") + 1] == "127.0.0.1:8001:8000"
-    assert found[found.index("-v") + 1].startswith("/srv/ops/models/")
+    arguments = split_command(render_script("qwen3.5-35b", Host("spark1", "spark1", serve_port=8001, home="/srv/ops")))
+    assert arguments[arguments.index("-p") + 1] == "127.0.0.1:8001:8000"
+    assert arguments[arguments.index("-v") + 1].startswith("/srv/ops/models/")
 
 
-def changed(tmp_path: Path, text: str) -> recipe.Recipe:
+def load_changed_recipe(tmp_path: Path, text: str) -> recipe.Recipe:
     """The shipped recipe with a line in place of its `publish`."""
     (tmp_path / "recipes").mkdir()
     shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text().replace("publish: loopback\n", "")
@@ -69,16 +71,16 @@ def changed(tmp_path: Path, text: str) -> recipe.Recipe:
 
 
 def test_a_key_is_a_file_for_the_engine_and_no_part_of_what_measurements_compare(tmp_path: Path) -> None:
-    value = changed(tmp_path, "server_key: {env: SPARK_KEY}")
+    value = load_changed_recipe(tmp_path, "server_key: {env: SPARK_KEY}")
     plain = recipe.load(TOP, "qwen3.5-35b")
     names, before = (
         recipe.scope(Host("s", "s"), "ops", each, {"image": {"digest": DIGEST}, "model": None})
         for each in (value, plain)
     )
-    found = words(str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names)))
+    arguments = split_command(str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names)))
     mounted = "/home/ops/.local/state/sparkwright/server_keys/qwen35.yaml:/run/sparkwright/engine.yaml:ro"
-    assert mounted in found
-    assert found[-2:] == ["--config", "/run/sparkwright/engine.yaml"]
+    assert mounted in arguments
+    assert arguments[-2:] == ["--config", "/run/sparkwright/engine.yaml"]
     assert names["serve"]["baseline_key"] == before["serve"]["baseline_key"]
 
 
@@ -92,7 +94,7 @@ def test_a_key_is_a_file_for_the_engine_and_no_part_of_what_measurements_compare
     ],
 )
 def test_publish_says_who_reaches_the_server(tmp_path: Path, text: str, port: str, open_to_network: bool) -> None:
-    value = changed(tmp_path, text)
+    value = load_changed_recipe(tmp_path, text)
     names = recipe.scope(Host("s", "s"), "ops", value, {})
     assert names["container"]["ports"][0] == port
     assert value.open_to_network is open_to_network
@@ -109,18 +111,18 @@ def test_words_that_a_shell_would_break_arrive_whole(tmp_path: Path) -> None:
     text = text.replace('  ports: ["8000:8000"]', '  ports: ["8000:8000"]\n  env: {WHO: "a b; $(id)"}')
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/odd.yml").write_text(text)
-    wanted = recipe.load(tmp_path, "odd")
-    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": {"digest": DIGEST}, "model": None})
-    found = words(str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names)))
-    assert "WHO=a b; $(id)" in found
-    assert '{"enable_thinking":false,"note":"it\'s $HOME"}' in found
+    loaded_recipe = recipe.load(tmp_path, "odd")
+    names = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {"image": {"digest": DIGEST}, "model": None})
+    arguments = split_command(str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names)))
+    assert "WHO=a b; $(id)" in arguments
+    assert '{"enable_thinking":false,"note":"it\'s $HOME"}' in arguments
 
 
 def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
     from sparkwright.engines.vllm import flags
 
-    given = {"enable-prefix-caching": False, "enforce_eager": True, "served-model-name": ["a", "b"], "seed": None}
-    assert flags.argv(given) == ("--no-enable-prefix-caching", "--enforce-eager", "--served-model-name", "a", "b")
+    flag_values = {"enable-prefix-caching": False, "enforce_eager": True, "served-model-name": ["a", "b"], "seed": None}
+    assert flags.argv(flag_values) == ("--no-enable-prefix-caching", "--enforce-eager", "--served-model-name", "a", "b")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +147,9 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line(
     assert before in text
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/bad.yml").write_text(text.replace(before, after))
-    with pytest.raises(Refused, match=r"recipes/bad.yml:\d+: ") as caught:
+    with pytest.raises(Refused, match=r"recipes/bad.yml:\d+: ") as excinfo:
         recipe.load(tmp_path, "bad")
-    assert result in str(caught.value)
+    assert result in str(excinfo.value)
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
@@ -160,11 +162,11 @@ def test_a_description_of_several_lines_adds_none_to_the_script(tmp_path: Path) 
     odd = 'description: "fast\\ntouch /tmp/owned\\r\\u2028#"'
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/r.yml").write_text(re.sub("^description: .*", lambda found: odd, shipped, flags=re.M))
-    wanted = recipe.load(tmp_path, "r")
-    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": {"digest": DIGEST}, "model": None})
+    loaded_recipe = recipe.load(tmp_path, "r")
+    names = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {"image": {"digest": DIGEST}, "model": None})
     text = str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names))
     before = text[: text.index("docker run")].splitlines()
-    assert wanted.file.description.startswith("fast\n")
+    assert loaded_recipe.file.description.startswith("fast\n")
     assert all(not line or line.startswith("#") for line in before)
 
 

@@ -12,7 +12,7 @@ from sparkwright.protocol import expressions
 TOP = Path(__file__).parents[3]
 
 
-def load(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Recipe:
+def load_recipe(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Recipe:
     lines = [f'image: "{image}"', "model: {id: a/b, dir: ~/models/b, mount: /b}", "container:", "  name: box"]
     (folder / "recipes").mkdir(exist_ok=True)
     (folder / "recipes/b.yml").write_text("\n".join([*lines, *([f"  {container}"] if container else [])]) + "\n")
@@ -40,7 +40,7 @@ def load(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Rec
 )
 def test_a_value_that_docker_would_not_understand(container: str, result: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
-        load(tmp_path, container)
+        load_recipe(tmp_path, container)
     assert result in error.value.message
     assert error.value.where.endswith("recipes/b.yml:5")
     assert error.value.exit is Exit.REFUSED
@@ -59,7 +59,7 @@ def test_a_value_that_docker_would_not_understand(container: str, result: str, t
 )
 def test_an_image_that_is_none(image: str, result: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
-        load(tmp_path, image=image)
+        load_recipe(tmp_path, image=image)
     assert result in error.value.message
     assert error.value.where.endswith("recipes/b.yml:1")
 
@@ -72,7 +72,7 @@ def test_an_image_that_is_none(image: str, result: str, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_image_that_is_one(image: str, tmp_path: Path) -> None:
-    assert load(tmp_path, image=image).image == image
+    assert load_recipe(tmp_path, image=image).image == image
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_an_image_that_is_one(image: str, tmp_path: Path) -> None:
      "ulimits: {nofile: 1024:-1}", 'env: {EMPTY: "", ODD NAME: "a=b"}', "labels: {sparkwrightly: x}"],
 )  # fmt: skip
 def test_values_that_docker_understands(container: str, tmp_path: Path) -> None:
-    names = recipe.scope(Host("spark1", "spark1"), "ops", load(tmp_path, container), {"image": None, "model": None})
+    names = recipe.scope(
+        Host("spark1", "spark1"), "ops", load_recipe(tmp_path, container), {"image": None, "model": None}
+    )
     assert "docker run" in str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names))
 
 
@@ -107,8 +109,8 @@ def test_a_hosts_answer_that_is_no_lock_entry_is_a_sentence(answer: dict[str, ob
         Lock().with_image("a/b:v1", entry)
 
 
-def flagged(folder: Path, *lines: str) -> recipe.Recipe:
-    load(folder)
+def load_with_flags(folder: Path, *lines: str) -> recipe.Recipe:
+    load_recipe(folder)
     path = folder / "recipes/b.yml"
     path.write_text("\n".join([path.read_text().rstrip(), "vllm:", *(f"  {line}" for line in lines)]) + "\n")
     return recipe.load(folder, "b")
@@ -125,10 +127,10 @@ def flagged(folder: Path, *lines: str) -> recipe.Recipe:
 def test_what_is_planned_is_what_stands_there_however_a_flag_is_spelled(
     spelling: str, name: str, tmp_path: Path
 ) -> None:
-    wanted = flagged(tmp_path, f"{spelling}: 0.5", "served_model_name: me", "port: 9000")
-    assert (wanted.memory_utilization, wanted.served_name, wanted.engine_port) == (0.5, "me", 9000)
-    assert wanted.where(name).endswith("recipes/b.yml:6")
-    spec = recipe.scope(Host("s", "s"), "ops", wanted, {})
+    loaded_recipe = load_with_flags(tmp_path, f"{spelling}: 0.5", "served_model_name: me", "port: 9000")
+    assert (loaded_recipe.memory_utilization, loaded_recipe.served_name, loaded_recipe.engine_port) == (0.5, "me", 9000)
+    assert loaded_recipe.where(name).endswith("recipes/b.yml:6")
+    spec = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {})
     assert spec["memory_utilization"] == spec["serve"]["utilization"] == 0.5
     assert "--gpu-memory-utilization" in spec["container"]["command"]
 
@@ -150,23 +152,23 @@ def test_what_is_planned_is_what_stands_there_however_a_flag_is_spelled(
 def test_a_flag_given_twice_or_not_to_be_given_is_refused_with_its_line(
     lines: tuple[str, ...], result: str, line: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(Refused) as caught:
-        flagged(tmp_path, *lines)
-    assert result in caught.value.message and str(caught.value.where).endswith(f"recipes/b.yml:{line}")
-    assert caught.value.exit is Exit.REFUSED
+    with pytest.raises(Refused) as excinfo:
+        load_with_flags(tmp_path, *lines)
+    assert result in excinfo.value.message and str(excinfo.value.where).endswith(f"recipes/b.yml:{line}")
+    assert excinfo.value.exit is Exit.REFUSED
 
 
 def test_a_share_of_memory_that_is_none_is_refused_where_it_is_needed(tmp_path: Path) -> None:
-    wanted = flagged(tmp_path, "gpu_memory_utilization: lots")
-    with pytest.raises(Refused) as caught:
-        recipe.scope(Host("s", "s"), "ops", wanted, {})
-    assert caught.value.message == "`vllm.gpu-memory-utilization` must be a number, got 'lots'."
-    assert str(caught.value.where).endswith("recipes/b.yml:6")
+    loaded_recipe = load_with_flags(tmp_path, "gpu_memory_utilization: lots")
+    with pytest.raises(Refused) as excinfo:
+        recipe.scope(Host("s", "s"), "ops", loaded_recipe, {})
+    assert excinfo.value.message == "`vllm.gpu-memory-utilization` must be a number, got 'lots'."
+    assert str(excinfo.value.where).endswith("recipes/b.yml:6")
 
 
 @pytest.mark.parametrize("name", ["../recipes/b", "/etc/b", "x/../b", ""])
 def test_a_recipe_is_a_file_of_its_folder(name: str, tmp_path: Path) -> None:
-    load(tmp_path)
+    load_recipe(tmp_path)
     with pytest.raises(Refused, match="Name a file of recipes/") as error:
         recipe.load(tmp_path, name, named_at="hosts/spark1.yml:3")
     assert error.value.where == "hosts/spark1.yml:3"

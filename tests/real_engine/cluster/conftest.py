@@ -15,9 +15,9 @@ from tests.real_engine.engine import Engine
 @pytest.fixture
 def pair(tmp_path: Path, engine: Engine) -> Iterator[RealPair]:
     """Nothing is deployed. Skips, and says what is missing."""
-    if why := image.why_not():
+    if why := image.missing_prerequisite():
         pytest.skip(why)
-    version = image.version_of(engine.venv)
+    version = image.vllm_version(engine.venv)
     with (
         image.registry() as registry,
         own_hub.serve_models(hub_files(engine)) as hub,

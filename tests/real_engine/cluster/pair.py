@@ -35,8 +35,8 @@ class RealPair(Pair):
 
     def recipe(self, fault: str = "", **flags: Any) -> None:
         """As Pair does; the real engine has no faults to order."""
-        given = {key.replace("_", "-"): value for key, value in flags.items()}
-        usual = {**FLAGS, "max-model-len": 2048, "host": "127.0.0.1", "port": self.port}
+        renamed = {key.replace("_", "-"): value for key, value in flags.items()}
+        defaults = {**FLAGS, "max-model-len": 2048, "host": "127.0.0.1", "port": self.port}
         self.serves(
             {
                 "image": self.shelf.name(self.shelf.usual),
@@ -49,15 +49,15 @@ class RealPair(Pair):
                     "ulimits": {"nofile": "1024"},
                 },
                 "parallel": {"tensor": 2},
-                "vllm": {**usual, **given},
+                "vllm": {**defaults, **renamed},
                 "expect": {"ready_s": 900, "answers": "any"},
             }
         )
 
     def rank_of(self, host: str) -> int:
         """The process of this member's rank, by the number that this machine knows it by."""
-        found = self.docker(host, "top", self.name, "-eo", "pid,args").splitlines()
-        rows = (row.strip().partition(" ") for row in found)
+        lines = self.docker(host, "top", self.name, "-eo", "pid,args").splitlines()
+        rows = (row.strip().partition(" ") for row in lines)
         return next(int(pid) for pid, _, title in rows if "VLLM::Worker" in title)
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 def written_down() -> Iterator[None]:
     """The page in docs/ has what was kept."""
     yield
-    page.DOCUMENT.write_text(page.text())
+    page.DOCUMENT.write_text(page.render_page())
 
 
 class Timeline:
@@ -51,23 +51,23 @@ def test_a_rank_that_is_killed_is_found_and_both_are_started_again(
     assert [item.record.state for item in well.values()] == ["ok", "ok"], well
 
     os.kill(pair.rank_of("two"), signal.SIGKILL)
-    seen = Timeline()
+    timeline = Timeline()
     assert pair.docker("two", "wait", pair.name) == "0", "Exited (0) of a member is a failure"
-    seen.at("its container has exited with 0")
+    timeline.at("its container has exited with 0")
     assert f"rank 1 of pair ({pair.name}) exited" in checks.run("two").out
-    seen.at("its own check names it")
+    timeline.at("its own check names it")
     assert checks.run("one").record.seen == "down"
-    seen.at("the head's check gets no token")
-    found = checks.healed()
-    assert all("restarted (run" in item.record.healed for item in found.values()), found
-    seen.at("both were restarted and proved by the head's next check")
+    timeline.at("the head's check gets no token")
+    healed = checks.healed()
+    assert all("restarted (run" in item.record.healed for item in healed.values()), healed
+    timeline.at("both were restarted and proved by the head's next check")
     assert pair.generates()
     assert pair.running() == before, "the same containers"
     assert {row["what"] for row in (pair.history(host)[0] for host in pair.names)} == {"healed"}
     with capsys.disabled():
-        print(f"\n  rank 1 killed: {seen}")
-    readings.keep(
+        print(f"\n  rank 1 killed: {timeline}")
+    readings.save_reading(
         "deployed in containers, its rank 1 killed while idle",
         "the worker exits with 0; the checks heal the cluster as one",
-        f"{seen}",
+        f"{timeline}",
     )

@@ -9,24 +9,24 @@ import pytest
 
 from tests import own_hub
 from tests.real_engine.container import image
-from tests.real_engine.container.desk import Desk, Shelf, hub_files
-from tests.real_engine.engine import EngineMissing, installed
+from tests.real_engine.container.desk import Project, Shelf, hub_files
+from tests.real_engine.engine import EngineMissing, ensure_installed
 
 
 @pytest.fixture(scope="session")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project from which nothing was deployed, with its images only in the registry. Skips if a prerequisite is missing."""
-    if why := image.why_not():
+    if why := image.missing_prerequisite():
         pytest.skip(why)
     try:
-        engine = installed()
+        engine = ensure_installed()
     except EngineMissing as error:
         pytest.skip(str(error))
-    usual = image.version_of(engine.venv)
-    venvs = {**dict(others()), usual: engine.venv}
+    defaults = image.vllm_version(engine.venv)
+    venvs = {**dict(other_version()), defaults: engine.venv}
     with image.registry() as registry, own_hub.serve_models(hub_files(engine)) as hub:
-        shelf = Shelf({version: image.push(registry, venv, version) for version, venv in venvs.items()}, usual)
-        value = Desk(tmp_path_factory.mktemp("desk"), shelf, hub)
+        shelf = Shelf({version: image.push(registry, venv, version) for version, venv in venvs.items()}, defaults)
+        value = Project(tmp_path_factory.mktemp("desk"), shelf, hub)
         try:
             yield value
         finally:
@@ -34,9 +34,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
             shelf.remove()
 
 
-def others() -> Iterator[tuple[str, Path]]:
+def other_version() -> Iterator[tuple[str, Path]]:
     """Return the newest other installed version: that of SPARKWRIGHT_ENGINE_OTHER=/path/to/a/venv, or one in `.engine/`."""
-    given = os.environ.get("SPARKWRIGHT_ENGINE_OTHER")
-    folders = [Path(given)] if given else sorted(image.ENGINES.glob("*/venv"), reverse=True)
-    whole = (venv for venv in folders if any(venv.glob("lib/python3.*/site-packages/vllm-*.dist-info")))
-    return ((image.version_of(venv), venv) for venv in itertools.islice(whole, 1))
+    configured = os.environ.get("SPARKWRIGHT_ENGINE_OTHER")
+    folders = [Path(configured)] if configured else sorted(image.ENGINES.glob("*/venv"), reverse=True)
+    installed_venvs = (venv for venv in folders if any(venv.glob("lib/python3.*/site-packages/vllm-*.dist-info")))
+    return ((image.vllm_version(venv), venv) for venv in itertools.islice(installed_venvs, 1))

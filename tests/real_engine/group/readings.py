@@ -10,7 +10,7 @@ from tests.real_engine.engine import VERSION
 DATA = Path(__file__).parents[2] / "data" / "engine-agreement" / "group"
 
 
-def keep(case: str, predicted: str, did: str) -> None:
+def save_reading(case: str, predicted: str, did: str) -> None:
     """One row, in place of that of another day."""
     DATA.mkdir(exist_ok=True)
     path = DATA / f"{VERSION}.json"
@@ -19,7 +19,7 @@ def keep(case: str, predicted: str, did: str) -> None:
     path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def all_kept() -> list[tuple[str, str, str, str, str]]:
+def load_readings() -> list[tuple[str, str, str, str, str]]:
     """Release, case, what was predicted, what the group did, and when."""
     return [
         (path.stem, case, row["predicted"], row["did"], row["on"])

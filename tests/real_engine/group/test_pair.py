@@ -28,10 +28,10 @@ UNNOTICED_S = 15
 def written_down() -> Iterator[None]:
     """Write the readings to the page in docs/."""
     yield
-    page.DOCUMENT.write_text(page.text())
+    page.DOCUMENT.write_text(page.render_page())
 
 
-def comes_up(pair: Pair) -> None:
+def wait_until_serving(pair: Pair) -> None:
     """Wait until both ranks have joined and the pair serves."""
     pair.until(lambda: pair.proof().verdict != "incomplete")
     proof = pair.proof()
@@ -44,8 +44,8 @@ def comes_up(pair: Pair) -> None:
 def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tmp_path: Path) -> None:
     """The head does not notice, and its /health returns 200 until someone requests a token."""
     with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
-        comes_up(pair)
-        readings.keep("tensor: 2", "both ranks, over gloo; a token", pair.proof().sentence)
+        wait_until_serving(pair)
+        readings.save_reading("tensor: 2", "both ranks, over gloo; a token", pair.proof().sentence)
         os.kill(pair.rank_of(WORKER), signal.SIGKILL)
         code = pair.members[WORKER].wait(60)
         assert code == 0, "Exited (0) of a member is a failure"
@@ -54,7 +54,7 @@ def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tm
         assert proof.verdict == "failed" and proof.sentence.startswith(f"rank 1 ({WORKER}): the process of rank 1")
         assert pair.token().status != 200
         message = f"/health {health}, the worker exited with {code}: {proof.sentence}"
-        readings.keep(
+        readings.save_reading(
             "its rank 1 killed while idle", "/health 200, the worker exits with 0, told as rank 1's end", message
         )
 
@@ -62,7 +62,7 @@ def test_tensor_parallel_and_a_rank_that_is_killed_while_idle(engine: Engine, tm
 def test_a_rank_that_is_killed_under_load(engine: Engine, tmp_path: Path) -> None:
     """A client that has received 200 and part of the text gets an error in the stream, followed by `[DONE]`."""
     with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
-        comes_up(pair)
+        wait_until_serving(pair)
         rank = pair.rank_of(WORKER)
         ended = pair.streamed(lambda chunks: os.kill(rank, signal.SIGKILL) if chunks == CHUNKS else None)
         assert ended, "a stream that broke off must not count as an answer"
@@ -72,13 +72,13 @@ def test_a_rank_that_is_killed_under_load(engine: Engine, tmp_path: Path) -> Non
         assert proof.verdict == "failed" and proof.sentence.startswith(f"rank 1 ({WORKER}): the process of rank 1")
         message = f"the client: {ended}; the worker exits with {worker}, the head with {head}: {proof.sentence}"
         predicted = "the client is told an error, both exit with 0, told as rank 1's end"
-        readings.keep("its rank 1 killed under load", predicted, message)
+        readings.save_reading("its rank 1 killed under load", predicted, message)
 
 
 def test_a_head_that_is_killed(engine: Engine, tmp_path: Path) -> None:
     """No worker notices, and no log mentions it: only the state of the head's container shows it."""
     with running(engine, tmp_path, {"tensor": 2}, enforce_eager=True) as pair:
-        comes_up(pair)
+        wait_until_serving(pair)
         os.killpg(pair.members[HEAD].pid, signal.SIGKILL)
         assert pair.members[HEAD].wait(60) == -signal.SIGKILL
         with pytest.raises(subprocess.TimeoutExpired):
@@ -86,16 +86,16 @@ def test_a_head_that_is_killed(engine: Engine, tmp_path: Path) -> None:
         logs, code = pair.proof().sentence, pair.stopped(WORKER)
         assert (code, pair.health()) == (0, 0)
         message = f"/health refused; the worker runs on for {UNNOTICED_S} s and exits with {code} when stopped; the logs still say: {logs}"
-        readings.keep("its head killed", "the worker runs on until it is stopped; no log tells", message)
+        readings.save_reading("its head killed", "the worker runs on until it is stopped; no log tells", message)
 
 
 def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> None:
     """vLLM serves until a prompt is too long for one rank, and then hangs until the head's own timeout."""
     flags = {"enforce_eager": True, "max_model_len": 8192}
     with running(engine, tmp_path, {"tensor": 2}, worker={"--max-model-len": "1024"}, **flags) as pair:
-        comes_up(pair)
-        found = {change.field: (change.before, change.after) for change in pair.drift(WORKER)}
-        assert (found, pair.drift(HEAD)) == ({"--max-model-len": ("1024", "8192")}, [])
+        wait_until_serving(pair)
+        changes = {change.field: (change.before, change.after) for change in pair.drift(WORKER)}
+        assert (changes, pair.drift(HEAD)) == ({"--max-model-len": ("1024", "8192")}, [])
         with pytest.raises(reference.Unanswered) as error:
             pair.texts()
         code = pair.members[HEAD].wait(TOKEN_WITHIN_S)
@@ -104,20 +104,22 @@ def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> No
         assert proof.sentence.startswith(f"rank 1 ({WORKER}): a prompt of ")
         message = f"all joined, a token; by its command line: --max-model-len 1024, not 8192; the long reference text: {error.value}; the head exits with {code}: {proof.sentence}"
         predicted = "all joined, a token; told by the command line and the long reference text"
-        readings.keep("another max-model-len on rank 1", predicted, message)
+        readings.save_reading("another max-model-len on rank 1", predicted, message)
 
 
 def test_pipeline_parallel_and_stopping_it(engine: Engine, tmp_path: Path) -> None:
     """Stop the head first: no worker exits by itself, and each takes longer to stop than Docker's default of 10 s."""
     with running(engine, tmp_path, {"pipeline": 2}, **EAGER_BACKEND) as pair:
-        comes_up(pair)
-        readings.keep("pipeline: 2", "both ranks, over gloo; a token", pair.proof().sentence)
+        wait_until_serving(pair)
+        readings.save_reading("pipeline: 2", "both ranks, over gloo; a token", pair.proof().sentence)
         head = pair.stopped(HEAD)
         assert pair.members[WORKER].poll() is None
         worker = pair.stopped(WORKER)
         assert (head, worker) == (0, 0)
         message = f"the worker runs on without its head; they exit with {head} and {worker}"
-        readings.keep("stopped, the head first", "no worker ends by itself; both exit with 0 within its time", message)
+        readings.save_reading(
+            "stopped, the head first", "no worker ends by itself; both exit with 0 within its time", message
+        )
 
 
 def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:
@@ -128,4 +130,6 @@ def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:
         assert (proof.verdict, proof.missing) == ("incomplete", (0, 1))
         assert proof.sentence == f"not joined: rank 0 ({HEAD}), rank 1 ({WORKER})."
         assert pair.health() == 0
-        readings.keep("the worker is never started", "no rank joined, no port", f"/health refused; {proof.sentence}")
+        readings.save_reading(
+            "the worker is never started", "no rank joined, no port", f"/health refused; {proof.sentence}"
+        )

@@ -30,32 +30,32 @@ PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
 
 def main(target: Path) -> None:
     """Write what became of every line, and the architectures that it has a model for."""
-    lines = {name: asked(argv) for name, argv in json.load(sys.stdin).items()}
+    lines = {name: run_line(argv) for name, argv in json.load(sys.stdin).items()}
     target.write_text(json.dumps({"lines": lines, "architectures": sorted(ModelRegistry.get_supported_archs())}))
 
 
-def asked(argv: list[str]) -> dict[str, Any]:
+def run_line(argv: list[str]) -> dict[str, Any]:
     """What becomes of `vllm serve ARGV`. settings: None where it ended before it had any. arguments: what its parser made of the line."""
     with tempfile.TemporaryDirectory() as scratch:
-        output, found = Path(scratch, "output"), Path(scratch, "found")
+        output, answer_file = Path(scratch, "output"), Path(scratch, "found")
         child = os.fork()
         if not child:
-            _run(argv, output, found)
+            _run(argv, output, answer_file)
         _, status = os.waitpid(child, 0)
         return {
             "exit_code": os.waitstatus_to_exitcode(status),
             "output": output.read_text(errors="replace"),
-            **(json.loads(found.read_text()) if found.exists() else {"settings": None, "arguments": {}}),
+            **(json.loads(answer_file.read_text()) if answer_file.exists() else {"settings": None, "arguments": {}}),
         }
 
 
-def _run(argv: list[str], output: Path, found: Path) -> None:
+def _run(argv: list[str], output: Path, answer_file: Path) -> None:
     code = 1
     with output.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.argv = ["vllm", "serve", *argv]
-    ServeSubcommand.cmd = staticmethod(lambda args: _configure(args, found))
+    ServeSubcommand.cmd = staticmethod(lambda args: _configure(args, answer_file))
     try:
         cli.main()
         code = 0
@@ -70,7 +70,7 @@ def _run(argv: list[str], output: Path, found: Path) -> None:
         os._exit(code)
 
 
-def _configure(args: Any, found: Path) -> None:
+def _configure(args: Any, answer_file: Path) -> None:
     """As the server does before it starts the engine."""
     if getattr(args, "model_tag", None) is not None:
         args.model = args.model_tag
@@ -85,7 +85,7 @@ def _configure(args: Any, found: Path) -> None:
         "max_model_len": config.model_config.max_model_len,
         "memory_utilization": cache.gpu_memory_utilization,
     }
-    found.write_text(json.dumps({"settings": settings, "arguments": arguments}))
+    answer_file.write_text(json.dumps({"settings": settings, "arguments": arguments}))
 
 
 def _log_arguments(args: Any) -> None:

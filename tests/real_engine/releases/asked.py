@@ -39,10 +39,10 @@ class Answers:
     architectures: tuple[str, ...]
 
 
-def ask(engine: Engine, cases: Sequence[Case]) -> Answers:
+def query_release(engine: Engine, cases: Sequence[Case]) -> Answers:
     """Return the release's answers to all cases, from a single process of its Python."""
     (FOLDER / "switch-off.yaml").write_text(SWITCH_OFF)
-    lines = {case.name: argv(case, engine) for case in cases}
+    lines = {case.name: case_arguments(case, engine) for case in cases}
     lines |= {HELP: ["--help=all"], PLAIN: ["--model", str(engine.models / "dense")]}
     target = FOLDER / "answers.json"
     subprocess.run(
@@ -57,6 +57,6 @@ def ask(engine: Engine, cases: Sequence[Case]) -> Answers:
     return Answers({name: Answer(**line) for name, line in result["lines"].items()}, tuple(result["architectures"]))
 
 
-def argv(case: Case, engine: Engine) -> list[str]:
+def case_arguments(case: Case, engine: Engine) -> list[str]:
     """Return a case's arguments on this machine."""
     return [word.replace("{folder}", str(FOLDER)) for word in case.argv(str(engine.models / case.model))]

@@ -4,21 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sparkwright.engines.vllm import option_values
 from sparkwright.engines.vllm.versions import parse
-from tests.real_engine.releases.kept import Did, Report
+from tests.real_engine.releases.kept import CaseResult, Report
 
 
-def before(version: str, known: Sequence[Report]) -> Report | None:
+def previous_report(version: str, reports: Sequence[Report]) -> Report | None:
     """The newest release that is kept and older than this one. known: oldest first."""
     mine = parse(version)
-    older = [item for item in known if mine and (other := parse(item.version)) and other < mine]
+    older = [item for item in reports if mine and (other := parse(item.version)) and other < mine]
     return older[-1] if older else None
 
 
-def changes(old: Report, new: Report) -> dict[str, list[str]]:
+def describe_changes(old: Report, new: Report) -> dict[str, list[str]]:
     """A heading for each kind of change, with its lines; a kind without any is left out."""
-    found = {
-        "options that are new": [f"--{name} {new.options[name]}" for name in _more(new.options, old.options)],
-        "options that are gone": [f"--{name}" for name in _more(old.options, new.options)],
+    lines_by_heading = {
+        "options that are new": [f"--{name} {new.options[name]}" for name in _added(new.options, old.options)],
+        "options that are gone": [f"--{name}" for name in _added(old.options, new.options)],
         "options that take something else": list(_shapes(old.options, new.options)),
         "defaults that differ": list(_values(old.defaults, new.defaults)),
         "architectures that are new": sorted(set(new.architectures) - set(old.architectures)),
@@ -28,11 +28,11 @@ def changes(old: Report, new: Report) -> dict[str, list[str]]:
         "cases that end otherwise": list(_cases(old.cases, new.cases)),
     }
     if None not in (old.key_shown, new.key_shown) and old.key_shown != new.key_shown:
-        found["the API key"] = [f"its log {'shows' if new.key_shown else 'no longer shows'} it"]
-    return {heading: lines for heading, lines in found.items() if lines}
+        lines_by_heading["the API key"] = [f"its log {'shows' if new.key_shown else 'no longer shows'} it"]
+    return {heading: lines for heading, lines in lines_by_heading.items() if lines}
 
 
-def _more(these: Mapping[str, str], those: Mapping[str, str]) -> list[str]:
+def _added(these: Mapping[str, str], those: Mapping[str, str]) -> list[str]:
     return sorted(set(these) - set(those))
 
 
@@ -62,14 +62,14 @@ def _values(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
             yield f"--{name.replace('_', '-')}: {old[name]} before, {new[name]} now"
 
 
-def _cases(old: Mapping[str, Did], new: Mapping[str, Did]) -> Iterator[str]:
+def _cases(old: Mapping[str, CaseResult], new: Mapping[str, CaseResult]) -> Iterator[str]:
     for name, now in new.items():
         was = old.get(name)
         if was is not None and _end(was) != _end(now):
             yield f"{name}: {_end(was)} before, {_end(now)} now"
 
 
-def _end(did: Did) -> str:
+def _end(did: CaseResult) -> str:
     """How a case ended, whether it was started or asked about; a block size is known of starts only."""
     if did.not_here:
         return f"not on a CPU ({did.not_here})"

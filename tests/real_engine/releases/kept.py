@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[2] / "data" / "engine-agreement"
 
 
 @dataclass(frozen=True)
-class Did:
+class CaseResult:
     """What became of one case.
 
     how: "started", or "asked": its arguments went through vLLM up to where the engine would start. settings: those in effect.
@@ -47,7 +47,7 @@ class Report:
     key_shown: bool | None
     options: Mapping[str, str]
     defaults: Mapping[str, str]
-    cases: Mapping[str, Did]
+    cases: Mapping[str, CaseResult]
     architectures: tuple[str, ...]
     lines: tuple[str, ...]
     figures: Mapping[str, str]
@@ -62,35 +62,37 @@ class Report:
         return not self.cases
 
 
-def reports(folder: Path = DATA) -> list[Report]:
+def load_reports(folder: Path = DATA) -> list[Report]:
     """All that are kept, oldest release first."""
-    found = [load(path) for path in folder.glob("*.json")]
-    return sorted(found, key=lambda value: parse(value.version) or parse("0"))  # type: ignore[arg-type, return-value]
+    loaded = [load_report(path) for path in folder.glob("*.json")]
+    return sorted(loaded, key=lambda value: parse(value.version) or parse("0"))  # type: ignore[arg-type, return-value]
 
 
-def load(path: Path) -> Report:
+def load_report(path: Path) -> Report:
     """A report from its file."""
     data = json.loads(path.read_text())
-    cases = {name: Did(**{**did, "wrong": tuple(did.get("wrong", ()))}) for name, did in data.pop("cases").items()}
+    cases = {
+        name: CaseResult(**{**did, "wrong": tuple(did.get("wrong", ()))}) for name, did in data.pop("cases").items()
+    }
     lists = {name: tuple(data.get(name, ())) for name in ("architectures", "lines", "variables")}
     return Report(**{**data, "cases": cases, **lists})
 
 
-def save(report: Report, folder: Path = DATA) -> Path:
+def save_report(report: Report, folder: Path = DATA) -> Path:
     """Keep a report, one line for each entry, so that two of them can be compared with diff."""
     path = folder / f"{report.version}.json"
     folder.mkdir(parents=True, exist_ok=True)
     data = asdict(report)
-    data["cases"] = {name: _told(did) for name, did in data["cases"].items()}
+    data["cases"] = {name: _drop_defaults(did) for name, did in data["cases"].items()}
     parts = [f" {json.dumps(name)}: {_lines(value)}" for name, value in data.items()]
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
     return path
 
 
-def _told(did: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_defaults(did: Mapping[str, Any]) -> dict[str, Any]:
     """Without what is as usual."""
-    usual = asdict(Did("", "", "", False, None))
-    return {name: value for name, value in did.items() if name in ALWAYS or value != usual[name]}
+    defaults = asdict(CaseResult("", "", "", False, None))
+    return {name: value for name, value in did.items() if name in ALWAYS or value != defaults[name]}
 
 
 def _lines(value: Any) -> str:

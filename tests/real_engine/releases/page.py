@@ -10,7 +10,7 @@ from tests.real_engine.cases import CASES, Prediction
 from tests.real_engine.group import readings
 from tests.real_engine.releases import sources, tables
 from tests.real_engine.releases.cases import ALL
-from tests.real_engine.releases.kept import Did, Report
+from tests.real_engine.releases.kept import CaseResult, Report
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "engine-agreement.md"
 #: what people write below this line stays
@@ -60,19 +60,19 @@ them. What it says of ranks was read in the members' logs.
 """
 
 
-def text(document: Path = DOCUMENT) -> str:
+def render_page(document: Path = DOCUMENT) -> str:
     """The page as the kept reports and the tables say it; the section that people wrote is carried over."""
-    found = sources.all_reports()
+    reports = sources.all_reports()
     before = document.read_text() if document.exists() else ""
-    kept = before[before.index(KEPT) :] if KEPT in before else f"{KEPT}\n"
-    parts = [INTRODUCTION, _releases(found), IN_EACH, _cases(found), DATED, _dated(found)]
-    newest = [report for report in found if not report.of_source][-1]
+    notes = before[before.index(KEPT) :] if KEPT in before else f"{KEPT}\n"
+    parts = [INTRODUCTION, _releases(reports), IN_EACH, _cases(reports), DATED, _dated(reports)]
+    newest = [report for report in reports if not report.of_source][-1]
     return "\n".join(
-        [*parts, WHOLE.format(version=newest.version), _whole(newest), _figures(found), GROUP, _groups(), kept]
+        [*parts, WHOLE.format(version=newest.version), _whole(newest), _figures(reports), GROUP, _groups(), notes]
     )
 
 
-def _releases(found: Sequence[Report]) -> str:
+def _releases(reports: Sequence[Report]) -> str:
     rows = [
         (
             item.version,
@@ -80,14 +80,14 @@ def _releases(found: Sequence[Report]) -> str:
             item.torch,
             "none" if item.of_source else f"of {item.kernels}" if item.kernels else "its own",
             str(len(item.options)),
-            str(tables.unknown(item)),
+            str(tables.count_unknown(item)),
             str(len(item.architectures)),
             "nothing"
             if item.of_source
             else f"{sum(did.how == 'started' for did in item.cases.values())} of {len(item.cases)}",
             _agree(item),
         )
-        for item in found
+        for item in reports
     ]
     head = (
         "release",
@@ -103,27 +103,27 @@ def _releases(found: Sequence[Report]) -> str:
     return _table(head, rows)
 
 
-def _agree(one: Report) -> str:
-    if one.of_source:
+def _agree(report: Report) -> str:
+    if report.of_source:
         return "its source was read"
-    wrong = sum(bool(_wrong(name, one)) for name in one.cases)
-    cannot = sum(bool(did.not_here) for did in one.cases.values())
-    return f"{len(one.cases) - wrong} of {len(one.cases)}" + (f"; {cannot} can't run on a CPU" if cannot else "")
+    wrong = sum(bool(_wrong(name, report)) for name in report.cases)
+    cannot = sum(bool(did.not_here) for did in report.cases.values())
+    return f"{len(report.cases) - wrong} of {len(report.cases)}" + (f"; {cannot} can't run on a CPU" if cannot else "")
 
 
 def _wrong(name: str, report: Report) -> list[str]:
     case = next((case for case in ALL if case.name == name), None)
-    return [*report.cases[name].wrong, *(tables.against(case, report) if case else [])]
+    return [*report.cases[name].wrong, *(tables.find_contradictions(case, report) if case else [])]
 
 
-def _cases(found: Sequence[Report]) -> str:
+def _cases(reports: Sequence[Report]) -> str:
     rows = []
-    found = [report for report in found if not report.of_source]
+    reports = [report for report in reports if not report.of_source]
     for case in ALL:
-        cells = [_cell(case.name, item) for item in found]
-        flags = next((item.cases[case.name].flags for item in found if case.name in item.cases), "")
+        cells = [_cell(case.name, item) for item in reports]
+        flags = next((item.cases[case.name].flags for item in reports if case.name in item.cases), "")
         rows.append((case.name, case.model, f"`{flags}`", *cells))
-    return _table(("case", "model", "flags", *(item.version for item in found)), rows)
+    return _table(("case", "model", "flags", *(item.version for item in reports)), rows)
 
 
 def _cell(name: str, report: Report) -> str:
@@ -149,15 +149,15 @@ def _cell(name: str, report: Report) -> str:
     return f"**{cell}**<br>{'<br>'.join(wrong)}" if wrong else cell
 
 
-def _dated(found: Sequence[Report]) -> str:
-    rows = [(change.release, change.what, change.source, change.evidence(found)) for change in tables.changes()]
-    message = ", ".join(_unseen(found))
+def _dated(reports: Sequence[Report]) -> str:
+    rows = [(change.release, change.what, change.source, change.evidence(reports)) for change in tables.list_changes()]
+    message = ", ".join(_unseen(reports))
     return f"{_table(('from', 'what', 'source', 'evidence'), rows)}\nReleases that the tables name, read and not seen: {message}.\n"
 
 
-def _unseen(found: Sequence[Report]) -> list[str]:
-    seen = {item.version for item in found}
-    return list(dict.fromkeys(change.release for change in tables.changes() if change.release not in seen))
+def _unseen(reports: Sequence[Report]) -> list[str]:
+    versions = {item.version for item in reports}
+    return list(dict.fromkeys(change.release for change in tables.list_changes() if change.release not in versions))
 
 
 def _whole(report: Report) -> str:
@@ -166,13 +166,13 @@ def _whole(report: Report) -> str:
     for case in CASES:
         did = report.cases[case.name]
         wrong = "".join(f"<br>**{sentence}**" for sentence in _wrong(case.name, report))
-        result = _predicted(tables.foretold(case, report.version))
+        result = _describe_prediction(tables.predict_case(case, report.version))
         row = (
             case.name,
             did.model,
             f"`{did.flags}`",
             result,
-            _did(did) + wrong,
+            _describe_result(did) + wrong,
             f"`{did.line}`",
             str(did.seconds or ""),
         )
@@ -180,18 +180,18 @@ def _whole(report: Report) -> str:
     return _table(head, rows)
 
 
-def _did(did: Did) -> str:
+def _describe_result(did: CaseResult) -> str:
     if not did.starts:
         return f"refused ({did.exit_code}): {did.said}"
     return f"{'starts' if did.how == 'started' else 'taken'}: {_settings(did.settings)}"
 
 
-def _predicted(said: Prediction) -> str:
-    if said.starts is None:
+def _describe_prediction(stated: Prediction) -> str:
+    if stated.starts is None:
         return "nothing"
-    if not said.starts:
+    if not stated.starts:
         return "refused"
-    message = _settings({name: getattr(said, name) for name in WORDS if getattr(said, name) is not None})
+    message = _settings({name: getattr(stated, name) for name in WORDS if getattr(stated, name) is not None})
     return f"starts: {message}"
 
 
@@ -204,8 +204,8 @@ def _settings(values: object) -> str:
     )
 
 
-def _figures(found: Iterable[Report]) -> str:
-    lines = [f"* {item.version}, {case}: {figures}" for item in found for case, figures in item.figures.items()]
+def _figures(reports: Iterable[Report]) -> str:
+    lines = [f"* {item.version}, {case}: {figures}" for item in reports for case, figures in item.figures.items()]
     message = (
         "Sparkwright's own clients against the running servers (`verify_health`, `smoke_test`, and both sides' tokens):"
     )
@@ -213,7 +213,7 @@ def _figures(found: Iterable[Report]) -> str:
 
 
 def _groups() -> str:
-    return _table(("release", "case", "predicted", "what the group did", "run on"), readings.all_kept())
+    return _table(("release", "case", "predicted", "what the group did", "run on"), readings.load_readings())
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -222,4 +222,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(text())
+    DOCUMENT.write_text(render_page())

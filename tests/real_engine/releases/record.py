@@ -7,12 +7,12 @@ from typing import Any
 
 from sparkwright.engines.vllm import option_values
 from sparkwright.engines.vllm.log import LOG
-from tests.real_engine.agreement import SETTINGS, Outcome, effective
+from tests.real_engine.agreement import SETTINGS, Outcome, effective_settings
 from tests.real_engine.engine import VERSION, Engine
 from tests.real_engine.releases import install, wheel
 from tests.real_engine.releases.asked import HELP, PLAIN, Answers
 from tests.real_engine.releases.cases import KEY, STARTED
-from tests.real_engine.releases.kept import Did, Report
+from tests.real_engine.releases.kept import CaseResult, Report
 
 EVIDENCE_CHARS = 150
 DUMPED = re.compile(r"enable_prefix_caching=\w+, .*?enable_chunked_prefill=\w+")
@@ -21,7 +21,7 @@ PROCESS = re.compile(r"^\(?\w+ pid=\d+\) ")
 OWN_DEFAULTS = ("model", "model_tag", "subparser", "dispatch_function")
 
 
-def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Report:
+def build_report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Report:
     """Return the report of a run."""
     plain = answers.by_case[PLAIN]
     return Report(
@@ -32,22 +32,22 @@ def report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Rep
         options=option_values.listed(answers.by_case[HELP].output),
         defaults={name: text for name, text in plain.arguments.items() if name not in OWN_DEFAULTS},
         architectures=answers.architectures,
-        cases={outcome.case.name: did(outcome, engine) for outcome in outcomes},
-        lines=tuple(sorted(found_lines(_texts(outcomes, answers)))),
+        cases={outcome.case.name: build_case_result(outcome, engine) for outcome in outcomes},
+        lines=tuple(sorted(find_matched_patterns(_texts(outcomes, answers)))),
         figures={outcome.case.name: f"{outcome.health}; {outcome.figures}" for outcome in outcomes if outcome.figures},
         kernels=install.kernels_of(engine.venv),
         variables=_variables(engine),
     )
 
 
-def did(outcome: Outcome, engine: Engine) -> Did:
+def build_case_result(outcome: Outcome, engine: Engine) -> CaseResult:
     """Return an outcome without paths of this machine."""
 
     def clean(text: str) -> str:
         return text.replace(str(engine.models), "/models").replace(str(engine.venv), "/opt/engine")
 
-    settings: Mapping[str, Any] = effective(outcome)
-    return Did(
+    settings: Mapping[str, Any] = effective_settings(outcome)
+    return CaseResult(
         model=outcome.case.model,
         flags=clean(outcome.case.shown()),
         how="started" if outcome.started else "asked",
@@ -62,15 +62,15 @@ def did(outcome: Outcome, engine: Engine) -> Did:
     )
 
 
-def found_lines(texts: Iterable[str]) -> set[str]:
+def find_matched_patterns(texts: Iterable[str]) -> set[str]:
     """Return the patterns from sparkwright's tables that match a line in any of these logs."""
     rows = {row.pattern: row for row in LOG.rows()}
-    found: set[str] = set()
+    patterns: set[str] = set()
     for text in texts:
-        met = [row for row in rows.values() if row.pattern not in found and row.needle in text]
+        met = [row for row in rows.values() if row.pattern not in patterns and row.needle in text]
         for line in text.splitlines() if met else ():
-            found.update(row.pattern for row in met if row.match(line))
-    return found
+            patterns.update(row.pattern for row in met if row.match(line))
+    return patterns
 
 
 def _texts(outcomes: Sequence[Outcome], answers: Answers) -> Iterable[str]:
@@ -93,12 +93,14 @@ def _line(outcome: Outcome) -> str:
 
 def _variables(engine: Engine) -> tuple[str, ...]:
     source = next(engine.venv.glob("lib/python3.*/site-packages/vllm/envs.py"), None)
-    return tuple(sorted(wheel.variables(source.read_bytes()))) if source else ()
+    return tuple(sorted(wheel.list_variables(source.read_bytes()))) if source else ()
 
 
 def _torch(engine: Engine) -> str:
     """Return the version of torch in a venv, or in the venv whose kernels it uses."""
     kernels = install.kernels_of(engine.venv)
-    venvs = (engine.venv, install.folder(kernels) / "venv") if kernels else (engine.venv,)
-    found = next((path for venv in venvs for path in venv.glob("lib/python3.*/site-packages/torch-*.dist-info")), None)
-    return found.name.removeprefix("torch-").removesuffix(".dist-info") if found else "unknown"
+    venvs = (engine.venv, install.release_folder(kernels) / "venv") if kernels else (engine.venv,)
+    metadata = next(
+        (path for venv in venvs for path in venv.glob("lib/python3.*/site-packages/torch-*.dist-info")), None
+    )
+    return metadata.name.removeprefix("torch-").removesuffix(".dist-info") if metadata else "unknown"

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from sparkwright.engines.vllm.releases import FILE
 from tests.real_engine.releases import wheel
-from tests.real_engine.releases.kept import Report, reports
+from tests.real_engine.releases.kept import Report, load_reports
 from tests.real_engine.releases.wheel import Wheel
 
 PARTS = ("options", "architectures", "variables")
@@ -23,25 +23,25 @@ PARTS = ("options", "architectures", "variables")
 RUN = re.compile(r"([\d.]+\d)\.\.([\d.]*\d)?")
 
 
-def load(path: Path = FILE) -> dict[str, Wheel]:
+def load_sources(path: Path = FILE) -> dict[str, Wheel]:
     """Return every release whose source was read, oldest first."""
     data = json.loads(path.read_text())
     releases = data["releases"]
-    having = {part: {name: _expanded(runs, releases) for name, runs in data[part].items()} for part in PARTS}
+    having = {part: {name: _expand_runs(runs, releases) for name, runs in data[part].items()} for part in PARTS}
     return {
         release: Wheel(*(frozenset(name for name, found in having[part].items() if release in found) for part in PARTS))
         for release in releases
     }
 
 
-def save(found: Mapping[str, Wheel], path: Path = FILE) -> None:
+def save_sources(wheels: Mapping[str, Wheel], path: Path = FILE) -> None:
     """Keep them, a line for each name."""
-    releases = sorted(found, key=Version)
+    releases = sorted(wheels, key=Version)
     parts = [f' "releases": {json.dumps(releases)}']
     for part in PARTS:
-        names = sorted(set().union(*(getattr(source, part) for source in found.values())))
+        names = sorted(set().union(*(getattr(source, part) for source in wheels.values())))
         runs = {
-            name: _runs([release for release in releases if name in getattr(found[release], part)], releases)
+            name: _runs([release for release in releases if name in getattr(wheels[release], part)], releases)
             for name in names
         }
         lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(text)}" for name, text in runs.items())
@@ -52,8 +52,8 @@ def save(found: Mapping[str, Wheel], path: Path = FILE) -> None:
 
 def all_reports() -> list[Report]:
     """Return a report of every release, oldest first: of a run where one is kept, else of its source."""
-    run = {report.version: report for report in reports()}
-    of_source = {release: source.report(release, "") for release, source in load().items()}
+    run = {report.version: report for report in load_reports()}
+    of_source = {release: source.report(release, "") for release, source in load_sources().items()}
     return sorted({**of_source, **run}.values(), key=lambda report: Version(report.version))
 
 
@@ -69,17 +69,17 @@ def _runs(having: Sequence[str], releases: Sequence[str]) -> str:
     return ", ".join(f"{releases[first]}..{'' if last == newest else releases[last]}" for first, last in runs)
 
 
-def _expanded(runs: str, releases: Sequence[str]) -> frozenset[str]:
-    found: set[str] = set()
+def _expand_runs(runs: str, releases: Sequence[str]) -> frozenset[str]:
+    names: set[str] = set()
     for first, last in RUN.findall(runs):
-        found.update(releases[releases.index(first) : releases.index(last or releases[-1]) + 1])
-    return frozenset(found)
+        names.update(releases[releases.index(first) : releases.index(last or releases[-1]) + 1])
+    return frozenset(names)
 
 
-def take_in(more: Mapping[str, Wheel]) -> None:
+def add_sources(more: Mapping[str, Wheel]) -> None:
     """Keep the source of more releases."""
-    save({**(load() if FILE.exists() else {}), **more})
+    save_sources({**(load_sources() if FILE.exists() else {}), **more})
 
 
 if __name__ == "__main__":
-    take_in({path.name.split("-")[1]: wheel.read(path) for path in map(Path, sys.argv[1:])})
+    add_sources({path.name.split("-")[1]: wheel.read_wheel(path) for path in map(Path, sys.argv[1:])})

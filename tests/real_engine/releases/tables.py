@@ -16,9 +16,9 @@ from sparkwright.engines.vllm import (
 )
 from sparkwright.engines.vllm.rules import access
 from tests.real_engine.cases import Case, Prediction
-from tests.real_engine.prediction import LATE, predicted
+from tests.real_engine.prediction import LATE, predict
 from tests.real_engine.releases.cases import ALL
-from tests.real_engine.releases.kept import Did, Report
+from tests.real_engine.releases.kept import CaseResult, Report
 
 TINY = Path(__file__).parents[2] / "data" / "tiny"
 #: set by images for themselves; and one of ROCm's that 0.29 and 0.30 lack, between releases that have it
@@ -60,25 +60,29 @@ class Change:
 def disagreements(report: Report) -> list[str]:
     """Sentences for all that a release showed and the tables say otherwise."""
     return [
-        *(f"{change.what} from {change.release} on ({change.source})" for change in changes() if change.wrong(report)),
+        *(
+            f"{change.what} from {change.release} on ({change.source})"
+            for change in list_changes()
+            if change.wrong(report)
+        ),
         *_options(report),
         *_architectures(report),
         *_variables(report),
         *_config_file(report),
-        *(f"{case.name}: {sentence}" for case in ALL for sentence in against(case, report)),
+        *(f"{case.name}: {sentence}" for case in ALL for sentence in find_contradictions(case, report)),
     ]
 
 
-def foretold(case: Case, release: str) -> Prediction:
+def predict_case(case: Case, release: str) -> Prediction:
     """What the rules say of a case in a release."""
     path = TINY / f"{case.model}.json"
-    return predicted(case, json.loads(path.read_text()) if path.exists() else {}, release)
+    return predict(case, json.loads(path.read_text()) if path.exists() else {}, release)
 
 
-def against(case: Case, report: Report) -> list[str]:
+def find_contradictions(case: Case, report: Report) -> list[str]:
     """What the rules say of a case and is not so in this release."""
     did = report.cases.get(case.name)
-    result = foretold(case, report.version)
+    result = predict_case(case, report.version)
     if did is None or result.starts is None:
         return []
     if did.not_here or (did.starts and result.starts):
@@ -90,10 +94,10 @@ def against(case: Case, report: Report) -> list[str]:
     late = did.how == "asked" and result.why.startswith(LATE)
     if did.starts == result.starts or late:
         return []
-    return [f"predicted that it {'starts' if result.starts else 'is refused'}; it {_became(did)}"]
+    return [f"predicted that it {'starts' if result.starts else 'is refused'}; it {_describe_end(did)}"]
 
 
-def _became(did: Did) -> str:
+def _describe_end(did: CaseResult) -> str:
     return f"was refused: {did.said}" if not did.starts else "started" if did.how == "started" else "was accepted"
 
 
@@ -108,12 +112,12 @@ def _options(report: Report) -> Iterator[str]:
         result, has = option_history.find_existence(name, version).exists, _has_option(name, report)
         if result is not None and result != has:
             yield f"--{name}: the tables say it {'exists' if result else 'does not exist'}, and it {'does' if has else 'does not'}"
-    usual = option_values.reference_shapes()
+    defaults = option_values.reference_shapes()
     everywhere = options.anchor_options(options.OLDEST_ANCHOR) & options.anchor_options(options.MIDDLE_ANCHOR)
-    for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(usual)):
-        here, there = _class(report.options[name]), _class(usual[name])
-        if here != there:
-            yield f"--{name}: takes {report.options[name]} here, {usual[name]} in {options.TABLE_RELEASE}"
+    for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(defaults)):
+        ours, theirs = _class(report.options[name]), _class(defaults[name])
+        if ours != theirs:
+            yield f"--{name}: takes {report.options[name]} here, {defaults[name]} in {options.TABLE_RELEASE}"
 
 
 def _has_option(name: str, report: Report) -> bool:
@@ -122,7 +126,7 @@ def _has_option(name: str, report: Report) -> bool:
     return len(meant) == 1 and meant[0] in report.options
 
 
-def unknown(report: Report) -> int:
+def count_unknown(report: Report) -> int:
     """Of how many options the tables can't say whether this release has them."""
     version = versions.parse(report.version)
     return sum(option_history.find_existence(name, version).exists is None for name in report.options)
@@ -164,13 +168,13 @@ def _config_file(report: Report) -> Iterator[str]:
 # -- changes from release to release ---------------------------------------------------------------------------------------------
 
 
-def changes() -> list[Change]:
+def list_changes() -> list[Change]:
     """Every change that the tables date, in the order of the releases."""
-    found = [*_of_options(), *_of_settings()]
-    return sorted(found, key=lambda value: (versions.parse(value.release), value.what))  # type: ignore[arg-type, return-value]
+    dated = [*_option_changes(), *_setting_changes()]
+    return sorted(dated, key=lambda value: (versions.parse(value.release), value.what))  # type: ignore[arg-type, return-value]
 
 
-def _of_options() -> Iterator[Change]:
+def _option_changes() -> Iterator[Change]:
     for row in option_history.ROWS:
         source = " ".join(filter(None, (row.source, f"({row.sure})")))
         if row.since:
@@ -201,14 +205,14 @@ def _gone(row: option_history.Row) -> Seen:
     return seen
 
 
-def _of_settings() -> Iterator[Change]:
+def _setting_changes() -> Iterator[Change]:
     for row in prediction.DEFAULTS[prediction.MEMORY_UTILIZATION][1:]:
-        usual = repr(row.value)
+        defaults = repr(row.value)
         yield Change(
             row.since,
-            f"`--gpu-memory-utilization` is {usual} by default",
+            f"`--gpu-memory-utilization` is {defaults} by default",
             row.source,
-            lambda report, usual=usual: (  # type: ignore[misc]
+            lambda report, usual=defaults: (  # type: ignore[misc]
                 report.defaults["gpu_memory_utilization"] == usual if report.defaults else None
             ),
         )

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from tests.real_engine.releases import compare, page, sources, tables, wheel
-from tests.real_engine.releases.install import EngineMissing, installed, quietly
-from tests.real_engine.releases.kept import DATA, Report, load
+from tests.real_engine.releases.install import EngineMissing, ensure_installed, run_quietly
+from tests.real_engine.releases.kept import DATA, Report, load_report
 
 TESTS = Path(__file__).parents[1] / "test_agreement.py"
 
@@ -25,7 +25,7 @@ def main(version: str) -> int:
     """Take one in; the exit code."""
     try:
         if "SPARKWRIGHT_ENGINE" not in os.environ:
-            installed(version, lambda text: print(text, flush=True))
+            ensure_installed(version, lambda text: print(text, flush=True))
     except EngineMissing as error:
         print(error, file=sys.stderr)
         return _from_source(version)
@@ -35,7 +35,7 @@ def main(version: str) -> int:
     if ran not in (0, 1) or _written_ns(path) == before:
         print(f"the cases of {version} could not be run (pytest: exit code {ran})", file=sys.stderr)
         return _from_source(version)
-    return _tell(load(path)) or ran
+    return _print_changes(load_report(path)) or ran
 
 
 def _from_source(version: str) -> int:
@@ -43,15 +43,15 @@ def _from_source(version: str) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
-            quietly([*pip, "--only-binary", ":all:", "--dest", folder, f"vllm=={version}"])
-            found = wheel.read(next(Path(folder).glob("*.whl")))
+            run_quietly([*pip, "--only-binary", ":all:", "--dest", folder, f"vllm=={version}"])
+            source = wheel.read_wheel(next(Path(folder).glob("*.whl")))
     except (EngineMissing, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"the source of {version} alone was read: no case was run, and no report of a run is changed", flush=True)
-    sources.take_in({version: found})
-    page.DOCUMENT.write_text(page.text())
-    return _tell(found.report(version, ""))
+    sources.add_sources({version: source})
+    page.DOCUMENT.write_text(page.render_page())
+    return _print_changes(source.report(version, ""))
 
 
 def _written_ns(path: Path) -> int:
@@ -65,11 +65,11 @@ def _run_cases(version: str) -> int:
     return subprocess.run(line, env={**os.environ, "SPARKWRIGHT_ENGINE_VERSION": version}, check=False).returncode
 
 
-def _tell(new: Report) -> int:
+def _print_changes(new: Report) -> int:
     """Print what changed and what the tables have wrong; 1 when there is something of the latter."""
-    old = compare.before(new.version, sources.all_reports())
+    old = compare.previous_report(new.version, sources.all_reports())
     print(f"\n# vLLM {new.version}" + (f" after {old.version}" if old else ": no older release is kept"))
-    for heading, lines in compare.changes(old, new).items() if old else ():
+    for heading, lines in compare.describe_changes(old, new).items() if old else ():
         print(f"\n## {heading} ({len(lines)})\n")
         print("\n".join(f"- {line}" for line in lines))
     wrong = tables.disagreements(new)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.real_engine.releases import compare, install, page, sources, tables, wheel
-from tests.real_engine.releases.kept import Did, Report, load, reports, save
-from tests.real_engine.releases.record import found_lines
+from tests.real_engine.releases.kept import CaseResult, Report, load_report, load_reports, save_report
+from tests.real_engine.releases.record import find_matched_patterns
 
-KEPT = reports()
+KEPT = load_reports()
 NEWEST = KEPT[-1]
 EVERY = sources.all_reports()
-REFUSED = Did("dense", "--swap-space 4", "asked", False, 2, said="the engine does not know: --swap-space 4.")
-TAKEN = Did("dense", "--swap-space 4", "asked", True, None, {"chunked_prefill": True})
+REFUSED = CaseResult("dense", "--swap-space 4", "asked", False, 2, said="the engine does not know: --swap-space 4.")
+TAKEN = CaseResult("dense", "--swap-space 4", "asked", True, None, {"chunked_prefill": True})
 
 
 @pytest.mark.parametrize("report", EVERY, ids=lambda report: report.version)
@@ -28,18 +28,18 @@ def test_the_log_of_a_release_was_read_as_it_is(report: Report) -> None:
 
 
 def test_the_page_is_of_the_kept_reports() -> None:
-    assert page.DOCUMENT.read_text() == page.text(), "stale: .venv/bin/python -m tests.real_engine.releases.page"
+    assert page.DOCUMENT.read_text() == page.render_page(), "stale: .venv/bin/python -m tests.real_engine.releases.page"
 
 
 @pytest.mark.parametrize("report", KEPT, ids=lambda report: report.version)
 def test_the_source_of_a_release_tells_what_its_parser_and_registry_answered(report: Report) -> None:
-    source = sources.load()[report.version]
+    source = sources.load_sources()[report.version]
     assert source.options == set(report.options)
     assert source.architectures == set(report.architectures)
 
 
 def test_the_engines_file_of_releases_is_written_as_it_is_kept(tmp_path: Path) -> None:
-    sources.save(sources.load(), tmp_path / "again.json")
+    sources.save_sources(sources.load_sources(), tmp_path / "again.json")
     assert (tmp_path / "again.json").read_text() == sources.FILE.read_text()
 
 
@@ -67,19 +67,19 @@ class EngineArgs:
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)
-    found = wheel.read(path)
-    assert found.options == {
+    source = wheel.read_wheel(path)
+    assert source.options == {
         *("max-num-seqs", "gpu-memory-utilization", "device-memory-utilization", "disable-log-stats", "help"),
         *("enable-lora", "disable-lora", "disable-docs", "enable-docs", "disable-paths"),
     }
-    assert (found.architectures, found.variables) == ({"NewForCausalLM"}, {"VLLM_NEW"})
-    report = found.report("0.40.0", "2026-11-26")
+    assert (source.architectures, source.variables) == ({"NewForCausalLM"}, {"VLLM_NEW"})
+    report = source.report("0.40.0", "2026-11-26")
     assert report.of_source
-    assert "architectures that are gone" in compare.changes(NEWEST, report)
+    assert "architectures that are gone" in compare.describe_changes(NEWEST, report)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("vllm/engine/arg_utils.py", parser)
     with pytest.raises(ValueError, match="has no parser, registry or environment"):
-        wheel.read(path)
+        wheel.read_wheel(path)
 
 
 def test_a_layered_engine_stays_whole_when_its_folder_is_moved(tmp_path: Path) -> None:
@@ -102,15 +102,15 @@ def test_a_layered_engine_stays_whole_when_its_folder_is_moved(tmp_path: Path) -
 
 
 def test_a_report_comes_back_as_it_was_kept(tmp_path: Path) -> None:
-    assert load(save(NEWEST, tmp_path)) == NEWEST
-    assert reports(tmp_path) == [NEWEST]
+    assert load_report(save_report(NEWEST, tmp_path)) == NEWEST
+    assert load_reports(tmp_path) == [NEWEST]
 
 
 def test_a_run_of_one_release_leaves_the_others(tmp_path: Path) -> None:
     old = replace(NEWEST, version="0.9.2")
     for item in (NEWEST, old, replace(NEWEST, date="2026-01-01")):
-        save(item, tmp_path)
-    assert [(report.version, report.date) for report in reports(tmp_path)] == [
+        save_report(item, tmp_path)
+    assert [(report.version, report.date) for report in load_reports(tmp_path)] == [
         ("0.9.2", NEWEST.date),
         (NEWEST.version, "2026-01-01"),
     ]
@@ -159,8 +159,8 @@ def test_what_changed_since_the_release_before() -> None:
         cases={"swap-space": REFUSED},
         key_shown=not old.key_shown,
     )
-    assert compare.before("0.33.0", [old, replace(new, version="0.34.0")]) is old
-    message = compare.changes(old, new)
+    assert compare.previous_report("0.33.0", [old, replace(new, version="0.34.0")]) is old
+    message = compare.describe_changes(old, new)
     assert list(message.items())[:-1] == [
         ("options that are new", ["--d word"]),
         ("options that are gone", ["--a"]),
@@ -174,10 +174,10 @@ def test_what_changed_since_the_release_before() -> None:
             ["swap-space: taken: chunked_prefill True before, refused: the engine does not know: --swap-space 4. now"],
         ),
     ]
-    assert compare.changes(old, old) == {}
+    assert compare.describe_changes(old, old) == {}
 
 
 def test_lines_of_the_tables_are_found_in_a_log() -> None:
-    assert found_lines(["x\n(APIServer) INFO Application startup complete.\n", "Graph capturing finished in\n"]) == {
-        r"Application\ startup\ complete\."
-    }
+    assert find_matched_patterns(
+        ["x\n(APIServer) INFO Application startup complete.\n", "Graph capturing finished in\n"]
+    ) == {r"Application\ startup\ complete\."}

@@ -55,7 +55,7 @@ class Wheel:
         )
 
 
-def read(path: Path) -> Wheel:
+def read_wheel(path: Path) -> Wheel:
     """Read a wheel. Raises ValueError if the expected files are missing."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if any(fnmatch.fnmatch(name, pattern) for pattern in PARSERS)]
@@ -64,12 +64,12 @@ def read(path: Path) -> Wheel:
         trees = {name: ast.parse(archive.read(name)) for name in (REGISTRY, VARIABLES) if name in archive.namelist()}
     if not parsers or len(trees) < 2:
         raise ValueError(f"{path.name} has no parser, registry or environment where vLLM keeps them")
-    found = dict(option for tree in parsers for option in _options(tree))
-    options = {*found, "help"}
+    options_found = dict(option for tree in parsers for option in _options(tree))
+    options = {*options_found, "help"}
     if paired:
         options |= {
             other + name.removeprefix(prefix)
-            for name, pairs in found.items()
+            for name, pairs in options_found.items()
             for prefix, other in OPPOSITES.items()
             if pairs and name.startswith(prefix)
         }
@@ -78,7 +78,7 @@ def read(path: Path) -> Wheel:
     )
 
 
-def variables(source: bytes | str) -> frozenset[str]:
+def list_variables(source: bytes | str) -> frozenset[str]:
     """Return the environment variables that a release's envs.py lists."""
     return frozenset(_variables(ast.parse(source)))
 
@@ -129,7 +129,7 @@ def _words(nodes: Iterable[ast.expr]) -> Iterator[str]:
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        found = read(path)
+        found = read_wheel(path)
         print(
             f"{path.name}: {len(found.options)} options, {len(found.architectures)} architectures, "
             f"{len(found.variables)} variables"

@@ -37,13 +37,13 @@ def home() -> Iterator[Path]:
 @pytest.fixture
 def engine(home: Path) -> Iterator[docker.DockerClient]:
     client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
-    pull(client)
+    pull_image(client)
     yield client
     for row in client.api.containers(all=True):
         client.api.remove_container(row["Id"], force=True)
 
 
-def pull(client: docker.DockerClient, tag: str = TAG) -> None:
+def pull_image(client: docker.DockerClient, tag: str = TAG) -> None:
     digest = client.api.inspect_distribution(f"{REPOSITORY}:{tag}")["Descriptor"]["digest"]
     client.api.pull(REPOSITORY, tag=digest)
     client.api.tag(f"{REPOSITORY}@{digest}", REPOSITORY, tag)
@@ -56,15 +56,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def create(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> None:
+def create_container(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> None:
     ports = {"8000/tcp": [{"HostIp": "", "HostPort": str(free_port())}]}
     host = {"Binds": [f"{model}:/m"], "PortBindings": ports, **fields}
     words = ["--model", "/m", "--gpu-memory-utilization", "0.1"]  # several at once, and one after the other
     engine.api.create_container_from_config({"Image": IMAGE, "Cmd": words, "HostConfig": host}, name)
 
 
-def serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> Any:
-    create(engine, name, model, **fields)
+def start_serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> Any:
+    create_container(engine, name, model, **fields)
     engine.api.start(name)
     container = engine.containers.get(name)
     wait_until(lambda: b"Application startup complete." in container.logs())
@@ -73,44 +73,44 @@ def serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) 
 
 def test_a_container_lists_what_of_the_host_it_sees(engine: docker.DockerClient, model: Path) -> None:
     """A container that mounts a model uses it: the model is neither reported as unused nor removed."""
-    create(engine, "one", model, Binds=[f"{model}:/m:ro"])
+    create_container(engine, "one", model, Binds=[f"{model}:/m:ro"])
     (mount,) = engine.api.inspect_container("one")["Mounts"]
     assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)
     assert engine.api.containers(all=True)[0]["Mounts"] == [mount]
 
 
-def refused(act: Any) -> tuple[int, str]:
-    with pytest.raises(APIError) as caught:
+def expect_refusal(act: Any) -> tuple[int, str]:
+    with pytest.raises(APIError) as excinfo:
         act()
-    return caught.value.status_code, caught.value.explanation
+    return excinfo.value.status_code, excinfo.value.explanation
 
 
-def names(engine: docker.DockerClient, **query: Any) -> list[str]:
+def container_names(engine: docker.DockerClient, **query: Any) -> list[str]:
     return sorted(row["Names"][0][1:] for row in engine.api.containers(**query))
 
 
 def test_a_listing_is_filtered(engine: docker.DockerClient, model: Path) -> None:
-    serving(engine, "up", model)
-    create(engine, "down", model)
+    start_serving(engine, "up", model)
+    create_container(engine, "down", model)
     body = {"Image": IMAGE, "Cmd": ["--version"], "Labels": {"a": "1", "b": "2"}, "HostConfig": {}}
     key = engine.api.create_container_from_config(body, "labelled")["Id"]
-    assert names(engine) == ["up"]
-    assert names(engine, all=True) == ["down", "labelled", "up"]
-    for filters, found in (
+    assert container_names(engine) == ["up"]
+    assert container_names(engine, all=True) == ["down", "labelled", "up"]
+    for filters, names_expected in (
         ({"name": "^up$"}, ["up"]), ({"name": ["^/down$", "labelled"]}, ["down", "labelled"]), ({"label": "a=1"}, ["labelled"]),
         ({"label": ["a=1", "b=3"]}, []), ({"label": "b"}, ["labelled"]), ({"status": "created"}, ["down", "labelled"]),
         ({"id": key[:12]}, ["labelled"]), ({"ancestor": IMAGE}, ["down", "labelled", "up"]), ({"ancestor": "other"}, []),
         ({"name": "up", "status": "created"}, []),
     ):  # fmt: skip
-        assert names(engine, all=True, filters=filters) == found, filters
-    assert names(engine, filters={"status": "created"}) == ["down", "labelled"]
-    assert names(engine, all=True, limit=1) == ["labelled"]
+        assert container_names(engine, all=True, filters=filters) == names_expected, filters
+    assert container_names(engine, filters={"status": "created"}) == ["down", "labelled"]
+    assert container_names(engine, all=True, limit=1) == ["labelled"]
     assert engine.api.containers(all=True)[0]["Labels"]["a"] == "1"
-    assert refused(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
+    assert expect_refusal(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
 
 
 def test_stop_is_graceful_and_a_second_one_says_so(engine: docker.DockerClient, model: Path) -> None:
-    container = serving(engine, "one", model, RestartPolicy={"Name": "unless-stopped"})
+    container = start_serving(engine, "one", model, RestartPolicy={"Name": "unless-stopped"})
     container.stop()
     assert container.wait()["StatusCode"] == 0
     assert b"[shutdown] API server: shutdown triggered" in container.logs()
@@ -121,7 +121,7 @@ def test_stop_is_graceful_and_a_second_one_says_so(engine: docker.DockerClient, 
 def test_one_that_does_not_listen_is_killed_after_its_time(
     engine: docker.DockerClient, home: Path, model: Path
 ) -> None:
-    container = serving(engine, "one", model)
+    container = start_serving(engine, "one", model)
     control.set_fault(home, "stubborn")
     began_s = time.monotonic()
     container.stop(timeout=1)
@@ -131,24 +131,24 @@ def test_one_that_does_not_listen_is_killed_after_its_time(
 
 
 def test_logs_by_tail_since_time_and_stream(engine: docker.DockerClient, model: Path) -> None:
-    container = serving(engine, "one", model)
-    whole = container.logs().splitlines()
-    assert container.logs(tail=2).splitlines() == whole[-2:]
+    container = start_serving(engine, "one", model)
+    complete = container.logs().splitlines()
+    assert container.logs(tail=2).splitlines() == complete[-2:]
     assert container.logs(tail=0) == b""
     assert container.logs(since=int(time.time()) + 60) == b""
-    assert container.logs(since=int(time.time()) - 60).splitlines() == whole
+    assert container.logs(since=int(time.time()) - 60).splitlines() == complete
     assert container.logs(until=int(time.time()) - 60) == b""
     stamped = container.logs(timestamps=True, tail=1).decode()
     assert stamped[4] == "-" and stamped.split(" ")[0].endswith("Z") and "Application startup complete." in stamped
     parts = [container.logs(stdout=out, stderr=not out) for out in (True, False)]
     assert b"non-default args" in parts[0] and b"Application startup complete." not in parts[0]
     assert b"Application startup complete." in parts[1] and b"non-default args" not in parts[1]
-    status, result = refused(lambda: container.logs(stdout=False, stderr=False))
+    status, result = expect_refusal(lambda: container.logs(stdout=False, stderr=False))
     assert (status, result) == (400, "Bad parameters: you must choose at least one stream")
 
 
 def test_following_ends_with_the_container(engine: docker.DockerClient, model: Path) -> None:
-    container = serving(engine, "one", model)
+    container = start_serving(engine, "one", model)
     seen: list[bytes] = []
     follower = threading.Thread(target=lambda: seen.extend(container.logs(stream=True, follow=True, tail=1)))
     follower.start()
@@ -170,31 +170,31 @@ def test_following_ends_with_the_container(engine: docker.DockerClient, model: P
 )
 def test_a_throw_away_container_tells_the_version(engine: docker.DockerClient, entrypoint: Any, command: Any) -> None:
     for tag, version in ((TAG, "0.32.0"), ("cu130-nightly", "0.19.2rc1.dev134+gsandbox")):
-        pull(engine, tag)
+        pull_image(engine, tag)
         result = engine.containers.run(f"{REPOSITORY}:{tag}", command, entrypoint=entrypoint, remove=True)
         assert result.decode().strip() == version
-    assert names(engine, all=True) == []
+    assert container_names(engine, all=True) == []
 
 
 def test_a_container_that_removes_itself_is_gone_after_its_end(engine: docker.DockerClient) -> None:
     engine.containers.run(IMAGE, ["--version"], entrypoint="vllm", auto_remove=True, detach=True)
-    wait_until(lambda: names(engine, all=True) == [])
+    wait_until(lambda: container_names(engine, all=True) == [])
 
 
 def test_a_program_that_is_not_there_is_refused_at_the_start(engine: docker.DockerClient) -> None:
-    status, result = refused(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
+    status, result = expect_refusal(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
     assert status == 400 and 'exec: "nvtop": executable file not found in $PATH' in result
     assert engine.api.containers(all=True)[0]["State"] == "created"
 
 
 def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: Path) -> None:
-    container = serving(engine, "one", model)
-    status, result = refused(lambda: engine.images.remove(IMAGE, force=True))
+    container = start_serving(engine, "one", model)
+    status, result = expect_refusal(lambda: engine.images.remove(IMAGE, force=True))
     assert (
         status == 409 and f"(cannot be forced) - image is being used by running container {container.id[:12]}" in result
     )
     container.stop()
-    status, result = refused(lambda: engine.images.remove(IMAGE))
+    status, result = expect_refusal(lambda: engine.images.remove(IMAGE))
     assert status == 409 and "(must be forced) - image is being used by stopped container" in result
     container.remove()
     engine.api.tag(IMAGE, REPOSITORY, "mine")
@@ -223,33 +223,33 @@ def test_a_container_that_was_stopped_stays_so_when_the_engine_comes_back(
     home: Path, engine: docker.DockerClient, model: Path
 ) -> None:
     policy = {"RestartPolicy": {"Name": "unless-stopped"}}
-    serving(engine, "stopped", model, **policy).stop()
-    serving(engine, "running", model, **policy)
+    start_serving(engine, "stopped", model, **policy).stop()
+    start_serving(engine, "running", model, **policy)
     (home / "state.json").unlink()
     client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
-    wait_until(lambda: names(client) == ["running"])
-    assert names(client, all=True) == ["running", "stopped"]
+    wait_until(lambda: container_names(client) == ["running"])
+    assert container_names(client, all=True) == ["running", "stopped"]
 
 
 def test_an_engine_comes_back_where_a_port_was_taken_meanwhile(
     home: Path, engine: docker.DockerClient, model: Path
 ) -> None:
-    serving(engine, "shut-out", model, RestartPolicy={"Name": "unless-stopped"})
+    start_serving(engine, "shut-out", model, RestartPolicy={"Name": "unless-stopped"})
     bindings = engine.api.inspect_container("shut-out")["HostConfig"]["PortBindings"]
     (home / "state.json").unlink()
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        wait_until(lambda: bound(taken, int(bindings["8000/tcp"][0]["HostPort"])))
-        taken.listen()
+    with socket.socket() as blocker:
+        blocker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        wait_until(lambda: can_bind(blocker, int(bindings["8000/tcp"][0]["HostPort"])))
+        blocker.listen()
         client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
-    assert (names(client), names(client, all=True)) == ([], ["shut-out"])
+    assert (container_names(client), container_names(client, all=True)) == ([], ["shut-out"])
     client.api.start("shut-out")
-    assert names(client) == ["shut-out"]
+    assert container_names(client) == ["shut-out"]
 
 
-def bound(one: socket.socket, port: int) -> bool:
+def can_bind(probe: socket.socket, port: int) -> bool:
     try:
-        one.bind(("127.0.0.1", port))
+        probe.bind(("127.0.0.1", port))
     except OSError:
         return False
     return True
@@ -273,5 +273,5 @@ def test_the_command_line_client_is_answered_or_refused_in_a_sentence(
 ) -> None:
     engine.api.create_container(IMAGE, name="ended")
     env = {**os.environ, **control.up(home)}
-    done = subprocess.run(("docker", *words), env=env, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, part in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    result = subprocess.run(("docker", *words), env=env, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, part in result.stdout + result.stderr) == (code, True), result.stdout + result.stderr

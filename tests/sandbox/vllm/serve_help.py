@@ -15,38 +15,40 @@ HEADER = """\
 SAYS_JSON = "valid JSON string"
 
 
-def blocks(text: str) -> Iterator[list[str]]:
+def split_options(text: str) -> Iterator[list[str]]:
     """Yield the lines of each option."""
-    found: list[str] = []
+    block: list[str] = []
     for line in text.splitlines():
         if re.match(r"^  -\S", line):
-            if found:
-                yield found
-            found = [line]
-        elif found and line.startswith(" " * 20):
-            found.append(line)
-    yield found
+            if block:
+                yield block
+            block = [line]
+        elif block and line.startswith(" " * 20):
+            block.append(line)
+    yield block
 
 
-def header(block: list[str]) -> str:
+def option_header(block: list[str]) -> str:
     """Return an option's first line without its description, such as `--model MODEL`."""
     return re.split(r"\s{2,}", block[0].strip())[0]
 
 
-def rows(text: str) -> list[str]:
+def format_rows(text: str) -> list[str]:
     """Return a tab-separated row for each option."""
-    return [_row(header(block), " ".join(part.strip() for part in block[1:])) for block in blocks(text)]
+    return [
+        _format_row(option_header(block), " ".join(part.strip() for part in block[1:])) for block in split_options(text)
+    ]
 
 
-def _row(head: str, about: str) -> str:
+def _format_row(head: str, description: str) -> str:
     names = re.findall(r"(?:^|, )(-[^\s,]+)", head)
     following = head[len(names[0]) :].partition(f", {names[1]}")[0] if len(names) > 1 else head[len(names[0]) :]
     following = following.strip()
-    kind, following = _kind(following, about)
+    kind, following = _option_kind(following, description)
     return "\t".join([" ".join(names), kind, following]).rstrip()
 
 
-def _kind(following: str, about: str) -> tuple[str, str]:
+def _option_kind(following: str, description: str) -> tuple[str, str]:
     if not following:
         return "switch", ""
     if following.endswith("...]"):
@@ -55,8 +57,8 @@ def _kind(following: str, about: str) -> tuple[str, str]:
         return "optional", following.strip("[]")
     if re.fullmatch(r"\{[^}]*\}", following):
         return "choices", following
-    return ("json" if SAYS_JSON in about else "value"), following
+    return ("json" if SAYS_JSON in description else "value"), following
 
 
 if __name__ == "__main__":
-    print(HEADER + "\n".join(rows(HELP.read_text())))
+    print(HEADER + "\n".join(format_rows(HELP.read_text())))

@@ -13,7 +13,7 @@ from sparkwright.measure import http_probe
 from sparkwright.sandbox.hub import Lora
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.engine import Engine
-from tests.real_engine.test_adapters import FITS, REFUSED, written
+from tests.real_engine.test_adapters import FITS, REFUSED, write_adapter
 from tests.remote.sshd import free_port
 
 TINY = {
@@ -25,21 +25,21 @@ TINY = {
 
 
 @contextmanager
-def started(folder: Path, adapters: dict[str, Lora], *more: str) -> Iterator[tuple[Engine, str, list[str]]]:
+def running_engine(folder: Path, adapters: dict[str, Lora], *more: str) -> Iterator[tuple[Engine, str, list[str]]]:
     """The engine once it serves or is gone, its URL, and its log. The folders of the container are those of the host."""
     model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(TINY))
-    paths = [f"{name}={written(folder / name, lora, name)}" for name, lora in adapters.items()]
+    paths = [f"{name}={write_adapter(folder / name, lora, name)}" for name, lora in adapters.items()]
     port, log, settled = free_port(), [], threading.Event()
 
-    def heard(line: str) -> None:
+    def record_line(line: str) -> None:
         log.append(line)
         if "startup complete" in line:
             settled.set()
 
     words = [str(model), "--served-model-name", "tiny", "--enforce-eager", "--lora-modules", *paths, *more]
-    engine = Engine(words, api=VllmApi, version="0.32.0", log=heard, folder_of=Path, listen=("127.0.0.1", port))
+    engine = Engine(words, api=VllmApi, version="0.32.0", log=record_line, folder_of=Path, listen=("127.0.0.1", port))
 
     def run() -> None:
         engine.run()
@@ -55,32 +55,32 @@ def started(folder: Path, adapters: dict[str, Lora], *more: str) -> Iterator[tup
         thread.join(30)
 
 
-def said(base_url: str, model: str) -> Any:
+def ask_model(base_url: str, model: str) -> Any:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "logprobs": True}
     return http_probe.send_request(base_url, "/v1/chat/completions", body=body, timeout_s=20).json()
 
 
 def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(tmp_path: Path) -> None:
-    with started(tmp_path, {"sql": FITS, "law": FITS}, "--enable-lora") as (_, url, log):
+    with running_engine(tmp_path, {"sql": FITS, "law": FITS}, "--enable-lora") as (_, url, log):
         rows = http_probe.send_request(url, "/v1/models", timeout_s=20).json()["data"]
         assert [(row["id"], row["parent"], row["max_model_len"]) for row in rows] == [
             ("tiny", None, 8192),
             ("sql", "tiny", None),
             ("law", "tiny", None),
         ]
-        answers = {name: said(url, name) for name in ("tiny", "sql", "law")}
+        answers = {name: ask_model(url, name) for name in ("tiny", "sql", "law")}
         assert [answer["model"] for answer in answers.values()] == ["tiny", "sql", "law"]
         assert len({answer["choices"][0]["message"]["content"] for answer in answers.values()}) == 3
-        assert said(url, "nobody")["error"]["message"] == "The model `nobody` does not exist. Valid aliases: tiny."
+        assert ask_model(url, "nobody")["error"]["message"] == "The model `nobody` does not exist. Valid aliases: tiny."
     assert any(f"Loaded new LoRA adapter: name 'sql', path '{tmp_path / 'sql'}'" in line for line in log)
 
 
 @pytest.mark.parametrize(("lora", "line"), REFUSED.values(), ids=REFUSED)
 def test_what_a_real_one_refuses_ends_the_start(tmp_path: Path, lora: Lora, line: str) -> None:
-    with started(tmp_path, {"sql": lora}, "--enable-lora") as (_, _, log):
+    with running_engine(tmp_path, {"sql": lora}, "--enable-lora") as (_, _, log):
         assert any(line in text for text in log), log
 
 
 def test_without_its_switch_none_is_loaded(tmp_path: Path) -> None:
-    with started(tmp_path, {"sql": FITS}) as (_, _, log):
+    with running_engine(tmp_path, {"sql": FITS}) as (_, _, log):
         assert any("LoRA is not enabled. Use --enable-lora to enable LoRA." in text for text in log)

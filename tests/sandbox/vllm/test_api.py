@@ -29,7 +29,7 @@ NAME = "/models/tiny-qwen3next"
 SAY = {"model": NAME, "messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 16}
 
 
-class Server:
+class RunningServer:
     """A running stand-in."""
 
     def __init__(self, folder: Path, config: dict[str, Any], *words: str) -> None:
@@ -53,9 +53,9 @@ class Server:
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         line.request(method, path, json.dumps(body) if body is not None else None, headers)
         answer = line.getresponse()
-        found = answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
+        status = answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
         line.close()
-        return found
+        return status
 
     def json(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         status, data, _ = self.ask(method, path, body, **headers)
@@ -71,8 +71,8 @@ class Server:
         return {row.rsplit(" ", 1)[0]: float(row.rsplit(" ", 1)[1]) for row in rows if not row.startswith("#")}
 
     def metric(self, name: str, **labels: str) -> float:
-        wanted = {"engine": "0", "model_name": self.engine.config.served_names[0], **labels}
-        text = ",".join(f'{key}="{value}"' for key, value in sorted(wanted.items()))
+        all_labels = {"engine": "0", "model_name": self.engine.config.served_names[0], **labels}
+        text = ",".join(f'{key}="{value}"' for key, value in sorted(all_labels.items()))
         return self.metrics()[f"{name}{{{text}}}"]
 
     def stop(self) -> None:
@@ -86,22 +86,22 @@ def read_event(text: str) -> Any:
     return "[DONE]" if text == "data: [DONE]" else json.loads(text[6:])
 
 
-def recorded(name: str, folder: Path = DATA) -> tuple[int, str]:
+def read_recorded(name: str, folder: Path = DATA) -> tuple[int, str]:
     head, _, body = (folder / name).read_text().partition("\n\n")
     return int(head.split()[1]), body
 
 
-def real_events(name: str) -> list[Any]:
-    return [read_event(text) for text in recorded(name)[1].split("\n\n") if text.strip()]
+def read_real_events(name: str) -> list[Any]:
+    return [read_event(text) for text in read_recorded(name)[1].split("\n\n") if text.strip()]
 
 
 @pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunningServer]]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    running: list[Server] = []
+    running: list[RunningServer] = []
 
-    def begin(*words: str, config: dict[str, Any] = QWEN3NEXT) -> Server:
-        running.append(Server(tmp_path, config, *words))
+    def begin(*words: str, config: dict[str, Any] = QWEN3NEXT) -> RunningServer:
+        running.append(RunningServer(tmp_path, config, *words))
         return running[-1]
 
     yield begin
@@ -116,54 +116,54 @@ def shape(value: Any) -> Any:
     return [shape(item) for item in value] if isinstance(value, list) else None
 
 
-def test_plain_endpoints_are_as_recorded(serve: Callable[..., Server]) -> None:
+def test_plain_endpoints_are_as_recorded(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     for path, name in (("/health", "health"), ("/ping", "ping"), ("/load", "load"), ("/version", "version")):
-        assert server.ask("GET", path)[:2] == (200, recorded(f"{name}.txt")[1].strip().encode()), path
+        assert server.ask("GET", path)[:2] == (200, read_recorded(f"{name}.txt")[1].strip().encode()), path
     assert server.json("GET", "/nope") == (404, {"detail": "Not Found"})
     status, models = server.json("GET", "/v1/models")
-    real = json.loads(recorded("models.txt")[1])
+    real = json.loads(read_recorded("models.txt")[1])
     assert status == 200 and models["data"][0]["id"] == real["data"][0]["id"]
     assert sorted(models["data"][0]) == sorted(real["data"][0])
     assert sorted(models["data"][0]["permission"][0]) == sorted(real["data"][0]["permission"][0])
 
 
 @pytest.mark.parametrize("name", ["chat", "completion"])
-def test_a_whole_answer_has_the_real_fields(serve: Callable[..., Server], name: str) -> None:
+def test_a_whole_answer_has_the_real_fields(serve: Callable[..., RunningServer], name: str) -> None:
     path, body = {
         "chat": ("/v1/chat/completions", SAY),
         "completion": ("/v1/completions", {"model": NAME, "prompt": "abc", "max_tokens": 8}),
     }[name]
-    status, found = serve().json("POST", path, body)
-    real = json.loads(recorded(f"{name}.json.txt")[1])
+    status, answer = serve().json("POST", path, body)
+    real = json.loads(read_recorded(f"{name}.json.txt")[1])
     missing = {"ec_transfer_params", "prompt_logprobs", "prompt_token_ids", "prompt_text"}  # always null
     assert status == 200
-    assert shape(real["choices"]) == shape(found["choices"])
-    assert set(real) - missing <= set(found)
-    assert real["usage"].keys() == found["usage"].keys()
-    assert found["usage"]["completion_tokens"] == real["usage"]["completion_tokens"]
-    assert re.fullmatch(r"(chatcmpl|cmpl)-[0-9a-f]{16}", found["id"]) and found["object"] == real["object"]
+    assert shape(real["choices"]) == shape(answer["choices"])
+    assert set(real) - missing <= set(answer)
+    assert real["usage"].keys() == answer["usage"].keys()
+    assert answer["usage"]["completion_tokens"] == real["usage"]["completion_tokens"]
+    assert re.fullmatch(r"(chatcmpl|cmpl)-[0-9a-f]{16}", answer["id"]) and answer["object"] == real["object"]
 
 
 @pytest.mark.parametrize(("name", "usage"), [("chat-stream.sse.txt", True), ("chat-stream-nousage.sse.txt", False)])
-def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., Server], name: str, usage: bool) -> None:
-    real = real_events(name)
+def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., RunningServer], name: str, usage: bool) -> None:
+    real = read_real_events(name)
     tokens = 16 if usage else len(real) - 2
     options = {"stream_options": {"include_usage": True}} if usage else {}
-    found = serve().events("/v1/chat/completions", {**SAY, "max_tokens": tokens, **options})
-    assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert shape(found[0]) == shape(real[0])
-    assert shape(found[1]) == shape(real[1])
-    assert [shape(item) for item in found[-3:]] == [shape(item) for item in real[-3:]]
-    assert len(found) == 1 + tokens + usage + 1  # the role, a chunk a token, the usage, the end
-    assert found[-1] == real[-1] == "[DONE]"
-    assert any("usage" in item for item in found[:-1]) is usage
+    events = serve().events("/v1/chat/completions", {**SAY, "max_tokens": tokens, **options})
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert shape(events[0]) == shape(real[0])
+    assert shape(events[1]) == shape(real[1])
+    assert [shape(item) for item in events[-3:]] == [shape(item) for item in real[-3:]]
+    assert len(events) == 1 + tokens + usage + 1  # the role, a chunk a token, the usage, the end
+    assert events[-1] == real[-1] == "[DONE]"
+    assert any("usage" in item for item in events[:-1]) is usage
     if usage:
-        assert found[-2]["choices"] == [] and found[-2]["usage"]["completion_tokens"] == 16
-    assert found[-3 if usage else -2]["choices"][0]["finish_reason"] == "length"
+        assert events[-2]["choices"] == [] and events[-2]["usage"]["completion_tokens"] == 16
+    assert events[-3 if usage else -2]["choices"][0]["finish_reason"] == "length"
 
 
-def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., Server]) -> None:
+def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., RunningServer]) -> None:
     server = serve("--reasoning-parser", "qwen3")
     off = {"chat_template_kwargs": {"enable_thinking": False}}
     messages = [
@@ -173,16 +173,16 @@ def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., Serve
     assert [bool(message["reasoning"]) for message in messages] == [True, False]
 
 
-def test_errors_are_word_for_word(serve: Callable[..., Server]) -> None:
+def test_errors_are_word_for_word(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     cases = {
         "err-unknown-model.txt": {**SAY, "model": "not-here"},
         "err-too-long.txt": {**SAY, "max_tokens": 10_000_000},
     }
     for name, body in cases.items():
-        status, text = recorded(name)
+        status, text = read_recorded(name)
         assert server.json("POST", "/v1/chat/completions", body) == (status, json.loads(text)), name
-    status, text = recorded("err-prompt-too-long.txt")
+    status, text = read_recorded("err-prompt-too-long.txt")
     assert server.json("POST", "/v1/completions", {"model": NAME, "prompt": "x" * 120_000}) == (
         status,
         json.loads(text),
@@ -192,9 +192,9 @@ def test_errors_are_word_for_word(serve: Callable[..., Server]) -> None:
     assert server.json("POST", "/v1/chat/completions", {"model": NAME})[0] == 400
 
 
-def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., Server]) -> None:
+def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., RunningServer]) -> None:
     server = serve("--api-key", "secret", "other", "--served-model-name", "acme/tiny", "second")
-    status, text = recorded("models.txt", HELP.parent / "llama-named-apikey")
+    status, text = read_recorded("models.txt", HELP.parent / "llama-named-apikey")
     assert server.json("GET", "/v1/models") == (status, json.loads(text))
     assert server.json("POST", "/v1/chat/completions", SAY, Authorization="Bearer wrong")[0] == 401
     for key in ("secret", "other"):
@@ -205,28 +205,28 @@ def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., Server]) -> None:
     )
 
 
-def test_an_engine_that_dies_says_so_and_leaves(serve: Callable[..., Server]) -> None:
+def test_an_engine_that_dies_says_so_and_leaves(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     server.fault = "engine-exits"
-    status, text = recorded("chat.json.txt", HELP.parent / "jamba-eager")
+    status, text = read_recorded("chat.json.txt", HELP.parent / "jamba-eager")
     assert server.json("POST", "/v1/chat/completions", SAY) == (status, json.loads(text))
     assert server.ask("GET", "/health")[0] == 503
 
 
-def test_metrics_have_the_real_names_labels_and_buckets(serve: Callable[..., Server]) -> None:
+def test_metrics_have_the_real_names_labels_and_buckets(serve: Callable[..., RunningServer]) -> None:
     server = serve(config=LLAMA)
-    real_rows = recorded("metrics-before.txt", HELP.parent / "llama-eager")[1].splitlines()
+    real_rows = read_recorded("metrics-before.txt", HELP.parent / "llama-eager")[1].splitlines()
     real = {name_and_labels(row) for row in real_rows if not row.startswith("#")}
-    found = {name_and_labels(row) for row in server.metrics()}
-    info = next(row for row in found if row[0] == "vllm:cache_config_info")
-    assert found - {info} <= real
+    rows_seen = {name_and_labels(row) for row in server.metrics()}
+    info = next(row for row in rows_seen if row[0] == "vllm:cache_config_info")
+    assert rows_seen - {info} <= real
     assert {key for key, _ in info[1]} <= {
         key for row in real if row[0] == "vllm:cache_config_info" for key, _ in row[1]
     }
     types = {row for row in real_rows if row.startswith("# TYPE vllm:")}
     assert {row for row in server.ask("GET", "/metrics")[1].decode().splitlines() if row.startswith("# TYPE")} <= types
     for name in ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_bucket"):
-        assert {row for row in real if row[0] == name} == {row for row in found if row[0] == name}
+        assert {row for row in real if row[0] == name} == {row for row in rows_seen if row[0] == name}
 
 
 def name_and_labels(row: str) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -236,7 +236,7 @@ def name_and_labels(row: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return name.split(" ")[0], tuple((key, value if key in ("le", "finished_reason") else "") for key, value in labels)
 
 
-def test_metrics_count_what_was_done(serve: Callable[..., Server]) -> None:
+def test_metrics_count_what_was_done(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     usage = server.json("POST", "/v1/chat/completions", SAY)[1]["usage"]
     assert server.metric("vllm:generation_tokens_total") == 16
@@ -251,7 +251,7 @@ def test_metrics_count_what_was_done(serve: Callable[..., Server]) -> None:
 
 @pytest.mark.parametrize(("config", "hits"), [(QWEN3NEXT, 1760), (LLAMA, 1792)], ids=["hybrid", "dense"])
 def test_a_repeated_prompt_hits_the_prefix_cache_by_blocks(
-    serve: Callable[..., Server], config: Any, hits: int
+    serve: Callable[..., RunningServer], config: Any, hits: int
 ) -> None:
     server = serve(config=config)
     body = {"model": NAME, "prompt": list(range(1801)), "max_tokens": 1}
@@ -262,7 +262,7 @@ def test_a_repeated_prompt_hits_the_prefix_cache_by_blocks(
     assert 1801 - hits <= server.engine.config.block_tokens
 
 
-def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., Server]) -> None:
+def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., RunningServer]) -> None:
     server = serve("--no-enable-prefix-caching")
     for _ in range(2):
         server.json("POST", "/v1/completions", {"model": NAME, "prompt": list(range(600)), "max_tokens": 1})
@@ -276,7 +276,7 @@ def request_threads() -> set[threading.Thread]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["", "wedge"])
-def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], stream: bool, fault: str) -> None:
+def test_a_client_that_leaves_ends_its_request(serve: Callable[..., RunningServer], stream: bool, fault: str) -> None:
     server = serve()
     line = http.client.HTTPConnection("127.0.0.1", server.port)
     line.request(
@@ -290,7 +290,7 @@ def test_a_client_that_leaves_ends_its_request(serve: Callable[..., Server], str
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
 
 
-def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Server]) -> None:
+def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., RunningServer]) -> None:
     """As a real one whose engine core was stopped: its front end takes the request, and its counters stand still."""
     server = serve()
     server.fault = "wedge"
@@ -304,7 +304,7 @@ def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Serve
     assert server.metric("vllm:prompt_tokens_total") == 0
 
 
-def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., Server]) -> None:
+def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     line.request(
@@ -328,24 +328,24 @@ REAL_STATISTICS = (
 )
 
 
-def counters(server: Server) -> dict[str, float]:
+def read_counters(server: RunningServer) -> dict[str, float]:
     return HTTP.counters(server.ask("GET", "/metrics")[1].decode())
 
 
-def streamed(server: Server, tokens: int) -> list[Any]:
+def stream_events(server: RunningServer, tokens: int) -> list[Any]:
     options = {"include_usage": True, "continuous_usage_stats": True}
     options = {**SAY, "max_tokens": tokens, "ignore_eos": True, "stream_options": options}
     return server.events("/v1/chat/completions", options)[1:-2]
 
 
 def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparkwright.sandbox.serving.process.GPU_TOK_PER_S", 4000.0)
     server = serve(*SPECULATIVE)
-    before = counters(server)
-    chunks = streamed(server, 120)
-    accepted = acceptance(before, counters(server))
+    before = read_counters(server)
+    chunks = stream_events(server, 120)
+    accepted = acceptance(before, read_counters(server))
     assert accepted is not None and accepted.positions == pytest.approx((0.85, 0.68), abs=0.04)
     assert len(chunks) == pytest.approx(120 / (1 + sum(accepted.positions)), abs=2)
     assert chunks[-1]["usage"]["completion_tokens"] == 120

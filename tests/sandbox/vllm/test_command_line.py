@@ -19,33 +19,33 @@ REAL = serve_help.HELP.read_text()
 NOW = "0.32.0"
 
 
-def vllm(*words: str, version: str = NOW) -> subprocess.CompletedProcess[str]:
+def run_vllm(*words: str, version: str = NOW) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(SOURCE), "VLLM_VERSION": version}
     line = [sys.executable, "-m", "sparkwright.sandbox.vllm", *words]
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
 def refusal(*words: str, version: str = NOW) -> StartError:
-    with pytest.raises(StartError) as caught:
+    with pytest.raises(StartError) as excinfo:
         parse_arguments(words, version)
-    return caught.value
+    return excinfo.value
 
 
 def test_the_table_of_flags_is_the_real_help_and_nothing_else() -> None:
-    assert command_line.OPTIONS_PATH.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
+    assert command_line.OPTIONS_PATH.read_text() == serve_help.HEADER + "\n".join(serve_help.format_rows(REAL)) + "\n"
 
 
 def test_the_stand_in_prints_the_real_helps_options() -> None:
-    done = vllm("serve", "--help=all")
-    assert (done.returncode, done.stderr) == (0, "")
-    printed = [serve_help.header(block) for block in serve_help.blocks(done.stdout)]
-    assert printed == [serve_help.header(block) for block in serve_help.blocks(REAL)]
+    result = run_vllm("serve", "--help=all")
+    assert (result.returncode, result.stderr) == (0, "")
+    printed = [serve_help.option_header(block) for block in serve_help.split_options(result.stdout)]
+    assert printed == [serve_help.option_header(block) for block in serve_help.split_options(REAL)]
 
 
 def test_it_says_its_images_version() -> None:
     for version in (NOW, "0.19.2"):
-        done = vllm("--version", version=version)
-        assert (done.returncode, done.stdout) == (0, f"{version}\n")
+        result = run_vllm("--version", version=version)
+        assert (result.returncode, result.stdout) == (0, f"{version}\n")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ VERSION = "0.32.0"
 KEY = "spk-0123456789abcdef"
 
 
-def parsed(folder: Path, *words: str) -> command_line.Arguments:
+def parse_words(folder: Path, *words: str) -> command_line.Arguments:
     return command_line.parse_arguments(expand_config_file(words, lambda inside: folder / inside.lstrip("/")), VERSION)
 
 
@@ -120,13 +120,13 @@ def folder(tmp_path: Path) -> Path:
     "words", [("/m", "--config", "/e.yaml"), ("--model", "/m", "--port", "81", "--config", "/e.yaml")]
 )
 def test_the_key_comes_from_the_file_and_the_log_hides_it(folder: Path, words: tuple[str, ...]) -> None:
-    found = parsed(folder, *words)
-    assert (found.model, found.values["api_key"]) == ("/m", [KEY])
-    assert KEY not in str(found.non_default(VERSION)) and "config" not in found.non_default(VERSION)
+    arguments = parse_words(folder, *words)
+    assert (arguments.model, arguments.values["api_key"]) == ("/m", [KEY])
+    assert KEY not in str(arguments.non_default(VERSION)) and "config" not in arguments.non_default(VERSION)
 
 
 def test_a_flag_outranks_the_file(folder: Path) -> None:
-    assert parsed(folder, "/m", "--config", "/e.yaml", "--api-key", "other").values["api_key"] == ["other"]
+    assert parse_words(folder, "/m", "--config", "/e.yaml", "--api-key", "other").values["api_key"] == ["other"]
 
 
 @pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])

@@ -15,7 +15,7 @@ from sparkwright.engines.vllm.log import LOG
 from sparkwright.sandbox.vllm import command_line, config
 from sparkwright.sandbox.vllm import config as refusals
 from tests.real_engine.cases import CASES, Case, Prediction
-from tests.real_engine.prediction import predicted
+from tests.real_engine.prediction import predict
 
 TINY = Path(__file__).parents[2] / "data/tiny"
 VERSION = "0.32.0"
@@ -38,23 +38,23 @@ FLAGS: tuple[dict[str, object], ...] = (
 )
 
 
-def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
+def build_settings(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
     """Return the stand-in's settings, or None and its last log line."""
     try:
-        found = command_line.parse_arguments(list(words), version)
-        settings = config.build_config(found, config.read_model_config(found.model, folder), folder, version)
+        arguments = command_line.parse_arguments(list(words), version)
+        settings = config.build_config(arguments, config.read_model_config(arguments.model, folder), folder, version)
         refusals.check_before_weights(settings, version)
     except command_line.StartError as refused:
         return None, str(refused)
     return settings, ""
 
 
-def words(sentence: str) -> list[str]:
+def sorted_words(sentence: str) -> list[str]:
     """Return the words of a sentence, sorted: argparse lists options as they were added, its help sorts them."""
     return sorted(sentence.replace(",", "").rstrip(".").split())
 
 
-def laid(kind: str, folder: Path) -> Path:
+def write_config(kind: str, folder: Path) -> Path:
     source = TINY / f"{kind}.json"
     if source.exists():
         (folder / "config.json").write_text(source.read_text())
@@ -63,11 +63,13 @@ def laid(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) -> None:
-    path = str(laid(case.model, tmp_path))
-    settings, result = stand_in(case.argv(path), tmp_path, VERSION)
+    path = str(write_config(case.model, tmp_path))
+    settings, result = build_settings(case.argv(path), tmp_path, VERSION)
     assert (settings is not None) == case.expected.starts, result
     if settings is None:
-        assert words(read_log(result, LOG).failure.value) == words(case.expected.why.replace("{model}", path))
+        assert sorted_words(read_log(result, LOG).failure.value) == sorted_words(
+            case.expected.why.replace("{model}", path)
+        )
         return
     now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
     wanted = case.expected
@@ -77,7 +79,7 @@ def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.words], ids=lambda case: case.name)
 def test_the_rules_foretell_what_the_real_engine_did(case: Case) -> None:
     path = TINY / f"{case.model}.json"
-    foretold = predicted(case, json.loads(path.read_text()) if path.exists() else {})
+    foretold = predict(case, json.loads(path.read_text()) if path.exists() else {})
     if foretold.starts is None:
         return
     assert foretold.starts == case.expected.starts, foretold.why
@@ -89,14 +91,14 @@ def test_the_rules_foretell_what_the_real_engine_did(case: Case) -> None:
 @pytest.mark.parametrize("version", ["0.17.1", "0.20.1", "0.26.2", "0.27.1", "0.28.0", "0.32.0"])
 @pytest.mark.parametrize("kind", ["dense", "gated_delta"])
 def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_path: Path) -> None:
-    path = str(laid(kind, tmp_path))
+    path = str(write_config(kind, tmp_path))
     model = json.loads((tmp_path / "config.json").read_text())
     for flags in FLAGS:
         options = rules.VllmRequest({"max-model-len": 4096, **flags})
-        found = rules.check(options, classify(model), versions.parse(version))
-        errors = [item.sentence for item in found if item.severity == "error" and item.rule not in NOT_REFUSED]
+        findings = rules.check(options, classify(model), versions.parse(version))
+        errors = [item.sentence for item in findings if item.severity == "error" and item.rule not in NOT_REFUSED]
         case = Case("", kind, Prediction(None), dict(options.flags))
-        settings, result = stand_in(case.argv(path), tmp_path, version)
+        settings, result = build_settings(case.argv(path), tmp_path, version)
         assert bool(errors) == (settings is None), f"{flags}: {errors} against {result[-300:]}"
         if settings is not None:
             foretold = prediction.predict_effective(options, classify(model), versions.parse(version))

@@ -15,7 +15,7 @@ import pytest
 
 from sparkwright.sandbox.hub import QWEN35_CONFIG
 from tests.sandbox.vllm.serve_help import HELP
-from tests.sandbox.vllm.test_api import Server
+from tests.sandbox.vllm.test_api import RunningServer
 
 RECORDED = json.loads((HELP.parent / "apis/answers.json").read_text())
 PARSERS = ("--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "qwen3")
@@ -27,11 +27,11 @@ FREE = ("input", "parameters")
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Server]]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, RunningServer]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         started = {
-            bare: Server(tmp_path_factory.mktemp("model"), SEES_NONE, *NAMES, *(() if bare else PARSERS))
+            bare: RunningServer(tmp_path_factory.mktemp("model"), SEES_NONE, *NAMES, *(() if bare else PARSERS))
             for bare in (False, True)
         }
         yield started
@@ -48,18 +48,18 @@ def shape(value: Any) -> Any:
     return value if isinstance(value, bool) or value is None else type(value).__name__
 
 
-def events(text: str) -> list[tuple[str, Any]]:
+def parse_events(text: str) -> list[tuple[str, Any]]:
     """Return the events of a stream, with repeated kinds merged: the sandbox's answers have fewer tokens."""
     rows = [block.split("\n") for block in text.split("\n\n") if block.strip()]
-    found = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in rows]
-    return [next(group) for _, group in itertools.groupby(found, lambda row: row[0])]
+    parsed = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in rows]
+    return [next(group) for _, group in itertools.groupby(parsed, lambda row: row[0])]
 
 
-def kinds(body: Any) -> list[str]:
+def item_types(body: Any) -> list[str]:
     return [item["type"] for item in body.get("content") or body.get("output") or ()]
 
 
-def asked(body: Any) -> Any:
+def replace_question(body: Any) -> Any:
     """Return a recorded request with a question that the sandbox answers in a word or by a call, in place of `hi`."""
     tools = isinstance(body, dict) and body.get("tools")
     text = json.dumps(body).replace('"sunny"', '"sunny. Call get_weather again."')
@@ -67,34 +67,34 @@ def asked(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_an_answer_is_as_recorded(servers: dict[bool, Server], name: str) -> None:
+def test_an_answer_is_as_recorded(servers: dict[bool, RunningServer], name: str) -> None:
     real, server = RECORDED[name], servers[name.startswith("bare-")]
     method = "GET" if name.endswith(("-get", "get-off")) else "POST"
-    status, data, headers = server.ask(method, real["path"], asked(real["body"]))
+    status, data, headers = server.ask(method, real["path"], replace_question(real["body"]))
     assert (status, headers["content-type"]) == (real["status"], real["type"]), data
     if real["type"].startswith("text/event-stream"):
-        ours, theirs = events(data.decode()), events(real["text"])
+        ours, theirs = parse_events(data.decode()), parse_events(real["text"])
         assert [kind for kind, _ in ours] == [kind for kind, _ in theirs]
         for (_, value), (_, other) in zip(ours, theirs, strict=True):
             assert shape(value) == shape(other)
         return
     ours, theirs = json.loads(data), json.loads(real["text"])
     assert shape(ours) == shape(theirs)
-    assert kinds(ours) == kinds(theirs)
+    assert item_types(ours) == item_types(theirs)
     if status != 200:
         assert ours == theirs
     for key in ("stop_reason", "status"):
         assert ours.get(key) == theirs.get(key)
 
 
-def test_the_counted_tokens_are_those_of_the_answers_usage(servers: dict[bool, Server]) -> None:
+def test_the_counted_tokens_are_those_of_the_answers_usage(servers: dict[bool, RunningServer]) -> None:
     body = {"model": "m", "system": "Be kind.", "messages": [{"role": "user", "content": "Say ok, and no more."}]}
     counted = servers[False].json("POST", "/v1/messages/count_tokens", body)[1]["input_tokens"]
     usage = servers[False].json("POST", "/v1/messages", {**body, "max_tokens": 1})[1]["usage"]
     assert counted == usage["input_tokens"] > 8
 
 
-def test_the_client_libraries_read_its_streams(servers: dict[bool, Server]) -> None:
+def test_the_client_libraries_read_its_streams(servers: dict[bool, RunningServer]) -> None:
     base = f"http://127.0.0.1:{servers[False].port}"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     hi: Any = [{"role": "user", "content": "What is the weather in Rome? Call get_weather."}]
@@ -106,15 +106,15 @@ def test_the_client_libraries_read_its_streams(servers: dict[bool, Server]) -> N
     assert call.type == "tool_use" and call.input == {"city": "Rome"} and message.stop_reason == "tool_use"
     client = openai.OpenAI(base_url=f"{base}/v1", api_key="unused", max_retries=0)
     functions: Any = [{"type": "function", "name": "get_weather", "parameters": schema}]
-    with client.responses.stream(model="m", input=hi, tools=functions) as found:
-        response = found.get_final_response()
+    with client.responses.stream(model="m", input=hi, tools=functions) as streaming:
+        response = streaming.get_final_response()
     item = response.output[-1]
     assert item.type == "function_call" and json.loads(item.arguments) == {"city": "Rome"}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_much_room(
-    servers: dict[bool, Server], path: str
+    servers: dict[bool, RunningServer], path: str
 ) -> None:
     number = {"type": "object", "properties": {"seconds": {"type": "number"}}}
     chat = path.endswith("completions")
@@ -124,9 +124,9 @@ def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_m
 
     def answered(text: str) -> dict[str, Any]:
         result = {"messages": [{"role": "user", "content": text}]} if chat else {"input": text}
-        status, found = servers[False].json("POST", path, {"model": "m", "tools": [tool], **result, **room})
-        assert status == 200, found
-        return dict(found)
+        status, answer = servers[False].json("POST", path, {"model": "m", "tools": [tool], **result, **room})
+        assert status == 200, answer
+        return dict(answer)
 
     spoken, called = answered("Say ok."), answered("Call wait.")
     usage = spoken["usage"]
@@ -135,6 +135,6 @@ def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_m
         assert spoken["choices"][0]["finish_reason"] == "stop" and not spoken["choices"][0]["message"].get("tool_calls")
         arguments = called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
     else:
-        assert spoken["status"] == "completed" and kinds(spoken)[-1] == "message"
+        assert spoken["status"] == "completed" and item_types(spoken)[-1] == "message"
         arguments = called["output"][-1]["arguments"]
     assert arguments == '{"seconds": 1}', "some agents read a number of seconds as a whole one"

@@ -35,7 +35,7 @@ TINY = {"/models/tiny-llama": LLAMA, "/models/tiny-qwen3next": QWEN3NEXT, "/mode
 QWEN35 = hub.QWEN35_CONFIG
 
 
-def start(
+def run_start(
     config: dict[str, Any] | None, *words: str, folder: Path, version: str = NOW, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, int]:
     """Return the log and the exit code of a start that is stopped as soon as it serves."""
@@ -57,27 +57,27 @@ def start(
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda config, *words, version=NOW: start(
+    return lambda config, *words, version=NOW: run_start(
         config, *words, folder=tmp_path, version=version, monkeypatch=monkeypatch
     )
 
 
-def asked(log: str) -> dict[str, Any]:
-    found: dict[str, Any] = ast.literal_eval(re.search(r"non-default args: (\{.*\})", log).group(1))  # type: ignore[union-attr]
-    return found
+def read_arguments(log: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = ast.literal_eval(re.search(r"non-default args: (\{.*\})", log).group(1))  # type: ignore[union-attr]
+    return arguments
 
 
-SERVED = ("llama-eager", "llama-chunked-off", "llama-named-apikey", "qwen3next-eager", "hybrid-chunked-on", "hybrid-prefix-off",
+SERVING_STARTS = ("llama-eager", "llama-chunked-off", "llama-named-apikey", "qwen3next-eager", "hybrid-chunked-on", "hybrid-prefix-off",
           "hybrid-chunked-off-prefix-off", "jamba-eager")  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SERVED)
+@pytest.mark.parametrize("case", SERVING_STARTS)
 def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
     words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
     real_log = (DATA / case / "server.log").read_text(errors="replace")
     log, code = begin(TINY[words[0]], *words)
     assert code == 0, log
-    assert asked(log) == asked(real_log)
+    assert read_arguments(log) == read_arguments(real_log)
     real, ours = read_log(real_log, LOG), read_log(log, LOG)
     known = {name for name, reading in real.readings.items() if reading.value is not None}
     assert known - {"failure"} <= set(ours.readings)  # the real Jamba dies on its first request
@@ -90,10 +90,10 @@ def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
     ]
 
 
-DIED = ("err-max-model-len", "err-no-model", "hybrid-chunked-off", "err-unknown-arg")
+FAILED_STARTS = ("err-max-model-len", "err-no-model", "hybrid-chunked-off", "err-unknown-arg")
 
 
-@pytest.mark.parametrize("case", DIED)
+@pytest.mark.parametrize("case", FAILED_STARTS)
 def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> None:
     words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
     real_log = (DATA / case / "server.log").read_text()
