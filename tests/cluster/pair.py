@@ -46,7 +46,9 @@ class Pair:
         for name in ("hosts", "recipes"):
             (self.root / name).mkdir()
         for book in (self.root / "playbooks").rglob("*.yml"):
-            book.write_text(re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", book.read_text()))
+            book.write_text(
+                re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", book.read_text())
+            )
         disable_cache_dropping(self.root / "playbooks")
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
