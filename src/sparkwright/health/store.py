@@ -84,7 +84,8 @@ class CheckHistory:
     def stopped_by(state: StateFolder, container_id: str) -> str:
         """Return the id of the run that stopped this container and has not started it again; empty for none."""
         previous = state.read("previous") or {}
-        return str(previous.get("run", "")) if container_id and previous.get("id") == container_id else ""
+        is_stopped = container_id and previous.get("id") == container_id and not previous.get("started")
+        return str(previous.get("run", "")) if is_stopped else ""
 
     def still_since_s(self, start: str, heartbeat: float | None) -> float | None:
         """Return the time since which this start's counter has not moved while requests ran; None if it moved or is unknown.

@@ -202,7 +202,9 @@ _SETTINGS = Partial(
 SHAPES: dict[str, Partial] = {
     "verified": VERIFIED_STATE,
     "verified_before": Partial({"states": [{}]}),
-    "previous": Partial({**dict.fromkeys(("id", "name", "policy", "run", "attempt"), text), "running": bool}, ("id",)),
+    "previous": Partial(
+        {**dict.fromkeys(("id", "name", "policy", "run", "attempt"), text), "running": bool, "started": bool}, ("id",)
+    ),
     "restarts": Partial({"id": text, "seen": [row(number, integer)]}),
     "stopping": Partial(
         {"id": text, "run": text, "available_bytes": number, "since": number, "held_bytes": (None, number)},

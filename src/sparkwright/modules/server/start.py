@@ -65,8 +65,16 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
             held = holders.recorded_bytes(context, found["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
             start_guarded(context, found["Id"], configuration_key(spec) if spec else "")
+            _record_start(context, found["Id"])
         lifecycle.set_policy(context, found, mount_sources.restart_policy(found, args.restart))
         return {}
+
+
+def _record_start(context: Context, container_id: str) -> None:
+    """Record that the server which a run had stopped was started again: if it exits now, that run did not stop it."""
+    previous = context.state.read("previous") or {}
+    if previous.get("id") == container_id:
+        context.state.write("previous", {**previous, "started": True})
 
 
 def start_guarded(context: Context, container_id: str, key: str) -> None:
