@@ -70,6 +70,8 @@ def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(t
     assert seen() == ("down", "qwen35 exited (0) 5 min ago, not stopped by sparkwright")
     folder.write("previous", {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"})
     assert seen() == ("down", "qwen35 exited (0) 5 min ago, stopped by sparkwright (run run-7)")
+    folder.write("previous", {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7", "started": True})
+    assert "not stopped by sparkwright" in seen()[1]
     folder.write("previous", {"id": "b", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"})
     assert "not stopped by sparkwright" in seen()[1]
     folder.write("health-remembered", {"broken": {"id": "a", "why": "it restarted 4 times"}})

@@ -30,7 +30,7 @@ class PairProject(SandboxProject):
     def __init__(self, folder: Path) -> None:
         super().__init__(
             folder,
-            haste={"smoke_test": SHORTENED_TASKS["smoke_test"], "ollama_unload": SHORTENED_TASKS["ollama_unload"]},
+            shortened={"smoke_test": SHORTENED_TASKS["smoke_test"], "ollama_unload": SHORTENED_TASKS["ollama_unload"]},
         )
         starter.write_pair(folder)
         self.seqs = 8
