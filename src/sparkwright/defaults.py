@@ -1,6 +1,6 @@
 """Default values that commands, playbook modules, models of files and checks share.
 
-Fields that take a default from here refer to it by name, such as `defaults.READY_S`. Defaults that only one kind of file has are
+Fields that take a default from here refer to it by name, such as `defaults.READY_TIMEOUT_S`. Defaults that only one kind of file has are
 in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
 """
 

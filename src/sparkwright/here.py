@@ -24,7 +24,7 @@ def project_folder() -> Path:
 
 @contextmanager
 def use_folder(path: Path) -> Iterator[None]:
-    """Use a folder within the block, and in the threads that it starts through `carried`."""
+    """Use a folder within the block, and in the threads that it starts through `bind_folder`."""
     token = _FOLDER.set(path)
     try:
         yield

@@ -31,7 +31,7 @@ def rewrite_commands(text: str) -> str:
 
 
 def rewrite_commands_in(value: Any) -> Any:
-    """Return a JSON value with `typed` applied to every text; its keys are unchanged."""
+    """Return a JSON value with `rewrite_commands` applied to every text; its keys are unchanged."""
     if isinstance(value, str):
         return rewrite_commands(value)
     if isinstance(value, dict):

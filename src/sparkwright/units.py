@@ -52,7 +52,7 @@ def format_rough_duration(seconds: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Format a duration like `about`, for a column: 12s, 5m, 3h, 2d."""
+    """Format a duration like `format_rough_duration`, for a column: 12s, 5m, 3h, 2d."""
     unit = next((item for item in ("d", "h", "m") if seconds >= SECONDS_PER_UNIT[item]), "s")
     return f"{seconds / SECONDS_PER_UNIT[unit]:.0f}{unit}"
 

@@ -25,7 +25,7 @@ def escape_invisible(text: str, *, max_chars: int = 0) -> str:
 
 
 def one_line(text: str, *, max_chars: int = 0) -> str:
-    r"""Return the text like `visible`, with newlines and tabs written as escapes too."""
+    r"""Return the text like `escape_invisible`, with newlines and tabs written as escapes too."""
     return escape_invisible(text, max_chars=max_chars).replace("\n", "\\n").replace("\t", "\\t")
 
 

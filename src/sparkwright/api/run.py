@@ -65,7 +65,7 @@ class Run:
         return self._result
 
     def stop(self) -> None:
-        """Ask the hosts to stop at the next safe point, and return at once. The result tells how they ended."""
+        """Ask the hosts to stop at the next safe point, and return at once. The result contains their exit codes."""
         self._listener.interrupt(stops=True)
 
     def close(self) -> None:

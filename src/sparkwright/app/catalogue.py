@@ -112,7 +112,7 @@ class CatalogueRow:
 
     @property
     def age_remark(self) -> str:
-        """A remark on an old recipe, as returned by `recipe_rules.remark`."""
+        """A remark on an old recipe, as returned by `recipe_rules.describe_age`."""
         return recipe_rules.describe_age(self.recipe.file.date, today())
 
     def proved_on(self, *, simulated: bool = False) -> list[str]:

@@ -107,7 +107,7 @@ def remaining_hosts(playbook: str, pattern: str) -> str:
 
 
 def connect_hosts(pattern: str, need: RequestKind = "engine") -> Selection:
-    """Select the hosts of a pattern and start connecting to them. Raises Refused as `choose` does.
+    """Select the hosts of a pattern and start connecting to them. Raises Refused as `select_hosts` does.
 
     Args:
         need: kind of requests that will follow.
@@ -116,7 +116,7 @@ def connect_hosts(pattern: str, need: RequestKind = "engine") -> Selection:
 
 
 def complete_selection(pending: PendingConnections) -> Selection:
-    """Return the selection for pending connections. Raises Refused as `choose` does."""
+    """Return the selection for pending connections. Raises Refused as `select_hosts` does."""
     try:
         selection = select_hosts(pending.pattern)
         pending.assign_links(selection.fleet.members)

@@ -278,7 +278,7 @@ def run_on_host(selection: Selection, order: BenchOptions, *, json: bool, wait: 
 def run_on_cluster(
     selection: Selection, order: BenchOptions, reconnect: Callable[[], Selection], *, json: bool, wait: bool
 ) -> Outcome:
-    """Run an experiment whose arms span all members of a cluster. Returns the same as `on_host`.
+    """Run an experiment whose arms span all members of a cluster. Returns the same as `run_on_host`.
 
     A failed arm ends the run, because all members then restore their previous server. A sweep continues with the remaining arms
     in another run.

@@ -355,7 +355,7 @@ def command_schema(command: str) -> Schema:
         line_schema = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
         definitions = line_schema.pop("$defs", {})
         if kind is not Diagnosis:
-            line_schema.get("properties", {}).pop("error", None)  # a row with an error is an ERROR
+            line_schema.get("properties", {}).pop("error", None)  # a row with an error is an ERROR_SCHEMA
         if kind is not Results:
             line_schema["required"] = list(line_schema["properties"])
         alternatives = [line_schema, ERROR_SCHEMA, *([EVENT_REFERENCE] if command in BENCH_COMMANDS else [])]

@@ -97,7 +97,7 @@ def is_reader_gone() -> bool:
 
 @contextlib.contextmanager
 def _tolerate_closed_pipe() -> Iterator[None]:
-    """Replace standard output with an `Output`, except on a terminal."""
+    """Replace standard output with a `PipeSafeOutput`, except on a terminal."""
     before = sys.stdout
     if before is None or isinstance(before, PipeSafeOutput) or before.isatty():
         yield

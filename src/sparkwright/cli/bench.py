@@ -70,7 +70,7 @@ DEPTH: tuple[Option, ...] = (
 
 FRESH_START = "Each arm is started fresh, and the server that ran before is restored."
 
-#: each command with its options, in addition to COMMON, and its help
+#: each command with its options, in addition to COMMON_OPTIONS, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     ("smoke", (*URL, REPEAT, TEMPERATURE, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
     (

@@ -16,7 +16,7 @@ def _variable_options(*names: str) -> tuple[Option, ...]:
     return option_rows("variable", *names)
 
 
-#: each command with its options, in addition to OPTIONS, and its help
+#: each command with its options, in addition to RUN_OPTIONS, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "deploy",

@@ -38,7 +38,7 @@ def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
 def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None) -> list[list[Line]]:
     """Return the lines of the titles, then those of each row.
 
-    The last column is a sentence. It is wrapped next to the others, or below its row if fewer than LEAST characters remain, and a
+    The last column is a sentence. It is wrapped next to the others, or below its row if fewer than MIN_SENTENCE_WIDTH characters remain, and a
     newline in it starts a new line. A column without any content is left out, unless it is never dropped.
 
     Args:
@@ -136,7 +136,7 @@ def _total_width(
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below their titles, or nothing if there are no rows. The last column is a sentence, as in `lines`."""
+    """Print rows below their titles, or nothing if there are no rows. The last column is a sentence, as in `format_rows`."""
     if not rows:
         return
     for row_lines in format_rows(columns, [[one_line(cell) for cell in row] for row in rows], terminal_width()):

@@ -40,7 +40,7 @@ def wrap_sentence(
 
     Args:
         indent: prefix of each continuation line.
-        break_long_words: break words that are longer than the room.
+        break_long_words: break words that are longer than max_width.
     """
     paragraphs = sentence.split("\n")
     if max_width is None:
@@ -85,7 +85,7 @@ def print_text(text: object = "", *, end: str = "\n", file: TextIO | None = None
 
 
 def print_prose(text: object, *, file: TextIO | None = None) -> None:
-    """Print sentences as `say` does, wrapped at words on a terminal. Words that are too long are left to the terminal."""
+    """Print sentences as `print_text` does, wrapped at words on a terminal. Words that are too long are left to the terminal."""
     prose, max_width = rewrite_commands(escape_invisible(str(text))), terminal_width(file)
     print_text("\n".join(wrap_hanging(prose, max_width, break_long_words=False)), file=file)
 

@@ -202,7 +202,7 @@ class PlayRollout:
         self.record_outcomes(done, failed)
 
     def record_outcomes(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """Record hosts that need no change, or would be refused, before any host is touched."""
+        """Record the hosts that are finished or have failed."""
         if self.record is None:
             return
         finished = [name for name in done if self.finishes is None or name in self.finishes]

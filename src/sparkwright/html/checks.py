@@ -193,7 +193,7 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
 
 
 def span_length_s(span_s: float, checks: Sequence[Check]) -> float:
-    """Return a span's length in seconds, such that each has at least one check and there are at most MOST_SPANS."""
+    """Return a span's length in seconds, such that each has at least one check and there are at most MAX_SPANS."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
     min_s = max(span_s / MAX_SPANS, statistics.median(gaps) if gaps else 0.0)
     return float(next((index for index in SPAN_LENGTHS_S if index >= min_s), 86400 * math.ceil(min_s / 86400)))

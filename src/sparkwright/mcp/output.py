@@ -19,13 +19,13 @@ MAX_LOG_CHARS = 20_000
 
 
 def build_complete_answer(name: str, value: Any) -> dict[str, Any] | None:
-    """Return a complete value under its name, with NOTE, or None if it is too large for an answer."""
+    """Return a complete value under its name, with UNTRUSTED_NOTE, or None if it is too large for an answer."""
     plain = rewrite_commands_in(sanitize(json.loads(json.dumps(_to_plain(value), default=str))))
     return {"note": UNTRUSTED_NOTE, name: plain} if len(json.dumps(plain)) <= MAX_ANSWER_CHARS else None
 
 
 def build_answer(name: str, value: Any, *, text: int = MAX_TEXT_CHARS) -> dict[str, Any]:
-    """Return a value under its name, with NOTE. Texts and lists are shortened until the answer is small enough.
+    """Return a value under its name, with UNTRUSTED_NOTE. Texts and lists are shortened until the answer is small enough.
 
     Args:
         text: limit on the characters of a text.

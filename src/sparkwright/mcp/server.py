@@ -112,7 +112,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return _follow_run(fleet.plan(hosts), _progress_reporter(context))
 
     def diagnose(hosts: Hosts) -> dict[str, Any]:
-        """Tell why a server is slow or down: causes with evidence and fix. Measures an idle server, up to a minute."""
+        """Find out why a server is slow or down: causes with evidence and fix. Measures an idle server, up to a minute."""
         return output.build_answer("hosts", fleet.diagnose(hosts))
 
     def logs(hosts: Hosts, lines: Lines = DEFAULT_LINES) -> dict[str, Any]:

@@ -157,6 +157,6 @@ EMPTY_ENTRY = CatalogueEntry("", ())
 
 
 def find_entry(name: str, model: str) -> CatalogueEntry:
-    """Return the facts about a shipped recipe; NOTHING for any other recipe, or for one that was given another model."""
+    """Return the facts about a shipped recipe; EMPTY_ENTRY for any other recipe, or for one that was given another model."""
     entry = ENTRIES.get(name, EMPTY_ENTRY)
     return entry if entry.model == model else EMPTY_ENTRY

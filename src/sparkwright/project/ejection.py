@@ -147,7 +147,7 @@ def eject(project: Path, name: str) -> FileState:
 
 
 def write_ejected(project: Path, name: str, text: str) -> None:
-    """Write a project's file, and the shipped one of now as its original.
+    """Write a project's file, and the currently shipped one as its original.
 
     Args:
         text: the file's text without a note.

@@ -70,7 +70,7 @@ def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, depl
 
 
 def load_readable_servers(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:
-    """Yield the servers as `servers` does, except those whose recipes cannot be read."""
+    """Yield the servers as `load_servers` does, except those whose recipes cannot be read."""
     for host in _serving_hosts(inventory, gateway):
         with contextlib.suppress(Refused):
             yield load_server(project, host)
@@ -310,7 +310,7 @@ def _check_wakes(inventory: Inventory, gateway: Gateway, servers: list[Server]) 
 
 
 def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield clients that cannot be told apart from everybody, and models of theirs that nobody serves."""
+    """Yield clients of a gateway that requires no key, and models of clients that no server serves."""
     file, where = gateway.file, gateway.where("clients")
     if file.clients and file.key is None:
         message = f"`{gateway.name}.gateway.clients` needs `key` too: without one anybody may use the gateway."

@@ -89,7 +89,7 @@ PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def list_gateways(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
-    """Return of each gateway that routes to this host: name, address, port (the one for its hosts), tls, certificate (its
+    """Return the gateways that route to this host, each as name, address, port (the one for its hosts), tls, certificate (its
     SHA-256; empty where it cannot be read), and server, as it calls this host's.
 
     A worker of a cluster has none.

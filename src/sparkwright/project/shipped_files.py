@@ -32,7 +32,7 @@ def find_file(project: Path, name: str) -> Path | None:
 
 
 def resolve_path(project: Path, name: str) -> Path:
-    """Return the path of `find`, or the path that the project's file would have."""
+    """Return the path of `find_file`, or the path that the project's file would have."""
     return find_file(project, name) or project / name
 
 
@@ -99,7 +99,7 @@ _SHIPPED_LINE = re.compile(rf"\A{re.escape(SCHEMA_MARK)}((?:\.\./){{1,9}}){SHIPP
 
 
 def schema_line(kind: str, *, depth: int = 1) -> str:
-    """Return the line, with its newline.
+    """Return the first line of a file, which names its schema for editors, with its newline.
 
     Args:
         kind: the file's kind, as `schema` calls it.

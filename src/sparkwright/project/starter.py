@@ -14,7 +14,7 @@ from sparkwright.project.inventory.patterns import GROUPS_FILE
 from sparkwright.project.shipped_files import shipped_folder
 
 STARTER_FOLDERS = ("hosts", "recipes")
-#: folders that `patch` compares; hosts are the user's own from the first day
+#: folders that `build_patch` compares; hosts are the user's own from the first day
 COMPARED_FOLDERS = ("recipes", *shipped_files.SHIPPED_FOLDERS)
 #: output of commands in a project's folder that is not committed; spark.lock is
 GITIGNORE = """\
@@ -27,12 +27,12 @@ report.html
 
 
 def list_files() -> list[Path]:
-    """Return every file that `lay` copies."""
+    """Return every file that `write_starter` copies."""
     return _shipped_paths(shipped_folder(), STARTER_FOLDERS)
 
 
 def refuse_existing_project(folder: Path) -> None:
-    """Raise Refused if one of the files that `lay` writes exists already."""
+    """Raise Refused if one of the files that `write_starter` writes exists already."""
     _refuse_existing([folder / name for name in plan_files({})])
 
 
@@ -72,7 +72,7 @@ def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without:
 
 
 def plan_files(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
-    """Return the files that `lay` writes, by path in the project. Its arguments are those of `lay`."""
+    """Return the files that `write_starter` writes, by path in the project. Its arguments are those of `write_starter`."""
     top = shipped_folder()
     shipped = {str(path.relative_to(top)): path for path in list_files()}
     texts_by_name = {name: path.read_text() for name, path in shipped.items() if name not in without}
@@ -180,7 +180,7 @@ expect:
 
 
 def write_pair(root: Path) -> list[Path]:
-    """Write them into a project. Returns what was written. Raises Refused before anything when one of them is there already."""
+    """Write the files of a simulated pair into a project and return their paths. Raises Refused first if one of them exists."""
     groups = root / "hosts" / GROUPS_FILE
     texts = {
         root / f"hosts/{PAIR_HEAD}.yml": shipped_files.schema_line("host")

@@ -133,10 +133,10 @@ class Repository:
         return self._git(["rev-parse", f"{FETCHED_REF}^{{commit}}"], READ_TIMEOUT_S).decode().strip()
 
     def files(self, commit: str, below: str) -> list[File]:
-        """List the regular files of a folder at a commit, except those larger than MOST_FILE_BYTES.
+        """List the regular files of a folder at a commit, except those larger than MAX_FILE_BYTES.
 
         Raises:
-            Refused: there are more than MOST_FILES files, or the list exceeds MOST_LIST_BYTES.
+            Refused: there are more than MAX_FILES files, or the list exceeds MAX_LIST_BYTES.
         """
         argv = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
         regular = []
@@ -154,7 +154,7 @@ class Repository:
         """Yield files with their texts, leaving out those that git does not return.
 
         Raises:
-            Refused: together they exceed MOST_TEXT_BYTES; nothing is read then.
+            Refused: together they exceed MAX_TEXT_BYTES; nothing is read then.
         """
         if sum(file.size_bytes for file in files) > MAX_TEXT_BYTES:
             message = f"its {len(files):,} recipes have more than {MAX_TEXT_BYTES // MIB} MiB together."
@@ -253,7 +253,7 @@ def _error_line(errors: bytes) -> str:
 
 
 def _batches(files: Sequence[File]) -> Iterator[list[File]]:
-    """Yield files in batches of at most BATCH_BYTES, or of a single file."""
+    """Yield files in batches of at most MAX_BATCH_BYTES, or of a single file."""
     batch: list[File] = []
     size = 0
     for file in files:

@@ -60,7 +60,7 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
 
 
 def _copy_chunk(source: Channel, target: Channel, clock: ProgressDeadline | None) -> int:
-    """Copy one chunk and return its size, 0 at the end. Raises TimedOut if the transfer is slower than SLOWEST."""
+    """Copy one chunk and return its size, 0 at the end. Raises TimedOut if the transfer is slower than MIN_RATE."""
     started_s = time.monotonic()
     try:
         source.settimeout(clock.remaining_s() if clock else SILENCE_TIMEOUT_S)

@@ -53,7 +53,7 @@ def ensure_archive(python: str, machine: str, progress: Progress = lambda done, 
     invalid.
 
     Args:
-        progress: see `fetched`.
+        progress: see `fetch_wheels`.
     """
     target = f"{require_match(PYTHON_VERSION, python, 'the Python')}-{require_match(MACHINE, machine, 'the processor')}"
     path = resolve_inside(host_side.cache_folder() / "runtime", f"{content_hash()}-{target}.tar.gz")
@@ -406,7 +406,7 @@ def start_command(runtime: str, need: str) -> str:
 def unpack_command(runtime: str, python: str) -> str:
     """Return the command line that unpacks a runtime with this hash on the host.
 
-    Its standard input is `unpacker()` followed by the archive.
+    Its standard input is `unpacker_source()` followed by the archive.
     """
     length = len(unpacker_source())
     return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, BOOTSTRAP_FOLDER, runtime])

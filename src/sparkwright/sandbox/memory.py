@@ -21,7 +21,7 @@ class MemoryPool:
 
     Args:
         meminfo: file that is kept up to date in the format of /proc/meminfo; None for none.
-        lost: called once when the memory is exhausted.
+        on_exhausted: called once when the memory is exhausted.
     """
 
     def __init__(self, meminfo: Path | None, on_exhausted: Callable[[], None] = lambda: None) -> None:

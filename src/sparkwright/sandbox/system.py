@@ -44,7 +44,7 @@ PROGRAMS: dict[str, str] = {
 
 
 def write_files(root: Path) -> None:
-    """Write all of it below root. Programs go to /usr/bin there, which is in no other program's PATH."""
+    """Write all files and programs below root. Programs go to /usr/bin there, which is in no other program's PATH."""
     for name, text in FILES.items():
         write_file(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():

@@ -1,6 +1,6 @@
 """Limits on input in bytes, depth, seconds and numbers, and the readers that enforce them.
 
-`json_of` reads JSON, `clean` makes control characters visible, and `parsed` reads JSON that this tool wrote itself.
+`parse_json` reads JSON, `sanitize` makes control characters visible, and `parse_bounded_json` reads JSON that this tool wrote itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def parse_json(
 def sanitize(value: Any, max_depth: int = MAX_SHOWN_DEPTH) -> Any:
     """Return a JSON value in which all texts, including keys, are made visible.
 
-    Numbers that are NaN or beyond LARGEST become null, which means unknown. Values that JSON does not have, such as paths,
+    Numbers that are NaN or beyond MAX_NUMBER become null, which means unknown. Values that JSON does not have, such as paths,
     become text.
     """
     if isinstance(value, str):
@@ -94,7 +94,7 @@ def sanitize(value: Any, max_depth: int = MAX_SHOWN_DEPTH) -> Any:
 
 
 def is_deeper(value: Any, max_depth: int) -> bool:
-    """Return True if lists and mappings are nested more than DEPTH times."""
+    """Return True if lists and mappings are nested more than max_depth times."""
     layer = [value]
     for _ in range(max_depth + 1):
         layer = [
@@ -129,12 +129,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def count_or_none(value: Any, maximum: int = MAX_COUNT) -> int | None:
-    """Return a whole number from 0 to MOST, or None, which means unknown, for anything else."""
+    """Return a whole number from 0 to maximum, or None, which means unknown, for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum else None
 
 
 def parse_number(text: str, maximum: float = MAX_COUNT) -> float | None:
-    """Parse a finite number between -MOST and MOST, or return None, which means unknown, for anything else."""
+    """Parse a finite number between -maximum and maximum, or return None, which means unknown, for anything else."""
     try:
         number = float(text) if len(text) <= 64 else math.nan
     except ValueError:

@@ -76,7 +76,7 @@ class ImageReference:
 
     @property
     def asked(self) -> str:
-        """Return the reference for a registry or engine: by digest if there is one, in which case the tag is informational."""
+        """The reference for a registry or engine: by digest if there is one, in which case the tag is informational."""
         return with_digest(self.repository, self.digest) if self.digest else self.by_tag
 
     @property

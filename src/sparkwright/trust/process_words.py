@@ -225,7 +225,7 @@ def parse_network(text: str) -> tuple[str, list[str]]:
 
 
 def format_network(name: str, aliases: Iterable[str]) -> str:
-    """Return the inverse of `parts`, with the aliases in a fixed order."""
+    """Return the inverse of `parse_network`, with the aliases in a fixed order."""
     names = sorted(set(aliases))
     return ",".join([f"name={name}", *(f"alias={item}" for item in names)]) if names else name
 

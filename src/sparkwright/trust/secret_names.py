@@ -73,7 +73,7 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def is_possible_secret_name(name: str) -> bool:
-    """Return True if a value with this name is hidden in other programs' output. It is broader than `names_a_secret`."""
+    """Return True if a value with this name is hidden in other programs' output. It is broader than `is_secret_name`."""
     normalized = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
     is_possible = (
         bool(_POSSIBLE_SECRET_NAME.search(normalized))
@@ -98,7 +98,7 @@ def url_password(url: str) -> str:
 
 
 def find_plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the paths of the secrets in a YAML value, as keys and indexes. List items are judged by the list's name."""
+    """Yield the paths of the secrets in a YAML value, as keys and indexes. List items are checked under the list's name."""
     if isinstance(values, dict):
         for name, value in values.items():
             yield from find_plain_secrets(value, (*at, name))

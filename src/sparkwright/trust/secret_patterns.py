@@ -86,7 +86,7 @@ def mask_value(data: Any, name: str = "", mask: str = MASK) -> Any:
 
 
 def mask_texts(data: Any, mask: str = MASK) -> Any:
-    """Return a value of our own, such as an event, with its texts masked by `text`. Field names need no check."""
+    """Return a value of our own, such as an event, with its texts masked by `mask_text`. Field names need no check."""
     if isinstance(data, Mapping):
         return {key: mask_texts(value, mask) for key, value in data.items()}
     if isinstance(data, list | tuple):

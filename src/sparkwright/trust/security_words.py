@@ -134,7 +134,7 @@ def is_network_sysctl(sysctl: str) -> bool:
     return _NETWORK_SYSCTL.fullmatch(sysctl) is not None
 
 
-# -- what takes the wall between container and host away --------------------------------------------------------------
+# -- options that disable confinement --------------------------------------------------------------
 
 
 def unconfined_options(options: Iterable[str]) -> list[str]:

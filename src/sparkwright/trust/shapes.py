@@ -11,7 +11,7 @@ A shape is one of these:
     a compiled pattern               a text that matches it from end to end
     a function                       whatever it returns; it raises ValueError for what does not fit
 
-`fitted` and `checked` refuse the whole value if a part does not fit. A `Partial` object, which is also a shape, drops that part.
+`validate` and `validate_or_fail` refuse the whole value if a part does not fit. A `Partial` object, which is also a shape, drops that part.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def validate(value: Any, shape: Shape, where: str) -> Any:
 
 
 def validate_or_fail(value: Any, shape: Shape, what: str) -> Any:
-    """Return the value like `fitted`. Raises Failed, naming WHAT and the part that does not match."""
+    """Return the value like `validate`. Raises Failed, naming WHAT and the part that does not match."""
     try:
         return _validate(value, shape)
     except ValueError as error:

@@ -71,7 +71,7 @@ def build_variables(
 
     Args:
         image: the lock's entry of the gateway's image.
-        operators: SHA-256 of each host's key, by host name; empty for hosts that did not answer.
+        operators: SHA-256 of each host's key, by host name; an empty string for a host that did not answer.
 
     Raises:
         Refused: with file and line, for a mistake in the files.

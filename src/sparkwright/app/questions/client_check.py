@@ -32,7 +32,7 @@ def check(form: Format, endpoint: Endpoint) -> str:
     Raises:
         Refused: the environment does not hold the key.
         Unreachable: the server does not answer.
-        Inconclusive: the answer ended too early to judge.
+        Inconclusive: the answer ended too early for a verdict.
         Failed: the server refuses, breaks off, or returns an answer that the client can't use.
     """
     dialect = dialects.BY_PATH[form.path]
@@ -82,7 +82,7 @@ def _describe_answer(form: Format, reply: Reply, endpoint: Endpoint) -> str:
     """Describe the content of the answer.
 
 
-    Raises Failed for a wrong answer, and Inconclusive for one that ended too early to judge.
+    Raises Failed for a wrong answer, and Inconclusive for one that ended too early for a verdict.
     """
     if form.agent:
         observation = fields.evaluate_tool_call(reply)

@@ -45,7 +45,7 @@ def query_members(members: Sequence[Member], header_of: Callable[[Member], dict[
 
 
 def query_member(member: Member, header: dict[str, Any], kind: str) -> Answer:
-    """Return one member's answer, as `everyone` does. A failed connection is closed and reopened for the next request."""
+    """Return one member's answer, as `query_members` does. A failed connection is closed and reopened for the next request."""
     try:
         for event in member.request(header):
             if event["event"] == kind:

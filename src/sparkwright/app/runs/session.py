@@ -59,7 +59,7 @@ def run(
     Args:
         command: the command to suggest for resuming the run.
         cache_entry: cache entry for this command's plans.
-        on_event: see `Shown`.
+        on_event: see `RunOutput`.
     """
     book = playbook.load(clusters.playbook_path(selection, name), selection.project.root)
     selection = _select_targets(selection, book)
@@ -133,7 +133,7 @@ def send_request(
     """Send a request to each selected host, show the events, and return the exit codes.
 
     Args:
-        on_event: see `Shown`.
+        on_event: see `RunOutput`.
     """
     fleet = selection.fleet
     RunOutput(selection, json=json, diff=False, on_event=on_event)

@@ -57,8 +57,8 @@ def load_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
     """Return the facts in a model's chat files (see `chat_template.kept`), or None if the hub does not provide them.
 
     Args:
-        source: as for `read`; for a config.json, its folder is used.
-        revision: as for `read`.
+        source: as for `load_config`; for a config.json, its folder is used.
+        revision: as for `load_config`.
     """
     path = expand_home(source)
     folder = path if path.is_dir() else path.parent if path.is_file() else None

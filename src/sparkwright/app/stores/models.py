@@ -68,7 +68,7 @@ def _error_rows(*selections: Selection) -> list[dict[str, Any]]:
 
 
 def _model_cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a model in the columns `LISTED`."""
+    """Return the cells of a model in the columns `LIST_COLUMNS`."""
     state = f"{format_count(len(row['changed']), 'file')} changed" if row["changed"] else "whole"
     model, users = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
     return host, model, units.format_size(row["size_bytes"]), state, users or "unused", row["dir"]

@@ -125,7 +125,7 @@ def _split_chunks(data: bytes) -> Iterator[bytes]:
 
 
 def _read_events(channel: Channel, deadline: Deadline) -> list[Event]:
-    """Read a program's output to its end, or up to MOST_BYTES. Raises OSError if it does not end in time."""
+    """Read a program's output to its end, or up to MAX_OUTPUT_BYTES. Raises OSError if it does not end in time."""
     received, events, size = EventReader(), list[Event](), 0
     while size < MAX_OUTPUT_BYTES:
         channel.settimeout(deadline.remaining_s())

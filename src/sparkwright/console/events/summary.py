@@ -54,7 +54,7 @@ class ServerSummary:
     done: bool = False
     #: True if the server differs from the previous one, so that clients may need other settings
     new: bool = False
-    #: facts about the chat template and sampling from the lock, see `engines.model.chat_template.kept`
+    #: facts about the chat template and sampling from the lock, see `engines.model.chat_template.select_server_chat`
     chat: dict[str, Any] = field(default_factory=dict)
 
 

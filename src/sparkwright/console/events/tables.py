@@ -77,7 +77,7 @@ def format_table(rows: Sequence[dict[str, Any]], columns: Columns, max_width: in
     """Return the style and text of each line. A fix follows its finding, with an arrow.
 
     Args:
-        max_width: characters per line, see `grid.lines`.
+        max_width: characters per line, see `grid.format_rows`.
     """
     shown_columns = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in shown_columns] for row in rows]

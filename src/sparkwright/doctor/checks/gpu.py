@@ -174,7 +174,7 @@ def clock_cap_mhz(host: Host) -> int | None:
 def check_heat(host: Host) -> Iterator[Finding]:
     """Check the GPU's temperature and clock cap.
 
-    Values that the driver does not report ("[N/A]") are not judged. Without a temperature the result is unknown.
+    Values that the driver does not report ("[N/A]") are skipped. Without a temperature the result is unknown.
     """
     fact, clock_cap = known.HEAT, clock_cap_mhz(host)
     values = host.gpu_figures(nvidia_smi.HEAT_VALUES)

@@ -195,7 +195,7 @@ def build_rate_facts(
     measurement: Measurement | None,
     url: str,
 ) -> slowness.SlownessEvidence:
-    """Return the facts about an inspected server. found, url: the measurement and URL, if it was measured."""
+    """Return the facts about an inspected server. measurement, url: the measurement and URL, if it was measured."""
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
     command, advisor = server.engine.command([str(word) for word in words]), server.engine.advice

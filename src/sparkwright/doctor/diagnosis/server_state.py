@@ -44,7 +44,7 @@ class ProbeResult:
     url: str = ""
     #: HTTP status of /health; 0 if nothing answered, None if it was not requested
     health: int | None = None
-    #: as in `health.record.Server`, or "ended" if the server exited because of the request
+    #: as in `health.record.Record`, or "ended" if the server exited because of the request
     token: Literal["", "made", "none", "refused", "error", "ended"] = ""
     #: how long the probe waited for a token, in seconds
     waited_s: float = 0.0
@@ -183,7 +183,7 @@ def _down_state(message: str, fix: str) -> ServerState:
 
 
 def _check_engine(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge a server without the Docker Engine, by its port alone. If the port answers, the server is measured anyway."""
+    """Evaluate a server without the Docker Engine, by its port alone. If the port answers, the server is measured anyway."""
     if not server.engine_error or server.probe.health == 200:
         return None
     if server.probe.health is None:
@@ -220,7 +220,7 @@ def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | No
 
 
 def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge a crash loop, in which Docker keeps restarting a container that does not answer."""
+    """Recognize a crash loop, in which Docker keeps restarting a container that does not answer."""
     container, restarts = server.box, server.box.restarts or 0
     if server.engine_error or server.probe.health == 200:
         return None
@@ -233,7 +233,7 @@ def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | N
 
 
 def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge a start, in which the port of a running container does not answer or reports that it is not ready yet."""
+    """Evaluate a start, in which the port of a running container does not answer or reports that it is not ready yet."""
     name, health, age_s = server.box.name, server.probe.health, server.age_s
     loading = health in server.engine.http.loading
     if health is None:
@@ -292,7 +292,7 @@ def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Judge by other clients' requests, which are not disturbed: the counters show whether they get tokens."""
+    """Evaluate by other clients' requests, which are not disturbed: the counters show whether they get tokens."""
     probe = server.probe
     if not probe.running:
         return None

@@ -270,7 +270,7 @@ def parse(text: str, path: Path) -> Document:
 
 @lru_cache(maxsize=CACHE_SIZE)
 def _compose_cached(text: str, where: str) -> tuple[Any, dict[Place, int]]:
-    """Return `_composed` of a file: a command reads the same files for several ends, and parses each text once."""
+    """Return the cached result of `_compose`: a command reads the same files several times, and parses each text once."""
     return _compose(text, where)
 
 

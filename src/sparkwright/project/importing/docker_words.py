@@ -40,7 +40,7 @@ DROPPED_OPTIONS = {
     "--health-start-period": "sparkwright checks that it generates",
 }  # fmt: skip
 RECIPE_FIELDS = {option.flag: name for name, option in reversed(DOCKER_OPTIONS.items())}
-#: options of the table with a field of their own in `Foreign`
+#: options of the table with a field of their own in `ForeignRecipe`
 FOREIGN_FIELDS = {"-p": "ports", "-v": "volumes"}
 
 
@@ -71,7 +71,7 @@ def parse_arguments(words: list[str], foreign: ForeignRecipe, report: ImportRepo
     """Fill in the container that `docker run` would start with these words: of a line, or of another format.
 
     Args:
-        foreign: what else the format says.
+        foreign: the recipe, with what else its format says.
 
     Returns:
         The same.
@@ -114,7 +114,7 @@ def extract_options(
     Args:
         words: of the engine's command.
         is_flag: whether a word is the engine's own option.
-        foreign: gets the options.
+        foreign: receives the options.
         report: gets a row for each.
 
     Returns:

@@ -178,11 +178,11 @@ def check_shape(document: Document, data: Any, shape: Shape) -> None:
 
     Args:
         document: the file, for the line.
-        data: its content, as `plain` returns it.
+        data: its content, as `resolve_merges` returns it.
         shape: as `trust.shapes` writes it.
 
     Raises:
-        Refused: it has not; the sentence names the key, and the place the line.
+        Refused: it does not match; the message names the key, and the location the line.
     """
     try:
         shapes.validate(data, shape, "")
@@ -236,7 +236,7 @@ def by_type(expected: str, *kinds: tuple[Any, Shape]) -> Callable[[Any], Any]:
 
 
 def partial_mapping(**fields: Shape) -> dict[str, OptionalField]:
-    """A shape: a mapping in which each of these keys may be missing or empty, and others are not judged."""
+    """A shape: a mapping in which each of these keys may be missing or empty, and other keys are not checked."""
     return {name: optional(shape) for name, shape in fields.items()}
 
 
@@ -257,7 +257,7 @@ COMMAND_SHAPE = by_type("a text or a list", (SCALAR_TYPES, scalar), (list, word_
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
-    """Return a part that is a mapping, as `checked` has found; an absent one is empty."""
+    """Return a part that `check_shape` found to be a mapping; empty if it is absent."""
     return dict(value or {})
 
 

@@ -197,7 +197,7 @@ class _ListedRecipe:
 
 
 def split_by_recipe(project: Path, host: Host, own: HostDocument) -> list[Host]:
-    """Return a target for each recipe that a host serves; the host itself if it has one recipe.
+    """Return a host for each recipe that a machine serves; the host itself if it has one recipe.
 
     Raises Refused with file and line.
     """

@@ -129,7 +129,7 @@ def read_ssh_hosts(project: Path, pattern: str) -> list[Host]:
 
 
 def list_host_files(folder: Path) -> list[Path]:
-    """Return the files of hosts/ that describe a host. Raises Refused as `document.files` does."""
+    """Return the files of hosts/ that describe a host. Raises Refused as `document.list_files` does."""
     return [path for path in document.list_files(folder) if path.name != GROUPS_FILE]
 
 

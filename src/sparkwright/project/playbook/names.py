@@ -170,7 +170,7 @@ class Names:
         """Return True if a value needs only names that are known here. If not, the known names it needs are sent with the plan.
 
         Args:
-            local: variables of the task and its blocks, which stay here.
+            local: variables of the task and its blocks, which are not sent to the host.
 
         Raises Refused for a name that will never have a value, and for a local variable beside a name that only the host knows.
         """

@@ -1,6 +1,6 @@
 """Recipes: one way to serve one model, and its container on a host.
 
-`recipe.serving`, which imports everything about the engine, is imported where it is used: many plays do not need it.
+`recipe.engine_settings`, which imports everything about the engine, is imported where it is used: many plays do not need it.
 """
 
 from sparkwright.project.inventory.variables import DEFAULTS

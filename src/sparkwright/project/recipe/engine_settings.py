@@ -99,7 +99,7 @@ def compute_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
 
     Args:
         recipe: The recipe.
-        pinned: The lock's entries, as for `serving`.
+        pinned: The lock's entries, as for `resolve_settings`.
     """
     return recipe.memory(pinned.get("model") or {}, resolve_settings(recipe, pinned).flags, pinned.get("models"))
 

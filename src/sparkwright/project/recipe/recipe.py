@@ -157,7 +157,7 @@ class Recipe:
 
         Args:
             locked: The model as the lock holds it, empty while it is not pinned.
-            flags: As the server is started (`served_memory`); None: as the recipe has them.
+            flags: As the server is started (`compute_memory`); None: as the recipe has them.
             further_entries: The further models as the lock holds them, by role.
 
         Raises:
@@ -241,7 +241,7 @@ def names(project: Path) -> list[str]:
 
 
 def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
-    """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
+    """Read recipes/NAME.yml. named_at: "file:line" of the setting that names it. Raises Refused with file and line, or naming the nearest."""
     if reason := check_file_name(name):
         message = f"the recipe '{one_line(name, max_chars=80)}' {reason}."
         raise Refused(message, where=named_at, fix="Name a file of recipes/, without .yml.")
@@ -255,7 +255,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
 
 @lru_cache(maxsize=document.CACHE_SIZE)
 def _parse_recipe(path: Path, text: str) -> Recipe:
-    """Return the recipe of a text. A command asks for it for several ends, and checks it once."""
+    """Parse and check the text of a recipe. Cached, because a command loads the same recipe several times."""
     source = document.parse(text, path)
     file = validate(RecipeFile, source)
     if file.parallel is not None:

@@ -67,7 +67,7 @@ def scope(
     Args:
         user: who logs in on the host.
         pinned: the lock's entries, {"image": ..., "model": ...}.
-        served: the result of `serving` for these, where the caller has it already.
+        served: the result of `resolve_settings` for these, where the caller has it already.
         gateways: the gateways in front of the host.
         other_servers: the other servers of the same machine (app/plans/server_context.py).
         turns: the servers that take turns with this one, which is on demand (app/plans/server_context.py).
@@ -229,10 +229,7 @@ def _serve_settings(
     model: Mapping[str, Any],
     needs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the settings to start and verify this very server, besides its container; kept with the last verified state.
-
-    log: what its log must say.
-    """
+    """Return the settings to start and verify this very server, besides its container; kept with the last verified state."""
     expect = recipe.file.expect
     return {
         "served_name": recipe.served_name,
@@ -372,7 +369,7 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
 
     Args:
         model: see `scope.pinned_model`.
-        command: see `container_spec`.
+        command: see `build_container_spec`.
     """
     caches, digest, commit = recipe.engine.caches, digest_of(spec.image), model.get("commit")
     if caches is None or not recipe.file.container.compile_caches or not digest or not commit:

@@ -246,7 +246,7 @@ class SshLink:
     def _ship_runtime(
         self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
-        """Upload the runtime, which is missing or damaged. no_start: last output of an existing runtime."""
+        """Upload the runtime, which is missing or damaged. failed_start: last output of an existing runtime."""
         if missing["event"] == "no_python":
             fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)

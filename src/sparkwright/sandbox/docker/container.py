@@ -121,7 +121,7 @@ class Container:
     def fault(self) -> str:
         """The fault that affects this container, or an empty string.
 
-        A container is affected if it ran when the fault was set (until `_cured`), or if it was created after that.
+        A container is affected if it ran when the fault was set (until `_clear_fault`), or if it was created after that.
         """
         return self._world.fault() if self.sick or self.born_s > self._world.fault_since_s() else ""
 

@@ -20,7 +20,7 @@ class SglangCounters(Counters):
 
     Args:
         model: name of the model.
-        room: tokens that its KV cache holds.
+        cache_tokens: tokens that its KV cache holds.
     """
 
     at_end = True

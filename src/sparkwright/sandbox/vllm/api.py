@@ -274,7 +274,7 @@ class VllmApi(ModelApi):
         """Generate, and send the answer in the format of its API.
 
         Args:
-            build_answer: see `_shaped`.
+            build_answer: see `_answer_factory`.
             body: of a chat, or of a text if `plain`.
             max_tokens: maximum number of tokens.
             thinking_tokens: number of thinking tokens.

@@ -161,7 +161,7 @@ class MessageAnswer:
 
 
 def _block_events(index: int, kind: str, pieces: Iterable[Token], generated: list[Token]) -> Iterator[bytes]:
-    """Yield the events of a block of text or thinking, and append its tokens to `made`."""
+    """Yield the events of a block of text or thinking, and append its tokens to `generated`."""
     name, delta_type = BLOCK_TYPES[kind]
     yield _encode_event("content_block_start", content_block={"type": name, name: ""}, index=index)
     for token in pieces:

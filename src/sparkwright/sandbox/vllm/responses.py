@@ -216,7 +216,7 @@ def _build_call(call: Mapping[str, Any], status: str, *, name: str = "") -> dict
 def _text_item_events(
     numbers: Iterator[int], kind: str, pieces: Iterable[Token], generated: list[Token], items: list[dict[str, Any]]
 ) -> Iterator[bytes]:
-    """Yield the events of an item of text or thinking, and append its tokens to `made` and itself to `items`."""
+    """Yield the events of an item of text or thinking, and append its tokens to `generated` and itself to `items`."""
     thinking, index = kind == "reasoning", len(items)
     name = _new_id("rs" if thinking else "msg")
     position: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}
