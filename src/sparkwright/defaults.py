@@ -1,7 +1,7 @@
 """Default values that commands, playbook modules, models of files and checks share.
 
-Fields that take a default from here refer to it by name, such as `defaults.READY_TIMEOUT_S`. Defaults that only one kind of file has are
-in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
+Fields that take a default from here refer to it by name, such as `defaults.READY_TIMEOUT_S`. Defaults that only one kind of
+file has are in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
 """
 
 #: intervals of `health.install`: between checks, at least between two healing restarts, and between decode rate measurements

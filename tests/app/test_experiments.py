@@ -46,7 +46,7 @@ def load_results(name: str) -> dict[str, Any]:
     ("text", "numbers"), [("1,3", (1, 3)), ("1..8", (1, 2, 4, 8)), ("1..6", (1, 2, 4, 6)), ("2..2", (2,)), ("", ())]
 )
 def test_concurrencies_are_a_list_or_a_span_that_doubles(text: str, numbers: tuple[int, ...]) -> None:
-    assert experiments.build_order("serve", {"concurrency": text}).concurrency == numbers
+    assert experiments.build_bench_options("serve", {"concurrency": text}).concurrency == numbers
 
 
 def test_any_openai_compatible_server_is_measured_from_here(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,13 +71,13 @@ def test_a_rate_needs_two_looks_at_one_server() -> None:
         }
 
     rates = TokenRates()
-    assert rates.of("spark1", answer(100), 10.0).tok_per_s is None
-    assert rates.of("spark1", answer(350), 15.0) == Traffic(1, None, 50.0, None)
-    assert rates.of("spark1", answer(20), 20.0).tok_per_s is None  # another server: its counter begins again
-    assert rates.of("spark1", answer(None), 25.0) == Traffic()
+    assert rates.update("spark1", answer(100), 10.0).tok_per_s is None
+    assert rates.update("spark1", answer(350), 15.0) == Traffic(1, None, 50.0, None)
+    assert rates.update("spark1", answer(20), 20.0).tok_per_s is None  # another server: its counter begins again
+    assert rates.update("spark1", answer(None), 25.0) == Traffic()
 
 
 def test_the_temperature_is_of_now_where_the_host_tells_it() -> None:
     record = Record(time_s=1.8e9, state="ok", seen="ok", since_s=1.8e9, gpu=Gpu(50)).to_json()
-    assert TokenRates().of("spark1", {"record": record, "traffic": {"temperature_c": 71}}, 0.0).temperature_c == 71
-    assert TokenRates().of("spark1", {"record": record}, 0.0).temperature_c == 50
+    assert TokenRates().update("spark1", {"record": record, "traffic": {"temperature_c": 71}}, 0.0).temperature_c == 71
+    assert TokenRates().update("spark1", {"record": record}, 0.0).temperature_c == 50

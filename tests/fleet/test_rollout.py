@@ -21,7 +21,7 @@ def guard(up: set[str]) -> Guard:
 
 
 def test_a_share_is_of_all_hosts_after_a_resume_too() -> None:
-    assert PlayRollout(RolloutPolicy(serial=("25%",)), everyone=8).next_batch(["s7", "s8"], [])[0] == ["s7", "s8"]
+    assert PlayRollout(RolloutPolicy(serial=("25%",)), host_count=8).next_batch(["s7", "s8"], [])[0] == ["s7", "s8"]
     assert PlayRollout(RolloutPolicy(serial=("25%",))).next_batch(HOSTS, [])[0] == ["s1", "s2"]
 
 
@@ -38,7 +38,7 @@ def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later(
     roll = PlayRollout(RolloutPolicy(), guard=guard(set(HOSTS)))
     first, _ = roll.next_batch(HOSTS, [])
     assert first == HOSTS[:-1]
-    roll.ended(first, {})
+    roll.finish_batch(first, {})
     assert roll.next_batch(HOSTS[-1:], first) == (["s8"], "")
 
 
@@ -48,17 +48,17 @@ def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
     roll = PlayRollout(
         RolloutPolicy(serial=(1,)), record=record, save=lambda value: kept.append((value.under_way, value.left))
     )
-    roll.begins(["s1"])
-    roll.ended(["s1"], {})
-    roll.begins(["s2"])
-    roll.ended([], {"s2": "it broke"})
+    roll.record_batch(["s1"])
+    roll.finish_batch(["s1"], {})
+    roll.record_batch(["s2"])
+    roll.finish_batch([], {"s2": "it broke"})
     assert kept == [(["s1"], ["s1", "s2", "s3"]), ([], ["s2", "s3"]), (["s2"], ["s2", "s3"]), ([], ["s2", "s3"])]
     assert record.failed == {"s2": "it broke"}
 
 
 def test_a_host_is_through_after_the_last_play_that_is_for_it() -> None:
     record = RolloutRecord("site", ["s1", "s2"])
-    PlayRollout(RolloutPolicy(), record=record, finishes=frozenset({"s1"})).ended(["s1", "s2"], {})
+    PlayRollout(RolloutPolicy(), record=record, final_hosts=frozenset({"s1"})).finish_batch(["s1", "s2"], {})
     assert record.left == ["s2"]
 
 

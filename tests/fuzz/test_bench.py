@@ -103,7 +103,7 @@ def test_the_file_of_an_experiment(tmp_path: Path) -> None:
 
     def read(path: Path) -> None:
         (folder / results_file.JSON_FILE).write_text("{}")
-        experiment_folder.ExperimentFolder.of(tmp_path, "x", again=False)
+        experiment_folder.ExperimentFolder.open(tmp_path, "x", again=False)
         assert {item.name for item in tmp_path.iterdir()} == {experiment_folder.RESULTS_FOLDER}
 
     take = via_file(folder / experiment_folder.STATE_FILE, read)

@@ -172,7 +172,7 @@ def test_references_and_dockers_words() -> None:
         if not container_words.check_ulimit(text):
             container_words.ulimit_rows({"memlock": text})
         if not check_image(text):
-            ImageReference.given(text)
+            ImageReference.parse_checked(text)
 
     seeds = [b"64gb", b"1.5 GiB", b"127.0.0.1:8000:8000/tcp", b"[::1]:1:1", b"device=0,1", b"1024:-1"]
     feed(read, damaged_texts([*seeds, b"registry.lan:5000/a__b/c-d.e:x_Y.1", f"a/b:v1@{ZERO}".encode()]))

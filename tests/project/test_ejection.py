@@ -99,7 +99,7 @@ def test_what_both_sides_changed_in_different_places_is_merged(project: Path, ne
     assert "+- name: New in this version" in texts.diff(own=False)
     assert "+- name: Ask it for a token" in texts.diff(own=True)
     assert texts.conflicts == []
-    ejection.write_ejected(project, PART, texts.merged())
+    ejection.write_ejected(project, PART, texts.merge())
     merged = (project / PART).read_text()
     assert "Ask it for a token" in merged and merged.endswith("New in this version\n  facts:\n")
     assert not ejection.file_state(project, PART).moved
@@ -128,7 +128,7 @@ def test_a_line_that_both_sides_changed_is_a_conflict(project: Path, newer: Path
 )
 def test_merging(before: str, own: str, shipped: str, merged: str | None) -> None:
     texts = ejection.Comparison("a", "1", before, own, shipped)
-    assert (None if texts.conflicts else texts.merged()) == merged
+    assert (None if texts.conflicts else texts.merge()) == merged
 
 
 def test_a_file_that_is_there_is_not_replaced(project: Path) -> None:

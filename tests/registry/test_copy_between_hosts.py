@@ -133,7 +133,7 @@ def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair)
     result = pair.copy()
     assert result.returncode == 0, result.stdout + result.stderr
     assert "its content is the lock's" in result.stdout
-    assert image_copy.list_names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.proved: pair.good_id}
+    assert image_copy.list_names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.verified_tag: pair.good_id}
     again = pair.copy()
     assert (again.returncode, "already" in again.stdout) == (0, True)
 
@@ -141,7 +141,7 @@ def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair)
 def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair) -> None:
     mine, evil = commit_other_image(pair, "/mine"), commit_other_image(pair, "/evil")
     load_archive(pair.target, save_archive(pair.source, mine, ["in/use:here"]))
-    pair.make_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.proved, pair.ref])
+    pair.make_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.verified_tag, pair.ref])
     result = pair.copy()
     assert result.returncode == 1
     assert "the image that arrived is not" in result.stdout and "removed it" in result.stdout

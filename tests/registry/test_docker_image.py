@@ -201,5 +201,5 @@ def test_a_registry_that_is_down_says_so(engine: Any, repository: str, context: 
 )
 def test_a_reference_in_its_parts(ref: str, registry: str, path: str, asked: str) -> None:
     name = ImageReference.parse(ref)
-    assert (name.registry, name.path, name.asked) == (registry, path, asked)
-    assert name.at("mirror.lan:5000").repository == f"mirror.lan:5000/{path}"
+    assert (name.registry, name.path, name.pull_reference) == (registry, path, asked)
+    assert name.at_mirror("mirror.lan:5000").repository == f"mirror.lan:5000/{path}"

@@ -60,12 +60,12 @@ def test_a_false_tag_of_the_pinned_digest_is_no_image_and_loses_it(
 ) -> None:
     ref, entry, evil_id = push_two_images(registry, context, repository)
     name = ImageReference.parse(f"{ref}@{entry['digest']}")
-    engine.tag(evil_id, *name.proved.rsplit(":", 1))
+    engine.tag(evil_id, *name.verified_tag.rsplit(":", 1))
     engine.tag(evil_id, name.repository, name.tag)
     result = pull_image(context, ref, entry)
     assert result.changed and result.diff[0].before == evil_id
     assert result.data["id"] != evil_id
-    assert engine.inspect_image(name.proved)["Id"] == engine.inspect_image(ref)["Id"] == result.data["id"]
+    assert engine.inspect_image(name.verified_tag)["Id"] == engine.inspect_image(ref)["Id"] == result.data["id"]
     assert not pull_image(context, ref, entry).changed
 
 
@@ -74,7 +74,7 @@ def test_a_false_tag_is_not_believed_when_the_registry_is_gone(
 ) -> None:
     ref, entry, evil_id = push_two_images(registry, context, repository)
     name = ImageReference.parse(f"{ref}@{entry['digest']}")
-    engine.tag(evil_id, *name.proved.rsplit(":", 1))
+    engine.tag(evil_id, *name.verified_tag.rsplit(":", 1))
     registry.stop()
     for manifests in (entry["manifests"], []):
         with pytest.raises(Failed, match="does not answer"):
@@ -114,7 +114,7 @@ def test_no_container_is_created_from_a_false_tag(
 ) -> None:
     ref, entry, evil_id = push_two_images(registry, context, repository)
     pinned = f"{ref}@{entry['digest']}"
-    engine.tag(evil_id, *ImageReference.parse(pinned).proved.rsplit(":", 1))
+    engine.tag(evil_id, *ImageReference.parse(pinned).verified_tag.rsplit(":", 1))
     container = repository.partition("/")[0]
     for ids in (locked_ids(entry), ()):
         spec = ContainerSpec(container, pinned, gpus="", image_ids=ids)
@@ -149,10 +149,10 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
     ref, entry, evil_id = push_two_images(registry, context, repository)
     good_id = pull_image(context, ref, entry).data["id"]
     name = ImageReference.parse(f"{ref}@{entry['digest']}")
-    engine.tag(good_id, *name.proved.rsplit(":", 1))
+    engine.tag(good_id, *name.verified_tag.rsplit(":", 1))
     incoming, other = f"{name.repository}:incoming-1", f"{name.repository}:backdoor"
-    sent = save_archive(engine, evil_id, [incoming, other, name.proved, ref])
-    before = InspectImage().run(InspectImage.Args(name.asked), context).data["names"]
+    sent = save_archive(engine, evil_id, [incoming, other, name.verified_tag, ref])
+    before = InspectImage().run(InspectImage.Args(name.pull_reference), context).data["names"]
     load_archive(engine, sent)
     engine.tag(evil_id, name.repository, "own-doing")
     assert engine.inspect_image(ref)["Id"] == evil_id
@@ -161,7 +161,7 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
     with pytest.raises(Failed, match=r"is not .*its Id is .* the lock has"):
         AdoptImage().run(args, context)
     tags = image_copy.list_names(engine).tags
-    assert tags[ref] == tags[name.proved] == good_id
+    assert tags[ref] == tags[name.verified_tag] == good_id
     assert incoming not in tags and other not in tags
     assert tags[f"{name.repository}:own-doing"] == evil_id
 
@@ -193,7 +193,7 @@ def test_prune_keeps_the_pinned_image_and_not_what_has_its_tag(
     engine.remove_image(good_id, force=True)
     load_archive(engine, sent)
     pinned = f"{ref}@{entry['digest']}"
-    engine.tag(evil_id, *ImageReference.parse(pinned).proved.rsplit(":", 1))
+    engine.tag(evil_id, *ImageReference.parse(pinned).verified_tag.rsplit(":", 1))
     args = PruneImages.Args([f"{registry.address}/{repository}"], {pinned: list(locked_ids(entry))})
     checked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
     reasons = {row["id"]: row["kept"] for row in PruneImages().run(args, checked).data["images"]}

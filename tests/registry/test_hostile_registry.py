@@ -122,7 +122,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scrip
 
 
 def make_registry(liar: ScriptedServer) -> Registry:
-    name = ImageReference.given(f"127.0.0.1:{liar.port}/a/b:v1")
+    name = ImageReference.parse_checked(f"127.0.0.1:{liar.port}/a/b:v1")
     return Registry(name, RegistryHttp(name, insecure=True))
 
 

@@ -80,7 +80,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
     AdoptImage().run(args, context)
     assert (
         find(engine, image, [image_data["id"]])["Id"]
-        == inspect(engine, ImageReference.parse(image).proved)["Id"]
+        == inspect(engine, ImageReference.parse(image).verified_tag)["Id"]
         == image_data["id"]
     )
     assert not [

@@ -192,7 +192,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("secret", EVENT_SECRETS, ids=["token", "quotes", "no ASCII", "lines"])
 def test_every_spelling_becomes_dots(secret: str, spelling: str) -> None:
     written = SPELLINGS[spelling](secret)
-    text = Redactor([secret]).text(f"before {written} after")
+    text = Redactor([secret]).redact_text(f"before {written} after")
     assert text.startswith("before ") and text.endswith(" after")
     assert MASK in text and written not in text
 
@@ -214,7 +214,7 @@ def test_an_event_with_it_is_still_that_event(secret: str, spelling: str) -> Non
 
 
 def test_a_line_of_a_secret_of_several_is_hidden_too() -> None:
-    assert Redactor([EVENT_SECRETS[3]]).text("log: abcdefgh") == f"log: {MASK}"
+    assert Redactor([EVENT_SECRETS[3]]).redact_text("log: abcdefgh") == f"log: {MASK}"
 
 
 @pytest.mark.parametrize("secret", ["ok", "task_finished", "status", "event", "t1", "1", '"', ":", "true"])
@@ -234,5 +234,7 @@ def test_without_secrets_nothing_changes() -> None:
 def test_the_password_of_a_url_is_hidden_by_itself() -> None:
     hidden = Redactor(["http://ops:Tr0ub%40dor-3@proxy:3128"])
     login = base64.b64encode(b"ops:Tr0ub@dor-3").decode()
-    result = hidden.text(f"a Tr0ub%40dor-3 b Tr0ub@dor-3 c {login} d http://ops:Tr0ub%40dor-3@proxy:3128 e ops proxy")
+    result = hidden.redact_text(
+        f"a Tr0ub%40dor-3 b Tr0ub@dor-3 c {login} d http://ops:Tr0ub%40dor-3@proxy:3128 e ops proxy"
+    )
     assert "dor-3" not in result and login not in result and result.endswith("d •••• e ops proxy")

@@ -89,8 +89,8 @@ def test_a_partial_object_goes_on_without_what_does_not_fit() -> None:
     inner = Partial({"size": number}, strict=True)
     shape = Partial({"name": text, "rows": [int], "inner": inner, "loose": Partial({"a": int})}, ("name",))
     value = {"name": "a", "rows": [1, "b"], "inner": {"size": 1, "more": 2}, "loose": {"a": "b", "c": 1}, "later": 5}
-    assert shape.of(value) == {"name": "a", "loose": {"c": 1}, "later": 5}
-    assert shape.of({"name": 1}) is None, "without what it needs it is none"
-    assert shape.of(["name"]) is None
+    assert shape.valid_part(value) == {"name": "a", "loose": {"c": 1}, "later": 5}
+    assert shape.valid_part({"name": 1}) is None, "without what it needs it is none"
+    assert shape.valid_part(["name"]) is None
     assert select_valid(shape, [{"name": "a"}, {}, 1]) == [{"name": "a"}]
     assert select_valid(shape, "none") == []

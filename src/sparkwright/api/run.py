@@ -106,7 +106,7 @@ class _Listener:
         self._hosts: dict[str, HostResult] = {}
         self._stopped = ""
 
-    def follows(self, fleet: Fleet) -> None:
+    def attach(self, fleet: Fleet) -> None:
         fleet.ask_stop = lambda hosts: self._stop_requested
         with self._lock:
             self._fleet = fleet

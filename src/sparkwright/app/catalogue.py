@@ -385,4 +385,8 @@ def _query_hosts(
         print_error(error, json=as_json, host=name)
     titles = {host.name: host.title for host in selection.hosts}
     answers = {titles[name]: events for name, events in answers.items()}
-    return answers, {host.title: host for host in selection.hosts}, [code for code in selection.fleet.codes() if code]
+    return (
+        answers,
+        {host.title: host for host in selection.hosts},
+        [code for code in selection.fleet.exit_codes() if code],
+    )

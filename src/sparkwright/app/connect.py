@@ -52,7 +52,7 @@ class PendingConnections:
         self.pattern = pattern
         self.need = need
         self.hosts = patterns.read_ssh_hosts(Project.here().root, pattern)[:FORKS]
-        self._links = {host.name: (host.way, open_link(host, need)) for host in self.hosts}
+        self._links = {host.name: (host.connection_settings, open_link(host, need)) for host in self.hosts}
 
     def assign_links(self, members: Sequence[Member]) -> None:
         """Hand the connections to their members, and close those that lead elsewhere.
@@ -61,11 +61,11 @@ class PendingConnections:
         """
         for member in members:
             member.need = self.need
-            if self._links.get(member.host.name, ("",))[0] == member.host.way:
+            if self._links.get(member.host.name, ("",))[0] == member.host.connection_settings:
                 member.link = self._links.pop(member.host.name)[1]
         self.close()
 
-    def reached(self) -> bool:
+    def wait_until_connected(self) -> bool:
         """Wait for all connections. Return True if every one of them succeeded."""
         with contextlib.suppress(SparkwrightError):
             for _, link in self._links.values():

@@ -41,34 +41,36 @@ MAX_SHOWN_CHARS = 60
 class ExperimentFolder:
     """The folder results/NAME of a project."""
 
-    folder: Path
+    path: Path
     #: id of the current experiment, or of the one that begins now
     series: str
 
     @classmethod
-    def of(cls, root: Path, name: str, *, again: bool) -> ExperimentFolder:
+    def open(cls, root: Path, name: str, *, again: bool) -> ExperimentFolder:
         """Return the folder of an experiment. An unfinished experiment is continued unless `again` is True."""
         folder = root / RESULTS_FOLDER / name
         series, finished = _load_state(folder / STATE_FILE)
         continued = bool(series) and not finished and not again
-        place = cls(folder, series if continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
+        opened = cls(folder, series if continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
         previous_results = folder / results_file.JSON_FILE
         if not continued and series and previous_results.is_file():  # kept under the name of its series
             (folder / "before").mkdir(exist_ok=True)
             previous_results.replace(folder / "before" / f"{series}.json")
-        place.mark(finished=False)
-        return place
+        opened.save_progress(finished=False)
+        return opened
 
-    def mark(self, *, finished: bool) -> None:
+    def save_progress(self, *, finished: bool) -> None:
         """Save whether the experiment is finished."""
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
-        write_atomically(self.folder / STATE_FILE, content.encode())
+        write_atomically(self.path / STATE_FILE, content.encode())
 
 
 def _load_state(path: Path) -> tuple[str, bool]:
     """Return the series in an experiment's file, and whether it is finished. An unreadable file has no series."""
     try:
-        state_data = Partial({"series": str, "finished": bool}).of(parse_json(read_bytes(path, MAX_STATE_BYTES))) or {}
+        state_data = (
+            Partial({"series": str, "finished": bool}).valid_part(parse_json(read_bytes(path, MAX_STATE_BYTES))) or {}
+        )
     except (OSError, ValueError):
         return "", False
     series = state_data.get("series", "")
@@ -79,7 +81,7 @@ def _load_state(path: Path) -> tuple[str, bool]:
 class ResultsCollector:
     """An event subscriber that writes the results file of an experiment, starting with the first cell."""
 
-    place: ExperimentFolder
+    folder: ExperimentFolder
     experiment: Experiment
     host: str
     measured_from: str
@@ -106,7 +108,7 @@ class ResultsCollector:
     def close(self) -> None:
         self.write()
 
-    def keep(self, cell: dict[str, Any]) -> None:
+    def add_cell(self, cell: dict[str, Any]) -> None:
         """Add a cell and write the results. An invalid cell is left out and mentioned in the notes."""
         cell = sanitize(cell)  # its texts may come from a server
         try:
@@ -124,7 +126,7 @@ class ResultsCollector:
         return not any(self._missing_cells("refused"))
 
     @property
-    def left(self) -> bool:
+    def has_cells_left(self) -> bool:
         """Return True if a cell is missing from an arm that was neither refused nor failed."""
         return any(self._missing_cells("refused", "failed"))
 
@@ -146,7 +148,7 @@ class ResultsCollector:
             "schema": SCHEMA,
             "name": self.experiment.name,
             "experiment": self.experiment.command,
-            "series": self.place.series,
+            "series": self.folder.series,
             "host": self.host,
             "measured_from": self.measured_from,
             "sandbox": self.sandbox,
@@ -160,11 +162,11 @@ class ResultsCollector:
 
     def write(self) -> None:
         """Write results.json and results.csv."""
-        results_file.write_results(self.place.folder, self.results())
+        results_file.write_results(self.folder.path, self.results())
 
     def _on_bench(self, event: Event) -> None:
         if cell := (event.get("data") or {}).get("cell"):
-            self.keep(cell)
+            self.add_cell(cell)
 
     def _on_bench_failed(self, event: Event) -> None:
         if event["status"] == "ok" and (not self.head or event["host"] == self.head):
@@ -202,18 +204,18 @@ class ResultsCollector:
         arm = data.get("arm") or ("server" if event.get("register") == "config_server" else None)
         if not data.get("state") or arm not in self.arms:
             return
-        self.settle(arm, data)
+        self.store_arm_state(arm, data)
         if data.get("verdict"):
-            self.judged(data)
+            self.note_comparison(data)
 
-    def settle(self, arm: str, data: dict[str, Any]) -> None:
+    def store_arm_state(self, arm: str, data: dict[str, Any]) -> None:
         """Store the settings and the start-up time of an arm, as its engine logged them."""
         state = validate(data["state"], ARM_STATE_SHAPE, "an arm's state")
         self.arms[arm]["effective"] = state
         if state.get("ready_s") is not None:
             self.arms[arm].setdefault("ready_s", []).append(state["ready_s"])
 
-    def judged(self, data: dict[str, Any]) -> None:
+    def note_comparison(self, data: dict[str, Any]) -> None:
         """Add a note on the comparison of two arms' settings."""
         if data["verdict"] in VERDICT_NOTES:
             self.notes.append(VERDICT_NOTES[data["verdict"]])

@@ -44,11 +44,11 @@ class BenchRun:
     """
 
     def __init__(
-        self, selection: Selection, order: BenchOptions, *, wait: bool, failed: Mapping[str, str] | None = None
+        self, selection: Selection, options: BenchOptions, *, wait: bool, failed: Mapping[str, str] | None = None
     ) -> None:
-        self.chosen = selection
-        self.order = order
-        self.cluster = clusters.find_cluster(selection) if order.has_arms else None
+        self.selection = selection
+        self.options = options
+        self.cluster = clusters.find_cluster(selection) if options.has_arms else None
         self.failed = dict(failed or {})
         names = [member.host.name for member in selection.fleet.members]
         self.head = selection.fleet.members[names.index(self.cluster.head) if self.cluster else 0]
@@ -57,25 +57,25 @@ class BenchRun:
         self.root = selection.project.root
         self.wait = wait
         self.production = recipes.load_host_recipe(selection.project, self.host)
-        self.base = recipe.load(self.root, order.recipe) if order.recipe else self.production
-        name = order.name or f"{order.command}-{self.title.replace('/', '-')}"
-        self.place = ExperimentFolder.of(self.root, name, again=order.again)
+        self.base = recipe.load(self.root, options.recipe) if options.recipe else self.production
+        name = options.name or f"{options.command}-{self.title.replace('/', '-')}"
+        self.folder = ExperimentFolder.open(self.root, name, again=options.again)
         self.collector: ResultsCollector | None = None
         self._plans: dict[str, Plan] = {}
         self._refused: SparkwrightError | None = None
         self._planning_lock = threading.Lock()
 
-    def ended(self, code: int) -> tuple[Results | None, int, Path]:
+    def conclude(self, code: int) -> tuple[Results | None, int, Path]:
         """Return the results, the exit code and the folder."""
         if self.collector is None:
-            return None, code, self.place.folder
+            return None, code, self.folder.path
         collector = self.collector
         no_difference = any(note.startswith("the flag does nothing") for note in collector.notes)
         if code == 0 and (collector.complete or no_difference) and not collector.failed:
-            self.place.mark(finished=True)
+            self.folder.save_progress(finished=True)
         elif code == 0:
             code = int(Exit.FAILED if collector.failed else Exit.INCONCLUSIVE)
-        return collector.results(), code, self.place.folder
+        return collector.results(), code, self.folder.path
 
     def newly_failed_arms(self) -> dict[str, str]:
         """Return the arms that failed in this run, with the reasons."""
@@ -88,12 +88,12 @@ class BenchRun:
         That is the case for a sweep once every member has restored its previous server.
         """
         collector = self.collector
-        cells_missing = collector is not None and collector.left
+        cells_missing = collector is not None and collector.has_cells_left
         restored = collector.restored if collector else set()
         return (
             bool(cells_missing)
-            and self.order.command == "sweep"
-            and restored == {host.name for host in self.chosen.hosts}
+            and self.options.command == "sweep"
+            and restored == {host.name for host in self.selection.hosts}
         )
 
     def plan_for(self, member: Member) -> Plan:
@@ -114,9 +114,9 @@ class BenchRun:
 
     def _compile_plans(self) -> dict[str, Plan]:
         """Return the plan of each host, by host name."""
-        run_id, fleet, member = new_run_id(), self.chosen.fleet, self.head
-        member.secrets = self.chosen.inventory.secrets(self.host)
-        pins = Pins(lock_folder(self.chosen.project, self.host), save=True)
+        run_id, fleet, member = new_run_id(), self.selection.fleet, self.head
+        member.secrets = self.selection.inventory.secrets(self.host)
+        pins = Pins(lock_folder(self.selection.project, self.host), save=True)
         pins_by_arm = {"": pins.complete(fleet, member, self.production, run_id)}
         arms = self._build_arms(pins.complete(fleet, member, self.base, run_id))
         server_secrets = self.production.secrets()
@@ -127,7 +127,7 @@ class BenchRun:
         self.collector = self._build_collector(experiment, arms, pins_by_arm)
         tasks, known_settings = self._build_tasks(member, experiment, pins_by_arm)
         fleet.subscribers.append(self.collector)
-        path = self.place.folder / "play.yml"
+        path = self.folder.path / "play.yml"
         cluster_text = cluster_play.render_play(tasks, self.cluster, experiment.name) if self.cluster else None
         path.write_text(rewrite_commands(cluster_text or play.render_play(tasks, self.host.name, experiment.name)))
         loads = {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells}
@@ -139,14 +139,14 @@ class BenchRun:
         plans = {}
         for target in fleet.members:
             host = target.host
-            target.secrets = {**self.chosen.inventory.secrets(host), **server_secrets, **token}
+            target.secrets = {**self.selection.inventory.secrets(host), **server_secrets, **token}
             variables = {
                 **recipe.scope(
                     host,
                     recipes.login_user(host),
                     self.production,
                     pins_by_arm[""],
-                    **server_context.build_scope_arguments(self.chosen, host),
+                    **server_context.build_scope_arguments(self.selection, host),
                 ),
                 "arms": {arm.name: self._arm_variables(arm, pins_by_arm[arm.name], host) for arm in arms},
                 "arms_known": known_settings,
@@ -157,39 +157,41 @@ class BenchRun:
         return plans
 
     def _build_arms(self, pinned: Mapping[str, Any]) -> list[Arm]:
-        order = self.order
-        if not order.has_arms:
+        options = self.options
+        if not options.has_arms:
             return [lab_arms.running_arm(self.production)]
-        if order.a:
-            arms = lab_arms.recipe_arms(recipe.load(self.root, order.a), recipe.load(self.root, order.b))
-        elif order.flag:
-            arms = lab_arms.flag_arms(self.base, order.flag, pinned)
-        elif order.axes and order.command != "sweep":
-            arms = lab_arms.value_arms(self.base, order.axes[0], pinned)
-        elif order.axes:
-            arms = lab_arms.grid_arms(self.base, order.axes, pinned)
+        if options.a:
+            arms = lab_arms.recipe_arms(recipe.load(self.root, options.a), recipe.load(self.root, options.b))
+        elif options.flag:
+            arms = lab_arms.flag_arms(self.base, options.flag, pinned)
+        elif options.axes and options.command != "sweep":
+            arms = lab_arms.value_arms(self.base, options.axes[0], pinned)
+        elif options.axes:
+            arms = lab_arms.grid_arms(self.base, options.axes, pinned)
         else:
-            arms = lab_arms.sweep_arms(self.base, order.sizes, pinned)
+            arms = lab_arms.sweep_arms(self.base, options.sizes, pinned)
         return [lab_arms.with_container_name(arm, self.production.file.container.name) for arm in arms]
 
     def _build_experiment(self, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]) -> Experiment:
-        refusals = {arm.name: lab_arms.find_refusal(arm, pinned[arm.name]) for arm in arms if self.order.has_arms}
+        refusals = {arm.name: lab_arms.find_refusal(arm, pinned[arm.name]) for arm in arms if self.options.has_arms}
         runnable = [arm for arm in arms if refusals.get(arm.name) is None]
         if not runnable and (finding := next(filter(None, refusals.values()), None)):
             raise Refused(f"the engine would start none of the arms: {finding.sentence}", fix="Give other values.")
         runnable = [arm for arm in runnable if arm.name not in self.failed]
-        loads = plan_loads(self.order, LoadLimits.of([arm.effective(pinned[arm.name]) for arm in runnable]), Path.cwd())
+        loads = plan_loads(
+            self.options, LoadLimits.of([arm.effective(pinned[arm.name]) for arm in runnable]), Path.cwd()
+        )
         identities = {
             arm.name: self._arm_variables(arm, pinned[arm.name], self.host)["serve"]["baseline_key"] for arm in runnable
         }
-        is_comparison = self.order.command != "sweep"
-        is_single_arm = is_comparison and self.order.has_arms and len(runnable) < 2
+        is_comparison = self.options.command != "sweep"
+        is_single_arm = is_comparison and self.options.has_arms and len(runnable) < 2
         names = [] if is_single_arm else [arm.name for arm in runnable]
         notes = ("one arm alone is not a comparison: nothing was measured",) if is_single_arm else ()
-        sequence = order_arms(names, self.order.repeat, pair=is_comparison and len(names) == 2)
+        sequence = order_arms(names, self.options.repeat, pair=is_comparison and len(names) == 2)
         planned_turns = build_turns(sequence, loads.loads, identities)
         return Experiment(
-            self.order.command, self.place.folder.name, tuple(arms), planned_turns, (*loads.notes, *notes)
+            self.options.command, self.folder.path.name, tuple(arms), planned_turns, (*loads.notes, *notes)
         )
 
     def _build_collector(
@@ -197,7 +199,7 @@ class BenchRun:
     ) -> ResultsCollector:
         arms_data = {}
         for arm in arms:
-            finding = lab_arms.find_refusal(arm, pinned[arm.name]) if self.order.has_arms else None
+            finding = lab_arms.find_refusal(arm, pinned[arm.name]) if self.options.has_arms else None
             variables = self._arm_variables(arm, pinned[arm.name], self.host)
             arms_data[arm.name] = {
                 "name": arm.name,
@@ -214,7 +216,7 @@ class BenchRun:
             }
             arms_data[arm.name] |= {"failed": self.failed[arm.name]} if arm.name in self.failed else {}
         head = self.cluster.head if self.cluster else ""
-        return ResultsCollector(self.place, experiment, self.title, "host", arms_data, head=head)
+        return ResultsCollector(self.folder, experiment, self.title, "host", arms_data, head=head)
 
     def _build_tasks(
         self, member: Member, experiment: Experiment, pinned: Mapping[str, Mapping[str, Any]]
@@ -222,32 +224,32 @@ class BenchRun:
         """Return the tasks of the cells that the host has not finished yet."""
         assert self.collector is not None
         configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
-        query = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
-        finished = query_module(self.chosen.fleet, member, "bench_cells", query)["cells"]
+        query = {"series": self.folder.series, "keys": [*experiment.keys, *configs.values()]}
+        finished = query_module(self.selection.fleet, member, "bench_cells", query)["cells"]
         for key in filter(finished.__contains__, experiment.keys):
-            self.collector.keep(finished[key])
+            self.collector.add_cell(finished[key])
         remaining = experiment.without(finished)
         finished_configs = {name: finished[key] for name, key in configs.items() if key in finished}
         known_settings = {name: value["settings"] for name, value in finished_configs.items()}
         for name, value in finished_configs.items():
-            self.collector.settle(name, value)
-        playbooks_folder = "../" * len(self.place.folder.relative_to(self.root).parts) + "playbooks"
-        if not self.order.has_arms:
-            return play.server_tasks(remaining, self.place.series, f"{playbooks_folder}/parts"), {}
+            self.collector.store_arm_state(name, value)
+        playbooks_folder = "../" * len(self.folder.path.relative_to(self.root).parts) + "playbooks"
+        if not self.options.has_arms:
+            return play.server_tasks(remaining, self.folder.series, f"{playbooks_folder}/parts"), {}
         changed_flags = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
         if experiment.compares and len(known_settings) == 2:
             first, second = experiment.arms[:2]
             verdict = compare_dumps(
                 known_settings[first.name], known_settings[second.name], changed_flags, second.recipe.engine
             )
-            self.collector.judged({**verdict, "arm": second.name})
+            self.collector.note_comparison({**verdict, "arm": second.name})
             remaining = replace(remaining, turns=()) if verdict["same"] else remaining
         play_module: ModuleType = cluster_play if self.cluster else play
         parts = f"{playbooks_folder}/{clusters.FOLDER}/parts" if self.cluster else f"{playbooks_folder}/parts"
         if not remaining.turns:
             return play_module.finished_tasks(parts), {}
         return play_module.arm_tasks(
-            remaining, self.place.series, parts, known_settings=known_settings, changed_flags=changed_flags
+            remaining, self.folder.series, parts, known_settings=known_settings, changed_flags=changed_flags
         ), known_settings
 
     def _arm_variables(self, arm: Arm, pinned: Mapping[str, Any], host: Host) -> dict[str, Any]:
@@ -268,15 +270,15 @@ class BenchRun:
 Outcome = tuple[Results | None, int, Path]
 
 
-def run_on_host(selection: Selection, order: BenchOptions, *, json: bool, wait: bool) -> Outcome:
+def run_on_host(selection: Selection, options: BenchOptions, *, json: bool, wait: bool) -> Outcome:
     """Run an experiment on one host. Return the results (None if nothing was started), the exit code and the folder."""
     if len(selection.hosts) != 1:
         raise Refused("an experiment runs on one host.", fix="--host NAME")
-    return _run(BenchRun(selection, order, wait=wait), json=json)
+    return _run(BenchRun(selection, options, wait=wait), json=json)
 
 
 def run_on_cluster(
-    selection: Selection, order: BenchOptions, reconnect: Callable[[], Selection], *, json: bool, wait: bool
+    selection: Selection, options: BenchOptions, reconnect: Callable[[], Selection], *, json: bool, wait: bool
 ) -> Outcome:
     """Run an experiment whose arms span all members of a cluster. Returns the same as `run_on_host`.
 
@@ -288,23 +290,23 @@ def run_on_cluster(
     """
     failed: dict[str, str] = {}
     while True:
-        bench = BenchRun(selection, order, wait=wait, failed=failed)
+        bench = BenchRun(selection, options, wait=wait, failed=failed)
         outcome = _run(bench, json=json)
         newly_failed = bench.newly_failed_arms()
         if not newly_failed or not bench.can_continue():
             return outcome
         failed |= newly_failed
-        order, selection = replace(order, again=False), reconnect()
+        options, selection = replace(options, again=False), reconnect()
 
 
 def _run(bench: BenchRun, *, json: bool) -> Outcome:
-    fleet = bench.chosen.fleet
-    RunOutput(bench.chosen, json=json, diff=False)
+    fleet = bench.selection.fleet
+    RunOutput(bench.selection, json=json, diff=False)
     try:
-        if bench.cluster is None or not fleet.reach():
-            members = fleet.begin("Bench", bench.chosen.hosts)
+        if bench.cluster is None or not fleet.wait_for_connections():
+            members = fleet.begin("Bench", bench.selection.hosts)
             fleet.roll(members, bench.plan_for, PlayRollout(RolloutPolicy(max_fail_percentage=100)))
     finally:
         fleet.close()
     codes = [int(member.recap["exit"]) for member in fleet.members if member.recap]
-    return bench.ended(int(worst_exit_code(codes)) if codes else int(Exit.FAILED))
+    return bench.conclude(int(worst_exit_code(codes)) if codes else int(Exit.FAILED))

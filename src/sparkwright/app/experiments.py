@@ -33,7 +33,7 @@ from sparkwright.visible import one_line, parse_list
 
 def run(command: str, arguments: dict[str, Any]) -> int:
     """Run a bench command and return its exit code."""
-    order = build_order(command, arguments).checked()
+    order = build_bench_options(command, arguments).checked()
     if bool(arguments.get("url")) == bool(arguments["host"]):
         hint = "where: --host NAME, or --url of a server." if "url" in arguments else "which host: --host NAME."
         raise Refused(f"say {hint}")
@@ -67,7 +67,7 @@ def _print_results(results: Results, code: int, folder: Path, arguments: dict[st
     return code
 
 
-def build_order(command: str, arguments: dict[str, Any]) -> BenchOptions:
+def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions:
     """Convert the options of a command to the lab's order."""
 
     def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
@@ -226,36 +226,36 @@ KEY_VARIABLE = engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable
 
 
 def run_at_url(
-    url: str, model: str, order: BenchOptions, *, root: Path, quiet: bool = False
+    url: str, model: str, options: BenchOptions, *, root: Path, quiet: bool = False
 ) -> tuple[Results, int, Path]:
     """Run an experiment against a base URL.
 
     Args:
         model: the served name; empty for the first model that the server lists.
     """
-    if order.has_arms:
+    if options.has_arms:
         raise Refused("arms are started on a host: --host NAME instead of --url.")
     url, key = _check_base_url(url), _read_key()
     http, served, context_length = _query_served_model(url, model, key)
-    loads = plan_loads(order, LoadLimits(length=context_length), Path.cwd())
-    planned_turns = build_turns([SERVER_ARM] * order.repeat, loads.loads, {SERVER_ARM: [url, served]})
-    place = ExperimentFolder.of(
-        root, order.name or f"{order.command}-{urlsplit(url).netloc.replace(':', '-')}", again=order.again
+    loads = plan_loads(options, LoadLimits(length=context_length), Path.cwd())
+    planned_turns = build_turns([SERVER_ARM] * options.repeat, loads.loads, {SERVER_ARM: [url, served]})
+    folder = ExperimentFolder.open(
+        root, options.name or f"{options.command}-{urlsplit(url).netloc.replace(':', '-')}", again=options.again
     )
-    experiment = Experiment(order.command, place.folder.name, (), planned_turns, loads.notes)
+    experiment = Experiment(options.command, folder.path.name, (), planned_turns, loads.notes)
     arm = {"name": SERVER_ARM, "title": f"{served} at {url}"}
-    collector = ResultsCollector(place, experiment, urlsplit(url).netloc, "laptop", {SERVER_ARM: arm})
-    collector.cells = _load_finished_cells(place, experiment)
+    collector = ResultsCollector(folder, experiment, urlsplit(url).netloc, "laptop", {SERVER_ARM: arm})
+    collector.cells = _load_finished_cells(folder, experiment)
     target = lab.Target(http, url, served, key, counters=lambda: http_probe.read_counters(http, url, key)[0])
     for cell in [cell for turn in planned_turns for cell in turn.cells if cell.key not in collector.cells]:
         _print_progress(f"measuring: {describe_load(cell)}", quiet)
         cell_fields = {"key": cell.key, "arm": SERVER_ARM, "repetition": cell.repetition, "load": cell.load.described}
         measured = {**cell_fields, **lab.measure_load(target, cell.load)}
         _print_progress(f"  {lab.describe_cell(measured)}", quiet)
-        collector.keep(measured)
+        collector.add_cell(measured)
     collector.write()
-    place.mark(finished=collector.complete)
-    return collector.results(), int(Exit.OK if collector.complete else Exit.INCONCLUSIVE), place.folder
+    folder.save_progress(finished=collector.complete)
+    return collector.results(), int(Exit.OK if collector.complete else Exit.INCONCLUSIVE), folder.path
 
 
 def _check_base_url(url: str) -> str:
@@ -306,7 +306,7 @@ def _query_served_model(url: str, model: str, key: str) -> tuple[Http, str, int 
 def _load_finished_cells(place: ExperimentFolder, experiment: Experiment) -> dict[str, dict[str, object]]:
     """Return the finished cells of a series that is continued."""
     try:
-        previous = results_file.read_results(place.folder)
+        previous = results_file.read_results(place.path)
     except Refused:
         return {}
     keys = set(experiment.keys)

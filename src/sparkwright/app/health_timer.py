@@ -183,9 +183,8 @@ def install_monitoring(
         )
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
         raise Refused(f"'{runbooks}' is not an http(s) URL of a page.", where="--runbooks")
-    textfile_hosts = (
-        select_machines(select_hosts(pattern)) if textfile else None
-    )  # may refuse, so before any file is written
+    # may refuse, so before any file is written
+    textfile_hosts = select_machines(select_hosts(pattern)) if textfile else None
     codes = [_write_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
     return codes + (
         _configure_textfile(textfile_hosts, textfile, system=system, check=check, json=json) if textfile_hosts else []

@@ -69,7 +69,7 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
                 where=_conflict_location(comparison),
                 fix=_conflict_hint(name),
             )
-        ejection.write_ejected(root, name, comparison.own if mine else comparison.merged())
+        ejection.write_ejected(root, name, comparison.own if mine else comparison.merge())
     if json:
         print_json_line(_file_json(ejection.file_state(root, name)))
     elif original_changed and not check:

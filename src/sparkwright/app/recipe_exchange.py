@@ -257,7 +257,7 @@ def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[
     if entry.error is not None:
         fix = "`invoke lock` of a host that serves it tries again"
         return [ReportRow("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
-    change = "as before" if entry.new is None or entry.state == "same" else entry.sentence().removeprefix("new: ")
+    change = "as before" if entry.new is None or entry.state == "same" else entry.format_state().removeprefix("new: ")
     pinned = ReportRow("kept", f"{entry.kind} {entry.key}", f"pinned in {_lock_name(entry)}: {change}")
     digest = (entry.new or entry.old or {}).get("digest", "")
     if entry.kind == "model" or imported.image_digest in ("", digest):

@@ -54,7 +54,7 @@ def add(
     host = None
     if name or address:
         host = new_host.host_from_options(address or str(name), name=name or "", groups=tuple(parse_list(groups)))
-    return new_host.add_host(host, recipe_name=recipe, asking=asking, offline=offline, json=json)
+    return new_host.add_host(host, recipe_name=recipe, interactive=asking, offline=offline, json=json)
 
 
 @command(

@@ -66,8 +66,8 @@ def _print_entry(entry: LockEntry, *, json: bool) -> None:
     if entry.error is not None:
         return print_prose(f"{entry.key}: {entry.error}", file=sys.stderr)
     warning = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
-    lines = [*lock_update.format_differences(entry.rows), *([warning] if entry.gone else [])]
-    return print_prose("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
+    lines = [*lock_update.format_differences(entry.rows), *([warning] if entry.missing_upstream else [])]
+    return print_prose("\n  ".join([f"{entry.key}: {entry.format_state()}", *lines]))
 
 
 TASKS = {"": [lock]}

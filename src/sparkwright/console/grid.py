@@ -38,8 +38,8 @@ def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
 def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None) -> list[list[Line]]:
     """Return the lines of the titles, then those of each row.
 
-    The last column is a sentence. It is wrapped next to the others, or below its row if fewer than MIN_SENTENCE_WIDTH characters remain, and a
-    newline in it starts a new line. A column without any content is left out, unless it is never dropped.
+    The last column is a sentence. It is wrapped next to the others, or below its row if fewer than MIN_SENTENCE_WIDTH characters
+    remain, and a newline in it starts a new line. A column without any content is left out, unless it is never dropped.
 
     Args:
         max_width: characters per line; None for no limit.

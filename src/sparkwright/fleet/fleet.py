@@ -68,7 +68,7 @@ class Fleet:
         for member in self.members[:FORKS]:
             member.open()
 
-    def reach(self) -> list[Member]:
+    def wait_for_connections(self) -> list[Member]:
         """Wait for the connections to all hosts. Return the members that failed, whose recaps hold the reasons."""
         self.each(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
@@ -105,7 +105,7 @@ class Fleet:
             batch = [waiting.pop(name) for name in names_in_batch]
             if not batch:
                 return
-            roll.begins(names_in_batch)
+            roll.record_batch(names_in_batch)
             if rolls or waiting:
                 canary = roll.batch == 0 and roll.policy.canary > 0
                 self._notify(
@@ -126,7 +126,7 @@ class Fleet:
             self.stopped = self.stopped or roll.policy.stop_reason(
                 roll.batch, list(failed), names_in_batch, is_rolling=rolls
             )
-            roll.ended([name for name in names_in_batch if name not in failed], failed)
+            roll.finish_batch([name for name in names_in_batch if name not in failed], failed)
             proved = [member.host.name for member in batch if member.proved and not member.failed]
 
     def each(
@@ -197,20 +197,20 @@ class Fleet:
         """Return the errors of members without an answer, by host name."""
         return {member.host.name: events.build_recap_error(member.recap) for member in self.members if member.failed}
 
-    def codes(self) -> list[int]:
+    def exit_codes(self) -> list[int]:
         """Return each member's exit code; 0 for a member without a recap, where nothing went wrong."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
-    def tell(self, member: Member, text: str, *, detail: bool = False, once: bool = False) -> None:
+    def add_note(self, member: Member, text: str, *, detail: bool = False, once: bool = False) -> None:
         """Emit a note about a host, but not twice, since a host that is checked first is planned for twice.
 
         Args:
             detail: True if the note is only of interest to someone who reads task by task.
             once: do not repeat the note for other hosts.
         """
-        if any(text in other.noted for other in (self.members if once else [member])):
+        if any(text in other.shown_notes for other in (self.members if once else [member])):
             return
-        member.noted.add(text)
+        member.shown_notes.add(text)
         self._events.put(
             event("note", task="", host=member.host.name, text=text, **({"detail": True} if detail else {}))
         )
@@ -224,7 +224,7 @@ class Fleet:
         self._final_events.append(event)
 
     def request(
-        self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
+        self, member: Member, header: dict[str, Any], *, counted: bool = True, progress_only: bool = False
     ) -> list[Event]:
         """Send a request over a member's link and return its events, which also go to the subscribers.
 
@@ -232,18 +232,18 @@ class Fleet:
 
         Args:
             counted: include the recap in the host's outcome; False for a side request.
-            held: pass on only the progress events.
+            progress_only: pass on only the progress events.
 
         Raises:
             Failed: the answer must end with a recap but does not.
         """
         if header["verb"] != "run":
-            return self._exchange(member, header, counted=counted, held=held)
+            return self._exchange(member, header, counted=counted, progress_only=progress_only)
         with self._machine_locks[member.host.machine] if member.host.on else contextlib.nullcontext():
             member.run_id = header["plan"]["run_id"]
-            return self._exchange(member, header, counted=counted, held=held)
+            return self._exchange(member, header, counted=counted, progress_only=progress_only)
 
-    def _exchange(self, member: Member, header: dict[str, Any], *, counted: bool, held: bool) -> list[Event]:
+    def _exchange(self, member: Member, header: dict[str, Any], *, counted: bool, progress_only: bool) -> list[Event]:
         events_seen = []
         for row in member.request(header):
             # name the commands as they are typed here, and for this host, but not in text that the host only passes on
@@ -256,7 +256,7 @@ class Fleet:
                 "host": member.host.name,
             }
             events_seen.append(row)
-            if held:
+            if progress_only:
                 if row["event"] == "progress":
                     self._events.put(row)
             elif counted or row["event"] != "recap":
@@ -301,12 +301,12 @@ class Fleet:
 
         Hosts without changes are skipped, and hosts that would be refused are marked as failed.
         """
-        roll.begins([])
+        roll.record_batch([])
         self._notify(event("looking", host="", hosts=list(waiting)))
         settled: dict[str, Member] = {}
 
         def check(member: Member) -> None:
-            events_seen = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, held=True)
+            events_seen = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, progress_only=True)
             if events_seen and events_seen[-1]["event"] == "recap" and events_seen[-1]["exit"] in SETTLED_CODES:
                 for row in events_seen:
                     self._record_event(member, row)
@@ -363,9 +363,8 @@ class Fleet:
         collections.deque(member.request({"verb": "stop", "run": member.run_id}, secrets={}), maxlen=0)
 
     def _notify(self, event: Event) -> None:
-        event = rewrite_commands_in(
-            sanitize(event)
-        )  # a host's text has been cleaned; names of plays and reasons come from files and libraries
+        # a host's text has been cleaned; names of plays and reasons come from files and libraries
+        event = rewrite_commands_in(sanitize(event))
         for subscriber in self.subscribers:
             self._notify_guarded(subscriber, subscriber.on, event)
 

@@ -53,7 +53,7 @@ class Guard:
             allowed.append(name)
         return allowed, reason
 
-    def silent(self, proved: Sequence[str]) -> list[str]:
+    def find_silent(self, proved: Sequence[str]) -> list[str]:
         """Return the hosts that were verified to serve and no longer do."""
         serving = self._serves(proved) if proved else set()
         return [name for name in proved if name not in serving]

@@ -47,7 +47,7 @@ class Member:
     #: kind of requests that will follow
     need: RequestKind = "engine"
     #: notes about the host that were already shown
-    noted: set[str] = field(default_factory=set)
+    shown_notes: set[str] = field(default_factory=set)
 
     @property
     def failed(self) -> bool:

@@ -99,7 +99,7 @@ class RecordFile:
     def load(self) -> RolloutRecord:
         """Return the record of the unfinished run. Raises Refused if there is none, or if it can't be read."""
         try:
-            data = RECORD_SHAPE.of(parse_json(read_bytes(self.path, MAX_RECORD_BYTES)))
+            data = RECORD_SHAPE.valid_part(parse_json(read_bytes(self.path, MAX_RECORD_BYTES)))
         except FileNotFoundError:
             message = f"nothing to resume: no unfinished rolling {self.playbook} in this project."
             raise Refused(message, fix="Start one without --resume.") from None
@@ -120,13 +120,16 @@ def refuse_other_hosts(record: RolloutRecord, names: Sequence[str]) -> None:
 
 
 def refuse_changed_run(
-    record: RolloutRecord, options: Mapping[str, Any], prints: Callable[[str], Fingerprints], now_s: float | None = None
+    record: RolloutRecord,
+    options: Mapping[str, Any],
+    fingerprints: Callable[[str], Fingerprints],
+    now_s: float | None = None,
 ) -> None:
     """Raise Refused if the run to resume differs from the one that was started.
 
     Args:
         options: the command's current options.
-        prints: returns the fingerprints of a host's current inputs.
+        fingerprints: returns the fingerprints of a host's current inputs.
         now_s: seconds since the epoch; None for the current time.
     """
     fix = "Start again without --resume."
@@ -137,7 +140,7 @@ def refuse_changed_run(
         if record.options.get(name) != value:
             raise Refused(f"the unfinished {record.playbook} was started with a different {name}.", fix=fix)
     for host, before in record.done.items():
-        current = prints(host)
+        current = fingerprints(host)
         changed_input = next(
             (name for name in sorted({*before, *current}) if before.get(name) != current.get(name)), None
         )
@@ -153,7 +156,7 @@ class PlayRollout:
 
     policy: RolloutPolicy
     #: number of hosts in the run, including an earlier, resumed part; 0 for the number of the play's hosts
-    everyone: int = 0
+    host_count: int = 0
     #: check all hosts before the first batch
     checks_first: bool = False
     #: True for a cluster, where no host is started if one of the plans can't be made
@@ -165,9 +168,9 @@ class PlayRollout:
     #: saves the record
     save: Callable[[RolloutRecord], None] = lambda record: None
     #: returns the fingerprints of a host's inputs
-    prints: Callable[[str], Fingerprints] = lambda host: {}
+    fingerprints: Callable[[str], Fingerprints] = lambda host: {}
     #: hosts that are finished after this play; None for all of them
-    finishes: frozenset[str] | None = None
+    final_hosts: frozenset[str] | None = None
     #: number of finished batches
     batch: int = field(default=0, init=False)
     _begun_count: int = field(default=0, init=False)
@@ -178,25 +181,25 @@ class PlayRollout:
         Args:
             proved: hosts of the last batch that were verified to serve and must still do so.
         """
-        everyone = self.everyone or len(waiting) + self._begun_count
-        candidates = list(waiting[: self.policy.size(self.batch, everyone)])
+        host_count = self.host_count or len(waiting) + self._begun_count
+        candidates = list(waiting[: self.policy.size(self.batch, host_count)])
         self._begun_count += len(candidates)
         if self.guard is None:
             return candidates, ""
-        silent = self.guard.silent(proved)
+        silent = self.guard.find_silent(proved)
         if silent:
             return [], f"{', '.join(silent)} stopped serving after its turn"
         allowed, reason = self.guard.select_stoppable(candidates)
         self._begun_count -= len(candidates) - len(allowed)
         return allowed, "" if allowed else reason
 
-    def begins(self, batch: Sequence[str]) -> None:
+    def record_batch(self, batch: Sequence[str]) -> None:
         """Record a batch before its hosts are touched."""
         if self.record is not None:
             self.record.under_way = list(batch)
             self.save(self.record)
 
-    def ended(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
+    def finish_batch(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
         """Record a finished batch. failed: reasons by host."""
         self.batch += 1
         self.record_outcomes(done, failed)
@@ -205,8 +208,8 @@ class PlayRollout:
         """Record the hosts that are finished or have failed."""
         if self.record is None:
             return
-        finished = [name for name in done if self.finishes is None or name in self.finishes]
-        self.record.done.update({name: dict(self.prints(name)) for name in finished})
+        finished = [name for name in done if self.final_hosts is None or name in self.final_hosts]
+        self.record.done.update({name: dict(self.fingerprints(name)) for name in finished})
         self.record.failed = {k: why for k, why in {**self.record.failed, **failed}.items() if k not in finished}
         self.record.under_way = []
         self.save(self.record)

@@ -137,7 +137,9 @@ def try_heal_lock(state: StateFolder) -> Iterator[bool]:
 def write_record(state: StateFolder, record: Record, redactor: Redactor | None = None) -> None:
     """Append to the history and replace the latest record, hiding the secrets that `hidden` knows. Raises OSError."""
     redactor = redactor or Redactor()
-    row = {key: value if key in FIXED_FIELDS else redactor.value(value) for key, value in record.to_json().items()}
+    row = {
+        key: value if key in FIXED_FIELDS else redactor.redact_value(value) for key, value in record.to_json().items()
+    }
     line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
     path = state.ensure_records_folder() / HISTORY_FILE
     if path.exists() and path.stat().st_size + len(line) > ROTATE_BYTES:

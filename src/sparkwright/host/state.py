@@ -114,7 +114,7 @@ class StateFolder:
             data, why = None, f"{type(error).__name__}: {error}"
         else:
             why = "some fields have the wrong type"
-        valid = shape_of(name).of(data)
+        valid = shape_of(name).valid_part(data)
         if valid != data or data is None:
             print(f"{path} is damaged, ignoring it: {why}", file=sys.stderr, flush=True)
         return valid

@@ -54,7 +54,7 @@ class Period:
     start_s: float
     end_s: float
     #: True if it ends with another check
-    known: bool = True
+    end_known: bool = True
 
 
 def merge_periods(checks: Sequence[Check], until_s: float) -> list[Period]:
@@ -67,8 +67,10 @@ def merge_periods(checks: Sequence[Check], until_s: float) -> list[Period]:
     periods: list[Period] = []
     for period in _check_periods(checks, until_s):
         previous = periods[-1] if periods else None
-        if previous is not None and previous.known and previous.state == period.state:
-            periods[-1] = Period(period.state, previous.why or period.why, previous.start_s, period.end_s, period.known)
+        if previous is not None and previous.end_known and previous.state == period.state:
+            periods[-1] = Period(
+                period.state, previous.why or period.why, previous.start_s, period.end_s, period.end_known
+            )
         else:
             periods.append(period)
     return periods
@@ -119,7 +121,7 @@ class Episode:
     start_s: float
     end_s: float | None
     #: the state after it is known
-    known: bool = True
+    end_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class Host:
                 stretch.why,
                 stretch.start_s,
                 None if stretch.end_s >= self.until_s else stretch.end_s,
-                stretch.known,
+                stretch.end_known,
             )
             for stretch in self.periods
             if stretch.state != "ok"

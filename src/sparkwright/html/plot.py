@@ -65,7 +65,7 @@ class Chart:
     key: str
     title: str
     #: sentence on how to read the chart
-    what: str
+    caption: str
     x: str
     y: str
     lines: tuple[Line, ...]
@@ -104,7 +104,7 @@ class Scale:
     end: float
     log: bool = False
 
-    def at(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Return the position of a value in pixels."""
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         value = math.log(max(value, self.low)) if self.log else value
@@ -163,12 +163,19 @@ def render_time_series(figure: Figure, points: Points, x: Scale, span_s: float, 
         *_draw_time_labels(x, y.start),
     ]
     if figure.reference:
-        parts.append(_draw_rule("reference", LEFT, y.at(figure.reference[1]), WIDTH - RIGHT, y.at(figure.reference[1])))
-        parts.append(_draw_text(WIDTH - RIGHT, y.at(figure.reference[1]) - 3, figure.reference[0], "label end"))
+        parts.append(
+            _draw_rule(
+                "reference", LEFT, y.position(figure.reference[1]), WIDTH - RIGHT, y.position(figure.reference[1])
+            )
+        )
+        parts.append(_draw_text(WIDTH - RIGHT, y.position(figure.reference[1]) - 3, figure.reference[0], "label end"))
     for piece in _split_at_gaps(points, math.inf if figure.joined else MAX_GAP_SPANS * span_s):
         parts.append(_draw_polyline("line", piece, x, y))
         if figure.joined or len(piece) == 1:
-            parts += [f'<circle class="dot" cx="{x.at(at):.1f}" cy="{y.at(value):.1f}" r="2"/>' for at, value in piece]
+            parts += [
+                f'<circle class="dot" cx="{x.position(at):.1f}" cy="{y.position(value):.1f}" r="2"/>'
+                for at, value in piece
+            ]
     if not points:
         parts.append(_draw_text(LEFT + 8, (y.start + y.end) / 2, "not known", "label"))
     return _wrap_svg(parts, HEIGHT, f'aria-label="{escape(label)}"')
@@ -179,7 +186,7 @@ def render_states(periods: Sequence[Period], x: Scale, label: str) -> str:
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND_HEIGHT - 18}"'
     parts = [_draw_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>not known</title></rect>']
     for period in sorted(periods, key=lambda period: severity(period.state)):
-        start, end = x.at(period.start_s), x.at(period.end_s)
+        start, end = x.position(period.start_s), x.position(period.end_s)
         shape = f'x="{start:.1f}" y="16" width="{max(1.0, end - start):.1f}" height="{BAND_HEIGHT - 18}"'
         state = escape(period.state)
         parts.append(f'<rect class="state {state}" {shape}><title>{state}</title></rect>')
@@ -193,16 +200,16 @@ def _draw_lines(chart: Chart, y: Scale) -> list[str]:
     low, high = (xs[0], xs[-1]) if xs else (0.0, 1.0)
     x = Scale(low, high if high > low else low + 1, LEFT + 12, WIDTH - RIGHT - 24, log)
     parts = _draw_axis_labels(
-        [(x.at(value), f"{value:g}") for value in (xs if log or low == high else x.ticks())], y.start
+        [(x.position(value), f"{value:g}") for value in (xs if log or low == high else x.ticks())], y.start
     )
     for n, line in enumerate(chart.lines):
         colour, stroke = _colour_class(n), STROKES[n % len(STROKES)]
-        parts += [_draw_rule(f"event {colour}", x.at(at), y.start, x.at(at), y.end) for at in line.marks]
+        parts += [_draw_rule(f"event {colour}", x.position(at), y.start, x.position(at), y.end) for at in line.marks]
         is_thin = chart.kind == "dots"
         parts.append(
             _draw_polyline(f"series {colour}{' thin' if is_thin else ''}", line.points, x, y, "" if is_thin else stroke)
         )
-        parts.append(_draw_marks(n, [(x.at(at), y.at(value)) for at, value in line.points]))
+        parts.append(_draw_marks(n, [(x.position(at), y.position(value)) for at, value in line.points]))
     return parts
 
 
@@ -216,7 +223,7 @@ def _draw_bars(chart: Chart, y: Scale) -> list[str]:
     for n, line in enumerate(chart.lines):
         shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
         for at, value in line.points:
-            left, top = LEFT + (at + 0.1) * group_width + n * bar_width, y.at(value)
+            left, top = LEFT + (at + 0.1) * group_width + n * bar_width, y.position(value)
             size = f'width="{bar_width * 0.92:.1f}" height="{y.start - top:.1f}"'
             parts.append(f'<rect class="bar {_colour_class(n)}" x="{left:.1f}" y="{top:.1f}" {size} {shade}/>')
             parts.append(_draw_text(left + bar_width * 0.46, top - 3, f"{value:,.0f}", "label middle"))
@@ -238,7 +245,7 @@ def _draw_heat_map(chart: Chart, top: float, floor: float) -> list[str]:
         )
         for column, value in line.points:
             left, size = LEFT + column * cell_width, f'width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
-            fill = f'fill-opacity="{shade.at(value):.2f}"'
+            fill = f'fill-opacity="{shade.position(value):.2f}"'
             parts.append(f'<rect class="cell" x="{left:.1f}" y="{top + n * cell_height:.1f}" {size} {fill}/>')
             parts.append(_draw_text(left + cell_width / 2, middle + 3, f"{value:,.1f}", "figure middle"))
     return parts
@@ -273,7 +280,7 @@ def _draw_marks(n: int, at: Points) -> str:
 
 
 def _draw_polyline(kind: str, points: Points, x: Scale, y: Scale, stroke: str = "") -> str:
-    coordinates = " ".join(f"{x.at(at):.1f},{y.at(value):.1f}" for at, value in points)
+    coordinates = " ".join(f"{x.position(at):.1f},{y.position(value):.1f}" for at, value in points)
     dashes = f' stroke-dasharray="{stroke}"' if stroke else ""
     return f'<polyline class="{kind}" points="{coordinates}"{dashes}/>'
 
@@ -292,8 +299,8 @@ def _draw_rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
     """Return a rule and a label for each tick of the vertical axis."""
-    rules = [_draw_rule("grid", LEFT, y.at(tick), WIDTH - RIGHT, y.at(tick)) for tick in ticks]
-    return rules + [_draw_text(LEFT - 4, y.at(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
+    rules = [_draw_rule("grid", LEFT, y.position(tick), WIDTH - RIGHT, y.position(tick)) for tick in ticks]
+    return rules + [_draw_text(LEFT - 4, y.position(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
 
 
 def _draw_axis_labels(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
@@ -318,7 +325,7 @@ def _draw_time_labels(x: Scale, floor: float) -> list[str]:
     parts = []
     for at in (first + n * step_s for n in range(MAX_TIME_LABELS + 1)):
         if at <= x.high:
-            place = min(max(x.at(at), LEFT + 18), WIDTH - RIGHT - 18)
+            place = min(max(x.position(at), LEFT + 18), WIDTH - RIGHT - 18)
             parts.append(_draw_text(place, floor + 13, time.strftime(form, time.localtime(at)), "label middle"))
     return parts
 

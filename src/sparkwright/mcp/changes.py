@@ -37,7 +37,7 @@ class PlannedChange:
     planned_s: float
     plan: tuple[dict[str, Any], ...]
     #: the complete plan, in the form of a tool's answer
-    shown: dict[str, Any]
+    answer: dict[str, Any]
 
 
 class PendingChanges:

@@ -70,9 +70,8 @@ as they are."""
 def serve(fleet: Fleet, *, allow_changes: bool) -> None:
     """Serve over standard input and output until the client disconnects."""
     with contextlib.suppress(SparkwrightError), here.use_folder(fleet.root):
-        fleet_status.intended_servers(
-            select_hosts("all")
-        )  # with what reads the files, for which the first question would wait half a second
+        # import the modules that read files now, or the first request would wait half a second for them
+        fleet_status.intended_servers(select_hosts("all"))
     build_server(fleet, allow_changes=allow_changes).run("stdio")
 
 
@@ -154,7 +153,7 @@ def _change_tools(changes: PendingChanges) -> Sequence[tuple[Callable[..., dict[
             "hosts": list(planned.hosts),
             "lasts_s": PLAN_LIFETIME_S,
         }
-        return plan_fields | planned.shown
+        return plan_fields | planned.answer
 
     def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
         """Make a change that plan_change planned and the user confirmed. Refused if anything is not as it was planned."""

@@ -71,14 +71,14 @@ class LockImage(Module["LockImage.Args"]):
 
     @staticmethod
     def _registry_entry(api: Any, args: Args, platform: str, context: Context) -> dict[str, Any]:
-        name = ImageReference.given(args.ref)
+        name = ImageReference.parse_checked(args.ref)
         try:
             return _query_registry(api, name, platform, context, args.engine)
         except RegistryDown as error:
             if not args.mirror:
                 raise
             context.note(f"{error.message} Using the mirror {args.mirror}; its tag may be older.")
-            return _query_registry(api, name.at(args.mirror), platform, context, args.engine)
+            return _query_registry(api, name.at_mirror(args.mirror), platform, context, args.engine)
 
     @staticmethod
     def _of_host(api: Any, args: Args) -> dict[str, Any] | None:

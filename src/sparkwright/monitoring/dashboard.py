@@ -37,9 +37,9 @@ class Panel:
     #: width in the dashboard's 24 columns
     width: int = 8
     #: minimum of the axis
-    least: float | None = 0
+    minimum: float | None = 0
     #: maximum of the axis
-    most: float | None = None
+    maximum: float | None = None
 
 
 _STATE_SUM = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
@@ -61,7 +61,7 @@ _PER_CLIENT_REQUEST = f" / {_client_query('requests')}"
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Fleet": (
-        Panel("State", {_SERVER: _STATE_QUERY}, kind="state-timeline", width=24, least=None),
+        Panel("State", {_SERVER: _STATE_QUERY}, kind="state-timeline", width=24, minimum=None),
         Panel("Decode rate of one stream against its baseline",
               {_SERVER: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"}, "percentunit"),
         Panel("Tokens per second, all streams", {_SERVER: "%server_served_tokens_per_second{@}"}),
@@ -72,7 +72,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("GPU temperature", {_SERVER: "%gpu_temperature_celsius{@}"}, "celsius"),
         Panel("GPU power", {_SERVER: "%gpu_power_watts{@}"}, "watt"),
         Panel("GPU clock", {_SERVER: "%gpu_sm_clock_hertz{@}"}, "hertz"),
-        Panel("GPU busy", {_SERVER: "%gpu_busy_ratio{@}"}, "percentunit", most=1),
+        Panel("GPU busy", {_SERVER: "%gpu_busy_ratio{@}"}, "percentunit", maximum=1),
         Panel("Disk free", {_SERVER: "%disk_free_bytes{@}"}, "bytes"),
         Panel("Age of the last check", {_SERVER: "time() - %health_check_timestamp_seconds{@}"}, "s"),
         Panel("Restarts by the health check in a day", {_SERVER: "%heal_restarts_last_day{@}"}),
@@ -83,7 +83,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                            for state in ("running", "waiting")}),
         Panel("Tokens per second", {"{{model}}": f"sum by (model) (%server_served_tokens_per_second{{@}}{_MODEL})"}),
         Panel("KV cache in use", {f"{{{{model}}}}, {_SERVER}": f"%server_kv_cache_used_ratio{{@}}{_MODEL}"}, "percentunit",
-              most=1),
+              maximum=1),
     ),
     "Gateway": (
         Panel(
@@ -105,7 +105,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {f"{kind}, {_CLIENT}": _client_query(kind) for kind in ("errors", "refused")}, "reqps"),
         Panel("Mean time in the queue", {_CLIENT: _client_query("queue_seconds") + _PER_CLIENT_REQUEST}, "s"),
         Panel("Share of requests whose tokens are estimated", {_CLIENT: _client_query("estimated") + _PER_CLIENT_REQUEST},
-              "percentunit", most=1),
+              "percentunit", maximum=1),
     ),
 }  # fmt: skip
 
@@ -168,8 +168,8 @@ def _build_panel(panel: Panel, number: int, position: dict[str, int]) -> dict[st
         for n, (legend, expr) in enumerate(panel.queries.items())
     ]
     defaults: dict[str, Any] = {"unit": panel.unit}
-    defaults |= {} if panel.least is None else {"min": panel.least}
-    defaults |= {} if panel.most is None else {"max": panel.most}
+    defaults |= {} if panel.minimum is None else {"min": panel.minimum}
+    defaults |= {} if panel.maximum is None else {"max": panel.maximum}
     if panel.kind == "state-timeline":
         defaults["mappings"] = [{"type": "value", "options": _state_mappings()}]
     return {

@@ -37,7 +37,7 @@ class Endpoint:
     #: True if there are clients with their own keys
     clients: bool = False
 
-    def at(self) -> str:
+    def address_and_port(self) -> str:
         """Return the address in Prometheus's format, with IPv6 addresses in brackets."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
@@ -61,7 +61,7 @@ def _job(name: str, statics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _static_config(endpoint: Endpoint) -> dict[str, Any]:
-    return {"targets": [endpoint.at()], "labels": {"instance": endpoint.name}}
+    return {"targets": [endpoint.address_and_port()], "labels": {"instance": endpoint.name}}
 
 
 def _gateway_job(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Comparison:
             if any(map(change.conflicts_with, shipped_changes))
         ]
 
-    def merged(self) -> str:
+    def merge(self) -> str:
         """Return the original with the changes of both sides. There must be no conflicts."""
         lines = self.original.splitlines(keepends=True)
         changes = {*_diff_changes(self.original, self.own), *_diff_changes(self.original, self.shipped)}

@@ -220,7 +220,7 @@ def _check_same_name(inventory: Inventory, gateway: Gateway, servers: list[Serve
     for name, (first, *others) in _group_by_model(servers).items():
         for other in others:
             recipes = f"the recipes {first.recipe.name} ({first.host.name}) and {other.recipe.name} ({other.host.name})"
-            models = [(server.recipe.file.model.id, server.recipe.file.model.chosen) for server in (first, other)]
+            models = [(server.recipe.file.model.id, server.recipe.file.model.file_key) for server in (first, other)]
             if models[0] != models[1]:
                 descriptions = " and ".join(" ".join(filter(None, model)) for model in models)
                 message = f"{recipes} both serve `{name}` with different models, {descriptions}."

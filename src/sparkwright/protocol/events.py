@@ -50,7 +50,7 @@ def event(kind: str, /, **fields: Any) -> Event:
 def encode(event: Event, redactor: Redactor | None = None) -> bytes:
     """Return the line for the events file, without the secrets that `hidden` knows."""
     line = _encode_json(event)
-    return _encode_json(redactor.event(event)) if redactor is not None and redactor.has_secret(line) else line
+    return _encode_json(redactor.redact_event(event)) if redactor is not None and redactor.has_secret(line) else line
 
 
 def encode_lines(event: Event, redactor: Redactor | None = None) -> Iterator[bytes]:

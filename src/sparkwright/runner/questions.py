@@ -34,7 +34,7 @@ def ask(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterat
     yield event("run_started", run=plan.run_id, **fields, sandbox=machine.sandbox)
     with contextlib.redirect_stdout(sys.stderr):  # standard output carries the answer
         for row in stream_events(lambda emit: emit(PlayRun(plan, machine, state, secrets, emit).run())):
-            yield redactor.event(row)
+            yield redactor.redact_event(row)
 
 
 def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[Event]:

@@ -210,7 +210,7 @@ class _RedactedLog(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            os.write(1, self._hidden.text(text).encode(errors="replace"))
+            os.write(1, self._hidden.redact_text(text).encode(errors="replace"))
         return len(text)
 
 

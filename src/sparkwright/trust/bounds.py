@@ -1,6 +1,6 @@
 """Limits on input in bytes, depth, seconds and numbers, and the readers that enforce them.
 
-`parse_json` reads JSON, `sanitize` makes control characters visible, and `parse_bounded_json` reads JSON that this tool wrote itself.
+`parse_json` reads JSON, `sanitize` makes control characters visible, and `parse_bounded_json` reads what this tool wrote itself.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ImageReference:
         return cls(head, tail, digest_of(ref)) if head and "/" not in tail else cls(name, "", digest_of(ref))
 
     @classmethod
-    def given(cls, ref: str) -> ImageReference:
+    def parse_checked(cls, ref: str) -> ImageReference:
         """Parse the image reference of a user, a recipe or a lock. Raises Refused if it is not one."""
         reason = check_image(ref)
         if reason:
@@ -75,7 +75,7 @@ class ImageReference:
         return f"library/{bare}" if self.registry == DOCKER_HUB and "/" not in bare else bare
 
     @property
-    def asked(self) -> str:
+    def pull_reference(self) -> str:
         """The reference for a registry or engine: by digest if there is one, in which case the tag is informational."""
         return with_digest(self.repository, self.digest) if self.digest else self.by_tag
 
@@ -85,11 +85,11 @@ class ImageReference:
         return f"{self.repository}:{self.tag or 'latest'}"
 
     @property
-    def proved(self) -> str:
+    def verified_tag(self) -> str:
         """The tag for an image that was verified to have this digest. The tag itself proves nothing."""
         return f"{self.repository}:{self.digest.replace(':', '-')}"
 
-    def at(self, mirror: str) -> ImageReference:
+    def at_mirror(self, mirror: str) -> ImageReference:
         """Return the same image at a mirror, HOST[:PORT][/PREFIX]."""
         return ImageReference(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
 

@@ -32,7 +32,7 @@ class Redactor:
         self._forms = sorted(forms, key=len, reverse=True)  # longer forms before their parts
         self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """Return a text in which secrets are replaced with dots."""
         for form in self._forms:
             if form in text:
@@ -43,21 +43,21 @@ class Redactor:
         """Return True if JSON without escaped letters contains a secret."""
         return any(form in line for form in self._in_json)
 
-    def value(self, value: Any) -> Any:
+    def redact_value(self, value: Any) -> Any:
         """Return a JSON value in which all texts, including field names, are redacted."""
         if isinstance(value, str):
-            return self.text(value)
+            return self.redact_text(value)
         if isinstance(value, Mapping):
-            return {self.text(str(key)): self.value(child) for key, child in value.items()}
+            return {self.redact_text(str(key)): self.redact_value(child) for key, child in value.items()}
         if isinstance(value, list | tuple):
-            return [self.value(child) for child in value]
+            return [self.redact_value(child) for child in value]
         if value is None or isinstance(value, bool | int | float):
             return MASK if self._forms and str(value) in self._forms else value
-        return self.text(str(value))
+        return self.redact_text(str(value))
 
-    def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def redact_event(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Return a redacted event, in which the fields that identify it are unchanged."""
-        return {key: value if key in UNREDACTED_FIELDS else self.value(value) for key, value in event.items()}
+        return {key: value if key in UNREDACTED_FIELDS else self.redact_value(value) for key, value in event.items()}
 
 
 def _encoded_forms(secret: str) -> Iterator[str]:

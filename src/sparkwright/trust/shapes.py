@@ -11,7 +11,7 @@ A shape is one of these:
     a compiled pattern               a text that matches it from end to end
     a function                       whatever it returns; it raises ValueError for what does not fit
 
-`validate` and `validate_or_fail` refuse the whole value if a part does not fit. A `Partial` object, which is also a shape, drops that part.
+`validate` and `validate_or_fail` refuse the whole value if a part does not fit. A `Partial`, also a shape, drops that part.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Partial:
                 raise ShapeError(f"has no {name}", missing=name)
         return valid
 
-    def of(self, value: Any) -> dict[str, Any] | None:
+    def valid_part(self, value: Any) -> dict[str, Any] | None:
         """Return the valid part of an object, or None if it is invalid."""
         try:
             return self(value)
@@ -121,7 +121,7 @@ def validate_or_fail(value: Any, shape: Shape, what: str) -> Any:
 
 def select_valid(shape: Partial, values: Any) -> list[dict[str, Any]]:
     """Return the objects in a list that have this shape."""
-    rows = map(shape.of, values) if isinstance(values, list) else ()
+    rows = map(shape.valid_part, values) if isinstance(values, list) else ()
     return [row for row in rows if row is not None]
 
 

@@ -412,7 +412,7 @@ def test_planning_asks_no_host_and_gives_the_same_plan_again(project: Project) -
     selection = connect.select_hosts("spark1")
     (play,) = playbook.load(TOP / "playbooks/deploy.yml", project.root).plays
     prepared = Preparation(selection, play, check=False)
-    prepared.ask(selection.fleet.members)
+    prepared.query_members(selection.fleet.members)
     planner = Planner(selection, play, playbook.Options(), prepared)
     RecordingLink.asked.clear()
     first, second = (planner.plan(selection.hosts[0], {}) for _ in range(2))

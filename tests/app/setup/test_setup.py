@@ -78,21 +78,24 @@ def test_a_recipe_is_judged_by_the_budget_of_a_deploy() -> None:
 def test_a_model_on_the_disk_comes_first_and_its_size_decides() -> None:
     model = "zai-org/GLM-4.7-Flash"
     first = proposal.propose_recipes(RECIPES, make_survey(models=[model_on_disk(model, 58)]))[0]
-    assert (first.name, first.verdict, first.moved) == ("glm-4.7-flash", "fits", "/home/ops/models/there")
+    assert (first.name, first.verdict, first.actual_folder) == ("glm-4.7-flash", "fits", "/home/ops/models/there")
     assert find_choice("glm-4.7-flash", make_survey(models=[model_on_disk(model, 110)])).verdict == "too large"
 
 
 def test_a_folder_that_ends_like_the_recipes_own_is_another() -> None:
     model = model_on_disk("openai/gpt-oss-120b", 60, "/models/gpt-oss-120b")
-    assert find_choice("gpt-oss-120b", make_survey(models=[model])).moved == "/models/gpt-oss-120b"
+    assert find_choice("gpt-oss-120b", make_survey(models=[model])).actual_folder == "/models/gpt-oss-120b"
 
 
 def test_a_model_in_its_own_folder_or_in_the_hubs_cache_moves_nothing() -> None:
     model = "zai-org/GLM-4.7-Flash"
     own = model_on_disk(model, 58, "/home/ops/models/glm-4.7-flash", "own")
     cached = model_on_disk(model, 58, "/home/ops/.cache/huggingface/hub/models--x/snapshots/1", "hub cache")
-    assert [find_choice("glm-4.7-flash", make_survey(models=[item])).moved for item in (own, cached)] == ["", ""]
-    assert find_choice("glm-4.7-flash", make_survey(models=[cached, own])).found == own
+    assert [find_choice("glm-4.7-flash", make_survey(models=[item])).actual_folder for item in (own, cached)] == [
+        "",
+        "",
+    ]
+    assert find_choice("glm-4.7-flash", make_survey(models=[cached, own])).local_copy == own
 
 
 @pytest.mark.parametrize("name", recipe.names(shipped_files.shipped_folder()))

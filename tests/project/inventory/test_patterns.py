@@ -36,8 +36,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_sees_what_the_check_finds(project: Path) -> None:
     checked = Inventory.load(project).hosts
-    ways = {host.name: host.way for host in patterns.read_ssh_hosts(project, ",".join(HOSTS))}
-    assert ways == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4", "spark5")}
+    ways = {host.name: host.connection_settings for host in patterns.read_ssh_hosts(project, ",".join(HOSTS))}
+    assert ways == {
+        name: checked[name].connection_settings for name in ("spark1", "spark2", "spark3", "spark4", "spark5")
+    }
 
 
 @pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])
@@ -93,7 +95,7 @@ def test_it_knows_the_servers_of_a_host_that_serves_several(project: Path, patte
     text = "user: me\ngroups: [lab]\nserves: [a, {recipe: b, port: 8001}]\n"
     (project / "hosts/several.yml").write_text(text)
     checked = [host for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
-    assert [(host.name, host.way) for host in patterns.read_ssh_hosts(project, pattern)] == [
-        (item.name, item.way) for item in checked
+    assert [(host.name, host.connection_settings) for host in patterns.read_ssh_hosts(project, pattern)] == [
+        (item.name, item.connection_settings) for item in checked
     ]
     assert all(host.machine == "several" for host in checked if host.on)

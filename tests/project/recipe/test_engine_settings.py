@@ -394,7 +394,7 @@ def test_inside_a_share_the_weights_of_a_drafter_only_leave_less_for_the_cache(t
 def test_of_a_tokenizer_no_weights_are_downloaded_and_its_template_is_the_server_s(tmp_path: Path) -> None:
     value = load_recipe(tmp_path, VLLM + TOKENIZER)
     assert "*.safetensors" in value.file.models["tokenizer"].patterns("tokenizer")["ignore"]
-    assert value.file.models["tokenizer"].chosen("tokenizer") == "tokenizer"
+    assert value.file.models["tokenizer"].lock_suffix("tokenizer") == "tokenizer"
     template = {"fields": ["enable_thinking"], "tools": True, "switch": "enable_thinking", "thinking": "off"}
     template |= {"system_prompt": "", "dated": False, "keeps_thinking": None}
     locked = lock_entries(tokenizer=[])

@@ -40,7 +40,7 @@ class _Draft:
     notices: list[str] = field(default_factory=list)
     keys: dict[str, tuple[Source, str]] = field(default_factory=dict)
     #: True if the plan depends only on files of the project
-    lasting: bool = True
+    cacheable: bool = True
 
 
 class Planner:
@@ -76,7 +76,7 @@ class Planner:
         if (refused := self._prepared.refused.get(host.name)) is not None:
             raise refused
         options = replace(self._options, check=True) if check else self._options
-        draft = _Draft(host, self._prepared.secrets_of(host), list(self._prepared.notes[host.name]))
+        draft = _Draft(host, self._prepared.read_secrets(host), list(self._prepared.notes[host.name]))
         with _PLANNING_LOCK:
             variables = self._variables(draft)
             restart = self._restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
@@ -100,7 +100,7 @@ class Planner:
             keys=draft.keys,
             engine=self._engine(host) if self._needs_recipe else {},
             secrets=draft.secrets,
-            lasting=draft.lasting and host.name not in self._prepared.asked,
+            cacheable=draft.cacheable and host.name not in self._prepared.asked,
         )
 
     def _restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Planner:
         if self._needs_gateway_key:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway_key": self._load_gateway_key(draft)}
         if self._needs_recipe:
-            return self._recipe_variables(draft, self._prepared.recipe_of(host))
+            return self._recipe_variables(draft, self._prepared.load_recipe(host))
         gateways = list_gateways(self._root, self._selection.inventory, host)
         return recipe.scope(host, login_user(host), None, {}, gateways=gateways)
 
@@ -131,7 +131,7 @@ class Planner:
             draft.secrets |= self._keys[host_recipe.name]
             if (source := host_recipe.file.server_key) is not None:
                 draft.keys = {host_recipe.key_secret: (source, host_recipe.source.where("server_key"))}
-        pins = lock_entries(self._prepared.lock_of(host), host_recipe) if self._needs_lock else {}
+        pins = lock_entries(self._prepared.find_lock(host), host_recipe) if self._needs_lock else {}
         serving = self._prepared.lint_recipe(host_recipe, pins) if self._lints else None
         if serving is not None:
             from sparkwright.app import findings
@@ -139,7 +139,7 @@ class Planner:
             draft.notes += findings.plan_warnings(host_recipe, serving)
             draft.notices += findings.plan_notices(serving)
         if self._needs_lock and (missing_pins(pins) or host_recipe.file.files):
-            draft.lasting = False  # depends on a host's answer or an outside file
+            draft.cacheable = False  # depends on a host's answer or an outside file
         if self._options.check and self._needs_server_key and host_recipe.open_to_network:
             draft.notes.append(OPEN_SERVER_WARNING)
         context = server_context.build_scope_arguments(self._selection, host)
@@ -149,7 +149,7 @@ class Planner:
         """Return a gateway's variables for its play. Its secrets are sent to the host with the run."""
         from sparkwright.app.plans import gateways
 
-        draft.lasting = False  # depends on files outside the project
+        draft.cacheable = False  # depends on files outside the project
         entry, hashes = self._prepared.gateways[draft.host.name]
         variables, secrets = gateways.build_variables(self._selection, draft.host, entry, hashes)
         draft.secrets |= secrets
@@ -159,12 +159,12 @@ class Planner:
         """Return the name of the clients' key. The key is sent to the host with the run."""
         from sparkwright.app.plans import gateways
 
-        draft.lasting = False
+        draft.cacheable = False
         name, secrets = gateways.load_client_key(self._selection, draft.host)
         draft.secrets |= secrets
         return name
 
     def _engine(self, host: Host) -> dict[str, Any]:
         """Return the engine's version and options in the lock's entry of a host's image."""
-        entry = self._prepared.lock_of(host).image(self._prepared.recipe_of(host).image) or {}
+        entry = self._prepared.find_lock(host).image(self._prepared.load_recipe(host).image) or {}
         return {name: entry.get(name) for name in ("engine_version", "options")}

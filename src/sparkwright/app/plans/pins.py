@@ -56,8 +56,8 @@ def lock_entries(lock: lockfile.Lock, recipe: Recipe) -> dict[str, Any]:
 
     If the recipe has `models` or `adapters`, the result also holds {"models": {role: ...}}.
     """
-    model, further_models = recipe.file.model, recipe.file.further
-    entries_by_kind = {"image": lock.image(recipe.image), "model": lock.model(model.id, model.revision, model.chosen)}
+    model, further_models = recipe.file.model, recipe.file.further_models
+    entries_by_kind = {"image": lock.image(recipe.image), "model": lock.model(model.id, model.revision, model.file_key)}
     if not further_models:
         return entries_by_kind
     return {
@@ -70,7 +70,7 @@ def lock_entries(lock: lockfile.Lock, recipe: Recipe) -> dict[str, Any]:
 
 def model_key_parts(model: SecondModel, role: str) -> tuple[str, str, str]:
     """Return the parts of a second model's key in spark.lock."""
-    return model.id, model.revision, model.chosen(role)
+    return model.id, model.revision, model.lock_suffix(role)
 
 
 def missing_pins(pins: Mapping[str, Any]) -> list[str]:
@@ -135,7 +135,7 @@ class Pins:
             self.lock = self.lock.with_image(image, {**entry, **reported})
             self._write()
             text = f"{_lock_name(member)}: {image} holds {recipe.engine.title} {member.engine_version}."
-            fleet.tell(member, text, detail=True)
+            fleet.add_note(member, text, detail=True)
 
     def _missing_tasks(self, recipe: Recipe, host: Host) -> list[Task]:
         pins = lock_entries(self.lock, recipe)
@@ -153,8 +153,8 @@ class Pins:
             self.lock = self.lock.with_image(recipe.image, answers["image"])
         if "model" in answers:
             model = recipe.file.model
-            self.lock = self.lock.with_model(model.id, model.revision, answers["model"], model.chosen)
-        for role, second in recipe.file.further.items():
+            self.lock = self.lock.with_model(model.id, model.revision, answers["model"], model.file_key)
+        for role, second in recipe.file.further_models.items():
             if role in answers:
                 id_, revision, file = model_key_parts(second, role)
                 self.lock = self.lock.with_model(id_, revision, answers[role], file)
@@ -180,7 +180,7 @@ def _report_pin(fleet: Fleet, member: Member, pinned: str) -> None:
     """Report a new pin, which applies to every other host too; a sandbox's pin applies only there."""
     simulated = member.host.connection == "sandbox"
     suffix = "" if simulated else "; commit it, so that the next host gets the same"
-    fleet.tell(member, f"{_lock_name(member)}: {pinned}{suffix}.", detail=simulated)
+    fleet.add_note(member, f"{_lock_name(member)}: {pinned}{suffix}.", detail=simulated)
 
 
 def _lock_name(member: Member) -> str:
@@ -193,7 +193,7 @@ def _describe_pins(recipe: Recipe, answers: Mapping[str, Mapping[str, Any]]) -> 
         yield f"{recipe.image} pinned to {answers['image']['digest'][:19]}"
     ids: dict[str, str] = {
         "model": recipe.file.model.id,
-        **{role: model.id for role, model in recipe.file.further.items()},
+        **{role: model.id for role, model in recipe.file.further_models.items()},
     }
     for name, id_ in ids.items():
         if entry := answers.get(name):
@@ -233,13 +233,13 @@ def model_task(recipe: Recipe, *, role: str | None = None, allow_local_copy: boo
         "or_here": allow_local_copy,
         **_engine_argument(recipe),
     }
-    args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.chosen else {}
+    args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.file_key else {}
     name = f"Pin {model.id}: ask the hub for its commit and files"
     return Task(id="model", name=name, module="lock_model", args=args, stage=PIN_STAGE)
 
 
 def _further_model_task(recipe: Recipe, role: str, allow_local_copy: bool) -> Task:
-    model = recipe.file.further[role]
+    model = recipe.file.further_models[role]
     args = {**model.model_dump(include={"id", "revision"}), **model.patterns(role), "or_here": allow_local_copy}
     args |= {**_engine_argument(recipe), **({"file": model.file} if model.file else {})}
     args |= {"adapter": True} if isinstance(model, Adapter) else {}

@@ -58,7 +58,7 @@ class CachedSource:
     command: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, data: Sequence[Any]) -> CachedSource:
+    def from_json(cls, data: Sequence[Any]) -> CachedSource:
         """Parse a cached source. Raises ValueError and TypeError."""
         env, file, command = data
         return cls(env, file, None if command is None else tuple(command))
@@ -92,23 +92,23 @@ class PlannedHost:
     #: sent with the plan, never stored
     secrets: dict[str, Secret] = field(default_factory=dict)
     #: True if the plan depends only on files, and so stays valid until one of them changes
-    lasting: bool = True
+    cacheable: bool = True
 
-    def take(self, member: Member, fleet: Fleet, serves: Callable[[ServerSummary], None]) -> Plan:
+    def prepare_member(self, member: Member, fleet: Fleet, store_server: Callable[[ServerSummary], None]) -> Plan:
         """Prepare a member for its run of this plan, and return the plan.
 
         Args:
             fleet: shows the notes.
-            serves: called with the server that the host is going to run.
+            store_server: called with the server that the host is going to run.
         """
         member.secrets = self.secrets
         member.restart = member.restart if self.restart is None else self.restart
         if self.serves is not None:
-            serves(self.serves)
+            store_server(self.serves)
         for note in self.notes:
-            fleet.tell(member, note)
+            fleet.add_note(member, note)
         for notice in self.notices:
-            fleet.tell(member, notice, once=True)
+            fleet.add_note(member, notice, once=True)
         return self.plan
 
     def to_json(self) -> dict[str, Any]:
@@ -129,9 +129,9 @@ class PlannedHost:
         }
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> PlannedHost:
+    def from_json(cls, data: Mapping[str, Any]) -> PlannedHost:
         """Parse a plan. Raises ValueError, TypeError, KeyError or AttributeError for invalid data."""
-        sources = {name: CachedSource.of(source) for name, source in data["sources"].items()}
+        sources = {name: CachedSource.from_json(source) for name, source in data["sources"].items()}
         return cls(
             host=Host(**data["host"], secret_sources=sources),
             user=data["user"],
@@ -140,7 +140,7 @@ class PlannedHost:
             notes=tuple(data["notes"]),
             notices=tuple(data["notices"]),
             serves=ServerSummary(**data["serves"]) if data["serves"] else None,
-            keys={name: (CachedSource.of(key), str(where)) for name, (key, where) in data["keys"].items()},
+            keys={name: (CachedSource.from_json(key), str(where)) for name, (key, where) in data["keys"].items()},
             engine=dict(data["engine"]),
         )
 
@@ -168,13 +168,13 @@ class PlanCacheEntry:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             digest, _, text = _read_own_file(self._file).partition(b"\n")
             if digest.decode() == _digest(self._input_digest, text):
-                return [PlannedHost.of(item) for item in bounds.parse_bounded_json(text)]
+                return [PlannedHost.from_json(item) for item in bounds.parse_bounded_json(text)]
         return []
 
-    def keep(self, plans: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
+    def save(self, plans: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
         """Save the plans of members that have run, unless their inputs have changed since, or a plan contains a secret."""
         names = [member.host.name for member in members if member.host.connection == "ssh"]
-        if len(names) == len(members) and all(name in plans and plans[name].lasting for name in names):
+        if len(names) == len(members) and all(name in plans and plans[name].cacheable for name in names):
             secrets = [secret for member in members for secret in member.secrets.values()]
             self._save_plans([plans[member.host.name] for member in members], secrets)
 

@@ -48,20 +48,20 @@ class Preparation:
         self._uses_pins = play.uses(recipe.PINNED_NAMES) and not self._is_gateway
         self._lints = play.has_task("lint")
 
-    def ask(self, members: Sequence[Member]) -> None:
+    def query_members(self, members: Sequence[Member]) -> None:
         """Request the missing entries from the hosts, each one once. Errors are stored in `refused`."""
         incomplete = [member for member in members if self._is_gateway or self._needs_pins(member.host)]
         self.asked |= {member.host.name for member in incomplete}
         self._selection.fleet.each(incomplete, self._query_member)
 
-    def recipe_of(self, host: Host) -> recipe.Recipe:
+    def load_recipe(self, host: Host) -> recipe.Recipe:
         """Return the recipe of a host. Raises Refused if it has none, or if the recipe does not exist."""
         name = host.recipe or ""
         if name not in self._recipes:
             self._recipes[name] = load_host_recipe(self._selection.project, host)
         return self._recipes[name]
 
-    def lock_of(self, host: Host) -> lockfile.Lock:
+    def find_lock(self, host: Host) -> lockfile.Lock:
         """Return the lock that counts for a host, including newly requested entries."""
         return self._pins[self._folders[host.name]].lock
 
@@ -78,22 +78,22 @@ class Preparation:
         self._servings.append((host_recipe, pins, served))
         return served
 
-    def secrets_of(self, host: Host) -> dict[str, Secret]:
+    def read_secrets(self, host: Host) -> dict[str, Secret]:
         """Return the secrets of a host's file, which are read again for each of its plays."""
         return self._secrets.pop(host.name, None) or self._selection.inventory.secrets(host)
 
-    def learn_engines(self) -> None:
+    def save_engines(self) -> None:
         """Save the hosts' reports about their engines to the lock."""
         for member in self._selection.fleet.members:
             if member.engine_version and member.host.recipe:
                 pins = self._pins[self._folders[member.host.name]]
-                pins.save_engine(self._selection.fleet, member, self.recipe_of(member.host))
+                pins.save_engine(self._selection.fleet, member, self.load_recipe(member.host))
 
     def _needs_pins(self, host: Host) -> bool:
         if not self._uses_pins:
             return False
         try:
-            return bool(missing_pins(lock_entries(self.lock_of(host), self.recipe_of(host))))
+            return bool(missing_pins(lock_entries(self.find_lock(host), self.load_recipe(host))))
         except SparkwrightError:
             return False  # planning reports it
 
@@ -107,17 +107,16 @@ class Preparation:
     def _pin(self, member: Member) -> None:
         """Complete the lock for a host. A read-only play accepts missing entries if upstream does not answer."""
         host, fleet = member.host, self._selection.fleet
-        host_recipe = self.recipe_of(host)
+        host_recipe = self.load_recipe(host)
         if self._lints:
-            self.lint_recipe(
-                host_recipe, lock_entries(self.lock_of(host), host_recipe)
-            )  # refuse before any host is contacted
+            # refuse before any host is contacted
+            self.lint_recipe(host_recipe, lock_entries(self.find_lock(host), host_recipe))
         try:
             self._pins[self._folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
         except Refused as error:
             if not self._play.file.read_only:
                 raise
-            fleet.tell(member, f"not in spark.lock, and can't be looked up now: {error.message}")
+            fleet.add_note(member, f"not in spark.lock, and can't be looked up now: {error.message}")
 
     def _query_gateway(self, member: Member) -> None:
         from sparkwright.app.plans import gateways
@@ -159,7 +158,7 @@ class Peers:
         replacements = {task.id: self._with_peer_urls(fleet, member, task, check=plan.check) for task in copy_tasks}
         return dataclasses.replace(plan, steps=tuple(_replace_tasks(plan.steps, replacements)))
 
-    def hand_out(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
+    def serve_model(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
         """Have a host hand out a model, and return the URLs. Raises Failed with the host's name.
 
         Args:
@@ -198,7 +197,7 @@ class Peers:
             return dataclasses.replace(task, args=local_args)
         token = Secret(secrets.token_urlsafe(32))
         member.secrets = {**member.secrets, PEER_TOKEN: token}
-        urls = self.hand_out(source, task.args, token, readers=1)
+        urls = self.serve_model(source, task.args, token, readers=1)
         return dataclasses.replace(task, args={**task.args, "peer": urls})
 
     def _member(self, source: str) -> Member:

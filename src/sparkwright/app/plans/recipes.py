@@ -113,4 +113,4 @@ def render_template(project: Path, name: str, variables: Mapping[str, Any]) -> s
     try:
         return str(expressions.render(document.read_text(path), variables))
     except expressions.ExpressionError as error:
-        raise Refused(f"{error}.", where=ErrorLocator.text(path)(error.line)) from None
+        raise Refused(f"{error}.", where=ErrorLocator.in_template(path)(error.line)) from None

@@ -147,7 +147,9 @@ def _find_conflicts(
     other_folders = _model_folders(other_recipe)
     for folder, model in _model_folders(own_recipe).items():
         if other_folders.get(folder, model) != model:
-            roles = [role for role, second_model in own_recipe.file.further.items() if second_model.dir == folder]
+            roles = [
+                role for role, second_model in own_recipe.file.further_models.items() if second_model.dir == folder
+            ]
             place = own_recipe.file.place_of(roles[0]) if roles else ("model", "dir")
             yield (
                 f"{names} keep different models in {folder}.",
@@ -160,10 +162,10 @@ def _model_folders(host_recipe: recipe.Recipe) -> dict[str, tuple[str, str, str]
     """Return the id, revision and file choice of the model in each model folder of a recipe."""
     model = host_recipe.file.model
     further_folders = {
-        second_model.dir: (second_model.id, second_model.revision, second_model.chosen(role))
-        for role, second_model in host_recipe.file.further.items()
+        second_model.dir: (second_model.id, second_model.revision, second_model.lock_suffix(role))
+        for role, second_model in host_recipe.file.further_models.items()
     }
-    return {model.dir: (model.id, model.revision, model.chosen), **further_folders}
+    return {model.dir: (model.id, model.revision, model.file_key), **further_folders}
 
 
 def _published_ports(host: Host, host_recipe: recipe.Recipe) -> set[int]:

@@ -76,7 +76,7 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
         raise Refused("prints text in the client's own form; leave out one of --for and --json.", where="--for")
     selection = clusters.exclude_workers(selection, "client")
     answers = selection.fleet.ask(lambda member: query_server(selection, member))
-    errors, codes = selection.fleet.errors(), selection.fleet.codes()
+    errors, codes = selection.fleet.errors(), selection.fleet.exit_codes()
     for host in (member.host.name for member in selection.fleet.members):
         if host in errors:
             print_error(errors[host], json=json, host=host)

@@ -139,7 +139,7 @@ def _write_fabric_entries(
     codes = []
     for member in members:
         text, host = _fabric_yaml(propose_fabric(member.links)), selection.inventory.hosts[member.host]
-        if member.given is not None or not text:
+        if member.declared_fabric is not None or not text:
             continue
         if write:
             _append_to_host_file(selection, host, text)

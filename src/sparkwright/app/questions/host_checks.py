@@ -43,9 +43,9 @@ class HostReport:
     error: str = ""
     error_exit: Exit = Exit.OK
     #: repairs that were made
-    fixed: list[str] = field(default_factory=list)
+    repairs_made: list[str] = field(default_factory=list)
     #: repairs that failed
-    broken: list[str] = field(default_factory=list)
+    failed_repairs: list[str] = field(default_factory=list)
     sandbox: bool = False
     #: memory budget of the recipe's server on this host; None if there is none
     budget: dict[str, Any] | None = None
@@ -62,7 +62,7 @@ class HostReport:
     @property
     def exit(self) -> Exit:
         """The command's exit code for this host."""
-        return self.error_exit if self.error else Exit.FAILED if self.bad or self.broken else Exit.OK
+        return self.error_exit if self.error else Exit.FAILED if self.bad or self.failed_repairs else Exit.OK
 
 
 def run(pattern: str, *, fix: bool, confirm: Callable[[], bool], json: bool) -> list[Exit]:
@@ -160,7 +160,7 @@ def _apply_repairs(
         selection.fleet.close()
     new_reports = query_reports(select_machines(select_hosts(pattern)))
     for host_report in new_reports:
-        host_report.fixed, host_report.broken = fixed[host_report.host], broken[host_report.host]
+        host_report.repairs_made, host_report.failed_repairs = fixed[host_report.host], broken[host_report.host]
     return new_reports
 
 
@@ -220,9 +220,9 @@ def _print_reports(reports: Sequence[HostReport]) -> None:
             print_line(console, style, text)
         for text in budget_lines(host_report.budget):
             print_line(console, "muted", f"  {text}")
-        for name in host_report.fixed:
+        for name in host_report.repairs_made:
             print_line(console, "changed", f"fixed: {name}: {FIXES[name].says}")
-        for message in host_report.broken:
+        for message in host_report.failed_repairs:
             print_line(console, "failed", f"not fixed: {message}")
         counts = Counter(row["verdict"] for row in host_report.findings)
         counted = ", ".join(f"{counts[name]} {name}" for name in ("bad", "warning", "unknown", "ok") if counts[name])
@@ -239,8 +239,8 @@ def _report_json(host_report: HostReport) -> dict[str, Any]:
         return {"host": host_report.host, "error": host_report.error, "exit": int(host_report.exit)}
     rows = [{**row, "repair": bool(row["repair"])} for row in host_report.findings]
     other_fields = {
-        "fixed": host_report.fixed,
-        "not_fixed": host_report.broken,
+        "fixed": host_report.repairs_made,
+        "not_fixed": host_report.failed_repairs,
         "bad": host_report.bad,
         "budget": host_report.budget,
     }

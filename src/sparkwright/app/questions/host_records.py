@@ -127,7 +127,7 @@ def _query_hosts(
     answers = query_events(selection, header)
     for name, error in selection.fleet.errors().items():
         print_error(error, json=json, host=name)
-    return answers, selection.fleet.codes(), {host.name: host.title for host in selection.hosts}
+    return answers, selection.fleet.exit_codes(), {host.name: host.title for host in selection.hosts}
 
 
 def query_events(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:

@@ -32,14 +32,14 @@ class HostLinks:
     kernel: str = ""
     driver: str = ""
     #: the `fabric` of the host file; None if there is none
-    given: Fabric | None = None
+    declared_fabric: Fabric | None = None
     #: bounds in seconds on how far the host's clock is ahead of the laptop's; None if unknown
     ahead_s: tuple[float, float] | None = None
 
     @property
     def used_fabric(self) -> Fabric | None:
         """The fabric that the host file declares, or else the one that the links suggest."""
-        return self.given or propose_fabric(self.links)
+        return self.declared_fabric or propose_fabric(self.links)
 
     @property
     def links_in_use(self) -> list[Link]:

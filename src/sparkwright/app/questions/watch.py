@@ -130,7 +130,7 @@ class _Watch:
         self._rows[name] = fleet_status.build_row(member, answer, self._intended, self._gateways)
         traffic.pop(name, None)
         if not isinstance(answer, SparkwrightError):
-            traffic[name] = self._rates.of(name, answer, now_s)
+            traffic[name] = self._rates.update(name, answer, now_s)
         self._view = replace(self._view, traffic=traffic, at=units.format_time(came_s, "%H:%M:%S"))
         if name == self._view.host:
             self._request_history(refresh=True)
@@ -191,7 +191,7 @@ class TokenRates:
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
 
-    def of(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
+    def update(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
         """Return the traffic in a `status` event.
 
         A counter that went backwards belongs to another server, so there is no rate.

@@ -84,9 +84,11 @@ def find_cached_plans(pending: PendingConnections, cache_entry: PlanCacheEntry) 
     The list is also empty for a cluster with an unreachable member, because a run with planning reports it.
     """
     cached = cache_entry.find()
-    if {planned.host.name: planned.host.way for planned in cached} != {host.name: host.way for host in pending.hosts}:
+    if {planned.host.name: planned.host.connection_settings for planned in cached} != {
+        host.name: host.connection_settings for host in pending.hosts
+    }:
         return []
-    if not all(map(_has_same_login, cached)) or (len(cached) > 1 and not pending.reached()):
+    if not all(map(_has_same_login, cached)) or (len(cached) > 1 and not pending.wait_until_connected()):
         return []
     return cached
 
@@ -109,12 +111,12 @@ def run_cached_plans(
     with closing_fleet(fleet):
         pending.assign_links(fleet.members)
         members = fleet.begin(cached[0].plan.play, hosts)
-        plan_for = lambda member: renewed_plans.of(member.host).take(member, fleet, output.serves)  # noqa: E731
+        plan_for = lambda member: renewed_plans.plan_for(member.host).prepare_member(member, fleet, output.store_server)  # noqa: E731
         fleet.roll(members, plan_for, PlayRollout(RolloutPolicy(max_fail_percentage=100)))
         for member, planned in zip(fleet.members, cached, strict=True):
             if _has_new_engine_facts(member, planned):
                 _save_engine(fleet, member, planned)
-    return fleet.codes()
+    return fleet.exit_codes()
 
 
 class _RenewedPlans:
@@ -126,7 +128,7 @@ class _RenewedPlans:
         self._keys: dict[str, Secret] = {}
         self._planning_lock = threading.Lock()
 
-    def of(self, host: Host) -> PlannedHost:
+    def plan_for(self, host: Host) -> PlannedHost:
         """Return a host's plan."""
         cached = self._cached[host.name]
         with self._planning_lock:

@@ -19,7 +19,7 @@ from sparkwright.fleet.fleet import Fleet
 class Listener(Subscriber, Protocol):
     """A program that receives the events directly."""
 
-    def follows(self, fleet: Fleet) -> None:
+    def attach(self, fleet: Fleet) -> None:
         """Called with the fleet before its first event. The listener may set `ask_stop` and interrupt the fleet later."""
 
 
@@ -50,7 +50,7 @@ class RunOutput:
         self._summary: Summary | None = None
         if on_event is not None:
             selection.fleet.subscribers = [on_event]
-            on_event.follows(selection.fleet)
+            on_event.attach(selection.fleet)
             return
         selection.fleet.ask_stop = ask_to_stop
         if json:
@@ -75,7 +75,7 @@ class RunOutput:
         output_options = {name: getattr(options, name) for name in ("json", "diff", "check", "verbose")}
         return cls(selection, rows=True, on_event=on_event, **output_options)
 
-    def serves(self, served: ServerSummary) -> None:
+    def store_server(self, served: ServerSummary) -> None:
         """Store the server that a host will run, for the panel."""
         if self._summary is not None and served.host not in self._workers:
             self._summary.serves(served)

@@ -82,9 +82,8 @@ class RolloutRun:
         self._policies = [build_policy(play, options) for play in book.plays]
         self.record: RolloutRecord | None = None
         self._is_recorded = False
-        self._together = (
-            clusters.find_cluster(selection) is not None
-        )  # members of a cluster always run together, regardless of batches
+        # members of a cluster always run together, regardless of batches
+        self._together = clusters.find_cluster(selection) is not None
         if not options.check and not all(play.file.read_only for play in book.plays):
             self._begin()
 
@@ -95,19 +94,21 @@ class RolloutRun:
             refuse_changed_run(record, self._fixed_options(), self._fingerprints)
             self.record, self._is_recorded = record, True
             for member in (member for member in self._selection.fleet.members if member.host.name in record.under_way):
-                self._selection.fleet.tell(
+                self._selection.fleet.add_note(
                     member, "was in progress when this run was interrupted: its host is checked again."
                 )
         elif any(policy.is_rolling(len(names)) for policy in self._policies):
             self.record = RolloutRecord(self._file.playbook, names, self._fixed_options())
 
-    def can_begin(self) -> bool:
+    def can_start(self) -> bool:
         """Return True if every host is reachable.
 
         A rolling run does not start while a host is unreachable, unless --skip-unreachable is set.
         """
         fleet = self._selection.fleet
-        unreachable = [member.host.name for member in fleet.reach()] if self.record or self._together else []
+        unreachable = (
+            [member.host.name for member in fleet.wait_for_connections()] if self.record or self._together else []
+        )
         if not unreachable or (self._options.skip_unreachable and not self._together):
             return True
         hint = "" if self._together else " (--skip-unreachable leaves them out)"
@@ -115,23 +116,23 @@ class RolloutRun:
         fleet.stopped = f"{unreachable_are} unreachable, so nothing was started{hint}"
         return False
 
-    def roll(self, n: int) -> PlayRollout:
+    def play_rollout(self, n: int) -> PlayRollout:
         """Return the rollout settings of the n-th play."""
         play = self._book.plays[n]
         if self._options.check or play.file.read_only or self._together:
             return PlayRollout(RolloutPolicy(max_fail_percentage=100), together=self._together)
         return PlayRollout(
             self._policies[n],
-            everyone=len(self.record.hosts) if self.record else 0,
+            host_count=len(self.record.hosts) if self.record else 0,
             checks_first=_stops_servers(play) and not play.acts_in_check,
             guard=self._guard(play),
             record=self.record,
             save=self._save,
-            prints=self._fingerprints,
-            finishes=frozenset(name for name, last in self._last_play.items() if last == n),
+            fingerprints=self._fingerprints,
+            final_hosts=frozenset(name for name, last in self._last_play.items() if last == n),
         )
 
-    def tell(self) -> list[int]:
+    def report_outcome(self) -> list[int]:
         """Report what was done and what was not. Return the exit codes that are not in any host's recap."""
         fleet = self._selection.fleet
         if self.record is None and not fleet.stopped:
@@ -176,7 +177,7 @@ class RolloutRun:
         inventory = self._selection.inventory
         hosts = self.record.hosts if self.record else [host.name for host in self._selection.hosts]
         group_floors = compute_floors(inventory.groups, inventory.min_serving, hosts, ALL_GROUP)
-        return Guard(group_floors, self._serving_checks.serves) if group_floors else None
+        return Guard(group_floors, self._serving_checks.find_serving) if group_floors else None
 
     def _fixed_options(self) -> dict[str, Any]:
         """Return the options that must be the same when the run is resumed."""
@@ -214,7 +215,7 @@ class _ServingChecks:
         self._members = {member.host.name: member for member in selection.fleet.members}
         self._own_members: list[Member] = []
 
-    def serves(self, names: Sequence[str]) -> set[str]:
+    def find_serving(self, names: Sequence[str]) -> set[str]:
         """Return the hosts that generate a token now. Unreachable hosts do not count."""
         if not names:
             return set()

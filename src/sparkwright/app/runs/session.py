@@ -66,25 +66,25 @@ def run(
     fleet, rollout = selection.fleet, RolloutRun(selection, book, command, options)
     output = RunOutput.for_playbook_run(selection, options, on_event)
     with closing_fleet(fleet, rollout.add_resume_hint), contextlib.closing(rollout):
-        for n, play in enumerate(book.plays if rollout.can_begin() else ()):
+        for n, play in enumerate(book.plays if rollout.can_start() else ()):
             members = fleet.begin(play.name, _play_hosts(selection, play))
             preparation = Preparation(selection, play, check=options.check)
-            preparation.ask(members)  # before planning, which must not contact any host
-            roll = rollout.roll(n)
+            preparation.query_members(members)  # before planning, which must not contact any host
+            roll = rollout.play_rollout(n)
             with contextlib.closing(Peers(selection.inventory)) as peers:
                 plans = _PlayPlans(
                     Planner(selection, play, compiler_options(options), preparation), fleet, peers, output
                 )
-                fleet.roll(members, plans.of, roll, plans.preview)
-            preparation.learn_engines()
+                fleet.roll(members, plans.plan_for, roll, plans.preview)
+            preparation.save_engines()
             if (
                 cache_entry is not None
                 and len(book.plays) == 1
                 and clusters.is_single_target(selection)
                 and roll.guard is None
             ):
-                cache_entry.keep(plans.made, fleet.members)
-        codes = rollout.tell()
+                cache_entry.save(plans.planned_hosts, fleet.members)
+        codes = rollout.report_outcome()
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if not codes:
         host_names = ", ".join(host.name for host in selection.hosts)
@@ -98,19 +98,19 @@ class _PlayPlans:
     def __init__(self, planner: Planner, fleet: Fleet, peers: Peers, output: RunOutput) -> None:
         self._planner, self._fleet, self._peers, self._output = planner, fleet, peers, output
         #: plans by host name
-        self.made: dict[str, PlannedHost] = {}
+        self.planned_hosts: dict[str, PlannedHost] = {}
 
-    def of(self, member: Member, *, check: bool = False) -> Plan:
+    def plan_for(self, member: Member, *, check: bool = False) -> Plan:
         """Return the plan of a host, with the URLs of models that peers hand out."""
         planned = self._planner.plan(member.host, member.registered, check=check)
-        plan = planned.take(member, self._fleet, self._output.serves)
+        plan = planned.prepare_member(member, self._fleet, self._output.store_server)
         filled = self._peers.add_peer_urls(self._fleet, member, plan)
-        self.made[member.host.name] = replace(planned, lasting=planned.lasting and filled is plan)
+        self.planned_hosts[member.host.name] = replace(planned, cacheable=planned.cacheable and filled is plan)
         return filled
 
     def preview(self, member: Member) -> Plan:
         """Return the plan of a host in check mode."""
-        return self.of(member, check=True)
+        return self.plan_for(member, check=True)
 
 
 def _select_targets(selection: Selection, book: playbook.Playbook) -> Selection:
@@ -138,7 +138,7 @@ def send_request(
     fleet = selection.fleet
     RunOutput(selection, json=json, diff=False, on_event=on_event)
     fleet.ask(lambda member: fleet.request(member, header))
-    return fleet.codes()
+    return fleet.exit_codes()
 
 
 def run_module_task(selection: Selection, module: str, args: dict[str, Any], *, json: bool) -> list[int]:
@@ -178,7 +178,7 @@ def run_tasks(
         return fleet.request(member, build_run_request(member, plan))
 
     fleet.ask(run_on)
-    return fleet.codes()
+    return fleet.exit_codes()
 
 
 def list_tasks(playbook_name: str, options: DeployOptions) -> None:

@@ -42,7 +42,7 @@ def create_interactively(folder: Path) -> Exit:
     """Ask for the host, the recipe and confirmation, and write the files. Nothing is written after Ctrl-C or a no."""
     starter.refuse_existing_project(folder)
     host = ask_for_host(sandbox=True)
-    surveyed = _survey_with_shipped_recipes(host, recipe_name="", asking=True, offline=False)
+    surveyed = _survey_with_shipped_recipes(host, recipe_name="", interactive=True, offline=False)
     texts, omitted = _changed_texts(surveyed)
     count = len(starter.plan_files(texts, omitted)) + (not (folder / ".gitignore").exists())
     host_file = f"hosts/{surveyed.host.name}.yml"
@@ -72,17 +72,17 @@ def create_from_options(folder: Path, host: NewHost, *, recipe_name: str, offlin
     proposal.refuse_name(host.name)
     if recipe_name:
         recipe.load(shipped_files.shipped_folder(), recipe_name)
-    surveyed = _survey_with_shipped_recipes(host, recipe_name=recipe_name, asking=False, offline=offline)
+    surveyed = _survey_with_shipped_recipes(host, recipe_name=recipe_name, interactive=False, offline=offline)
     return _write_project(folder, surveyed)
 
 
-def _survey_with_shipped_recipes(host: NewHost, *, recipe_name: str, asking: bool, offline: bool) -> SurveyedHost:
+def _survey_with_shipped_recipes(host: NewHost, *, recipe_name: str, interactive: bool, offline: bool) -> SurveyedHost:
     recipes = [
         recipe.load(shipped_files.shipped_folder(), name) for name in recipe.names(shipped_files.shipped_folder())
     ]
     reserve = defaults.RESERVE_GIB
     return survey_and_choose(
-        host, recipes, reserve_gib=reserve, recipe_name=recipe_name, asking=asking, offline=offline
+        host, recipes, reserve_gib=reserve, recipe_name=recipe_name, interactive=interactive, offline=offline
     )
 
 
@@ -102,9 +102,9 @@ def _changed_texts(surveyed: SurveyedHost) -> tuple[dict[str, str], set[str]]:
         f"hosts/{host.name}.yml": proposal.render_host_file(host, surveyed.lines, "init"),
         "hosts/groups.yml": proposal.add_groups(groups, {proposal.DEFAULT_GROUP: {}}, host.groups),
     }
-    if choice is not None and choice.moved:
+    if choice is not None and choice.actual_folder:
         name = f"recipes/{choice.name}.yml"
-        texts[name] = proposal.set_model_dir((top / name).read_text(), choice.moved, host.name)
+        texts[name] = proposal.set_model_dir((top / name).read_text(), choice.actual_folder, host.name)
     return texts, {EXAMPLE_HOST_FILE} - set(texts)
 
 
@@ -132,12 +132,12 @@ def _write_project(folder: Path, surveyed: SurveyedHost) -> Exit:
 def print_notes(surveyed: SurveyedHost) -> None:
     """Print how model files that are already on the host will be used."""
     choice, answer = surveyed.choice, surveyed.survey
-    if choice is not None and choice.moved:
+    if choice is not None and choice.actual_folder:
         print_prose(
-            f"The model is taken from {choice.moved}: a deploy verifies its files and downloads only what is missing."
+            f"The model is taken from {choice.actual_folder}: a deploy verifies its files and downloads only what is missing."
         )
-    if choice is not None and choice.found and choice.found["place"] == "hub cache":
-        model_folder, cached = choice.recipe.file.model.dir, str(choice.found["dir"])
+    if choice is not None and choice.local_copy and choice.local_copy["place"] == "hub cache":
+        model_folder, cached = choice.recipe.file.model.dir, str(choice.local_copy["dir"])
         print_prose(
             "The model is in the hub's cache there. To have it without a download or more disk, run on the host:"
         )
@@ -238,13 +238,13 @@ def ask_for_host(*, sandbox: bool) -> NewHost:
                 print_prose(error)
 
 
-def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, asking: bool) -> dict[str, Any] | None:
+def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, interactive: bool) -> dict[str, Any] | None:
     """Log in and survey the host. Raises Unreachable if it can't be surveyed.
 
     Returns None if the user chose to continue without a survey.
     """
     as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
-    if not asking:
+    if not interactive:
         return survey.query_host(as_host, recipes, lambda error: False)
     print_prose(
         f"Logging in to {host.address}. The first time this copies sparkwright's runtime there (about 11 MB, no root)."
@@ -264,7 +264,7 @@ def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, asking: bool)
 
 
 def choose_recipe(
-    recipes: Sequence[Recipe], answer: dict[str, Any] | None, reserve_gib: float, *, recipe_name: str, asking: bool
+    recipes: Sequence[Recipe], answer: dict[str, Any] | None, reserve_gib: float, *, recipe_name: str, interactive: bool
 ) -> Choice | None:
     """Return the recipe for a host. Raises Refused for a named recipe that does not fit its memory.
 
@@ -281,7 +281,7 @@ def choose_recipe(
             raise Refused(f"{recipe_name} does not fit: {choice.why}.", fix=fix[0].upper() + fix[1:])
         return choice
     fitting = [choice for choice in rows if choice.verdict != "too large"]
-    if not asking or not fitting:
+    if not interactive or not fitting:
         return next(iter(fitting), None)
     listed = fitting[:MAX_LISTED_RECIPES]
     grid.print_table(
@@ -303,7 +303,7 @@ def survey_and_choose(
     *,
     reserve_gib: float,
     recipe_name: str,
-    asking: bool,
+    interactive: bool,
     offline: bool,
     quiet: bool = False,
 ) -> SurveyedHost:
@@ -313,12 +313,12 @@ def survey_and_choose(
         quiet: print only errors, for use by a program.
     """
     is_sandbox = host.address == SANDBOX
-    answer = None if offline or is_sandbox else log_in_and_survey(host, recipes, asking=asking)
+    answer = None if offline or is_sandbox else log_in_and_survey(host, recipes, interactive=interactive)
     if answer is not None and not quiet:
         for line in survey.format_lines(answer):
             print_prose(f"  {line}")
     choice = choose_recipe(
-        recipes, SANDBOX_SURVEY if is_sandbox else answer, reserve_gib, recipe_name=recipe_name, asking=asking
+        recipes, SANDBOX_SURVEY if is_sandbox else answer, reserve_gib, recipe_name=recipe_name, interactive=interactive
     )
     if choice is not None and choice.fit.budget is not None and not quiet:
         print_text(f"The memory of {choice.name}:")
@@ -336,7 +336,7 @@ def _ask_to_accept_key(error: UnknownKey) -> bool:
     return prompts.ask_full_yes("Does it match, and should it be added to known_hosts?")
 
 
-def add_host(host: NewHost | None, *, recipe_name: str, asking: bool, offline: bool, json: bool) -> Exit:
+def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offline: bool, json: bool) -> Exit:
     """Survey a host, select its recipe, and write hosts/NAME.yml and its groups.
 
     Args:
@@ -360,9 +360,9 @@ def add_host(host: NewHost | None, *, recipe_name: str, asking: bool, offline: b
     if recipe_name:
         recipe.load(project.root, recipe_name)
     reserve = _reserve_gib(inventory)
-    survey_options = {"asking": asking, "offline": offline, "quiet": json}
+    survey_options = {"interactive": interactive, "offline": offline, "quiet": json}
     surveyed = survey_and_choose(host, recipes, reserve_gib=reserve, recipe_name=recipe_name, **survey_options)
-    if asking and not prompts.ask_yes_no(
+    if interactive and not prompts.ask_yes_no(
         f"Write hosts/{surveyed.host.name}.yml ({surveyed.host.recipe or 'no recipe'})?"
     ):
         print_text("Nothing was written.")
@@ -382,12 +382,12 @@ def add_host(host: NewHost | None, *, recipe_name: str, asking: bool, offline: b
         return Exit.OK
     for name in written:
         print_text(name)
-    if surveyed.choice is not None and surveyed.choice.moved:
+    if surveyed.choice is not None and surveyed.choice.actual_folder:
         print_prose(
-            f"It has the model in {surveyed.choice.moved}: set `model.dir` of recipes/{surveyed.choice.name}.yml to "
+            f"It has the model in {surveyed.choice.actual_folder}: set `model.dir` of recipes/{surveyed.choice.name}.yml to "
             "take it from there."
         )
-        surveyed = replace(surveyed, choice=replace(surveyed.choice, found=None))
+        surveyed = replace(surveyed, choice=replace(surveyed.choice, local_copy=None))
     print_notes(surveyed)
     print_next_steps(surveyed, Path.cwd())
     return Exit.OK

@@ -59,7 +59,7 @@ class Choice:
     recipe: Recipe
     fit: Fit
     #: the model's row in the survey; None if it is not on disk
-    found: Mapping[str, Any] | None = None
+    local_copy: Mapping[str, Any] | None = None
     #: True if a container on the host serves from the model's folder, or has the recipe's name
     served: bool = False
 
@@ -78,12 +78,14 @@ class Choice:
     @property
     def on_disk(self) -> str:
         """The model's size and folder on the host; empty if it is not there."""
-        return f"{units.format_size(self.found['size_bytes'])} in {self.found['dir']}" if self.found else ""
+        return (
+            f"{units.format_size(self.local_copy['size_bytes'])} in {self.local_copy['dir']}" if self.local_copy else ""
+        )
 
     @property
-    def moved(self) -> str:
+    def actual_folder(self) -> str:
         """The folder to use instead of the recipe's model folder; empty if nothing has to change."""
-        return str(self.found["dir"]) if self.found and self.found["place"] == "folder" else ""
+        return str(self.local_copy["dir"]) if self.local_copy and self.local_copy["place"] == "folder" else ""
 
 
 def propose_recipes(
@@ -103,7 +105,7 @@ def propose_recipes(
         key=lambda choice: (
             choice.verdict == "too large",
             not choice.served,
-            choice.found is None,
+            choice.local_copy is None,
             choice.name != USUAL_RECIPE,
             choice.name,
         ),
@@ -158,7 +160,7 @@ def evaluate_fit(
         start: figures from earlier starts on the host; None if there are none.
     """
     memory, model = compute_memory(recipe, {"model": locked}), recipe.file.model
-    uses_all_files = not (model.chosen or model.allow or model.ignore)
+    uses_all_files = not (model.file_key or model.allow or model.ignore)
     if uses_all_files and files_bytes and not memory.weights_bytes:
         memory = replace(memory, weights_bytes=files_bytes, weights_source="the model's files")
     files = f"{units.format_gib(files_bytes)} GiB of files" if files_bytes else ""

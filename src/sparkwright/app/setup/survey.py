@@ -148,7 +148,7 @@ def check_hosts(pattern: str, *, json: bool) -> list[int]:
         print_json_line({"host": name, **item})
     if not json:
         grid.print_table(COLUMNS, [_host_row(host.name, surveys.get(host.name)) for host in selection.hosts])
-    return [*selection.fleet.codes(), *(Exit.FAILED for row in surveys.values() if row["missing"])]
+    return [*selection.fleet.exit_codes(), *(Exit.FAILED for row in surveys.values() if row["missing"])]
 
 
 def _survey_member(selection: Selection, member: Member) -> dict[str, Any]:

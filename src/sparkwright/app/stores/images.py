@@ -151,7 +151,7 @@ class ImageToCopy:
         return {"ref": self.ref, "ids": list(self.ids)}
 
     @property
-    def incoming(self) -> str:
+    def temporary_tag(self) -> str:
         """A temporary tag, so that an image that has not been compared yet is not used."""
         return f"{ImageReference.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
 
@@ -164,11 +164,11 @@ class ImageTransfer:
     source: Member
     target: Member
     #: answer of `inspect_image` from the source
-    here: dict[str, Any]
+    source_image: dict[str, Any]
     #: answer of `inspect_image` from the target
-    there: dict[str, Any]
+    target_image: dict[str, Any]
     #: the tag under which the image arrives
-    incoming: str
+    temporary_tag: str
     #: compression program that both ends have
     packer: str
 
@@ -201,7 +201,10 @@ def copy_between_members(selection: Selection, fleet: Fleet, source: Member, tar
     target_image = query_module(fleet, target, "inspect_image", {**image_to_copy.to_json(), "most_bytes": max_bytes})
     if target_image["present"] and target_image["layers"] == source_image["layers"]:
         return f"{target.host.name}: has {image_to_copy.ref} already."
-    incoming, packer = image_to_copy.incoming, image_archive.select_packer(source_image["tools"], target_image["tools"])
+    incoming, packer = (
+        image_to_copy.temporary_tag,
+        image_archive.select_packer(source_image["tools"], target_image["tools"]),
+    )
     transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming, packer)
     _refuse_impossible(image_to_copy, transfer)
     started_s = time.monotonic()
@@ -230,14 +233,14 @@ def _transfer(transfer: ImageTransfer) -> str:
     except SparkwrightError as error:
         if error.exit is not Exit.UNREACHABLE:
             raise
-        transfer.fleet.tell(transfer.target, f"{error.message} Copying through this laptop instead.")
+        transfer.fleet.add_note(transfer.target, f"{error.message} Copying through this laptop instead.")
         return _transfer_through_laptop(transfer)
 
 
 def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToCopy:
     if not image:
         image = recipes.load_host_recipe(selection.project, target.host).image
-    name = ImageReference.given(image)
+    name = ImageReference.parse_checked(image)
     entry = load_lock(selection.project, target.host).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return ImageToCopy(image)
@@ -246,7 +249,12 @@ def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToC
 
 
 def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
-    source_image, target_image, source, target = transfer.here, transfer.there, transfer.source, transfer.target
+    source_image, target_image, source, target = (
+        transfer.source_image,
+        transfer.target_image,
+        transfer.source,
+        transfer.target,
+    )
     if source_image["platform"] != target_image["host_platform"]:
         description = f"{source.host.name} has {image.ref} for {source_image['platform']}"
         message = f"{description}, {target.host.name} needs {target_image['host_platform']}."
@@ -269,13 +277,13 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
     private, public = _generate_key_pair()
     key_arguments = {
         "public_key": public,
-        "command": image_archive.load_command(transfer.packer, transfer.there["intake"]),
+        "command": image_archive.load_command(transfer.packer, transfer.target_image["intake"]),
     }
     args = {
-        "image": transfer.here["id"],
-        "incoming": transfer.incoming,
-        "size_bytes": transfer.here["size_bytes"],
-        "addresses": _reachable_addresses(target, transfer.there["addresses"]),
+        "image": transfer.source_image["id"],
+        "incoming": transfer.temporary_tag,
+        "size_bytes": transfer.source_image["size_bytes"],
+        "addresses": _reachable_addresses(target, transfer.target_image["addresses"]),
         "user": ssh_config.resolve(target.host).user,
         "host_key": link.host_key(),
         "packer": transfer.packer,
@@ -325,8 +333,12 @@ def _transfer_through_laptop(transfer: ImageTransfer) -> str:
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
     pack = " ".join(image_archive.PACKERS[transfer.packer][0])
-    save_channel = links[0].run(["sh", "-c", SAVE_SCRIPT, "sparkwright", transfer.here["id"], transfer.incoming, pack])
-    load_channel = links[1].run(["sh", "-c", image_archive.load_command(transfer.packer, transfer.there["intake"])])
+    save_channel = links[0].run(
+        ["sh", "-c", SAVE_SCRIPT, "sparkwright", transfer.source_image["id"], transfer.temporary_tag, pack]
+    )
+    load_channel = links[1].run(
+        ["sh", "-c", image_archive.load_command(transfer.packer, transfer.target_image["intake"])]
+    )
 
     def progress(sent: int) -> None:
         progress_fields = {"task": "copy", "host": transfer.target.host.name, "unit": "bytes", "text": "packed"}

@@ -37,7 +37,7 @@ class LockEntry:
     #: image or model
     kind: str
     key: str
-    wanted: Recipe
+    recipe: Recipe
     member: Member
     folder: Path
     old: dict[str, Any] | None
@@ -64,11 +64,11 @@ class LockEntry:
         return "completed" if not self.complete and (self.new or {}).get("manifests") else "same"
 
     @property
-    def gone(self) -> Any:
+    def missing_upstream(self) -> Any:
         """The pinned digest, if the registry no longer has it."""
         return (self.new or {}).get("gone")
 
-    def sentence(self) -> str:
+    def format_state(self) -> str:
         """Return the state as text, with a summary of the entry if it is new."""
         if self.state in ("moved", "same"):
             return {"moved": "moved upstream", "same": "as pinned"}[self.state]
@@ -77,7 +77,7 @@ class LockEntry:
             size = sum(file["size_bytes"] for file in new["files"])
             return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.format_size(size)}"
         parts = [words.truncate_value(new["digest"])]
-        parts += [f"{self.wanted.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
+        parts += [f"{self.recipe.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
         parts += [new["created"][:10]] if new.get("created") else []
         parts += [units.format_size(new["size_bytes"])] if new.get("size_bytes") else []
         return f"{self.state}: {', '.join(parts)}"
@@ -85,7 +85,7 @@ class LockEntry:
     def to_json(self) -> dict[str, Any]:
         """Return the entry in the form of --json."""
         rows = [asdict(row) for row in self.rows]
-        fields = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
+        fields = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.missing_upstream}
         if self.error is None:
             return fields
         return {**fields, **error_row(str(self.error), self.error.exit, host=self.member.host.name)}
@@ -105,9 +105,9 @@ def select_entries(selection: Selection, name: str = "") -> list[LockEntry]:
         raise Refused("none of these hosts has a recipe.", fix="Add `recipe: NAME` to a host (see recipes/).")
     if not name:
         return all_entries
-    matches = [entry for entry in all_entries if name in (entry.key, entry.key.partition("@")[0], entry.wanted.name)]
+    matches = [entry for entry in all_entries if name in (entry.key, entry.key.partition("@")[0], entry.recipe.name)]
     if not matches:
-        known_names = sorted({word for entry in all_entries for word in (entry.key, entry.wanted.name)})
+        known_names = sorted({word for entry in all_entries for word in (entry.key, entry.recipe.name)})
         raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=suggest_name(name, known_names))
     return matches
 
@@ -125,11 +125,11 @@ def recipe_entries(
     model_settings = recipe.file.model
     keys = {
         "image": recipe.image,
-        "model": lockfile.model_key(model_settings.id, model_settings.revision, model_settings.chosen),
+        "model": lockfile.model_key(model_settings.id, model_settings.revision, model_settings.file_key),
     }
     pins = lock_entries(lock or lockfile.load(folder), recipe)
     result = [LockEntry(kind, key, recipe, member, folder, pins[kind]) for kind, key in keys.items()]
-    for role, model in recipe.file.further.items():
+    for role, model in recipe.file.further_models.items():
         entry = pins["models"][role]
         result.append(
             LockEntry(
@@ -182,9 +182,9 @@ def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow:
     is_image = entry.kind == "image"
     pinned_digest = entry.old["digest"] if is_image and entry.old else ""
     task = (
-        image_task(entry.wanted, entry.member.host, pinned=pinned_digest, follow=follow)
+        image_task(entry.recipe, entry.member.host, pinned=pinned_digest, follow=follow)
         if is_image
-        else model_task(entry.wanted, role=entry.role)
+        else model_task(entry.recipe, role=entry.role)
     )
     try:
         answer = run_lock_tasks(selection.fleet, entry.member, [task], run_id)[task.id]
@@ -193,7 +193,7 @@ def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow:
         entry.error = convert_error(error)
         return
     if entry.old is not None:
-        title = entry.wanted.engine.title
+        title = entry.recipe.engine.title
         entry.rows = compare_images(entry.old, entry.new, title) if is_image else compare_models(entry.old, entry.new)
 
 
@@ -206,10 +206,10 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
             if entry.kind == "image":
                 lock = lock.with_image(entry.key, new)
             else:
-                model = entry.wanted.file.model
-                id_, revision, file = model.id, model.revision, model.chosen
+                model = entry.recipe.file.model
+                id_, revision, file = model.id, model.revision, model.file_key
                 if entry.role is not None:
-                    id_, revision, file = model_key_parts(entry.wanted.file.further[entry.role], entry.role)
+                    id_, revision, file = model_key_parts(entry.recipe.file.further_models[entry.role], entry.role)
                 lock = lock.with_model(id_, revision, new, file)
         save_lock(lock, folder)
 

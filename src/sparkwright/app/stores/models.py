@@ -46,11 +46,11 @@ def list_models(pattern: str, *, as_json: bool) -> list[int]:
     rows = [(host, model) for host in answers for model in answers[host]["models"]]
     if as_json:
         print_json_line(_rows_json(rows) + _error_rows(selection))
-        return selection.fleet.codes()
+        return selection.fleet.exit_codes()
     grid.print_table(LIST_COLUMNS, [_model_cells(host, row) for host, row in rows])
     if not rows and len(answers) == len(selection.hosts):
         print_text("no models that sparkwright has verified.")
-    return selection.fleet.codes()
+    return selection.fleet.exit_codes()
 
 
 def _query_models(selection: Selection) -> dict[str, dict[str, Any]]:
@@ -97,7 +97,7 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
             summary = f"whole: {value['files']} files, {units.format_size(value['size_bytes'])}, {depth}"
             message = f"wrong: {join_first(value['wrong'], 3)}" if value["wrong"] else summary
             print_text(one_line(f"{host:<12} {models[host]['id']}  {message}"))
-    return [*selection.fleet.codes(), *(Exit.CHANGES for row in answers.values() if row["wrong"])]
+    return [*selection.fleet.exit_codes(), *(Exit.CHANGES for row in answers.values() if row["wrong"])]
 
 
 def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
@@ -131,7 +131,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     finally:
         peers.close()
         selection.fleet.close()
-    return selection.fleet.codes()
+    return selection.fleet.exit_codes()
 
 
 def _hand_out_models(
@@ -145,7 +145,7 @@ def _hand_out_models(
         if key not in urls:
             readers = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
             tokens[key] = Secret(secrets.token_urlsafe(32))
-            urls[key] = [] if check else peers.hand_out(source_machine.name, model, tokens[key], readers=readers)
+            urls[key] = [] if check else peers.serve_model(source_machine.name, model, tokens[key], readers=readers)
     return urls, tokens
 
 
@@ -173,24 +173,24 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
         print_text("nothing was removed.", file=sys.stderr)
         if as_json:
             print_json_line(_rows_json(rows) + _error_rows(selection))
-        return [*selection.fleet.codes(), Exit.CHANGES]
+        return [*selection.fleet.exit_codes(), Exit.CHANGES]
     new_selection = select_machines(select_hosts(pattern))
     removed = _remove_models(new_selection, rows) if rows else []
     if as_json:
         print_json_line(_rows_json(removed) + _error_rows(selection, new_selection))
     for host, value in [] if as_json else removed:
         print_text(one_line(f"{host:<12} {value['dir']}: {units.format_size(value['freed_bytes'])} freed"))
-    return [*selection.fleet.codes(), *new_selection.fleet.codes()]
+    return [*selection.fleet.exit_codes(), *new_selection.fleet.exit_codes()]
 
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
     """Return the id, commit, files and dir of a host's model, from its recipe and the lock. Raises Failed and Refused."""
     model = recipes.load_host_recipe(project, host).file.model
-    entry = load_lock(project, host).model(model.id, model.revision, model.chosen)
+    entry = load_lock(project, host).model(model.id, model.revision, model.file_key)
     if entry is None:
         fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
         raise Failed(
-            f"spark.lock has no entry for {lockfile.model_key(model.id, model.revision, model.chosen)}.", fix=fix
+            f"spark.lock has no entry for {lockfile.model_key(model.id, model.revision, model.file_key)}.", fix=fix
         )
     return {"id": model.id, "commit": entry["commit"], "files": entry["files"], "dir": model.dir}
 
@@ -199,7 +199,7 @@ def _further_models(project: Project, host: Host) -> list[dict[str, Any]]:
     """Return the second models of a host's recipe that are in the lock, as `verify_model` takes them."""
     host_recipe = recipes.load_host_recipe(project, host)
     pins = lock_entries(load_lock(project, host), host_recipe).get("models") or {}
-    models = host_recipe.file.further
+    models = host_recipe.file.further_models
     return [
         {
             "role": role,
@@ -217,7 +217,7 @@ def _recipe_folders(selection: Selection, machine: Host) -> list[str]:
     """Return the model folders that the recipes of a machine name."""
     hosts = [host for host in selection.inventory.servers_of(machine.name) if host.recipe]
     files = [recipes.load_host_recipe(selection.project, host).file for host in hosts]
-    return [model.dir for file in files for model in (file.model, *file.further.values())]
+    return [model.dir for file in files for model in (file.model, *file.further_models.values())]
 
 
 def _is_recipe_folder(folder: str, recipe_folder: str) -> bool:

@@ -43,9 +43,8 @@ def parse_commands(program: Program, original: Callable[[Program], None]) -> Non
         if program.args[name].value:
             raise _refuse(f"unknown option --{name}. Did you mean {suggestion}?")
     for context in program.tasks:
-        own = isinstance(
-            _find_task(program, str(context.name)), Command
-        )  # the user's own tasks validate their own numbers
+        # the user's own tasks validate their own numbers
+        own = isinstance(_find_task(program, str(context.name)), Command)
         if own and (message := check_ranges(context)):
             raise _refuse(message)
 

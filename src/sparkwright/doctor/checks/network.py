@@ -26,9 +26,8 @@ def check_fabric(host: Host) -> Iterator[Finding]:
         yield Finding(
             FABRIC_NAME, verdict, f"{summary}: needed only for a model over several hosts", source=known.PLAYBOOKS
         )
-        yield from (
-            finding for finding in check_rdma_memory(host) if finding.verdict == "bad"
-        )  # the driver's allocations fail too
+        # with a low limit, the driver's allocations fail too
+        yield from (finding for finding in check_rdma_memory(host) if finding.verdict == "bad")
         return
     for port, port_links in up.items():
         problems = list(port_problems(port_links))

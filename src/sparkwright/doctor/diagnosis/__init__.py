@@ -79,7 +79,7 @@ class DiagnosisResult:
 
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
-    """Diagnose this host's server without changing anything. An idle server gets requests for a token and for a few short answers."""
+    """Diagnose this host's server without changing anything. An idle server gets requests for a token and a few short answers."""
     good_state, limits = good_states.load_last(context.state), Settings.of(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
@@ -88,7 +88,7 @@ def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
     result = _Diagnosis(
         context, facts, good_state, limits, inspect.diagnosed_url(seen, good_state) or facts.base_url, key
     ).of(seen)
-    redacted: dict[str, Any] = secret_patterns.mask_texts(Redactor([key]).value(result.to_json()))
+    redacted: dict[str, Any] = secret_patterns.mask_texts(Redactor([key]).redact_value(result.to_json()))
     return redacted
 
 

@@ -134,9 +134,8 @@ def last_exit(inspected: Mapping[str, Any]) -> ContainerExit:
     """Return the last exit of the container, as recorded by Docker; empty if it has never exited."""
     state = inspected["State"]
     at_s = containers.parse_time(str(state.get("FinishedAt") or ""))
-    is_known = (
-        at_s is not None and state.get("Status") != "running"
-    )  # Docker discards it when it starts the container again
+    # Docker discards the exit code when it starts the container again
+    is_known = at_s is not None and state.get("Status") != "running"
     code = state.get("ExitCode") if is_known and isinstance(state.get("ExitCode"), int) else None
     error = one_line(str(state.get("Error") or ""), max_chars=MAX_ERROR_CHARS)
     return ContainerExit(code, at_s, out_of_memory=state.get("OOMKilled") is True, error=error)

@@ -201,12 +201,12 @@ class Channel:
         self._bell.close()
 
     def _redact_line(self, text: str) -> str:
-        return one_line(self._hidden.text(text), max_chars=MAX_TEXT_CHARS)
+        return one_line(self._hidden.redact_text(text), max_chars=MAX_TEXT_CHARS)
 
     def _redact_shared(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data to share, with secrets hidden. Raises Failed if it is too large or nested too deep."""
         try:
-            shared: dict[str, Any] = bounds.sanitize(self._hidden.value(data), MAX_SHARED_DEPTH)
+            shared: dict[str, Any] = bounds.sanitize(self._hidden.redact_value(data), MAX_SHARED_DEPTH)
         except ValueError as error:
             raise Failed(f"what is shared at barrier '{name}' {error}.") from None
         if wire.encoded_size(shared) > MAX_SHARED_BYTES:

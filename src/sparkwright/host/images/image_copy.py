@@ -222,7 +222,7 @@ def _copy_once(
         if image:
             image_names.tag_verified(api, image["Id"], name)
     finally:
-        keep = (name.proved, f"{name.repository}:{name.tag}") if image else ()
+        keep = (name.verified_tag, f"{name.repository}:{name.tag}") if image else ()
         actions = undo_load(api, before, *keep)
     for sentence in actions:
         context.note(sentence)

@@ -26,8 +26,8 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
     """
     name = ImageReference.parse(ref)
     if not name.digest:
-        return inspect(api, name.asked)
-    candidates = (inspect(api, item) for item in (name.asked, *ids, name.digest))
+        return inspect(api, name.pull_reference)
+    candidates = (inspect(api, item) for item in (name.pull_reference, *ids, name.digest))
     verified = (image for image in candidates if has_digest(image, name.digest, ids))
     match = next((image for image in verified if platform in ("", platform_of(image))), {})
     return match if match or ids else _find_pulled_elsewhere(api, name.digest, platform)
@@ -68,7 +68,7 @@ def name_of(api: Any, ref: str, image_id: str) -> str:
     The reference as written, if the engine resolves it to this image; a tag that names another image is skipped; else the Id.
     """
     name = ImageReference.parse(ref)
-    names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
+    names = (ref, name.pull_reference, name.verified_tag) if name.digest else (name.pull_reference,)
     return next((item for item in names if inspect(api, item).get("Id") == image_id), image_id)
 
 
@@ -94,7 +94,7 @@ def remove_name(api: Any, name: str, image_id: str) -> bool:
 
 def tag_verified(api: Any, image_id: str, name: ImageReference) -> None:
     """Tag the image that was verified to have this digest."""
-    repository, _, tag = name.proved.rpartition(":")
+    repository, _, tag = name.verified_tag.rpartition(":")
     api.tag(image_id, repository, tag, force=True)
     if name.tag:
         api.tag(image_id, name.repository, name.tag, force=True)

@@ -74,7 +74,7 @@ class RegistryHttp:
         except InvalidRequest as error:
             raise Failed(f"the registry {self.name.registry} returned a URL that {error}.") from None
         except TransportError as error:
-            raise registry_documents.no_answer_error(self.name.asked, error) from None
+            raise registry_documents.no_answer_error(self.name.pull_reference, error) from None
         if answer.status != 200:
             raise self._refusal(answer)
         return answer.body
@@ -134,7 +134,9 @@ class RegistryHttp:
     def _refusal(self, answer: Response) -> Exception:
         message = f"{answer.status} {_REASONS.get(answer.status, '')} {parse_errors(answer.body)}"
         redactor = Redactor(self._given)  # the registry may echo the login
-        return registry_documents.error_from_message(self.name.asked, redactor.text(" ".join(message.split())))
+        return registry_documents.error_from_message(
+            self.name.pull_reference, redactor.redact_text(" ".join(message.split()))
+        )
 
     # -- login ---------------------------------------------------------------------------------------------------
 
@@ -303,18 +305,18 @@ class Registry:
         digest = registry_documents.compute_digest(raw)
         if reference.startswith("sha256:") and reference != digest:
             raise Failed(f"the registry {self.name.registry} returned {digest} instead of {reference}.")
-        return Document(digest, registry_documents.parse_object(raw, f"{self.name.asked}: {digest}"))
+        return Document(digest, registry_documents.parse_object(raw, f"{self.name.pull_reference}: {digest}"))
 
     def config(self, digest: str) -> dict[str, Any]:
         """Return an image's config: platform, creation time, environment and labels."""
         raw = self.http.get(f"blobs/{digest}", accept="*/*", at_most=MAX_CONFIG_BYTES)
         if registry_documents.compute_digest(raw) != digest:
             raise Failed(f"the registry {self.name.registry} returned wrong content for {digest}.")
-        what = f"{self.name.asked}: the config {digest}"
+        what = f"{self.name.pull_reference}: the config {digest}"
         return registry_documents.parse_config(registry_documents.parse_object(raw, what), what)
 
     def _index_entries(self, top: Document) -> list[dict[str, Any]]:
-        digests = registry_documents.parse_index(top.data, f"{self.name.asked}: {top.digest}")
+        digests = registry_documents.parse_index(top.data, f"{self.name.pull_reference}: {top.digest}")
         return [
             {"platform": platform, **self._manifest_summary(self.manifest(digests[platform]))}
             for platform in sorted(digests)
@@ -327,7 +329,7 @@ class Registry:
     def _manifest_summary(self, document: Document) -> dict[str, Any]:
         return {
             "digest": document.digest,
-            **registry_documents.parse_manifest(document.data, f"{self.name.asked}: {document.digest}"),
+            **registry_documents.parse_manifest(document.data, f"{self.name.pull_reference}: {document.digest}"),
         }
 
 

@@ -52,7 +52,7 @@ def save(context: Context, name: str, why: str) -> Path:
             kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
             text = f"not available:  {kind}{error}\n"
         try:
-            write_atomically(folder / file, redactor.text(text).encode(errors="backslashreplace"))
+            write_atomically(folder / file, redactor.redact_text(text).encode(errors="backslashreplace"))
         except OSError as error:
             context.note(f"cannot save {file} of the incident: {error.strerror}")
             break

@@ -79,7 +79,7 @@ class Journal:
             hidden = Redactor([*secrets, *server_keys.list_keys(state)])
             private.touch(folder / "events.jsonl")
             private.touch(folder / "unchanged")
-            write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
+            write_atomically(folder / "plan.json", json.dumps(hidden.redact_value(plan)).encode())
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)  # an incomplete folder is not a run, and would stay forever
             raise

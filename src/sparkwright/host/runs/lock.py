@@ -160,7 +160,7 @@ def _lock_file(file: IO[str], host: str, wait_s: float, note: Callable[[str], No
 def _read_owner(file: IO[str]) -> LockOwner | None:
     file.seek(0)
     try:
-        fields = _OWNER_SHAPE.of(parse_bounded_json(file.read()))
+        fields = _OWNER_SHAPE.valid_part(parse_bounded_json(file.read()))
     except (OSError, ValueError):
         return None
     return LockOwner(**fields) if fields else None

@@ -88,11 +88,11 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
     def read(self, args: Args, context: Context) -> DockerImageState:
         platform = args.platform or machine_platform(context.machine)
         api: Any = context.docker().api
-        name = ImageReference.given(args.ref)
+        name = ImageReference.parse_checked(args.ref)
         image = image_names.find(api, args.ref, _allowed_ids(args), platform)
         if not name.digest or (image and name.digest in image_names.digests_of(image)):
             return DockerImageState(image, platform)
-        tagged = image_names.inspect(api, name.proved).get("Id", "")
+        tagged = image_names.inspect(api, name.verified_tag).get("Id", "")
         impostor = tagged if tagged != image.get("Id") else ""
         return DockerImageState(image, platform, named=bool(tagged) and not impostor, impostor=impostor)
 
@@ -129,7 +129,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         )
         image = image_names.find(api, args.ref, _allowed_ids(args), found.platform)
         if not image:
-            pulled_image = image_names.inspect(api, name.asked)
+            pulled_image = image_names.inspect(api, name.pull_reference)
             pulled = (
                 f"{pulled_image['Id']} for {image_names.platform_of(pulled_image)}"
                 if pulled_image
@@ -137,7 +137,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
             )
             what = f"but the Docker Engine has {pulled}, which does not match the lock."
             raise Failed(f"{args.ref} was pulled for {found.platform}, {what}")
-        if found.impostor or (name.digest and image_names.inspect(api, name.asked).get("Id") != image["Id"]):
+        if found.impostor or (name.digest and image_names.inspect(api, name.pull_reference).get("Id") != image["Id"]):
             image_names.tag_verified(api, image["Id"], name)
         elif name.tag:
             api.tag(image["Id"], name.repository, name.tag, force=True)
@@ -167,7 +167,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         """Pull the image from the mirror, or from its own registry if there is no mirror or the mirror fails."""
         if args.mirror:
             try:
-                self._pull_with_retries(name.at(args.mirror), platform, context)
+                self._pull_with_retries(name.at_mirror(args.mirror), platform, context)
             except SparkwrightError as error:
                 context.note(f"mirror {args.mirror}: {error.message} Trying {name.registry}.")
             else:
@@ -188,11 +188,11 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
 
     def _pull(self, name: ImageReference, platform: str, context: Context) -> None:
         api: Any = context.docker().api
-        refuse_other_platforms(query_registry(api, name)["platforms"], name.asked, platform)
-        with registry_documents.explain_errors(name.asked):
+        refuse_other_platforms(query_registry(api, name)["platforms"], name.pull_reference, platform)
+        with registry_documents.explain_errors(name.pull_reference):
             which = name.digest or name.tag
             lines = api.pull(name.repository, tag=which, stream=True, decode=True, platform=platform)
-            self._follow_pull(lines, name.asked, context)
+            self._follow_pull(lines, name.pull_reference, context)
 
     @staticmethod
     def _follow_pull(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:
@@ -214,9 +214,9 @@ def query_registry(api: Any, name: ImageReference) -> dict[str, Any]:
 
     Raises an error that explains why the registry refused.
     """
-    with registry_documents.explain_errors(name.asked):
-        answer = api.inspect_distribution(name.asked)
-        return registry_documents.parse_distribution(answer, f"what the registry says of {name.asked}")
+    with registry_documents.explain_errors(name.pull_reference):
+        answer = api.inspect_distribution(name.pull_reference)
+        return registry_documents.parse_distribution(answer, f"what the registry says of {name.pull_reference}")
 
 
 def refuse_other_platforms(platforms: list[str], ref: str, platform: str) -> None:
@@ -262,7 +262,7 @@ class AdoptImage(Module["AdoptImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        name = ImageReference.given(args.ref)
+        name = ImageReference.parse_checked(args.ref)
         undone = image_copy.undo_load(api, image_copy.ImageNames(**args.before), args.incoming) if args.before else []
         for sentence in undone:
             context.note(sentence)

@@ -163,9 +163,13 @@ class InspectImage(Module["InspectImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        name = ImageReference.given(args.ref)
+        name = ImageReference.parse_checked(args.ref)
         image = image_names.find(api, args.ref, args.ids)
-        tagged = "" if image else image_names.inspect(api, name.proved if name.digest else name.asked).get("Id", "")
+        tagged = (
+            ""
+            if image
+            else image_names.inspect(api, name.verified_tag if name.digest else name.pull_reference).get("Id", "")
+        )
         data = {
             "present": bool(image),
             "impostor": tagged,

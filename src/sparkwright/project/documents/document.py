@@ -176,9 +176,8 @@ class Composer:
     def _refuse_tag(self, event: Any) -> NoReturn:
         tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
         description = f"the tag {one_line(tag, max_chars=MAX_SHOWN_CHARS)}" if tag.startswith("!!") else "a tag"
-        self._refuse(
-            event, f"{description} is not supported. Quote a value that starts with `!`."
-        )  # it may be a password
+        # the value is not shown, because it may be a password
+        self._refuse(event, f"{description} is not supported. Quote a value that starts with `!`.")
 
     def _refuse(self, event: Any, message: str) -> NoReturn:
         raise Refused(message, where=f"{self.where}:{_line_number(event)}")

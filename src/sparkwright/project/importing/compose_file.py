@@ -110,7 +110,7 @@ def _select_service(services: dict[str, Any], report: ImportReport) -> tuple[str
     if not names:
         raise Refused("no service of the compose file has an image.")
     candidates = names if len(names) == 1 else [name for name in names if _starts_engine(services_by_name[name])]
-    answer = report.given("service") or (candidates[0] if len(candidates) == 1 else "")
+    answer = report.find_answer("service") or (candidates[0] if len(candidates) == 1 else "")
     if answer not in names:
         answer = report.ask("service", f"which service serves the model: {', '.join(names)}", names)
     for other in names:

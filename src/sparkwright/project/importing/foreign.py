@@ -57,7 +57,7 @@ class ImportReport:
     rows: list[ReportRow] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     #: keys of the questions and answers that were used
-    heard: set[str] = field(default_factory=set)
+    used_keys: set[str] = field(default_factory=set)
 
     def add(self, sort: RowKind, what: str, why: str = "") -> None:
         """Add a row, unless the same row exists."""
@@ -73,7 +73,7 @@ class ImportReport:
         Raises Refused for an answer that is none of the choices.
         """
         offered = tuple(choices)
-        self.heard.add(key)
+        self.used_keys.add(key)
         answer = self.answers.get(key, "")
         if not answer and all(question.key != key for question in self.questions):
             self.questions.append(Question(key, secret_patterns.mask_text(sentence), offered))
@@ -82,16 +82,16 @@ class ImportReport:
             raise Refused(message, fix=suggest_name(answer, offered))
         return answer
 
-    def given(self, key: str) -> str:
+    def find_answer(self, key: str) -> str:
         """Return an answer that may be given without a question; empty for none."""
-        self.heard.add(key)
+        self.used_keys.add(key)
         return self.answers.get(key, "")
 
     def refuse_unused_answers(self) -> None:
         """Raise Refused for an answer to a question that was not asked."""
-        spare = sorted(set(self.answers) - self.heard)
+        spare = sorted(set(self.answers) - self.used_keys)
         if spare and not self.questions:
-            fix = f"Questions: {', '.join(sorted(self.heard))}." if self.heard else "Nothing is asked."
+            fix = f"Questions: {', '.join(sorted(self.used_keys))}." if self.used_keys else "Nothing is asked."
             raise Refused(f"`--answer {one_line(spare[0], max_chars=80)}=...` answers no question.", fix=fix)
 
     def to_json(self) -> dict[str, Any]:

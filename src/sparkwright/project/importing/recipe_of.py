@@ -172,7 +172,7 @@ def _check_recipe(text: str, name: str) -> None:
 
 def _apply_answered_image(foreign: ForeignRecipe, report: ImportReport) -> None:
     """Use an image from the answers even if it was not asked for: it is the way out of mods and of installed packages."""
-    answer = report.given("image")
+    answer = report.find_answer("image")
     if answer:
         instead = f"image {foreign.image}" if foreign.image not in ("", answer) else "image"
         report.add("translated", instead, f"{answer}, as answered")
@@ -194,7 +194,7 @@ def _resolve_image(foreign: ForeignRecipe, imports: ImportTable, report: ImportR
             "note", image_text, "an image that is not from a registry: `lock` cannot pin it until it is pushed to one"
         )
         return ImageReference.parse(image_text).by_tag, ""
-    if (is_local or "$" in image_text or "{" in image_text) and not report.given("image"):
+    if (is_local or "$" in image_text or "{" in image_text) and not report.find_answer("image"):
         explanation = "is not in a registry: its author built it" if is_local else "is filled from a shell"
         example = f"as REPOSITORY:TAG, e.g. {imports.image}{instead}"
         sentence = f"the image {one_line(image_text, max_chars=80)} {explanation}: which image, {example}"

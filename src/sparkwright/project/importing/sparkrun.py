@@ -184,10 +184,10 @@ def _int_or_zero(value: Any) -> int:
 def _refuse_hook(name: str, effect: str, commands: Any, report: ImportReport) -> None:
     would_run = one_line(format_value(commands), max_chars=200)
     if report.answers.get(name) != DROP_ANSWER:
-        report.heard.add(name)
+        report.used_keys.add(name)
         fix = f"Give an image in which that is done, and `--answer {name}={DROP_ANSWER}`."
         raise Refused(f"`{name}` would run {effect}: {would_run}.", fix=fix)
-    report.heard.add(name)
+    report.used_keys.add(name)
     report.add("dropped", name, f"as answered; it would run {would_run}")
 
 
@@ -328,7 +328,7 @@ def refuse_mods(mods: Any, recipe: Path, report: ImportReport) -> None:
     names = as_texts(mods)
     if not names:
         return
-    report.heard.add("mods")
+    report.used_keys.add("mods")
     remainder = f"; {len(names) - MAX_SHOWN_MODS} more" if len(names) > MAX_SHOWN_MODS else ""
     descriptions = "; ".join(_describe_mod(name, recipe.parent) for name in names[:MAX_SHOWN_MODS]) + remainder
     if report.answers.get("mods") != DROP_ANSWER:

@@ -92,6 +92,6 @@ class Host:
         return f"{self.name} ({self.cluster.place(self.name)})" if self.cluster else self.name
 
     @property
-    def way(self) -> tuple[str, str, str | None, int | None]:
+    def connection_settings(self) -> tuple[str, str, str | None, int | None]:
         """All values that a connection depends on."""
         return self.connection, self.address, self.user, self.port

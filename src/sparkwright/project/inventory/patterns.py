@@ -110,13 +110,13 @@ def _resolve_word(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence
 # The addresses of hosts, read from their files before anything is checked, so that connecting can begin.
 #
 # The code that checks the files takes 70 ms to import, a third of a login. A host read here is compared with the checked one
-# (`Host.way`) before anything is sent to it.
+# (`Host.connection_settings`) before anything is sent to it.
 
 GROUPS_FILE = "groups.yml"
 
 
 def read_ssh_hosts(project: Path, pattern: str) -> list[Host]:
-    """Return the hosts of a pattern that are reached over ssh, with only their `way` and groups; none of them if in doubt."""
+    """Return the hosts of a pattern reached over ssh, with only their connection settings and groups, or none if in doubt."""
     folder = project / "hosts"
     try:
         groups = _load_mapping(folder / GROUPS_FILE)

@@ -57,12 +57,12 @@ def compile(
     file, blame = play.file, ErrorLocator(play, host)
     registers = _registered_names(file.tasks) | _registered_names(file.handlers) | set(registered or {})
     compiler = _Compiler(play, blame, Names(blame, file.vars, names, options.extra, registers), project)
-    steps = compiler.steps(
+    steps = compiler.compile_steps(
         file.tasks,
         (*play.place, "tasks"),
         _InheritedKeywords(become=file.become, tags=selection.split_names(file.tags)),
     )
-    handlers = compiler.handlers()
+    handlers = compiler.compile_handlers()
     compiler.check_notify()
     selected = selection.select_steps(steps, options)
     return Plan(
@@ -72,7 +72,7 @@ def compile(
         playbook=format_path(play.document.path),
         steps=selected,
         handlers=handlers,
-        vars=compiler.names.shipped(),
+        vars=compiler.names.host_values(),
         open_vars=compiler.names.open_vars,
         registered=dict(registered or {}),
         check=options.check,
@@ -118,9 +118,11 @@ class _Compiler:
     def where(self, place: Place) -> str:
         return self.play.document.where(*place)
 
-    def steps(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
+    def compile_steps(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
         steps = [
-            self._block(item, (*place, n), above) if "block" in item else self._task(item, (*place, n), above)
+            self._compile_block(item, (*place, n), above)
+            if "block" in item
+            else self._compile_task(item, (*place, n), above)
             for n, item in enumerate(items)
         ]
         return tuple(
@@ -134,7 +136,7 @@ class _Compiler:
         conditions = condition if isinstance(condition, list) else [condition]
         return any(expressions.names_in_condition(str(item)) for item in conditions)
 
-    def _block(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Block:
+    def _compile_block(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Block:
         file = validate(BlockFile, self.play.document, item, at=place)
         self._count += 1
         before = self.stage
@@ -150,20 +152,20 @@ class _Compiler:
             name=file.name or "block",
             when=self._conditions(file.when, (*place, "when"), inside.vars),
             where=self.where(place),
-            tasks=self.steps(file.block, (*place, "block"), inside),
-            rescue=self._rescue(file.rescue, (*place, "rescue"), inside),
-            always=self.steps(file.always, (*place, "always"), inside),
+            tasks=self.compile_steps(file.block, (*place, "block"), inside),
+            rescue=self._compile_rescue(file.rescue, (*place, "rescue"), inside),
+            always=self.compile_steps(file.always, (*place, "always"), inside),
         )
         self.stage = self.stage if self.named_stages else before
         return block
 
-    def _rescue(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
+    def _compile_rescue(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
         before, self.stage = self.stage, RESCUE_STAGE
-        steps = self.steps(items, place, above)
+        steps = self.compile_steps(items, place, above)
         self.stage = before
         return steps
 
-    def _task(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Task:
+    def _compile_task(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Task:
         file = validate(TaskFile, self.play.document, item, at=place)
         module, values = self._module(item, place)
         local = {**above.vars, **file.vars}
@@ -172,7 +174,7 @@ class _Compiler:
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
         self.stage = file.stage or self.stage
-        title = self.names.render(file.name, self.names.beside(local), self.blame.place(*place, "name"))
+        title = self.names.render(file.name, self.names.with_local(local), self.blame.in_playbook(*place, "name"))
         return Task(
             id=f"t{self._count}",
             name=str(title or module),
@@ -199,10 +201,10 @@ class _Compiler:
 
     def _server(self, server: str | None, place: Place, local: Mapping[str, Any]) -> str:
         """Return the container of a task: rendered, or an expression that the host evaluates."""
-        at = self.blame.place(*place, "server")
+        at = self.blame.in_playbook(*place, "server")
         if not server or not self.names.is_known(server, at, local):
             return server or ""
-        return str(self.names.render(server, self.names.beside(local), at))
+        return str(self.names.render(server, self.names.with_local(local), at))
 
     def _module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
         keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
@@ -230,11 +232,11 @@ class _Compiler:
             template = self._template(values["src"], place, local, module)
             content = document.read_text(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
-        names = self.names.beside(local)
+        names = self.names.with_local(local)
         args, open_names = dict(values), []
         for key, value in values.items():
             own = template if key == "content" else None
-            at = ErrorLocator.text(own) if own else self.blame.place(*place, module, key)
+            at = ErrorLocator.in_template(own) if own else self.blame.in_playbook(*place, module, key)
             if self.names.is_known(value, at, local):
                 args[key] = self.names.render(value, names, at)
             else:
@@ -242,11 +244,11 @@ class _Compiler:
         try:
             signature.check_arguments(load_signature(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
-            raise self.blame.argument(refused, (*place, module), values, own=local) from None
+            raise self.blame.locate_argument_error(refused, (*place, module), values, own=local) from None
         return args, tuple(open_names)
 
     def _template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
-        name = str(self.names.render(src, self.names.beside(local), self.blame.place(*place, module, "src")))
+        name = str(self.names.render(src, self.names.with_local(local), self.blame.in_playbook(*place, module, "src")))
         reason = check_file_name(name)
         if reason:
             message = f"the template '{one_line(name, max_chars=80)}' {reason}."
@@ -261,11 +263,11 @@ class _Compiler:
     def _conditions(self, condition: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the conditions that only the host can decide; those that files decide are decided here."""
         host_conditions: list[str] = []
-        names = self.names.beside(local)
+        names = self.names.with_local(local)
         for text in map(str, [] if condition is None else condition if isinstance(condition, list) else [condition]):
-            if not self.names.is_known("{{ " + text + " }}", self.blame.place(*place), local):
+            if not self.names.is_known("{{ " + text + " }}", self.blame.in_playbook(*place), local):
                 host_conditions.append(text)
-            elif not self._holds(text, names, place):
+            elif not self._evaluate(text, names, place):
                 return ("False",)
         return tuple(host_conditions)
 
@@ -276,16 +278,16 @@ class _Compiler:
             return None
         return self._conditions(condition, place, local) or ("True",)
 
-    def _holds(self, text: str, names: Mapping[str, Any], place: Place) -> bool:
+    def _evaluate(self, text: str, names: Mapping[str, Any], place: Place) -> bool:
         try:
             return expressions.all_true((text,), names)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=self.where(place)) from None
 
-    def handlers(self) -> tuple[Task, ...]:
+    def compile_handlers(self) -> tuple[Task, ...]:
         place = (*self.play.place, "handlers")
         above = _InheritedKeywords(become=self.play.file.become)
-        tasks = [self._task(item, (*place, n), above) for n, item in enumerate(self.play.file.handlers)]
+        tasks = [self._compile_task(item, (*place, n), above) for n, item in enumerate(self.play.file.handlers)]
         self.handler_names = {handler.name for handler in tasks}
         return tuple(tasks)
 

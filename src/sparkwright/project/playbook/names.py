@@ -25,22 +25,24 @@ class ErrorLocator:
         self._play = play
         self._host = host
 
-    def place(self, *place: str | int) -> Locate:
+    def in_playbook(self, *place: str | int) -> Locate:
         """Return a place of the playbook; within a text at that place no line is known."""
         return lambda line=0: self._play.document.where(*place)
 
-    def variable(self, name: str) -> Locate:
+    def of_variable(self, name: str) -> Locate:
         """Return the place where a variable of the play or of the host was set."""
         if name in self._play.file.vars:
-            return self.place(*self._play.place, "vars", name)
+            return self.in_playbook(*self._play.place, "vars", name)
         return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)
 
     @staticmethod
-    def text(path: Path) -> Locate:
+    def in_template(path: Path) -> Locate:
         """Return a place in a template."""
         return lambda line=0: f"{format_path(path)}:{line}" if line else format_path(path)
 
-    def argument(self, refused: Refused, place: Place, values: Mapping[str, Any], *, own: Mapping[str, Any]) -> Refused:
+    def locate_argument_error(
+        self, refused: Refused, place: Place, values: Mapping[str, Any], *, own: Mapping[str, Any]
+    ) -> Refused:
         """Return a module's error about its arguments, with the line of the wrong value.
 
         Args:
@@ -57,7 +59,7 @@ class ErrorLocator:
         if not name:
             return Refused(refused.message, where=where, fix=refused.fix)
         message = f"`vars.{name}`, read at {where}: {refused.message}"
-        return Refused(message, where=self.variable(name)(), fix=refused.fix)
+        return Refused(message, where=self.of_variable(name)(), fix=refused.fix)
 
     def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
         """Return the one variable of the play or the host that a value is made of; empty if there is no such one."""
@@ -134,11 +136,11 @@ class Names:
         ]:
             for name in ready:
                 known = {**({name: settled_values[name]} if name in settled_values else {}), **self.known}
-                self.known[name] = self.render(waiting.pop(name), known, self._blame.variable(name))
+                self.known[name] = self.render(waiting.pop(name), known, self._blame.of_variable(name))
         self._refuse_cycle(waiting)
         known_later = self.known.keys() | waiting.keys() | self._later
         for name, value in waiting.items():
-            self._refuse_unknown(self._needs(value, name) - known_later, self._blame.variable(name), known_later)
+            self._refuse_unknown(self._needs(value, name) - known_later, self._blame.of_variable(name), known_later)
         self.open_vars = waiting
 
     def _refuse_cycle(self, waiting: Mapping[str, Any]) -> None:
@@ -147,13 +149,13 @@ class Names:
         needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
         if path := find_cycle(needs):
             message = f"variables refer to each other: {' -> '.join(path)}."
-            raise Refused(message, where=self._blame.variable(path[0])())
+            raise Refused(message, where=self._blame.of_variable(path[0])())
 
     def _needs(self, value: Any, name: str) -> frozenset[str]:
         try:
             return expressions.names_in_value(value)
         except ExpressionError as error:
-            raise Refused(f"vars.{name}: {error}.", where=self._blame.variable(name)()) from None
+            raise Refused(f"vars.{name}: {error}.", where=self._blame.of_variable(name)()) from None
 
     def render(self, value: Any, names: Mapping[str, Any], at: Locate) -> Any:
         """Return a value with its expressions rendered. Raises Refused with its line."""
@@ -162,9 +164,11 @@ class Names:
         except ExpressionError as error:
             raise Refused(f"{error}.", where=at(error.line)) from None
 
-    def beside(self, local: Mapping[str, Any]) -> dict[str, Any]:
+    def with_local(self, local: Mapping[str, Any]) -> dict[str, Any]:
         """Return the known names with the variables of a task and its blocks."""
-        return self.known | {name: self.render(value, self.known, self._blame.place()) for name, value in local.items()}
+        return self.known | {
+            name: self.render(value, self.known, self._blame.in_playbook()) for name, value in local.items()
+        }
 
     def is_known(self, value: Any, at: Locate, local: Mapping[str, Any]) -> bool:
         """Return True if a value needs only names that are known here. If not, the known names it needs are sent with the plan.
@@ -205,7 +209,7 @@ class Names:
                 f"unknown variable `{name}`.", where=at(line), fix=suggest_name(name, known, label="Known keys")
             )
 
-    def shipped(self) -> dict[str, Any]:
+    def host_values(self) -> dict[str, Any]:
         """Return the laptop's values that open expressions use, and no others."""
         names = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
         return {name: self.known[name] for name in sorted(names) if name in self.known}

@@ -124,7 +124,7 @@ def splice_includes(source: Document, project: Path) -> Document:
     Raises Refused for a missing file, or one that includes itself.
     """
     splicer = _IncludeSplicer(source, project, (source.path.resolve(),), 0, [])
-    data = splicer.inside(source.data, ())
+    data = splicer.splice(source.data, ())
     return replace(source, data=data, grafts=splicer.grafts)
 
 
@@ -147,7 +147,7 @@ class _IncludeSplicer:
         self.included = included
         self.grafts: dict[Place, Document] = {}
 
-    def inside(self, value: Any, place: Place) -> Any:
+    def splice(self, value: Any, place: Place) -> Any:
         """Return a list of plays or of tasks with its includes replaced, at every depth."""
         if not isinstance(value, list):
             return value
@@ -155,23 +155,23 @@ class _IncludeSplicer:
             message = f"blocks and includes are nested more than {MAX_DEPTH} levels deep."
             raise Refused(message, where=self.read.where(*place))
         self.depth += 1
-        items = [self._item(item, (*place, n)) for n, item in enumerate(value)]
+        items = [self._splice_item(item, (*place, n)) for n, item in enumerate(value)]
         self.depth -= 1
         return items
 
-    def _item(self, item: Any, place: Place) -> Any:
+    def _splice_item(self, item: Any, place: Place) -> Any:
         if not isinstance(item, dict):
             return item
         if "include" in item:
             return self._load_include(item, place)
-        return {key: self.inside(value, (*place, key)) if key in TASK_LISTS else value for key, value in item.items()}
+        return {key: self.splice(value, (*place, key)) if key in TASK_LISTS else value for key, value in item.items()}
 
     def _load_include(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
         include = validate(IncludeFile, self.read, item, at=place)
         path = shipped_files.resolve_relative(self.project, self.read.path, include.include)
         at = self.read.where(*place, "include")
         if not document.is_file(path):
-            known = self._known()
+            known = self._known_files()
             message = f"no file '{one_line(include.include, max_chars=80)}' in the same directory."
             raise Refused(message, where=at, fix=suggest_name(include.include, known))
         if path.resolve() in self.opened:
@@ -183,11 +183,11 @@ class _IncludeSplicer:
         if not isinstance(part.data, list):
             raise Refused("an included file must be a list of tasks.", where=part.where())
         inner = _IncludeSplicer(part, self.project, (*self.opened, path.resolve()), self.depth, self.included)
-        tasks = inner.inside(part.data, ())
+        tasks = inner.splice(part.data, ())
         self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
         return {"name": include.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}
 
-    def _known(self) -> list[str]:
+    def _known_files(self) -> list[str]:
         """Return the files that an include here could name, as it would name them."""
         folder = self.read.path.parent
         names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.yml")}

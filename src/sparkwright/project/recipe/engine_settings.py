@@ -117,7 +117,7 @@ def _build_adapter_case(
 def _build_request(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> ServerRequest:
     further_entries = pinned.get("models") or {}
     models = [(recipe.file.model.mount, pinned.get("model"))]
-    models += [(model.mount, further_entries.get(role)) for role, model in recipe.file.further.items()]
+    models += [(model.mount, further_entries.get(role)) for role, model in recipe.file.further_models.items()]
     return ServerRequest(
         flags,
         recipe.image,

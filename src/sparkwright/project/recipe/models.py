@@ -76,7 +76,7 @@ class Model(_Source):
     )
 
     @property
-    def chosen(self) -> str:
+    def file_key(self) -> str:
         """The key of this choice of files among others of the same repository; empty for the whole repository."""
         return "+".join(filter(None, (self.file, self.mmproj, self.draft)))
 
@@ -91,7 +91,7 @@ class SecondModel(_Source):
         ignore = self.ignore or ([*WEIGHT_PATTERNS] if role == "tokenizer" and not self.allow else [])
         return {"allow": self.allow, "ignore": ignore}
 
-    def chosen(self, role: str) -> str:
+    def lock_suffix(self, role: str) -> str:
         """Return the end of its key in spark.lock: the repository may be another recipe's model, with other files."""
         return "+".join(filter(None, (role, self.file)))
 
@@ -119,7 +119,7 @@ class Adapter(SecondModel):
         """See `SecondModel`: by default the two files of an adapter, without checkpoints and pickles beside them."""
         return {"allow": self.allow or ([] if self.file else [*adapter.FILES]), "ignore": self.ignore}
 
-    def chosen(self, role: str) -> str:
+    def lock_suffix(self, role: str) -> str:
         """See `SecondModel`: the entry is the same under any name."""
         return "+".join(filter(None, ("adapter", self.file)))
 
@@ -298,7 +298,7 @@ class RecipeFile(Strict):
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
 
     @property
-    def further(self) -> dict[str, SecondModel]:
+    def further_models(self) -> dict[str, SecondModel]:
         """The models besides its own, by their roles: those of `models`, and the adapters."""
         models: dict[str, SecondModel] = {adapter.role: adapter for adapter in self.adapters}
         models.update({str(role): model for role, model in self.models.items()})
@@ -310,7 +310,7 @@ class RecipeFile(Strict):
         return ("adapters", numbers[role]) if role in numbers else ("models", role)
 
     @property
-    def served_by(self) -> Engine:
+    def resolved_engine(self) -> Engine:
         """The engine, as the recipe's section describes it."""
         return replace(engine.get_engine(self.engine).of_section(self.flags), task=self.task)
 

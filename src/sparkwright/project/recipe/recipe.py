@@ -63,7 +63,7 @@ class Recipe:
 
     @property
     def engine(self) -> Engine:
-        return self.file.served_by
+        return self.file.resolved_engine
 
     @property
     def split(self) -> Split | None:
@@ -119,7 +119,10 @@ class Recipe:
             flags: under their own names.
             pinned: the lock's entries of the second models, by role; without one a pattern stands for its file.
         """
-        result, paths = dict(flags), {role: self._path(role, pinned.get(role) or {}) for role in self.file.further}
+        result, paths = (
+            dict(flags),
+            {role: self._path(role, pinned.get(role) or {}) for role in self.file.further_models},
+        )
         for role in self.file.models:
             result = with_model(result, self.engine.flags.MODEL_FLAGS[role], paths[role])
         place = self.engine.flags.ADAPTERS
@@ -129,7 +132,7 @@ class Recipe:
 
     def _path(self, role: str, locked: Mapping[str, Any]) -> str:
         """Return a further model's path in the container. locked: its entry in the lock; empty while it is not pinned."""
-        model, file_rules = self.file.further[role], self.engine.files
+        model, file_rules = self.file.further_models[role], self.engine.files
         if file_rules is None:
             return model.mount
         rows = locked.get("files") or ()
@@ -186,7 +189,7 @@ class Recipe:
         alone = {"parallel"} if self.file.parallel is None else set()
         task = {"task"} if self.file.task == GENERATE else set()
         data = self.file.model_dump(mode="python", exclude={"date"} | others | usual | alone | task)
-        if not self.file.model.chosen:
+        if not self.file.model.file_key:
             data["model"] = {
                 name: value for name, value in data["model"].items() if name not in ("file", "mmproj", "draft")
             }
@@ -241,7 +244,11 @@ def names(project: Path) -> list[str]:
 
 
 def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
-    """Read recipes/NAME.yml. named_at: "file:line" of the setting that names it. Raises Refused with file and line, or naming the nearest."""
+    """Read recipes/NAME.yml. Raises Refused with file and line, or naming the nearest.
+
+    Args:
+        named_at: "file:line" of the setting that names it.
+    """
     if reason := check_file_name(name):
         message = f"the recipe '{one_line(name, max_chars=80)}' {reason}."
         raise Refused(message, where=named_at, fix="Name a file of recipes/, without .yml.")
@@ -308,7 +315,7 @@ def build_container_spec(
         share: the settings of a member of a cluster.
     """
     file, box = recipe.file, recipe.file.container
-    models = (file.model, *file.further.values())
+    models = (file.model, *file.further_models.values())
     volumes = [*(f"{model.dir}:{model.mount}:ro" for model in models), *box.volumes]
     entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
     key = recipe.engine.key if file.server_key else None

@@ -135,7 +135,7 @@ def _check_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield flags that contradict `task`, and expectations that have no meaning for it."""
-    recipe_engine, task = file.served_by, file.task
+    recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.named(file.flags)
     for name, needed in recipe_engine.task_flags.needs.get(task, {}).items():
         if flags.get(name) is not needed:
@@ -155,7 +155,7 @@ def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield probes that do not apply to the server, and those that cannot pass because a flag is missing."""
-    recipe_engine, task = file.served_by, file.task
+    recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.named(file.flags)
     for n, probe in enumerate(file.expect.probes):
         name, place = table.probe_name(probe), ("expect", "probes", n)
@@ -218,7 +218,7 @@ def _check_ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _check_server_key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield a server's key that everybody can read, or beside a file that would hide it."""
-    recipe_engine = file.served_by
+    recipe_engine = file.resolved_engine
     key, fix = recipe_engine.key, USE_SERVER_KEY.format(file.engine)
     if key is None:
         if file.server_key is not None:
@@ -275,9 +275,9 @@ def _check_duplicate_ports(file: RecipeFile, source: Document) -> Iterator[Mista
 def _check_duplicate_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.normalize_mount_point(file.model.mount): "the model"}
     points |= {
-        container_words.normalize_mount_point(model.mount): f"the {role}" for role, model in file.further.items()
+        container_words.normalize_mount_point(model.mount): f"the {role}" for role, model in file.further_models.items()
     }
-    key = file.served_by.key
+    key = file.resolved_engine.key
     if file.server_key is not None and key is not None:
         points[key.mount] = "the server's key"
     box: Any = file.container
@@ -299,7 +299,7 @@ def _check_nested_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake
     """
     box: Any = file.container
     inner = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_DATA_FOLDER}
-    inner |= {f"the folder of the {role}": model.dir for role, model in file.further.items()}
+    inner |= {f"the folder of the {role}": model.dir for role, model in file.further_models.items()}
     inner |= {f"'{volume}'": volume.split(":")[0] for volume in box.volumes}
     for n, volume in enumerate(box.volumes):
         outer, _, *modes = volume.split(":")
@@ -315,11 +315,11 @@ def _check_nested_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake
 def _check_file_paths(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield files that would hide something in the container, or be written into a folder of the host."""
     box: Any = file.container
-    key = file.served_by.key if file.server_key is not None else None
+    key = file.resolved_engine.key if file.server_key is not None else None
     mounts = {container_words.normalize_mount_point(file.model.mount): "the model's folder"}
     mounts |= {
         container_words.normalize_mount_point(model.mount): f"the folder of the {role}"
-        for role, model in file.further.items()
+        for role, model in file.further_models.items()
     }
     mounts |= {
         container_words.normalize_mount_point(volume.split(":")[1]): f"the volume '{volume}'" for volume in box.volumes

@@ -205,7 +205,7 @@ def _model_context(recipe: Recipe, locked: Mapping[str, Any], further_entries: M
     """
     further = [
         {"role": role, **_model_source(model, further_entries.get(role) or {})}
-        for role, model in recipe.file.further.items()
+        for role, model in recipe.file.further_models.items()
     ]
     return {**_model_source(recipe.file.model, locked), **({"models": further} if further else {})}
 
@@ -354,7 +354,7 @@ def _render_template(path: Path, text: str, names: Mapping[str, Any]) -> str:
     try:
         return str(expressions.render(text, names))
     except expressions.ExpressionError as error:
-        raise Refused(f"{error}.", where=ErrorLocator.text(path)(error.line)) from None
+        raise Refused(f"{error}.", where=ErrorLocator.in_template(path)(error.line)) from None
 
 
 def _find_secret_lines(text: str) -> Iterator[int]:

@@ -204,7 +204,7 @@ def _check_adapter_names(file: RecipeFile, recipe_engine: Engine, place: Adapter
 def _check_model_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield further models whose `file` is missing or has no meaning."""
     recipe_engine, file_rules = engine.get_engine(file.engine), engine.get_engine(file.engine).files
-    for role, model in file.further.items():
+    for role, model in file.further_models.items():
         if bool(file_rules) is not bool(model.file):
             message = (
                 f"`{_model_key(file, role)}.file` {'is missing' if file_rules else 'cannot be used'} with "
@@ -215,10 +215,10 @@ def _check_model_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _check_shared_folders(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield further models' folders, on the host or in the container, that overlap another model's."""
-    for role, model in file.further.items():
+    for role, model in file.further_models.items():
         others = {
             "model": file.model,
-            **{_model_key(file, name): other for name, other in file.further.items() if name != role},
+            **{_model_key(file, name): other for name, other in file.further_models.items() if name != role},
         }
         for option in ("dir", "mount"):
             folder = posixpath.normpath(getattr(model, option))
@@ -234,7 +234,7 @@ def _check_shared_folders(file: RecipeFile, source: Document) -> Iterator[Mistak
 
 def _model_key(file: RecipeFile, role: str) -> str:
     """Return a further model's key in the recipe, for messages."""
-    model = file.further[role]
+    model = file.further_models[role]
     return f"adapters.{model.name}" if isinstance(model, Adapter) else f"models.{role}"
 
 

@@ -50,9 +50,8 @@ def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify
     The transport requests a known kind of key first.
     """
     known_keys = find_known_keys(target, target.known_as)
-    client.set_missing_host_key_policy(
-        _Policy(target, known_keys, notify)
-    )  # the client has no known keys of its own, so that all are checked here
+    # the client has no known keys of its own, so that all are checked here
+    client.set_missing_host_key_policy(_Policy(target, known_keys, notify))
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
         created = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]

@@ -21,10 +21,8 @@ DONE_EVENT = b"data: [DONE]\n\n"
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of a token and of the second candidate
 THINKING_TOKENS = 200
-QUICK_THINKING_TOKENS, QUICK_ANSWER_TOKENS = (
-    12,
-    12,
-)  # tokens of an answer that is sent without the delay of a real engine
+# tokens of an answer that is sent without the delay of a real engine
+QUICK_THINKING_TOKENS, QUICK_ANSWER_TOKENS = 12, 12
 
 
 class ModelApi(Handler):

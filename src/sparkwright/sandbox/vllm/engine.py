@@ -94,9 +94,8 @@ class Group:
 
     def _accept_members(self, stopped: threading.Event, until_s: float) -> None:
         try:
-            listen_address = (
-                self.address if self.address.startswith("127.") else ""
-            )  # otherwise on all interfaces, as in vLLM
+            # on all interfaces, as in vLLM, unless it is a loopback address
+            listen_address = self.address if self.address.startswith("127.") else ""
             listener = socket.create_server((listen_address, self.port), backlog=self.world)
         except OSError as error:
             raise crash_error(

@@ -59,10 +59,8 @@ class PrefixCache:
 
 
 POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-STALE_BLOCK_RELEASES: tuple[Release, Release] = (
-    (0, 18, 0),
-    (0, 23, 0),
-)  # a hybrid's block_size is shown with its initial value
+# a hybrid's block_size is shown with its initial value
+STALE_BLOCK_RELEASES: tuple[Release, Release] = (0, 18, 0), (0, 23, 0)
 FIRST_TOKEN_BOUNDS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
     2560.0,
