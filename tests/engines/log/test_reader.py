@@ -143,7 +143,7 @@ def test_the_quick_way_finds_what_a_look_at_every_line_finds(monkeypatch: pytest
     quick = {case: read_log(raw, LOG).to_json() for case, raw in LOGS.items()}
 
     class Everything(type(LOG.line_filter)):  # type: ignore[misc]
-        def in_line(self, line: bytes) -> bool:
+        def matches_line(self, line: bytes) -> bool:
             return True
 
     monkeypatch.setitem(vars(LOG), "needles", Everything(["x"], LOG.noise))

@@ -82,7 +82,7 @@ def recognise_engine(lines: Iterable[bytes]) -> Engine:
     """Return the engine whose start one of these lines shows, or else the usual engine."""
     for line in iter_lines(lines):
         for engine in map(engines.get_engine, engines.TITLES):
-            if engine.log.begins(line):
+            if engine.log.is_start_line(line):
                 return engine
     return engines.get_engine(engines.DEFAULT_ENGINE)
 

@@ -130,7 +130,7 @@ class LogFormat:
         """The stages of a start, in their order."""
         return tuple(name for name, _ in self.stages)
 
-    def begins(self, line: str) -> bool:
+    def is_start_line(self, line: str) -> bool:
         """Return True if a start of this engine, and of no other, begins with such a line, or is refused by it."""
         rows = (*self.banners, self.arguments, *self.refusals, *self.refused)
         return any(row.match(line) for row in rows)
@@ -169,11 +169,11 @@ class LineFilter:
         first, second, third = self._noise  # without a loop: called a million times
         return first in line or second in line or third in line
 
-    def in_line(self, line: bytes) -> bool:
+    def matches_line(self, line: bytes) -> bool:
         """Return True if a line may be worth parsing."""
         return bool(self._capital.search(line)) or any(word in line for word in self._common)
 
-    def window(self, line: bytes) -> int:
+    def lines_after(self, line: bytes) -> int:
         """Return the number of lines after this one that are worth parsing."""
         return max((lines for word, lines in self._windows if word in line), default=0)
 
@@ -194,8 +194,8 @@ class LineFilter:
         present_words = [word for word in self._common if word in text]
         search = self._capital.search
         candidates = [
-            (at, line[:line_bytes])
-            for at, line in enumerate(lines)
+            (index, line[:line_bytes])
+            for index, line in enumerate(lines)
             if search(line) or (present_words and any(word in line for word in present_words))
         ]
         return candidates, lines

@@ -85,7 +85,7 @@ class ExceptionCollector:
         self._processes: dict[str, _ProcessPosition] = {}
         self._exceptions_seen: list[LoggedException] = []
         #: the last line was a frame of a traceback, or the code in it
-        self.inside = False
+        self.in_frame = False
 
     def feed(self, line: str, line_number: int) -> LoggedException | None:
         """Read a line; return the exception that it begins, if any."""
@@ -95,12 +95,12 @@ class ExceptionCollector:
         # the prefix holds the tag where the logger wrote the line
         message = PROCESS_TAG.sub("", bare, count=1) if bare == line else bare
         process = self._process(name)
-        self.inside = False
+        self.in_frame = False
         if TRACEBACK in message:
             process.in_traceback, process.current = True, None
             return None
         if RAISE_STATEMENT.match(message) or (process.in_traceback and (not message.strip() or message[0] in " |+")):
-            self.inside = True
+            self.in_frame = True
             return None
         prefixed = bare != line
         logged, traced = bool(ERROR_LEVEL.search(line)), process.in_traceback
@@ -231,7 +231,7 @@ class FailureCollector:
     ) -> None:
         self._failures, self._harmless = failures, harmless
         self._exceptions, self._consequences, self._front = exceptions, consequences, front
-        self._found: dict[int, FailureReport] = {}
+        self._reports: dict[int, FailureReport] = {}
         self._end: int | None = None
         self._ready = False
 
@@ -247,26 +247,26 @@ class FailureCollector:
         if self._harmless.search(text):
             return
         raised = self._exceptions.feed(text, line_number) if self._exceptions else None
-        if self._exceptions and self._exceptions.inside:
+        if self._exceptions and self._exceptions.in_frame:
             return  # the code in a frame only quotes such words
         for rank, row in enumerate(self._failures):
             match = row.line.match(text)
             if match is not None:
                 groups = [group or "" for group in match.groups()]
-                self._keep(
+                self._keep_report(
                     rank,
                     FailureReport(line_number, _fill_in(row.sentence, groups), text, alone=_fill_in(row.alone, groups)),
                 )
-                self._ends(line_number, row.ends == "always" or (row.ends == "start" and not ready))
+                self._mark_end(line_number, row.ends == "always" or (row.ends == "start" and not ready))
                 return
         # an exception printed by a process ends it; a logged one only explains
-        self._ends(
+        self._mark_end(
             line_number, raised is not None and not raised.logged and not ready and not self._is_consequence(raised)
         )
 
     def forget(self) -> None:
         """Drop all last words: the start went on after them."""
-        self._found.clear()
+        self._reports.clear()
         self._end = None
         if self._exceptions:
             self._exceptions.forget()
@@ -280,18 +280,20 @@ class FailureCollector:
         end = self._end if self._end is not None else self._find_silent_end(line_count)
         if end is None:
             return None
-        nearby_ranks = sorted(rank for rank, words in self._found.items() if abs(words.at - end) <= MAX_DISTANCE_LINES)
+        nearby_ranks = sorted(
+            rank for rank, words in self._reports.items() if abs(words.at - end) <= MAX_DISTANCE_LINES
+        )
         cause = next((rank for rank in nearby_ranks if self._failures[rank].kind == "cause"), None)
         if cause is not None:
-            return self._found[cause]
-        raised = self._root(end)
+            return self._reports[cause]
+        raised = self._find_root_exception(end)
         serving = next((rank for rank in nearby_ranks if self._failures[rank].kind == "while serving"), None)
         if raised is not None and serving is not None:
-            sentence = f"{self._found[serving].sentence.rstrip('.')}: {raised.sentence}"
+            sentence = f"{self._reports[serving].sentence.rstrip('.')}: {raised.sentence}"
             return FailureReport(raised.at, _shorten(sentence), raised.line, unexplained=True)
         if raised is not None:
             return FailureReport(raised.at, _shorten(raised.sentence), raised.line)
-        return self._found[nearby_ranks[0]] if nearby_ranks else None
+        return self._reports[nearby_ranks[0]] if nearby_ranks else None
 
     def _find_silent_end(self, line_count: int) -> int | None:
         """Return the line of a start's last exception, if an inner process logged its traceback and nothing follows.
@@ -305,7 +307,7 @@ class FailureCollector:
         is_silent = line_count - last.at - len(last.detail) <= MAX_TRAILING_LINES
         return last.at if is_inner and is_silent and not self._is_consequence(last) else None
 
-    def _root(self, end: int) -> LoggedException | None:
+    def _find_root_exception(self, end: int) -> LoggedException | None:
         """Return the exception that the others follow from: the first one, preferably of an inner process."""
         if self._exceptions is None:
             return None
@@ -318,13 +320,13 @@ class FailureCollector:
     def _is_consequence(self, raised: LoggedException) -> bool:
         return bool(self._consequences and self._consequences.search(raised.sentence))
 
-    def _keep(self, rank: int, report: FailureReport) -> None:
-        previous = self._found.get(rank)
+    def _keep_report(self, rank: int, report: FailureReport) -> None:
+        previous = self._reports.get(rank)
         is_stale = previous is not None and self._end is None and report.at - previous.at > MAX_DISTANCE_LINES
         if previous is None or is_stale:
-            self._found[rank] = report
+            self._reports[rank] = report
 
-    def _ends(self, line_number: int, ends: bool) -> None:
+    def _mark_end(self, line_number: int, ends: bool) -> None:
         if ends and self._end is None:
             self._end = line_number
 
