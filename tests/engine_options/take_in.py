@@ -44,7 +44,7 @@ def llama_cpp(version: str, folder: Path) -> tuple[str, list[Option]]:
     """Return the build inside a release of xllamacpp and its options, with those that it only names to refuse them left out."""
     _unpack(sys.executable, f"xllamacpp=={version}", folder)
     text = _run_parser([sys.executable, str(HERE / "ask_llama_cpp.py"), str(folder)])
-    entries = image.parse_options(text)
+    entries = image.parse_help(text)
     if not entries:
         raise Unanswered(f"xllamacpp {version} printed no help of llama-server")
     return f"b{version.split('.')[2]}", [_llama_option(option, text) for option in entries.values()]

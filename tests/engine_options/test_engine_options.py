@@ -24,7 +24,7 @@ def find_unknown_flags(name: str, flags: dict[str, Any], release: str | None) ->
     """Return the findings about flags that a release lacks."""
     server_engine = engine.get_engine(name)
     checked = server_engine.advice.check(
-        ServerRequest(server_engine.flags.named(flags)), {}, server_engine.advice.version(release)
+        ServerRequest(server_engine.flags.normalize(flags)), {}, server_engine.advice.version(release)
     )
     return [finding for finding in checked if finding.rule == "unknown-flag"]
 

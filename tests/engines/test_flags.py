@@ -4,7 +4,7 @@ import pytest
 
 from sparkwright.engines.flags import Command
 from sparkwright.engines.vllm import flags
-from sparkwright.engines.vllm.flags import parsed
+from sparkwright.engines.vllm.flags import parse_command
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from sparkwright.engines.vllm.flags import parsed
 )
 def test_words_are_flags_again(words: list[str], model: str, found: dict[str, object] | None) -> None:
     expected = {"enable-prefix-caching": False, "lora-modules": ["a", "b"]} if found is None else found
-    assert parsed(words) == Command(model, expected)
+    assert parse_command(words) == Command(model, expected)
 
 
 def test_it_is_the_other_direction_of_what_a_recipe_becomes() -> None:
     flag_values = {"max-num-seqs": 8, "enable-chunked-prefill": False, "enforce-eager": True, "middleware": ["a", "b"]}
-    assert parsed(flags.command("/models/m", flag_values)) == Command("/models/m", flag_values)
+    assert parse_command(flags.command("/models/m", flag_values)) == Command("/models/m", flag_values)

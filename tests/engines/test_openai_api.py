@@ -90,8 +90,8 @@ def test_no_path_is_routed_that_is_no_clients(paths: tuple[api_paths.ApiPath, ..
 def test_a_recipe_adds_paths_of_a_server_that_no_release_knows() -> None:
     added = ["/v1/audio/speech", {"path": "/v1/audio/transcriptions", "model": "form"}]
     section = {"served_name": "m", "paths": added}
-    assert not list(description.mistakes(section))
-    paths = described_http(description.written(section)).paths
+    assert not list(description.find_mistakes(section))
+    paths = described_http(description.render_label(section)).paths
     assert [(served.path, served.model) for served in paths[-2:]] == [
         ("/v1/audio/speech", "json"),
         ("/v1/audio/transcriptions", "form"),
@@ -103,4 +103,4 @@ def test_a_recipe_adds_paths_of_a_server_that_no_release_knows() -> None:
     "added", ["/v1/models", "/health", "v1/x", "/a b", 3, {"model": "form"}, {"path": "/x", "model": "url"}]
 )
 def test_a_path_that_cannot_be_one_is_refused(added: object) -> None:
-    assert list(description.mistakes({"served_name": "m", "paths": [added]}))
+    assert list(description.find_mistakes({"served_name": "m", "paths": [added]}))

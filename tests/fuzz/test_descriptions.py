@@ -39,7 +39,8 @@ def check_label(label: str) -> engine.Engine:
 
 def test_labels() -> None:
     feed(
-        lambda data: check_label(data.decode(errors="replace")), damaged_texts([description.written(SECTION).encode()])
+        lambda data: check_label(data.decode(errors="replace")),
+        damaged_texts([description.render_label(SECTION).encode()]),
     )
 
 
@@ -50,7 +51,7 @@ def test_labels_as_values() -> None:
 def test_sections() -> None:
     def read(one: Any) -> None:
         if isinstance(one, dict):
-            for place, why in description.mistakes(one):
+            for place, why in description.find_mistakes(one):
                 assert why and len(why) < 1000, (place, why[:200])
 
     feed(
@@ -60,7 +61,7 @@ def test_sections() -> None:
 
 
 def test_settings_that_a_server_answers() -> None:
-    http = check_label(description.written(SECTION)).http
+    http = check_label(description.render_label(SECTION)).http
 
     def read(answer: Any) -> None:
         settings = http.settings_of(answer)

@@ -50,9 +50,9 @@ def test_the_help_of_an_image(name: str) -> None:
 
     def read(data: bytes) -> None:
         text = data.decode(errors="replace")
-        shapes = image.listed(text)
-        image.applied(image.difference(shapes))
-        version = image.version_in(text)
+        shapes = image.parse_options(text)
+        image.restore_options(image.difference(shapes))
+        version = image.parse_version(text)
         assert version is None or len(version) < 100
 
     feed(read, damaged_texts([HELP[name], b"vllm 0.32.0\nversion: 10434 (7e4c0a9)\n0.5.9\n"]))

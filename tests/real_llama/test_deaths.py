@@ -46,7 +46,7 @@ def test_a_start_that_fails_ends_with_1_and_says_why(
         assert not server.wait_until_served()
         assert server.exit_code == 1
         assert line in server.log
-    flag_values = {"model": "a.gguf", "n-gpu-layers": "all", **flags.parsed(words.split()).flags}
+    flag_values = {"model": "a.gguf", "n-gpu-layers": "all", **flags.parse_command(words.split()).flags}
     errors = [
         item.rule
         for item in advice.check(ServerRequest(flag_values), {}, advice.version("b11549"))

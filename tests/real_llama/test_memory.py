@@ -39,7 +39,7 @@ def test_the_header_says_what_was_written(tiny: Path) -> None:
 
 @pytest.mark.parametrize("words", WORDS)
 def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Path, words: str) -> None:
-    flag_values = flags.parsed(words.split()).flags
+    flag_values = flags.parse_command(words.split()).flags
     header = gguf.parse_header(tiny.read_bytes())
     with servers.running_server(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
         assert server.wait_until_served() and server.logged("KV buffer size =")
@@ -64,5 +64,5 @@ def test_a_model_with_windows_has_two_caches_and_both_are_read(tmp_path: Path) -
     assert len(caches) == 2
     cache_mib = read_log(log, LOG).value("kv_cache_mib")
     assert cache_mib == pytest.approx(sum(caches), abs=0.01)
-    most = advice.kv_bytes(gguf.parse_header(model.read_bytes()), flags.parsed(["-c", "8192", "-np", "1"]).flags)
+    most = advice.kv_bytes(gguf.parse_header(model.read_bytes()), flags.parse_command(["-c", "8192", "-np", "1"]).flags)
     assert most is not None and most / MIB >= cache_mib, "what is said before the start is the most"

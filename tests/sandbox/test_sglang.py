@@ -49,8 +49,8 @@ def test_its_image_tells_its_version_and_its_options() -> None:
         assert isinstance(output, PrintedOutput)
         return output.text
 
-    assert image.version_in(printed(*image.ASK_VERSION)) == "0.5.23"
-    options = image.listed(printed(*image.ASK_OPTIONS))
+    assert image.parse_version(printed(*image.ASK_VERSION)) == "0.5.23"
+    options = image.parse_options(printed(*image.ASK_OPTIONS))
     assert {name: options.get(name) for name in image.reference_shapes()} == image.reference_shapes()
 
 

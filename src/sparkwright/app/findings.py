@@ -356,7 +356,7 @@ def _check_agent(client: str, form: Format, checked_recipe: CheckedRecipe) -> It
     if context is not None and context < MIN_AGENT_CONTEXT:
         sentence = f"{client} needs a context of {MIN_AGENT_CONTEXT} tokens or more, and this one has {context}."
         yield Finding("error", sentence, (Way("raise it"),), CLIENT_DOCS)
-    named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.named(flags)
+    named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(flags)
     missing = [
         flag for flag in recipe_engine.probe_flags.needs.get("tool_call", ()) if named_flags.get(flag) in (None, False)
     ]

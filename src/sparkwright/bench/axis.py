@@ -58,7 +58,7 @@ class Axis:
         flag_name = engine_flags.canonical(flag)
         dotted_names = [name for name in flags if name.startswith(f"{flag_name}.")]
         if not dot:
-            change = {flag_name: None} if value == UNSET else engine_flags.named({flag: value})
+            change = {flag_name: None} if value == UNSET else engine_flags.normalize({flag: value})
             return {**dict.fromkeys(dotted_names), **change}
         if value == UNSET:
             return {flag_name: None, **dict.fromkeys(dotted_names)}

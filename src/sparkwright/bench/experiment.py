@@ -183,7 +183,7 @@ def flag_arms(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
     if "." in name or flag_value == axis.UNSET:
         changed = grid_arms(base, [Axis(name, (flag_value,))], pinned, names=("b",))
         return [_build_arm("a", base.name, base, {}), *changed]
-    change = flags.named({name: flag_value})
+    change = flags.normalize({name: flag_value})
     arguments = flags.argv(change)
     arms = [
         _build_arm("a", f"{base.name}", base, {}),

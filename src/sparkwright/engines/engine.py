@@ -122,7 +122,7 @@ class Engine:
     #: the flags of its command line
     flags: ClassVar[EnginePart[Flags]] = EnginePart("flags")
     #: the model and the flags of the words of a command that starts the server
-    command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parsed")
+    command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parse_command")
     #: the differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported
     imports: ClassVar[EnginePart[ImportTable | None]] = EnginePart("flags", "IMPORTS")
     #: the flags that decide about tasks
@@ -174,21 +174,21 @@ class Engine:
         """True if a recipe must describe the server's API."""
         return self._descriptions is not None
 
-    def of_section(self, section: Mapping[str, Any]) -> Engine:
+    def with_section(self, section: Mapping[str, Any]) -> Engine:
         """Return this engine with the description in its section of a recipe; unchanged if the engine needs no description."""
-        return replace(self, described=self._descriptions.written(section)) if self.needs_description else self
+        return replace(self, described=self._descriptions.render_label(section)) if self.needs_description else self
 
     @property
     def description(self) -> Mapping[str, Any]:
         """The recipe's description of the server, by the section's keys; empty if there is none or the engine needs none."""
-        found: Mapping[str, Any] = self._descriptions.read(self.described) if self.described else {}
+        found: Mapping[str, Any] = self._descriptions.parse_label(self.described) if self.described else {}
         return found
 
-    def mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
+    def find_mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
         """Return the mistakes in a section that describes an engine, each as its place in the section and the reason ("must be
         ...")."""
         found: Iterable[tuple[tuple[str | int, ...], str]] = (
-            self._descriptions.mistakes(section) if self.needs_description else ()
+            self._descriptions.find_mistakes(section) if self.needs_description else ()
         )
         return found
 
@@ -259,19 +259,19 @@ class Image(Protocol):
     def version_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the version in an image's Config; None if it holds none."""
 
-    def version_in(self, text: str) -> str | None:
+    def parse_version(self, text: str) -> str | None:
         """Return the version in the output of ASK_VERSION."""
 
-    def listed(self, text: str) -> dict[str, str]:
+    def parse_options(self, text: str) -> dict[str, str]:
         """Return the options in the output of ASK_OPTIONS; empty if it is not a list of options."""
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
         """Return the options as they are stored: as the difference from a known release."""
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
-        """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
+        """Return True if `restore_options` can use the stored difference, or the image listed no options; else run the image again."""
 
-    def applied(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
+    def restore_options(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
         """Return the options from a stored difference; empty if none was stored."""
 
 
@@ -321,7 +321,7 @@ class Files(Protocol):
     def chat_of(self, beginning: bytes) -> EmbeddedChat | None:
         """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them."""
 
-    def chosen(
+    def select_files(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
     ) -> ChosenFiles:
         """Return the files that match the patterns.

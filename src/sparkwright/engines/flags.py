@@ -82,7 +82,7 @@ class Flags(Protocol):
         """The flags that set the sampling of requests without their own, the one that takes its values first; None if the engine
         reads them from the model's file, and warns of nothing."""
 
-    def named(self, written: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags under their own names, in their order; of two spellings of a flag the last wins."""
 
     def canonical(self, written: str) -> str:
@@ -91,7 +91,7 @@ class Flags(Protocol):
     def value(self, flags: Mapping[str, Any], name: str) -> Any:
         """Return the value of a flag; None if it is not set."""
 
-    def misfit(self, flags: Mapping[str, Any], name: str) -> str:
+    def find_value_problem(self, flags: Mapping[str, Any], name: str) -> str:
         """Return why a flag's value is invalid, as "must be at least 1, got -3"; "" if nothing is known against it."""
 
     def argv(self, flags: Mapping[str, Any]) -> tuple[str, ...]:

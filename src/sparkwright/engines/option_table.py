@@ -129,18 +129,18 @@ class OptionTable:
     def _kinds(self) -> Mapping[str, str]:
         return {name: option.kind for name, option in self.newest.items()}
 
-    def named(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`).
+    def normalize(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the flags under their own names, in their order; of two spellings of a flag the last wins.
 
         A flag's own name has dashes, none in front; `no-x: true` becomes `x: false`. An unknown name stays, with dashes.
         """
-        return dict(self._named(name, given) for name, given in written.items())
+        return dict(self._normalize(name, given) for name, given in written.items())
 
     def canonical(self, written: str) -> str:
         """Return a flag's own name; for the off side of a switch, the name of the switch."""
-        return self._named(written, True)[0]
+        return self._normalize(written, True)[0]
 
-    def _named(self, written: str, given: Any) -> tuple[str, Any]:
+    def _normalize(self, written: str, given: Any) -> tuple[str, Any]:
         plain = written.lstrip("-").replace("_", "-")
         option, off = self.by_word.get(plain, (None, False))
         if option is None:
@@ -163,10 +163,10 @@ class ListedOptions:
         return {"like": self._like, "differ": {**gone, **new}}
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
-        """Return True if `applied` can use the stored difference, or the image listed no options; else run the image again."""
+        """Return True if `restore_options` can use the stored difference, or the image listed no options; else run the image again."""
         return difference is None or difference.get("like") == self._like
 
-    def applied(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
+    def restore_options(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
         """Return the shapes from a stored difference; empty if none was stored, or the release it refers to is no longer known
         here."""
         if difference is None or not self.is_current(difference):

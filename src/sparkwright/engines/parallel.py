@@ -116,5 +116,5 @@ class Parallel(Protocol):
     def member(self, text: LogText) -> MemberLog:
         """Read a member's log from a text, a file or pieces of text."""
 
-    def of_another(self, failure: str) -> bool:
+    def is_peer_failure(self, failure: str) -> bool:
         """Return True if a failure was caused by another member, whose log has the details."""

@@ -276,7 +276,11 @@ def _config_of_beginning(source: Source, files: list[dict[str, Any]], args: Lock
 def _served_file(files: list[dict[str, Any]], args: LockModel.Args) -> str:
     """Return the model's file for an engine that serves single files; "" for any other engine."""
     engine_files = get_engine(args.engine).files
-    return engine_files.chosen(files, args.file, args.mmproj, args.draft).flags.get("model", "") if engine_files else ""
+    return (
+        engine_files.select_files(files, args.file, args.mmproj, args.draft).flags.get("model", "")
+        if engine_files
+        else ""
+    )
 
 
 def _select_files(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
@@ -285,7 +289,7 @@ def _select_files(files: list[dict[str, Any]], args: LockModel.Args) -> list[dic
     if engine_files is None:
         return files
     patterns = {"mmproj": args.mmproj, "draft": args.draft}
-    return [dict(row) for row in engine_files.chosen(files, args.file, **patterns, repository=args.id).rows]
+    return [dict(row) for row in engine_files.select_files(files, args.file, **patterns, repository=args.id).rows]
 
 
 def _find_complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:

@@ -25,7 +25,7 @@ def check_flags(flag_values: dict[str, Any], version: str | None = "b11549", **m
 def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
     changed_flags = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
     changed_flags |= {name: given for name, given in way.changes.items() if given is not None}
-    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(changed_flags)))
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.normalize(changed_flags)))
 
 
 @pytest.mark.parametrize("name", rules.RULES)
@@ -68,7 +68,7 @@ def test_a_good_recipe_has_no_findings() -> None:
     ],
 )
 def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
-    assert check_flags(flags.named(GOOD | more)) == {rule: severity}
+    assert check_flags(flags.normalize(GOOD | more)) == {rule: severity}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str
     ],
 )
 def test_what_is_right_is_not_found(more: dict[str, Any]) -> None:
-    assert check_flags(flags.named(GOOD | more)) == {}
+    assert check_flags(flags.normalize(GOOD | more)) == {}
 
 
 def test_fit_off_needs_no_sizes() -> None:
@@ -93,7 +93,7 @@ def test_fit_off_needs_no_sizes() -> None:
     ("version", "severity"), [("b10434", None), ("b11549", "error"), ("b11000", "warning"), (None, "warning")]
 )
 def test_an_option_that_was_removed_is_found_by_build(version: str | None, severity: str | None) -> None:
-    assert check_flags(flags.named(GOOD | {"no-mmap": True}), version).get("unknown-flag") == severity
+    assert check_flags(flags.normalize(GOOD | {"no-mmap": True}), version).get("unknown-flag") == severity
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkwright.engines.llama_cpp.files import NoSingleModel, SelectedFiles, select_files
+from sparkwright.engines.llama_cpp.files import NoSingleModel, SelectedFiles, resolve_files
 from sparkwright.units import GIB, MIB
 
 QUANTS = ("IQ2_M", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0", "BF16")
@@ -13,31 +13,31 @@ SHARDS = {f"UD-Q4/Big-UD-Q4-{at:05}-of-00003.gguf": 20 * GIB for at in (1, 2, 3)
 
 def refusal(*arguments: object, **more: str) -> str:
     with pytest.raises(NoSingleModel) as excinfo:
-        select_files(*arguments, **more)  # type: ignore[arg-type]
+        resolve_files(*arguments, **more)  # type: ignore[arg-type]
     return str(excinfo.value)
 
 
 def test_the_only_model_needs_no_pattern() -> None:
-    assert select_files({"a-Q8_0.gguf": GIB, "imatrix.gguf": MIB, "README.md": 1}) == SelectedFiles(("a-Q8_0.gguf",))
+    assert resolve_files({"a-Q8_0.gguf": GIB, "imatrix.gguf": MIB, "README.md": 1}) == SelectedFiles(("a-Q8_0.gguf",))
 
 
 def test_one_of_many_is_chosen_by_pattern() -> None:
-    assert select_files(TWELVE | OTHER_FILES, ["*-Q4_K_M.gguf"]).all == ("Coder-30B-Q4_K_M.gguf",)
+    assert resolve_files(TWELVE | OTHER_FILES, ["*-Q4_K_M.gguf"]).all == ("Coder-30B-Q4_K_M.gguf",)
 
 
 def test_all_shards_belong_to_a_model_and_the_first_is_served() -> None:
-    selection = select_files(SHARDS | TWELVE, ["*UD-Q4*"])
+    selection = resolve_files(SHARDS | TWELVE, ["*UD-Q4*"])
     assert selection.model == tuple(SHARDS)
     assert selection.served == "UD-Q4/Big-UD-Q4-00001-of-00003.gguf"
-    assert select_files(SHARDS | TWELVE, ["UD-Q4/*"]) == select_files(SHARDS | TWELVE, ["*-00001-of-*"]) == selection
+    assert resolve_files(SHARDS | TWELVE, ["UD-Q4/*"]) == resolve_files(SHARDS | TWELVE, ["*-00001-of-*"]) == selection
 
 
 def test_a_projector_and_a_draft_model_come_by_pattern() -> None:
     files = TWELVE | OTHER_FILES | {"Coder-30B-draft-Q8_0.gguf": GIB}
-    assert select_files(files, ["*-Q4_K_M.gguf", "mmproj-F16.gguf"]).mmproj == "mmproj-F16.gguf"
-    selection = select_files(files, ["*-Q6_K.gguf"], mmproj="mmproj-F32*", draft="*draft*")
+    assert resolve_files(files, ["*-Q4_K_M.gguf", "mmproj-F16.gguf"]).mmproj == "mmproj-F16.gguf"
+    selection = resolve_files(files, ["*-Q6_K.gguf"], mmproj="mmproj-F32*", draft="*draft*")
     assert selection.all == ("Coder-30B-Q6_K.gguf", "mmproj-F32.gguf", "Coder-30B-draft-Q8_0.gguf")
-    assert select_files({"a.gguf": GIB, "mmproj-a.gguf": MIB}).mmproj == ""
+    assert resolve_files({"a.gguf": GIB, "mmproj-a.gguf": MIB}).mmproj == ""
 
 
 def test_twelve_quantisations_and_none_chosen_are_listed_with_sizes() -> None:

@@ -13,7 +13,7 @@ DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 
 @pytest.mark.parametrize("build", [flags.OLDEST_BUILD, flags.NEWEST_BUILD])
 def test_the_table_has_every_option_of_the_help(build: int) -> None:
-    options = image.parse_options((DATA / f"help-b{build}.txt").read_text())
+    options = image.parse_help((DATA / f"help-b{build}.txt").read_text())
     known = {name for name in flags.TABLE.known if flags.exists(name, build)}
     assert known == set(options) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     for name in known:
@@ -69,14 +69,14 @@ def test_two_spellings_of_one_flag_are_seen() -> None:
 )
 def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
     assert " ".join(flags.argv(given)) == words
-    again = flags.parsed(["-m", "/models/a.gguf", *flags.argv(given)])
+    again = flags.parse_command(["-m", "/models/a.gguf", *flags.argv(given)])
     assert again.model == "/models/a.gguf"
     assert flags.argv(again.flags) == flags.argv(given)
 
 
 def test_short_words_of_a_running_command_are_read() -> None:
     words = ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
-    arguments = flags.parsed(words)
+    arguments = flags.parse_command(words)
     assert arguments == flags.Command(
         "/models/a.gguf", {"ctx-size": 4096, "n-gpu-layers": "all", "flash-attn": "on", "kv-offload": False}
     )
@@ -110,7 +110,7 @@ def test_a_command_names_host_and_port_whatever_the_default_is() -> None:
     ],
 )
 def test_a_value_that_would_be_refused_or_misread_is_told(name: str, given: Any, why: str) -> None:
-    assert flags.misfit({name: given}, name) == why
+    assert flags.find_value_problem({name: given}, name) == why
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_value_that_would_be_refused_or_misread_is_told(name: str, given: Any,
     ],
 )
 def test_a_good_value_is_taken(name: str, given: Any) -> None:
-    assert flags.misfit({name: given}, name) == ""
+    assert flags.find_value_problem({name: given}, name) == ""
 
 
 def test_an_option_is_known_by_build() -> None:

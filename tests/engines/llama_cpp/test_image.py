@@ -26,17 +26,17 @@ EXITING_OPTIONS = {"usage", "version", "cache-list", "list-devices", "completion
 )  # fmt: skip
 def test_the_build_is_what_the_program_printed(text: str, build: str | None) -> None:
     assert engine.get_engine("llama_cpp").image is image
-    assert image.version_in(text) == build
+    assert image.parse_version(text) == build
 
 
 @pytest.mark.parametrize("text", [OLD, NEW])
 def test_options_are_kept_as_a_difference(text: str) -> None:
-    difference = image.difference(image.listed(text))
-    assert image.applied(difference) == image.listed(text)
+    difference = image.difference(image.parse_options(text))
+    assert image.restore_options(difference) == image.parse_options(text)
     assert len(difference["differ"]) < 30
-    assert set(image.difference(image.listed(NEW))["differ"]) == EXITING_OPTIONS
-    assert image.applied(None) == {} == image.applied({"like": "b1", "differ": {}})
-    assert image.listed("nothing of the kind") == {}
+    assert set(image.difference(image.parse_options(NEW))["differ"]) == EXITING_OPTIONS
+    assert image.restore_options(None) == {} == image.restore_options({"like": "b1", "differ": {}})
+    assert image.parse_options("nothing of the kind") == {}
 
 
 def test_the_images_own_list_decides() -> None:
@@ -44,7 +44,7 @@ def test_the_images_own_list_decides() -> None:
     severities = {
         build: [
             item.severity
-            for item in advice.check(ServerRequest(flag_values), {}, None, image.listed(text))
+            for item in advice.check(ServerRequest(flag_values), {}, None, image.parse_options(text))
             if item.rule == "unknown-flag"
         ]
         for build, text in ((flags.OLDEST_BUILD, OLD), (flags.NEWEST_BUILD, NEW))

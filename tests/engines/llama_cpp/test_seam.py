@@ -16,10 +16,10 @@ FILES = [
 
 def test_the_lock_gets_the_files_that_are_needed_and_the_command_their_paths() -> None:
     assert LLAMA.files
-    selection = LLAMA.files.chosen(FILES, "*Q4_K_M*", mmproj="mmproj*")
+    selection = LLAMA.files.select_files(FILES, "*Q4_K_M*", mmproj="mmproj*")
     assert [row["path"] for row in selection.rows] == [FILES[0]["path"], FILES[1]["path"], "mmproj-F16.gguf"]
     assert selection.flags == {"model": "m-Q4_K_M-00001-of-00002.gguf", "mmproj": "mmproj-F16.gguf"}
-    again = LLAMA.files.chosen(selection.rows, "*Q4_K_M*", mmproj="mmproj*")
+    again = LLAMA.files.select_files(selection.rows, "*Q4_K_M*", mmproj="mmproj*")
     assert again == selection, "from the lock, which holds no other file"
 
 
@@ -28,13 +28,13 @@ def test_of_several_quantisations_none_is_guessed() -> None:
     with pytest.raises(
         Refused, match=r"m-Q4_K_M-\*.gguf \(20.0 GiB, 2 files\), m-Q8_0.gguf \(30.0 GiB\) as `model.file`"
     ):
-        LLAMA.files.chosen(FILES, "*.gguf")
+        LLAMA.files.select_files(FILES, "*.gguf")
 
 
 def test_a_folder_of_another_format_is_said_to_be_one() -> None:
     assert LLAMA.files
     with pytest.raises(Refused, match="no .gguf file: its weights are .safetensors files, which llama.cpp cannot read"):
-        LLAMA.files.chosen([{"path": "model.safetensors", "size_bytes": 1}], "*.gguf")
+        LLAMA.files.select_files([{"path": "model.safetensors", "size_bytes": 1}], "*.gguf")
 
 
 def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
@@ -47,5 +47,5 @@ def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
 
 def test_the_build_is_read_from_what_it_prints_of_itself() -> None:
     assert LLAMA.image
-    assert LLAMA.image.version_in("version: 11434 (7e4c0a9)\nbuilt with GNU 11.4.0 for Linux aarch64\n") == "b11434"
-    assert LLAMA.image.version_in("no version here: 7 (x)") is None
+    assert LLAMA.image.parse_version("version: 11434 (7e4c0a9)\nbuilt with GNU 11.4.0 for Linux aarch64\n") == "b11434"
+    assert LLAMA.image.parse_version("no version here: 7 (x)") is None

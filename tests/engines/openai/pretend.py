@@ -27,7 +27,7 @@ SECTION = {
         "waiting": "queued_requests",
     },
 }
-DESCRIBED: Engine = engine.get_engine("openai").of_section(SECTION)
+DESCRIBED: Engine = engine.get_engine("openai").with_section(SECTION)
 
 
 @dataclass

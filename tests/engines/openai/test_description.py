@@ -94,8 +94,8 @@ def test_a_setting_is_read_where_the_description_says_and_nowhere_else() -> None
 
 
 def test_the_key_comes_from_a_file_by_flag_or_by_variable() -> None:
-    by_flag = engine.get_engine("openai").of_section({**SECTION, "key": {"file_flag": "api-key-file"}}).key
-    by_variable = engine.get_engine("openai").of_section({**SECTION, "key": {"env": "SERVER_KEY"}}).key
+    by_flag = engine.get_engine("openai").with_section({**SECTION, "key": {"file_flag": "api-key-file"}}).key
+    by_variable = engine.get_engine("openai").with_section({**SECTION, "key": {"env": "SERVER_KEY"}}).key
     assert by_flag and by_variable
     assert by_flag.words == ("--api-key-file", "/run/sparkwright/engine.key")
     assert by_flag.program(("serve",)) == ("serve",)

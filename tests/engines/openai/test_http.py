@@ -51,7 +51,7 @@ def test_counters_are_read_by_role() -> None:
 
 def test_a_version_path_that_is_not_described_is_not_asked() -> None:
     with serving(FakeServer()) as server:
-        plain = DESCRIBED.of_section({"served_name": "m"}).http
+        plain = DESCRIBED.with_section({"served_name": "m"}).http
         assert http_probe.query_version(plain, server.url) is None
         assert http_probe.read_counters(plain, server.url, "") == ({}, {})
     assert server.asked == []

@@ -32,7 +32,7 @@ def check_flags(flag_values: dict[str, Any], version: str | None = "0.5.23", **m
 def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
     changed_flags = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
     changed_flags |= {name: given for name, given in way.changes.items() if given is not None}
-    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(changed_flags)))
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.normalize(changed_flags)))
 
 
 @pytest.mark.parametrize("name", rules.RULES)
@@ -71,7 +71,7 @@ def test_a_good_recipe_has_no_findings() -> None:
     ],
 )
 def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
-    assert check_flags(flags.named(GOOD | more)) == {rule: severity}
+    assert check_flags(flags.normalize(GOOD | more)) == {rule: severity}
 
 
 def test_what_depends_on_more_than_flags() -> None:

@@ -60,7 +60,7 @@ def test_the_aliases_are_of_flags_that_are_known() -> None:
 )  # fmt: skip
 def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
     assert " ".join(flags.argv(given)) == words
-    again = flags.parsed(["sglang", "serve", "--model-path", "/models/a", *flags.argv(given)])
+    again = flags.parse_command(["sglang", "serve", "--model-path", "/models/a", *flags.argv(given)])
     assert again.model == "/models/a"
     assert flags.argv(again.flags) == flags.argv(given)
 
@@ -74,7 +74,7 @@ def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -
     ],
 )
 def test_a_command_of_somebody_else_is_read(words: str) -> None:
-    assert flags.parsed(words.split()) == flags.Command("/m", {"port": 30001, "sleep-on-idle": True})
+    assert flags.parse_command(words.split()) == flags.Command("/m", {"port": 30001, "sleep-on-idle": True})
 
 
 def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> None:
@@ -104,7 +104,7 @@ def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> N
     ],
 )  # fmt: skip
 def test_a_value_that_would_be_refused_is_told(name: str, given: Any, why: str) -> None:
-    assert flags.misfit({name: given}, name) == why
+    assert flags.find_value_problem({name: given}, name) == why
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_value_that_would_be_refused_is_told(name: str, given: Any, why: str) 
     ],
 )
 def test_a_good_value_is_taken(name: str, given: Any) -> None:
-    assert flags.misfit({name: given}, name) == ""
+    assert flags.find_value_problem({name: given}, name) == ""
 
 
 def test_what_the_flags_say_of_name_port_and_context() -> None:
@@ -150,19 +150,19 @@ def test_an_images_own_help_lists_its_options() -> None:
     language = [option for name, option in options.items() if name != "model-type"]
     around = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
     images = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"
-    listed_options = image.listed("INFO something imported\n" + around + format_help(language) + images)
+    listed_options = image.parse_options("INFO something imported\n" + around + format_help(language) + images)
     assert listed_options == dict(image.reference_shapes())
     newer = [option for name, option in options.items() if name != "sleep-on-idle"]
     difference = image.difference(
-        image.listed(format_help([*newer, Option("int", name="a-new-flag", words=("--a-new-flag",))]))
+        image.parse_options(format_help([*newer, Option("int", name="a-new-flag", words=("--a-new-flag",))]))
     )
     assert difference == {"like": flags.SOURCE_RELEASE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
-    assert "sleep-on-idle" not in image.applied(difference)
-    assert image.applied(difference)["a-new-flag"] == "1"
-    assert image.listed("usage: other\n  --help  show\n") == {}
+    assert "sleep-on-idle" not in image.restore_options(difference)
+    assert image.restore_options(difference)["a-new-flag"] == "1"
+    assert image.parse_options("usage: other\n  --help  show\n") == {}
 
 
 def test_a_version_is_read_from_what_it_prints_of_itself() -> None:
     text = "warning: no GPU\nsglang version: 0.5.23\ngit revision: abcdef1\n"
-    assert image.version_in(text) == "0.5.23"
-    assert image.version_in("sglang: 0.5.23") is None
+    assert image.parse_version(text) == "0.5.23"
+    assert image.parse_version("sglang: 0.5.23") is None

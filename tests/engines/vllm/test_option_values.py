@@ -13,7 +13,7 @@ from sparkwright.engines.vllm.rules.rule import DENSE_MODEL
 DATA = Path(__file__).parents[2] / "data/vllm-0.32.0"
 PARSER_VERDICTS: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
 PARSER: dict[str, dict[str, Any]] = json.loads((DATA / "parser.json").read_text())
-HELP = option_values.listed((DATA / "serve-help-all.txt").read_text())
+HELP = option_values.parse_options((DATA / "serve-help-all.txt").read_text())
 #: the parser takes it for the beginning of --no-long-prefill-token-threshold-adaptive
 ANOTHER = ("long-prefill-token-threshold", False)
 
@@ -65,7 +65,7 @@ def test_the_tables_are_the_real_parsers() -> None:
 
 def test_an_image_like_the_known_release_differs_in_nothing() -> None:
     assert option_values.STORED_OPTIONS.difference(HELP) == {"like": "0.32.0", "differ": {}}
-    assert option_values.STORED_OPTIONS.applied(option_values.STORED_OPTIONS.difference(HELP)) == HELP
+    assert option_values.STORED_OPTIONS.restore_options(option_values.STORED_OPTIONS.difference(HELP)) == HELP
 
 
 def test_the_options_of_another_image_come_back_from_what_differs() -> None:
@@ -73,8 +73,8 @@ def test_the_options_of_another_image_come_back_from_what_differs() -> None:
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
     difference = option_values.STORED_OPTIONS.difference(shapes)
     assert difference["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
-    assert option_values.STORED_OPTIONS.applied(difference) == shapes
-    assert option_values.STORED_OPTIONS.applied({**difference, "like": "0.1.0"}) == {}
+    assert option_values.STORED_OPTIONS.restore_options(difference) == shapes
+    assert option_values.STORED_OPTIONS.restore_options({**difference, "like": "0.1.0"}) == {}
 
 
 def check_values(flags: dict[str, Any], version: str | None, image_options: Any = ()) -> list[tuple[str, str]]:
@@ -189,8 +189,8 @@ def test_the_images_own_choices_decide() -> None:
     ],
 )
 def test_a_flag_is_found_under_any_spelling(written: dict[str, Any], name: str, result: Any) -> None:
-    assert flags.value(flags.named(written), name) == result
-    assert flags.named(flags.named(written)) == flags.named(written)
+    assert flags.value(flags.normalize(written), name) == result
+    assert flags.normalize(flags.normalize(written)) == flags.normalize(written)
 
 
 @pytest.mark.parametrize(

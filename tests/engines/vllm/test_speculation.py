@@ -86,7 +86,7 @@ def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
 
 
 def check_sglang(flags: dict[str, Any], version: str | None) -> list[str]:
-    case = sglang_rules.Case(ServerRequest(sglang_flags.named(flags)), version)
+    case = sglang_rules.Case(ServerRequest(sglang_flags.normalize(flags)), version)
     return [f"{finding.severity}: {finding.sentence}" for finding in sglang_rules.RULES["speculation"].findings(case)]
 
 
@@ -124,7 +124,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
     ],
 )
 def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
-    case = llama_rules.Case(ServerRequest(llama_flags.named(flags)), f"b{llama_flags.NEWEST_BUILD}")
+    case = llama_rules.Case(ServerRequest(llama_flags.normalize(flags)), f"b{llama_flags.NEWEST_BUILD}")
     all_findings = [
         f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)
     ]

@@ -269,4 +269,4 @@ def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
 def test_each_engine_is_asked_for_its_prefix_cache_by_its_own_flag(
     name: str, flags: dict[str, Any], asked: bool
 ) -> None:
-    assert prefix_verdict.is_requested(name, engine.get_engine(name).flags.named(flags)) is asked
+    assert prefix_verdict.is_requested(name, engine.get_engine(name).flags.normalize(flags)) is asked

@@ -29,7 +29,7 @@ def build_report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) 
         date=time.strftime("%Y-%m-%d"),
         torch=_torch(engine),
         key_shown=KEY in answers.by_case["key-on-the-command-line"].output,
-        options=option_values.listed(answers.by_case[HELP].output),
+        options=option_values.parse_options(answers.by_case[HELP].output),
         defaults={name: text for name, text in plain.arguments.items() if name not in OWN_DEFAULTS},
         architectures=answers.architectures,
         cases={outcome.case.name: build_case_result(outcome, engine) for outcome in outcomes},

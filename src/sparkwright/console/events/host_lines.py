@@ -260,4 +260,4 @@ def is_caused_by_another(row: HostRow) -> bool:
     """Return True if a member failed because of another."""
     message = _failure_message(row)
     other, parallel = OTHER_MEMBER.match(message), get_engine(DEFAULT_ENGINE).parallel
-    return bool((other and other[1] != row.host) or (parallel and parallel.of_another(message)))
+    return bool((other and other[1] != row.host) or (parallel and parallel.is_peer_failure(message)))

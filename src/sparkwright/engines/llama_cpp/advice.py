@@ -69,14 +69,14 @@ def check(
 ) -> list[Finding]:
     """Return all findings, errors first."""
     case = rules.Case(
-        replace(request, flags=own.named(request.flags)), f"b{version.major}" if version else None, listed
+        replace(request, flags=own.normalize(request.flags)), f"b{version.major}" if version else None, listed
     )
     return rules.RULES.check(case)
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """Return the settings that follow from the flags."""
-    flags = own.named(request.flags)
+    flags = own.normalize(request.flags)
     return Effective(
         chunked_prefill=True,
         prefix_caching=own.value(flags, "cache-prompt") is not False,
@@ -92,7 +92,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
     locked: its files are all that the recipe downloads. Without a header the KV cache is left out.
     """
-    rows, flags = locked.get("files") or (), own.named(flags)
+    rows, flags = locked.get("files") or (), own.normalize(flags)
     file_sizes = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
     if not file_sizes:
         return Memory()

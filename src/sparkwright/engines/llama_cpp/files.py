@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sparkwright.engines import engine as seam
+from sparkwright.engines import engine as protocol
 from sparkwright.engines.llama_cpp import gguf
 from sparkwright.engines.model import adapter
 from sparkwright.errors import Refused
@@ -71,7 +71,7 @@ class RepositoryModel:
     size: int
 
 
-def select_files(
+def resolve_files(
     sizes: Mapping[str, int], patterns: Sequence[str] = (), *, mmproj: str = "", draft: str = "", repository: str = ""
 ) -> SelectedFiles:
     """Return the files that match the patterns.
@@ -84,7 +84,7 @@ def select_files(
         repository: its name, for messages.
 
     Raises:
-        NoChoice: the patterns do not lead to a single model.
+        NoSingleModel: the patterns do not lead to a single model.
     """
     where = repository or "the repository"
     files = {name: size for name, size in sizes.items() if name.lower().endswith(SUFFIX)}
@@ -108,18 +108,20 @@ def select_files(
     return SelectedFiles(_check_shards(models[0], where), *_select_companions(files, patterns, mmproj, draft, where))
 
 
-def chosen(
+def select_files(
     files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
-) -> seam.ChosenFiles:
+) -> protocol.ChosenFiles:
     """See engine.Files."""
     sizes = {str(file["path"]): int(file["size_bytes"]) for file in files}
     try:
-        selection = select_files(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
+        selection = resolve_files(
+            sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository
+        )
     except NoSingleModel as error:
         raise Refused(str(error)) from None
     flags = {"model": selection.served, "mmproj": selection.mmproj, "model-draft": selection.draft}
     rows = tuple(file for file in files if file["path"] in selection.all)
-    return seam.ChosenFiles(rows, {flag: path for flag, path in flags.items() if path})
+    return protocol.ChosenFiles(rows, {flag: path for flag, path in flags.items() if path})
 
 
 def config_of(beginning: bytes) -> dict[str, Any] | None:
@@ -149,13 +151,13 @@ def adapter_of(beginning: bytes) -> dict[str, Any] | None:
     return adapter.validate_entry({"architecture": header.architecture, "base": base})
 
 
-def chat_of(beginning: bytes) -> seam.EmbeddedChat | None:
+def chat_of(beginning: bytes) -> protocol.EmbeddedChat | None:
     """See engine.Files: template and sampling usually come after the vocabulary."""
     try:
         header = gguf.parse_partial_header(beginning)
     except gguf.NotGguf:
         return None
-    return seam.EmbeddedChat(header.template, header.sampling) if header.complete else None
+    return protocol.EmbeddedChat(header.template, header.sampling) if header.complete else None
 
 
 def group_models(sizes: Mapping[str, int]) -> list[RepositoryModel]:

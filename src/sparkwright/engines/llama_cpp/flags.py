@@ -34,7 +34,7 @@ ON_WORDS, OFF_WORDS, AUTO_WORDS = ("on", "enabled", "true", "1"), ("off", "disab
 TABLE = OptionTable(Path(__file__).parent, lambda build: int(build.lstrip("b")), negatable="switch")
 #: options by build
 HISTORY = TABLE.history
-named, canonical = TABLE.named, TABLE.canonical
+normalize, canonical = TABLE.normalize, TABLE.canonical
 
 
 def exists(name: str, build: int | None) -> bool | None:
@@ -151,14 +151,14 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
     return flags.get(name)
 
 
-def misfit(flags: Mapping[str, Any], name: str) -> str:
+def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why a flag's value is invalid; "" if nothing is known against it."""
     return check_value(name, value(flags, name))
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
-    return tuple(word for name, given in named(flags).items() for word in _flag_words(name, given))
+    return tuple(word for name, given in normalize(flags).items() for word in _flag_words(name, given))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
 
     model: its folder in the container; the flag MODEL names a file there (the first of its shards).
     """
-    recipe_flags = named(flags)
+    recipe_flags = normalize(flags)
     files = {name: _path_below(model, recipe_flags[name]) for name in FILE_FLAGS if recipe_flags.get(name) is not None}
     defaults = {name: value for name, value in DEFAULT_FLAGS.items() if recipe_flags.get(name) is None}
     return argv({MODEL: model, **recipe_flags, **files, **defaults})
@@ -188,7 +188,7 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens inside its container. An invalid value must be refused before."""
-    port_number = None if misfit(flags, PORT) else parse_integer(value(flags, PORT))
+    port_number = None if find_value_problem(flags, PORT) else parse_integer(value(flags, PORT))
     return DEFAULT_PORT if port_number is None else port_number
 
 
@@ -262,7 +262,7 @@ def _off_word(name: str, option: Option | None) -> str:
     return next((word for word in reversed(words) if word.startswith("--")), f"--no-{name}")
 
 
-def parsed(words: Sequence[str]) -> Command:
+def parse_command(words: Sequence[str]) -> Command:
     """Return the model and the flags of a command: a switch as true or false, a number as a number. Other words are skipped."""
     flags: dict[str, Any] = {}
     remaining = list(words)

@@ -37,7 +37,7 @@ class ListedOption:
     variable: str = ""
 
 
-def parse_options(text: str) -> dict[str, ListedOption]:
+def parse_help(text: str) -> dict[str, ListedOption]:
     """Return the options by their own names; empty if the text is not a list of options. Removed options are left out."""
     options: dict[str, ListedOption] = {}
     for entry in re.split(r"\n(?=-[A-Za-z-])", "\n" + text[:MAX_HELP_CHARS]):
@@ -106,15 +106,15 @@ def version_of(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def version_in(text: str) -> str | None:
+def parse_version(text: str) -> str | None:
     """Return the build in the output of `llama-server --version`, as b11549."""
     match = _VERSION.search(text)
     return f"b{match[1]}" if match else None
 
 
-def listed(text: str) -> dict[str, str]:
+def parse_options(text: str) -> dict[str, str]:
     """Return the options in a help text with the number of words that each takes; empty if it is not a list of options."""
-    return {name: str(option.takes) for name, option in parse_options(text).items()}
+    return {name: str(option.takes) for name, option in parse_help(text).items()}
 
 
 @lru_cache(maxsize=1)
@@ -128,5 +128,5 @@ def reference_shapes() -> Mapping[str, str]:
     }
 
 
-_STORED_OPTIONS = ListedOptions(REFERENCE_BUILD, reference_shapes)
-difference, is_current, applied = _STORED_OPTIONS.difference, _STORED_OPTIONS.is_current, _STORED_OPTIONS.applied
+_STORED = ListedOptions(REFERENCE_BUILD, reference_shapes)
+difference, is_current, restore_options = _STORED.difference, _STORED.is_current, _STORED.restore_options

@@ -56,7 +56,7 @@ def rule(
     name: str, *, sources: Iterable[str], example: ServerRequest, build: int = flags.NEWEST_BUILD
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register a rule; see `Rules.rule`. build: of its example."""
-    case = Case(replace(example, flags=flags.named(example.flags)), f"b{build}")
+    case = Case(replace(example, flags=flags.normalize(example.flags)), f"b{build}")
     return RULES.rule(name, sources=sources, example=case)
 
 
@@ -197,7 +197,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
     It refuses some with a usage text and exit code 1. Of a number it reads what it can: `128k` is 128, `1.5` is 1.
     """
     for name in case.asked.flags:
-        if problem := flags.misfit(case.asked.flags, name):
+        if problem := flags.find_value_problem(case.asked.flags, name):
             yield Finding("error", f"{name} {problem}.", (Way("correct or remove it"),), "llama-server's parser", name)
 
 

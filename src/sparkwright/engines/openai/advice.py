@@ -78,7 +78,7 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     """Return the memory that the recipe states; an unknown one if it states none."""
     memory_gib = flags.get(own.MEMORY)
-    if memory_gib is None or own.misfit(flags, own.MEMORY):
+    if memory_gib is None or own.find_value_problem(flags, own.MEMORY):
         return Memory()
     size = int(float(memory_gib) * GIB)
     return Memory(bytes=size, parts=(MemoryPart("the server", size, f"the recipe's {own.MEMORY}"),))

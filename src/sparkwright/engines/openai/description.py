@@ -148,18 +148,18 @@ SECTION_CHECKS: Mapping[str, Check] = {
 REQUIRED_KEYS = ("served_name",)
 
 
-def mistakes(section: Mapping[str, Any]) -> Iterator[Mistake]:
+def find_mistakes(section: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield the mistakes in a section, in its order."""
     return _mapping_check(SECTION_CHECKS, REQUIRED_KEYS)(section)
 
 
-def written(section: Mapping[str, Any]) -> str:
+def render_label(section: Mapping[str, Any]) -> str:
     """Return the content of a container's label for a section."""
     return json.dumps({name: section[name] for name in sorted(LABEL_CHECKS) if name in section}, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=16)
-def read(label: str) -> Mapping[str, Any]:
+def parse_label(label: str) -> Mapping[str, Any]:
     """Return the description in a label; empty for an invalid one."""
     try:
         described = json.loads(label) if len(label) <= MAX_LABEL_CHARS else None

@@ -32,7 +32,7 @@ _PATH_SCHEMA = {"type": "string", "pattern": "^/"}
 _LIST_SCHEMA = {"type": "array", "items": {"type": "string"}}
 
 
-def named(written: Mapping[str, Any]) -> dict[str, Any]:
+def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section unchanged: its keys have no aliases."""
     return dict(written)
 
@@ -48,9 +48,9 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
     return value_of_word(command_words(flags), "--host") or None if setting is None and name == HOST else setting
 
 
-def misfit(flags: Mapping[str, Any], name: str) -> str:
+def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why a key's value is invalid; "" if no problem is known."""
-    return next((why for place, why in description.mistakes(flags) if place == (name,)), "")
+    return next((why for place, why in description.find_mistakes(flags) if place == (name,)), "")
 
 
 def command_words(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -81,14 +81,14 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens inside its container. An invalid value is refused elsewhere."""
-    setting = None if misfit(flags, PORT) else flags.get(PORT)
+    setting = None if find_value_problem(flags, PORT) else flags.get(PORT)
     return DEFAULT_PORT if setting is None else int(setting)
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
     """Return the longest sequence in tokens from the recipe; None if it is not set."""
     setting = flags.get(CONTEXT)
-    return setting if isinstance(setting, int) and not misfit(flags, CONTEXT) else None
+    return setting if isinstance(setting, int) and not find_value_problem(flags, CONTEXT) else None
 
 
 def properties() -> dict[str, Any]:
@@ -118,6 +118,6 @@ def properties() -> dict[str, Any]:
     }
 
 
-def parsed(words: Sequence[str]) -> Command:
+def parse_command(words: Sequence[str]) -> Command:
     """Return an empty command: a described server's arguments are not parsed."""
     return Command()

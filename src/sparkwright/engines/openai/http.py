@@ -24,7 +24,7 @@ def described_http(label: str) -> Http:
 
     label: the description. Without a path of metrics nothing is counted; without one of settings or version none is known.
     """
-    section = description.read(label)
+    section = description.parse_label(label)
     metrics, settings = dict(section.get("metrics") or {}), dict(section.get("settings") or {})
     health = section.get("health", HEALTH)
     return Http(
@@ -94,7 +94,7 @@ KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
 
 def described_server_key(label: str) -> ServerKey | None:
     """Return the key file of a description; None if the description has none."""
-    key = description.read(label).get("key")
+    key = description.parse_label(label).get("key")
     if not key:
         return None
     return ServerKey(

@@ -70,7 +70,7 @@ def decide(
     impossible: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill, which is on by default; a chunk size of -1 turns it off."""
-    size = own.chunk_size(own.named(request.flags))
+    size = own.chunk_size(own.normalize(request.flags))
     if wanted == "disabled":
         other_flags = {name: given for name, given in request.flags.items() if own.canonical(name) != own.CHUNK_SIZE}
         return Decision({**other_flags, own.CHUNK_SIZE: CHUNKING_OFF}, "disabled")
@@ -87,7 +87,7 @@ def check(
 ) -> list[Finding]:
     """Return all findings, errors first."""
     case = rules.Case(
-        replace(request, flags=own.named(request.flags)),
+        replace(request, flags=own.normalize(request.flags)),
         str(version) if version else None,
         listed,
         kind(model).max_position_embeddings,
@@ -97,7 +97,7 @@ def check(
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """Return the settings that the flags set; SGLang's own choices are known once it serves."""
-    flags = own.named(request.flags)
+    flags = own.normalize(request.flags)
     size = own.chunk_size(flags)
     return Effective(
         chunked_prefill=None if size is None else size > 0,
@@ -119,7 +119,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     computed at once, 2 MiB per request of the largest CUDA graph. Prompts that are not chunked are computed `max-prefill-tokens`
     at once.
     """
-    flags = own.named(flags)
+    flags = own.normalize(flags)
     share = own.memory_share(flags)
     if not share:
         return Memory()
@@ -157,4 +157,6 @@ def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return the recipe's chunk size, or the default one, for on, and -1 for off."""
-    return {own.CHUNK_SIZE: own.chunk_size(own.named(flags)) or DEFAULT_CHUNK_TOKENS}, {own.CHUNK_SIZE: CHUNKING_OFF}
+    return {own.CHUNK_SIZE: own.chunk_size(own.normalize(flags)) or DEFAULT_CHUNK_TOKENS}, {
+        own.CHUNK_SIZE: CHUNKING_OFF
+    }

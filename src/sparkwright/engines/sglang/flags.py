@@ -42,7 +42,7 @@ TABLE = OptionTable(Path(__file__).parent, Version, "both", SUCCESSOR_VALUES)
 HISTORY = TABLE.history
 #: the release that was read
 SOURCE_RELEASE = TABLE.release
-named, canonical = TABLE.named, TABLE.canonical
+normalize, canonical = TABLE.normalize, TABLE.canonical
 
 
 def option_kind(name: str) -> str:
@@ -132,7 +132,7 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
     return flags.get(name)
 
 
-def misfit(flags: Mapping[str, Any], name: str) -> str:
+def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why a flag's value is invalid; "" if nothing is known against it."""
     option = TABLE.known.get(name)
     return option_table.find_value_problem(option, value(flags, name), READERS, format_word) if option else ""
@@ -140,12 +140,12 @@ def misfit(flags: Mapping[str, Any], name: str) -> str:
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
-    return tuple(word for name, given in named(flags).items() for word in _flag_words(name, given))
+    return tuple(word for name, given in normalize(flags).items() for word in _flag_words(name, given))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words after the image: the model's folder, the constant flags (ALWAYS), the flags."""
-    recipe_flags = named(flags)
+    recipe_flags = normalize(flags)
     defaults = {name: value for name, value in DEFAULT_FLAGS.items() if recipe_flags.get(name) is None}
     return argv({MODEL: model, **defaults, **recipe_flags})
 
@@ -162,7 +162,7 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens inside its container. An invalid value must be refused before."""
-    port_number = None if misfit(flags, PORT) else parse_integer(value(flags, PORT))
+    port_number = None if find_value_problem(flags, PORT) else parse_integer(value(flags, PORT))
     return DEFAULT_PORT if port_number is None else port_number
 
 
@@ -174,7 +174,7 @@ def context(flags: Mapping[str, Any]) -> int | None:
 def memory_share(flags: Mapping[str, Any]) -> float:
     """Return the share of memory for weights and KV cache, 0 to 1; 0 if the flags don't set it."""
     setting = value(flags, MEMORY)
-    return 0.0 if setting is None or misfit(flags, MEMORY) else float(setting)
+    return 0.0 if setting is None or find_value_problem(flags, MEMORY) else float(setting)
 
 
 def chunk_size(flags: Mapping[str, Any]) -> int | None:
@@ -209,7 +209,7 @@ def _flag_words(name: str, setting: Any) -> list[str]:
 PROGRAM_WORDS = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
 
 
-def parsed(words: Sequence[str]) -> Command:
+def parse_command(words: Sequence[str]) -> Command:
     """Return the model and the flags of a command: a switch as true or false, a number as a number, several words as a list.
 
     0.5.23 also takes the model as the first word.
@@ -218,7 +218,7 @@ def parsed(words: Sequence[str]) -> Command:
     model = ""
     for flag, values in group_words(words):
         if flag:
-            flags |= named({flag: _parse_value(canonical(flag), values)})
+            flags |= normalize({flag: _parse_value(canonical(flag), values)})
         else:
             model = next((word for word in values if word.rpartition("/")[2] not in PROGRAM_WORDS), "")
     return Command(str(flags.pop(MODEL, "") or model), flags)

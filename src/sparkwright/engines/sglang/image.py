@@ -25,13 +25,13 @@ def version_of(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def version_in(text: str) -> str | None:
+def parse_version(text: str) -> str | None:
     """Return the version in the output of `sglang version`, among whatever else its imports print."""
     match = _VERSION.search(text[:MAX_HELP_CHARS])
     return match[1] if match else None
 
 
-def listed(text: str) -> dict[str, str]:
+def parse_options(text: str) -> dict[str, str]:
     """Return the options in a help text with the number of words that each takes, 0 or 1 or more; empty if it is not a list of
     options.
 
@@ -53,5 +53,5 @@ def reference_shapes() -> Mapping[str, str]:
     return {name: "0" if option.kind in SWITCH_KINDS else "1" for name, option in flags.TABLE.newest.items()}
 
 
-_STORED_OPTIONS = ListedOptions(flags.SOURCE_RELEASE, reference_shapes)
-difference, is_current, applied = _STORED_OPTIONS.difference, _STORED_OPTIONS.is_current, _STORED_OPTIONS.applied
+_STORED = ListedOptions(flags.SOURCE_RELEASE, reference_shapes)
+difference, is_current, restore_options = _STORED.difference, _STORED.is_current, _STORED.restore_options

@@ -87,7 +87,7 @@ def rule(
     longest: int | None = None,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register a rule; see `Rules.rule`. version, longest: of its example."""
-    case = Case(replace(example, flags=flags.named(example.flags)), version, longest=longest)
+    case = Case(replace(example, flags=flags.normalize(example.flags)), version, longest=longest)
     return RULES.rule(name, sources=sources, example=case)
 
 
@@ -113,7 +113,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
     Its parser refuses some with exit code 2; others fail later, when the model is loaded.
     """
     for name in case.asked.flags:
-        if problem := flags.misfit(case.asked.flags, name):
+        if problem := flags.find_value_problem(case.asked.flags, name):
             yield Finding("error", f"{name} {problem}.", (Way("correct or remove it", {name: None}),), SOURCE, name)
 
 

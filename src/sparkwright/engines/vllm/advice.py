@@ -74,7 +74,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
     Its check at the start needs the share to be available in both cases (source 0.32.0, v1/worker/utils.py `request_memory`).
     """
-    flags = own.named(flags)
+    flags = own.normalize(flags)
     share, weight_bytes = own.memory_utilization(flags), sum_weights(locked, WEIGHT_SUFFIXES)
     compiles = own.value(flags, own.EAGER) is not True
     base = Memory(weights_bytes=weight_bytes, host_bytes=HOST_SIDE_BYTES, compiles=compiles)
@@ -122,7 +122,7 @@ def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
     values = {field.name: getattr(request, field.name) for field in fields(advice.ServerRequest)}
     if request.ascend is not None:
         settings = {"enabled": request.ascend["scheduler"], "chunked": request.ascend["chunked_prefill"]}
-        values["flags"] = prediction.set_ascend_scheduler(own.named(request.flags), **settings)
+        values["flags"] = prediction.set_ascend_scheduler(own.normalize(request.flags), **settings)
     return VllmRequest(**values)
 
 

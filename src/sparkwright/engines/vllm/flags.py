@@ -65,8 +65,8 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 )
 
 
-def named(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags under their own names, in their order; of two spellings of a flag the last wins (see `twice`).
+def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags under their own names, in their order; of two spellings of a flag the last wins.
 
     Names have dashes, none in front; an alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and `no-x:
     true` becomes `x: false`. An unknown name stays, with dashes; anything after a dot stays as it is.
@@ -86,7 +86,7 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
     return not opposite if setting is None and isinstance(opposite, bool) else setting
 
 
-def misfit(flags: Mapping[str, Any], name: str) -> str:
+def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why `vllm serve` refuses a flag's value; "" if nothing is known against it."""
     invalid = option_values.find_misfit(name, value(flags, name))
     return invalid.why if invalid else ""
@@ -94,7 +94,7 @@ def misfit(flags: Mapping[str, Any], name: str) -> str:
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
-    return tuple(word for name, message in named(flags).items() for word in _flag_words(name, message))
+    return tuple(word for name, message in normalize(flags).items() for word in _flag_words(name, message))
 
 
 def parse_positive_integer(setting: Any) -> int | None:
@@ -217,12 +217,12 @@ def _flag_words(name: str, setting: Any) -> list[str]:
 PROGRAM_WORDS = frozenset(("vllm", "serve"))
 
 
-def parsed(words: Sequence[str]) -> Command:
+def parse_command(words: Sequence[str]) -> Command:
     """Return the model and the flags of a command: a switch as true or false, several words as a list, JSON as its value."""
     grouped = list(group_words(words))
     flags: dict[str, Any] = {}
     for flag, values in grouped:
-        for name, setting in named({flag: _parse_value(values)}).items() if flag else ():
+        for name, setting in normalize({flag: _parse_value(values)}).items() if flag else ():
             previous = flags.get(name)
             is_repeated = previous is not None and option_values.is_repeated(name)
             flags[name] = (

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.option_values import STORED_OPTIONS, listed
-
-__all__ = ["ASK_OPTIONS", "ASK_VERSION", "applied", "difference", "is_current", "listed", "version_in", "version_of"]
+from sparkwright.engines.vllm import option_values, versions
 
 #: labels and variables that name the engine's version, best first.
 #: Sources: NGC images set VLLM_VERSION; sparkwright's own test images set the label.
@@ -17,7 +14,8 @@ VERSION_VARIABLES = ("VLLM_VERSION",)
 MAX_VERSION_CHARS = 80
 ASK_VERSION = ("vllm", "--version")
 ASK_OPTIONS = ("vllm", "serve", "--help=all")
-difference, is_current, applied = STORED_OPTIONS.difference, STORED_OPTIONS.is_current, STORED_OPTIONS.applied
+parse_options, _STORED = option_values.parse_options, option_values.STORED_OPTIONS
+difference, is_current, restore_options = _STORED.difference, _STORED.is_current, _STORED.restore_options
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
@@ -32,7 +30,7 @@ def _is_version(text: str) -> bool:
     return len(text) <= MAX_VERSION_CHARS and text == text.strip() and versions.parse(text) is not None
 
 
-def version_in(text: str) -> str | None:
+def parse_version(text: str) -> str | None:
     """Return the version in the output of `vllm --version`, among whatever else its imports print."""
     words = (line.strip().rpartition(" ")[2] for line in reversed(text.splitlines()))
     return next((word for word in words if "." in word and _is_version(word)), None)

@@ -22,7 +22,7 @@ MANY_MARK, OPEN_MARK = "...", "*"
 _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?": "text or nothing", "words": "text?+"}
 
 
-def listed(help_text: str) -> dict[str, str]:
+def parse_options(help_text: str) -> dict[str, str]:
     """Return the shape of each option by its own name, without dashes; empty if the text is not a list of options."""
     rows = (_parse_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
     return {name: shape for names, shape in rows for name in names}

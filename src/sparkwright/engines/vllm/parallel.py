@@ -108,9 +108,8 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
     return flags
 
 
-#: the reader of a member's log, and the judgement of a failure
-member = member_log.member
-of_another = member_log.is_peer_failure
+#: the reader of a member's log, and the check of a failure
+member, is_peer_failure = member_log.member, member_log.is_peer_failure
 
 
 def share(member: ClusterMember) -> MemberSettings:
@@ -125,4 +124,4 @@ def share(member: ClusterMember) -> MemberSettings:
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
     """Return the findings about this split of this model, errors first. flags: of the recipe, in any spelling."""
-    return SPLITS.check(SplitCase(split, own.named(flags), classify(model), version))
+    return SPLITS.check(SplitCase(split, own.normalize(flags), classify(model), version))

@@ -260,7 +260,7 @@ class VllmRequest(advice.ServerRequest):
     mamba_blocks: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flags", flag_words.named(self.flags))
+        object.__setattr__(self, "flags", flag_words.normalize(self.flags))
 
     def flag(self, name: str) -> Any:
         """Return a flag's value under any of its spellings; None if it is not set."""

@@ -154,7 +154,7 @@ class SplitExample:
 
     def case(self) -> SplitCase:
         """Return the example as a SplitCase."""
-        return SplitCase(self.split, own.named(self.flags), classify(self.model), versions.parse(self.version))
+        return SplitCase(self.split, own.normalize(self.flags), classify(self.model), versions.parse(self.version))
 
 
 def recipe_keys(split: Split) -> dict[str, int]:

@@ -43,7 +43,7 @@ def find_exit(client: docker.DockerClient, name: str, rank: int, *, read_log: bo
     code = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
     outcome = "fails" if running else f"exited ({code})"
     parallel = container_labels.engine_of_container(dict(inspect)).parallel
-    is_own = not (parallel and parallel.of_another(member_log.failure)) and bool(
+    is_own = not (parallel and parallel.is_peer_failure(member_log.failure)) and bool(
         member_log.failure or state["ExitCode"]
     )
     return RankExit(is_own, f"rank {rank} {outcome}: {member_log.failure or 'no known reason in its log.'}")

@@ -158,15 +158,15 @@ def read_engine_image(
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}{suffix}"
     cached = context.state.read(name)
     if cached is not None and "options" in cached and own_image.is_current(cached["options"]):
-        return EngineImage(cached["version"], cached["options"], own_image.applied(cached["options"]))
+        return EngineImage(cached["version"], cached["options"], own_image.restore_options(cached["options"]))
     context.note("reading the image's version and options (once)", detail=True)
     version = own_image.version_of(image.get("Config") or {})
-    version = version or own_image.version_in(_run_in_image(context, image["Id"], own_image.ASK_VERSION))
-    shapes = own_image.listed(_run_in_image(context, image["Id"], own_image.ASK_OPTIONS))
+    version = version or own_image.parse_version(_run_in_image(context, image["Id"], own_image.ASK_VERSION))
+    shapes = own_image.parse_options(_run_in_image(context, image["Id"], own_image.ASK_OPTIONS))
     options = own_image.difference(shapes) if shapes else None
     if not context.check:
         context.state.write(name, {"ref": ref, "version": version, "options": options})
-    return EngineImage(version, options, own_image.applied(options))
+    return EngineImage(version, options, own_image.restore_options(options))
 
 
 def _run_in_image(context: Context, image_id: str, argv: tuple[str, ...]) -> str:

@@ -187,6 +187,6 @@ def _find_model(engine_files: Files, folder: Path, paths: set[str]) -> str:
     """Return the model's file among those of a copy; "" if it is ambiguous."""
     rows = [{"path": path, "size_bytes": (folder / path).stat().st_size} for path in paths if (folder / path).is_file()]
     try:
-        return engine_files.chosen(rows, "").flags.get("model", "")
+        return engine_files.select_files(rows, "").flags.get("model", "")
     except Refused:
         return ""

@@ -149,7 +149,7 @@ def _build_result(
     fields = {**data, "verdict": judged.verdict, "hit_share": share}
     message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
     if judged.verdict in ("no hits", "few hits", "off") and prefix_verdict.is_requested(
-        engine.name, engine.flags.named(args.flags)
+        engine.name, engine.flags.normalize(args.flags)
     ):
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
         return Result(failed=True, msg=f"{message}.", fix=fix, data=fields)

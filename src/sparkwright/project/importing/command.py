@@ -170,7 +170,7 @@ def _is_program(word: str, imports: ImportTable) -> bool:
 def _take_stray_model(flags: dict[str, Any], target: Engine) -> str:
     """Return a model that follows a switch and was parsed as the switch's value; "" for none."""
     for name, value in flags.items():
-        if isinstance(value, str) and "/" in value and "switch" in target.flags.misfit(flags, name):
+        if isinstance(value, str) and "/" in value and "switch" in target.flags.find_value_problem(flags, name):
             flags[name] = True
             return value
     return ""

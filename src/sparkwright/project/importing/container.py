@@ -115,7 +115,7 @@ def _published_port(
     clients know."""
     engine_flags = serving.engine.flags
     is_compound = isinstance(engine_flags.value(section, engine_flags.PORT), list | tuple | dict)
-    problem = "must be a port" if is_compound else engine_flags.misfit(section, engine_flags.PORT)
+    problem = "must be a port" if is_compound else engine_flags.find_value_problem(section, engine_flags.PORT)
     if problem:
         raise Refused(f"`--{engine_flags.PORT}` {problem}.")
     container_port = engine_flags.port(section)

@@ -72,19 +72,19 @@ def resolve_settings(
     flags = recipe.with_models({**recipe.file_flags(model_entry), **recipe.file.flags}, further_entries)
     decision = engine.advice.decide(_build_request(recipe, flags, pinned), config, version, *chunked_prefill)
     options = image_entry.get("options") if locked_version == version else None
-    image_options = engine.image.applied(options) if engine.image else {}
+    image_options = engine.image.restore_options(options) if engine.image else {}
     request = _build_request(recipe, decision.flags, pinned)
     findings = [*engine.advice.check(request, config, version, image_options), *container_rules.RULES.check(request)]
     memory = engine.advice.memory(decision.flags, model_entry)
-    if memory.flag in ("", *engine.flags.named(decision.flags)):
+    if memory.flag in ("", *engine.flags.normalize(decision.flags)):
         findings += budget.RULES.check(budget.BudgetCase(memory, request.container, request.platform))
     chat = chat_template.select_server_chat(pinned) if model is None else {}
     if recipe.file.task == GENERATE:
-        case = recipe_rules.TemplateCase(engine.flags.named(decision.flags), chat, engine.name)
+        case = recipe_rules.TemplateCase(engine.flags.normalize(decision.flags), chat, engine.name)
         findings += recipe_rules.TEMPLATE_RULES.check(case)
     if recipe.file.adapters and engine.flags.ADAPTERS is not None:
         findings += recipe_rules.ADAPTER_RULES.check(
-            _build_adapter_case(recipe, engine.flags.named(decision.flags), config, further_entries)
+            _build_adapter_case(recipe, engine.flags.normalize(decision.flags), config, further_entries)
         )
     if recipe.split is not None and engine.parallel is not None:
         findings += engine.parallel.check(recipe.split, decision.flags, config, version)

@@ -312,7 +312,7 @@ class RecipeFile(Strict):
     @property
     def resolved_engine(self) -> Engine:
         """The engine, as the recipe's section describes it."""
-        return replace(engine.get_engine(self.engine).of_section(self.flags), task=self.task)
+        return replace(engine.get_engine(self.engine).with_section(self.flags), task=self.task)
 
     @property
     def flags(self) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Recipe:
         if file_rules is None:
             return {}
         if locked:
-            return dict(file_rules.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft).flags)
+            return dict(file_rules.select_files(locked.get("files") or (), model.file, model.mmproj, model.draft).flags)
         patterns = model.model_dump(include={"file", "mmproj", "draft"})
         patterns_by_flag = {
             flag: patterns.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()
@@ -136,7 +136,7 @@ class Recipe:
         if file_rules is None:
             return model.mount
         rows = locked.get("files") or ()
-        file = file_rules.chosen(rows, model.file).flags["model"] if rows else model.file
+        file = file_rules.select_files(rows, model.file).flags["model"] if rows else model.file
         return f"{model.mount.rstrip('/')}/{file}"
 
     @property
@@ -207,7 +207,7 @@ class Recipe:
         return {"name": self.name, **data, "served_name": self.served_name, **derived}
 
     def _refuse_invalid_flag(self, flag: str) -> None:
-        if problem := self.engine.flags.misfit(self.file.flags, flag):
+        if problem := self.engine.flags.find_value_problem(self.file.flags, flag):
             raise Refused(
                 f"`{self.file.engine}.{flag}` {problem}.", where=self.where(flag), fix="Correct or remove it."
             )

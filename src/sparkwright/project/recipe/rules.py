@@ -99,7 +99,7 @@ def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _check_described_section(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield mistakes in the section of an engine that its recipe describes."""
-    for place, reason in engine.get_engine(file.engine).mistakes(file.flags):
+    for place, reason in engine.get_engine(file.engine).find_mistakes(file.flags):
         dotted = one_line(".".join(map(str, (file.engine, *place))), max_chars=200)
         flag = reason.startswith("is unknown") and len(place) == 1
         fix = "Flags of the server are words of `command`." if flag else "Correct it." if place else "Add it."
@@ -136,7 +136,7 @@ def _check_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield flags that contradict `task`, and expectations that have no meaning for it."""
     recipe_engine, task = file.resolved_engine, file.task
-    flags = {} if recipe_engine.needs_description else recipe_engine.flags.named(file.flags)
+    flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
     for name, needed in recipe_engine.task_flags.needs.get(task, {}).items():
         if flags.get(name) is not needed:
             line = f"{name}: {str(needed).lower()}"
@@ -156,7 +156,7 @@ def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield probes that do not apply to the server, and those that cannot pass because a flag is missing."""
     recipe_engine, task = file.resolved_engine, file.task
-    flags = {} if recipe_engine.needs_description else recipe_engine.flags.named(file.flags)
+    flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
     for n, probe in enumerate(file.expect.probes):
         name, place = table.probe_name(probe), ("expect", "probes", n)
         if name not in table.PROBES_BY_TASK[task]:
@@ -186,7 +186,7 @@ def _check_load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         return
     if file.task != GENERATE:
         yield f"`expect.load` has no meaning with `task: {file.task}`.", ("expect", "load"), "Remove it."
-    longest = engine.get_engine(file.engine).of_section(file.flags).flags.context(file.flags)
+    longest = engine.get_engine(file.engine).with_section(file.flags).flags.context(file.flags)
     if longest is not None and promised.context > longest:
         message = f"`expect.load.context` {promised.context} is longer than the server's context of {longest} tokens."
         yield message, ("expect", "load", "context"), f"Promise {longest} or less, or raise the server's context."

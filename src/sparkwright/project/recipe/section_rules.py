@@ -137,7 +137,7 @@ def _check_models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield second models that the engine cannot use, or that a flag names too."""
     recipe_engine = engine.get_engine(file.engine)
     for role in file.models:
-        place, flags = recipe_engine.flags.MODEL_FLAGS.get(role), recipe_engine.flags.named(file.flags)
+        place, flags = recipe_engine.flags.MODEL_FLAGS.get(role), recipe_engine.flags.normalize(file.flags)
         if place is None:
             supported = ", ".join(recipe_engine.flags.MODEL_FLAGS) or "none"
             yield (
@@ -165,7 +165,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         message = f"`adapters` cannot be used with {recipe_engine.title}: its command is not known."
         yield message, ("adapters",), "Mount them with `container.volumes` and name them in its command."
         return
-    flags = recipe_engine.flags.named(file.flags)
+    flags = recipe_engine.flags.normalize(file.flags)
     for flag in (place.flag, *place.instead):
         if flag in flags:
             message = f"`{file.engine}.{flag}` and `adapters` both name adapters."
@@ -179,7 +179,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 def _check_adapter_names(file: RecipeFile, recipe_engine: Engine, place: AdapterFlags) -> Iterator[Mistake]:
     """Yield names of adapters that two things have, or that requests cannot use."""
     served = recipe_engine.flags.served_names(
-        recipe_engine.flags.named(file.flags), file.model.file or file.model.mount
+        recipe_engine.flags.normalize(file.flags), file.model.file or file.model.mount
     )
     ids_by_name: dict[str, str] = {}
     for n, adapter in enumerate(file.adapters):

@@ -122,7 +122,7 @@ def _build_flag_renamer(name: str) -> AfterValidator:
 
     def rename_flags(flags: dict[str, Any]) -> dict[str, Any]:
         own = engine.get_engine(name)
-        return own.flags.named(flags) if own.served else flags
+        return own.flags.normalize(flags) if own.served else flags
 
     return AfterValidator(rename_flags)
 

@@ -77,7 +77,7 @@ class Config:
 def build_config(words: Sequence[str]) -> Config:
     """Return the settings of a command line. Raises Refused."""
     _check_words(words)
-    command = flags.parsed(words)
+    command = flags.parse_command(words)
     options = command.flags
     if not command.model:
         raise StartError("error: no model is given", "exiting due to model loading error")
