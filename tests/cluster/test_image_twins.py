@@ -20,7 +20,7 @@ from sparkwright.host.images.image_names import machine_platform
 from sparkwright.modules.image.docker_image import ShareImage
 from sparkwright.secret import Secret
 from sparkwright.transport import connection
-from tests.host.test_peers import TWINS, Relay, read_notes
+from tests.host.test_peers import TWINS, Relay
 from tests.modules.context import RecordingContext
 
 TOKEN = Secret("one-time-token")
@@ -98,7 +98,7 @@ def test_a_half_that_is_cut_in_the_middle_leaves_the_copy_to_the_other(members: 
     assert members.copy(ways, offers[0])["Id"] == members.image
     assert members.taken() == {members.image}
     assert 0 < ways[0].passed < LAYER_BYTES < ways[1].passed
-    (result,) = read_notes(members.taker)
+    (result,) = members.taker.notes
     assert "one: the copy broke off after" in result and result.endswith(f"Retrying at {ways[1].url}.")
 
 
@@ -118,7 +118,7 @@ def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(
         cable.remove()
     assert members.taken() == {members.image}
     assert 0 < cable.passed < LAYER_BYTES < ways[1].passed
-    assert any(f"Retrying at {ways[1].url}." in note for note in read_notes(members.taker)), read_notes(members.taker)
+    assert any(f"Retrying at {ways[1].url}." in note for note in members.taker.notes), members.taker.notes
 
 
 def test_both_halves_cut_is_a_failure_that_leaves_nothing(members: Members) -> None:

@@ -146,18 +146,18 @@ def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
 class FakeEngine:
     """A Docker Engine with one container, which says of it what the test says."""
 
-    def __init__(self, said: Any) -> None:
-        self.said = said
+    def __init__(self, container: Any) -> None:
+        self.container = container
         self.api = self
 
     def inspect_container(self, name: str) -> Any:
-        return self.said
+        return self.container
 
     def inspect_image(self, name: str) -> Any:
         return IMAGE
 
     def containers(self, **options: Any) -> list[Any]:
-        return [self.said]
+        return [self.container]
 
 
 def test_settings_of_a_running_container() -> None:

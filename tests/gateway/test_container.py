@@ -225,7 +225,7 @@ def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench
     result = bench.running()
     bench.keep(str(result.data["digest"]))
     assert not (bench.folder / place.LEGACY_FOLDER).exists()
-    assert SECRET not in json.dumps(bench.context.said)
+    assert SECRET not in json.dumps(bench.context.events)
     assert SECRET not in json.dumps(place.state_files(bench.context, str(result.data["digest"])))
 
 

@@ -71,7 +71,7 @@ def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
     sentence = context.guards.sentence()
     assert "was stopped to save the host" in sentence
     assert "GiB available" in sentence
-    assert context.said == []  # nothing had to be noted: it was locked in memory, and came up
+    assert context.events == []  # nothing had to be noted: it was locked in memory, and came up
 
 
 @pytest.mark.docker
@@ -173,6 +173,6 @@ def test_a_guard_that_cannot_come_up_is_told_and_stops_no_start(context: Recordi
     context.machine = RecordingContext(context.machine.home, root="/nonexistent").machine
     context.guards.note = context.note
     context.guards.begin(context.machine, context.state, context.run_id, {"Id": "0" * 64, "Name": "/one"})
-    assert ["the memory is not guarded" in item["text"] for item in context.said] == [True]
+    assert ["the memory is not guarded" in item["text"] for item in context.events] == [True]
     assert context.guards.current is None
     assert context.guards.danger() is None

@@ -88,7 +88,7 @@ def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Me
     assert len(tokens) == 1 and SECRET not in tokens
     again = run_both_checks(head, worker)
     assert again[0].plan is not None and again[0].secrets[TOKEN_SECRET].reveal() not in tokens  # of one restart each
-    assert SECRET not in str(head.context.said) + str(worker.context.said)
+    assert SECRET not in str(head.context.events) + str(worker.context.events)
 
 
 def test_the_secret_is_the_users_alone(pair: tuple[Member, Member]) -> None:
@@ -119,7 +119,7 @@ def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
     heads, workers = run_both_checks(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
     assert "spark2 (rank 1) never came" in heads.message
-    assert any("another token" in str(item) for item in head.context.said)
+    assert any("another token" in str(item) for item in head.context.events)
 
 
 def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) -> None:

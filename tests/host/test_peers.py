@@ -70,7 +70,7 @@ class Relay:
 def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
     value = make_host(tmp_path, "spark1", hub.url)
     HfModel().run(HfModel.Args(**model_arguments(hub), transfer="plain"), value)
-    hub.asked.clear()
+    hub.requests.clear()
     return value
 
 
@@ -88,13 +88,11 @@ def copy_model(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Re
     return HfModel(quick).run(HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls, together=True), taker)
 
 
-def read_notes(taker: RecordingContext) -> list[str]:
-    return [item["text"] for item in taker.said if item["event"] == "note"]
-
-
 def has_arrived(taker: RecordingContext, hub: LoopbackHub) -> bool:
     """Return True if every byte is there, and the hub got no request."""
-    return not hub.asked and all((taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
+    return not hub.requests and all(
+        (taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items()
+    )
 
 
 def test_bytes_come_over_both_halves_of_the_port(giver: RecordingContext, hub: LoopbackHub, tmp_path: Path) -> None:
@@ -112,7 +110,7 @@ def test_a_half_that_is_cut_in_the_middle_does_not_fail_the_copy(
     copy_model(taker, hub, [way.url for way in ways])
     assert has_arrived(taker, hub)
     assert 0 < ways[1].passed < len(SHARD) * 2 and ways[0].passed >= 4 * len(SHARD)
-    assert any(f"Continuing over {ways[0].url}." in note for note in read_notes(taker)), read_notes(taker)
+    assert any(f"Continuing over {ways[0].url}." in note for note in taker.notes), taker.notes
 
 
 def test_a_half_out_of_reach_is_said_and_the_other_is_used(
@@ -122,7 +120,7 @@ def test_a_half_out_of_reach_is_said_and_the_other_is_used(
     ways[1].close()
     copy_model(taker, hub, [way.url for way in ways])
     assert has_arrived(taker, hub)
-    assert any(f"spark1 does not answer at {ways[1].url}" in note for note in read_notes(taker)), read_notes(taker)
+    assert any(f"spark1 does not answer at {ways[1].url}" in note for note in taker.notes), taker.notes
 
 
 def test_a_giver_serves_on_the_addresses_of_all_its_interfaces(giver: RecordingContext, hub: LoopbackHub) -> None:

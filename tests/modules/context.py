@@ -12,7 +12,7 @@ from sparkwright.secret import Secret
 
 
 class RecordingContext(RunContext):
-    """A context that keeps a module's events in `said`.
+    """A context that keeps a module's events in `events`.
 
     Args:
         home: the user's home, which holds the state folder.
@@ -21,14 +21,18 @@ class RecordingContext(RunContext):
     def __init__(
         self, home: Path, *, check: bool = False, secrets: dict[str, Secret] | None = None, **machine: Any
     ) -> None:
-        self.said: list[Event] = []
+        self.events: list[Event] = []
         super().__init__(
             machine=Machine(home=home, **machine),
             state=StateFolder.of(home),
             run_id="run-1",
-            emit=self.said.append,
+            emit=self.events.append,
             check=check,
             secrets=secrets or {},
         )
         # as a run does at its end: a test that starts containers would leave a process behind for each
         weakref.finalize(self, self.guards.end)
+
+    @property
+    def notes(self) -> list[str]:
+        return [item["text"] for item in self.events if item["event"] == "note"]

@@ -63,7 +63,7 @@ class LoopbackHub:
 
     Attributes:
         files: contents by path.
-        asked: requests, as (method, path, Range).
+        requests: what was asked, as (method, path, Range).
         sent: number of bytes by path.
         paths: every path requested.
         tokens: every Authorization header received.
@@ -75,7 +75,7 @@ class LoopbackHub:
         self.files = files
         self.lfs = lfs or (lambda path: path.endswith((".safetensors", ".bin")))
         self.faults = Faults()
-        self.asked: list[tuple[str, str, str]] = []
+        self.requests: list[tuple[str, str, str]] = []
         self.sent: dict[str, int] = {}
         self.stalls = threading.Event()
         self.released = threading.Event()
@@ -102,9 +102,9 @@ class LoopbackHub:
         self.server.server_close()
 
     def count_gets(self, path: str) -> int:
-        return sum(1 for method, options, _ in self.asked if method == "GET" and options == path)
+        return sum(1 for method, options, _ in self.requests if method == "GET" and options == path)
 
-    def locked(self, *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    def lock_entries(self, *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """The files as spark.lock holds them."""
         return [self.row(path) for path in sorted(self.files) if path not in without]
 
@@ -183,7 +183,7 @@ class _Api(Handler):
 
     def _file(self, hub: LoopbackHub, path: str) -> None:
         data, row, range_header = hub.files[path], hub.row(path), self.headers.get("Range", "")
-        hub.asked.append((self.command, path, range_header))
+        hub.requests.append((self.command, path, range_header))
         if self.command == "GET" and hub.faults.wrong.get(path, 0) > 0 and not range_header.startswith("bytes=0-0"):
             hub.faults.wrong[path] -= 1
             data = bytes([data[0] ^ 1]) + data[1:]

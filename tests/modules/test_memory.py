@@ -36,10 +36,10 @@ def hog() -> Iterator[subprocess.Popen[bytes]]:
 class FakeSpark(RecordingContext):
     """A host whose nvidia-smi and meminfo the test sets; its processes are this machine's."""
 
-    def tell(self, **gib: float) -> None:
-        self.told = {name: int(size * GIB) for name, size in gib.items()}
+    def set_memory(self, **gib: float) -> None:
+        self.memory_bytes = {name: int(size * GIB) for name, size in gib.items()}
 
-    def gpu(self, pid: int, mib: int) -> None:
+    def set_gpu_use(self, pid: int, mib: int) -> None:
         tool = self.machine.home / "bin/nvidia-smi"
         tool.parent.mkdir(exist_ok=True)
         tool.write_text(f'#!/bin/sh\necho "{pid}, {mib}"\necho "77777777, [N/A]"\n')
@@ -50,15 +50,15 @@ class FakeSpark(RecordingContext):
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
     value = FakeSpark(tmp_path, env=env, docker_host="unix:///nowhere", ollama_url="http://127.0.0.1:1")
-    value.tell(MemTotal=120, MemFree=20, MemAvailable=25, Cached=6, Shmem=1, Buffers=0, AnonPages=3, Slab=1)
-    monkeypatch.setattr(Machine, "meminfo", lambda self: dict(value.told))
+    value.set_memory(MemTotal=120, MemFree=20, MemAvailable=25, Cached=6, Shmem=1, Buffers=0, AnonPages=3, Slab=1)
+    monkeypatch.setattr(Machine, "meminfo", lambda self: dict(value.memory_bytes))
     return value
 
 
 def test_the_table_names_process_user_gpu_memory_and_what_frees_it(
     spark: FakeSpark, hog: subprocess.Popen[bytes]
 ) -> None:
-    spark.gpu(hog.pid, 50 * 1024)
+    spark.set_gpu_use(hog.pid, 50 * 1024)
     rows = {row["kind"]: row for row in holders.inspect(spark)}
     first = next(row for row in holders.inspect(spark) if f"pid {hog.pid}," in row["holder"])
     assert first["bytes"] == pytest.approx(50.4 * GIB, rel=0.01)
@@ -73,7 +73,7 @@ def test_the_table_names_process_user_gpu_memory_and_what_frees_it(
 def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
     spark: FakeSpark, hog: subprocess.Popen[bytes]
 ) -> None:
-    spark.gpu(hog.pid, 50 * 1024)
+    spark.set_gpu_use(hog.pid, 50 * 1024)
     result = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
     assert (result.failed, result.exit) == (True, Exit.REFUSED)
     assert result.msg.startswith(
@@ -105,7 +105,7 @@ def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: FakeSpark) ->
 
 def test_memory_that_comes_back_is_waited_for(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([25, 25, 60, 115, 115, 115, 115])
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks) * GIB})
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks) * GIB})
     result = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
     assert (result.failed, result.data["available_bytes"]) == (False, 115 * GIB)
 
@@ -120,7 +120,7 @@ def test_what_cannot_come_back_is_not_waited_for(
     if stopped:
         spark.state.write("stopping", stopped)
     looks = iter([25, 25, 40, 60])
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 60) * GIB})
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks, 60) * GIB})
     monkeypatch.setattr(memory, "QUIET_PERIOD_S", 0.3)
     result = Memory().run(Memory.Args(utilization=0.85, timeout_s=600, ollama="leave"), spark)
     assert (result.failed, result.exit, result.data["available_bytes"]) == (True, Exit.REFUSED, 60 * GIB)
@@ -131,28 +131,28 @@ def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
 ) -> None:
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 105 * GIB, "run": "run-1"})
     looks = iter([10] * 8)
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 115) * GIB})
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks, 115) * GIB})
     monkeypatch.setattr(memory, "QUIET_PERIOD_S", 0.0)
     assert not Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark).failed
 
 
 def test_what_a_server_held_is_compared_with_what_came_back(spark: FakeSpark) -> None:
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 100 * GIB, "run": "run-1"})
-    spark.told["MemAvailable"] = 106 * GIB
+    spark.memory_bytes["MemAvailable"] = 106 * GIB
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark).data["back"] is True
-    spark.told["MemAvailable"] = 90 * GIB
+    spark.memory_bytes["MemAvailable"] = 90 * GIB
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
     assert (result.data["back"], result.data["missing_bytes"], result.failed) == (False, 20 * GIB, False)
     assert "20.0 of the 100.0 GiB it held not released" in result.msg
-    assert any("what frees it" in item.get("text", "") for item in spark.said), "who holds it is told"
+    assert any("what frees it" in item.get("text", "") for item in spark.events), "who holds it is told"
 
 
 def test_other_programs_may_take_as_much_as_a_small_server_held(spark: FakeSpark) -> None:
     held = {"id": "x", "available_bytes": 10 * GIB, "held_bytes": GIB // 4, "run": "run-1"}
     spark.state.write("stopping", held)
-    spark.told["MemAvailable"] = 10 * GIB - GIB // 8
+    spark.memory_bytes["MemAvailable"] = 10 * GIB - GIB // 8
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is True
-    spark.told["MemAvailable"] = 9 * GIB
+    spark.memory_bytes["MemAvailable"] = 9 * GIB
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is False
 
 
@@ -162,7 +162,7 @@ def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_un
     """The next start is measured from there: with less than all of it back, what that one takes would be wrong, too."""
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": None, "run": "run-1"})
     looks = iter([10, 40, 80, 110])
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks, 110) * GIB})
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks, 110) * GIB})
     monkeypatch.setattr(memory, "SETTLE_S", 0.2)
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert (result.data["back"], result.msg) == (None, "not recorded; 100.0 GiB released")
@@ -288,10 +288,10 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: FakeSpa
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 100 * GIB})
     spark.state.write("before_start", {"available_bytes": 110 * GIB, "run": "run-0"})
     for available, held in ((10, 100), (110, 0), (60, 50), (115, 0)):
-        spark.told["MemAvailable"] = available * GIB
+        spark.memory_bytes["MemAvailable"] = available * GIB
         holders.record_stop(spark, container)
         assert holders.read_stop(spark)["held_bytes"] == held * GIB
-        spark.told["MemAvailable"] = max(available, 110) * GIB
+        spark.memory_bytes["MemAvailable"] = max(available, 110) * GIB
         assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is not False
 
 
@@ -304,6 +304,6 @@ def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own
     for gone, available in ((False, 99), (True, 106)):
         if gone:
             spark.state.remove("interim")
-        spark.told["MemAvailable"] = available * GIB
+        spark.memory_bytes["MemAvailable"] = available * GIB
         holders.record_stop(spark, container)
         assert holders.read_stop(spark)["held_bytes"] == 7 * GIB

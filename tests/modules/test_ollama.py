@@ -31,10 +31,10 @@ class FakeOllama:
     busy: set[str] = field(default_factory=set)
     #: set while ps does not answer
     blocked: threading.Event = field(default_factory=threading.Event)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
-    def put(self, name: str, size_gib: int = 20, **more: Any) -> None:
+    def add_model(self, name: str, size_gib: int = 20, **more: Any) -> None:
         self.models[name] = {"name": name, "size": size_gib * GIB, "expires_at": "2026-11-21T08:00:00Z", **more}
 
     def answer(self, path: str, body: dict[str, Any] | None) -> tuple[int, dict[str, Any]]:
@@ -45,11 +45,11 @@ class FakeOllama:
                 time.sleep(0.01)
             return 200, {"models": list(self.models.values())}
         assert body is not None
-        self.asked.append(body)
+        self.requests.append(body)
         if body.get("keep_alive") != 0:
             if body["model"] == "unknown":
                 return 404, {"error": "model 'unknown' not found"}
-            self.put(body["model"])
+            self.add_model(body["model"])
         elif self.lost:
             self.lost -= 1
         elif body["model"] not in self.busy:
@@ -97,7 +97,7 @@ def context(tmp_path: Path, fake_ollama: FakeOllama) -> RecordingContext:
 
 
 def test_every_model_is_unloaded_and_named(fake_ollama: FakeOllama, context: RecordingContext) -> None:
-    fake_ollama.put("a"), fake_ollama.put("b")
+    fake_ollama.add_model("a"), fake_ollama.add_model("b")
     result = OllamaUnload().run(OllamaUnload.Args(), context)
     assert (result.changed, result.data["unloaded"], fake_ollama.models) == (True, ["a", "b"], {})
 
@@ -107,14 +107,14 @@ def test_an_unload_that_was_lost_is_asked_for_again(
 ) -> None:
     monkeypatch.setattr(ollama, "UNLOAD_RETRY_S", 0.05)
     monkeypatch.setattr(ollama, "POLL_S", 0.02)
-    fake_ollama.put("a")
+    fake_ollama.add_model("a")
     fake_ollama.lost = 2
     OllamaUnload().run(OllamaUnload.Args(), context)
-    assert (fake_ollama.models, len(fake_ollama.asked)) == ({}, 3)
+    assert (fake_ollama.models, len(fake_ollama.requests)) == ({}, 3)
 
 
 def test_a_busy_model_fails_with_its_name(fake_ollama: FakeOllama, context: RecordingContext) -> None:
-    fake_ollama.put("a")
+    fake_ollama.add_model("a")
     fake_ollama.busy = {"a"}
     with pytest.raises(Failed, match="keeps a in memory: a request is using it"):
         OllamaUnload().run(OllamaUnload.Args(timeout_s=0.3), context)
@@ -136,9 +136,9 @@ def test_no_ollama_at_all_is_fine(tmp_path: Path) -> None:
 
 
 def test_leave_asks_nobody(fake_ollama: FakeOllama, context: RecordingContext) -> None:
-    fake_ollama.put("a")
+    fake_ollama.add_model("a")
     assert OllamaUnload().run(OllamaUnload.Args(mode="leave"), context).changed is False
-    assert (list(fake_ollama.models), fake_ollama.asked) == (["a"], [])
+    assert (list(fake_ollama.models), fake_ollama.requests) == (["a"], [])
 
 
 def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None:
@@ -149,13 +149,13 @@ def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None
 def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(
     fake_ollama: FakeOllama, context: RecordingContext
 ) -> None:
-    fake_ollama.put("small", 1, context_length=8192, expires_at="2318-05-01T00:00:00Z")
-    fake_ollama.put("large", 900)
+    fake_ollama.add_model("small", 1, context_length=8192, expires_at="2318-05-01T00:00:00Z")
+    fake_ollama.add_model("large", 900)
     had = OllamaUnload().run(OllamaUnload.Args(), context).data["models"]
-    fake_ollama.asked.clear()
+    fake_ollama.requests.clear()
     back = OllamaReload().run(OllamaReload.Args(models=had, reserve_gib=0), context)
     assert (back.data["loaded"], back.data["left_out"]) == (["small"], ["large"])
-    assert fake_ollama.asked == [{"model": "small", "stream": False, "options": {"num_ctx": 8192}, "keep_alive": -1}]
+    assert fake_ollama.requests == [{"model": "small", "stream": False, "options": {"num_ctx": 8192}, "keep_alive": -1}]
     again = OllamaReload().run(OllamaReload.Args(models=had[:1], reserve_gib=0), context)
     assert again.changed is False
 
@@ -163,14 +163,14 @@ def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(
 def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(
     fake_ollama: FakeOllama, context: RecordingContext
 ) -> None:
-    fake_ollama.put("odd", size=2**60)
+    fake_ollama.add_model("odd", size=2**60)
     assert "odd, size unknown (" in OllamaPs().run(OllamaPs.Args(), context).msg
     result = OllamaUnload().run(OllamaUnload.Args(), context)
     assert result.msg == "odd: size unknown" and result.diff[0].before == "loaded, size unknown"
-    fake_ollama.asked.clear()
+    fake_ollama.requests.clear()
     back = OllamaReload().run(OllamaReload.Args(models=result.data["models"], reserve_gib=0), context)
-    assert (back.data["loaded"], back.data["left_out"], fake_ollama.asked) == ([], ["odd"], [])
-    assert "not reloading odd: its size is unknown" in "".join(item.get("text", "") for item in context.said)
+    assert (back.data["loaded"], back.data["left_out"], fake_ollama.requests) == ([], ["odd"], [])
+    assert "not reloading odd: its size is unknown" in "".join(item.get("text", "") for item in context.events)
 
 
 def test_a_model_that_is_not_installed_any_more_is_left_out(fake_ollama: FakeOllama, context: RecordingContext) -> None:

@@ -37,7 +37,7 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
 
 def draft_entry(hub: LoopbackHub, *, commit: str = COMMIT, without: tuple[str, ...] = ()) -> dict[str, Any]:
     fields = {"role": "draft", "id": MODEL, "dir": "~/draft", "transfer": "plain"}
-    return {**fields, "commit": commit, "files": hub.locked(without=without)}
+    return {**fields, "commit": commit, "files": hub.lock_entries(without=without)}
 
 
 def fetch_models(context: RecordingContext, *models: dict[str, Any]) -> Any:
@@ -50,9 +50,9 @@ def test_it_arrives_by_its_hashes_and_a_second_time_nothing_is_asked(
     first = fetch_models(context, draft_entry(hub))
     assert first.changed and "draft: 3 files downloaded" in first.msg
     assert (context.machine.home / "draft/draft.safetensors").read_bytes() == FILES["draft.safetensors"]
-    options = len(hub.asked)
+    options = len(hub.requests)
     again = fetch_models(context, draft_entry(hub))
-    assert (again.changed, len(hub.asked)) == (False, options)
+    assert (again.changed, len(hub.requests)) == (False, options)
 
 
 def test_a_wrong_byte_is_named_with_the_role_and_fetched(context: RecordingContext, hub: LoopbackHub) -> None:

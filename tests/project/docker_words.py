@@ -28,7 +28,7 @@ class Word:
     field: str
     text: str
     docker: bool | None
-    said: str = ""
+    message: str = ""
 
 
 def make_rows(field: str, *rows: tuple[str, bool | None, str]) -> list[Word]:

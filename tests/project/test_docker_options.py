@@ -88,14 +88,14 @@ class Bench:
         arguments = container_options.build_create_body(replace(spec, labels={**spec.labels, **ours}))
         self.client.api.create_container_from_config(arguments, self.name)
 
-    def by_script(self, names: dict[str, Any], *, starts: bool = True) -> None:
+    def run_script(self, names: dict[str, Any], *, starts: bool = True) -> None:
         self.remove()
         script = str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names))
         script = script if starts else script.replace("docker run -d", "docker create")
         result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
         assert result.returncode == 0, (result.stderr, script)
 
-    def inside(self, script: str) -> str:
+    def exec_script(self, script: str) -> str:
         """Return the output of a script in the container."""
         options = self.client.api.exec_create(self.name, ["sh", "-c", script])
         return str(self.client.api.exec_start(options["Id"]).decode())
@@ -104,7 +104,7 @@ class Bench:
         attrs = self.client.api.inspect_container(self.name)
         return {(mount["Source"], mount["Destination"]) for mount in attrs["Mounts"] if mount["Type"] == "bind"}
 
-    def says(self, where: str) -> Any:
+    def inspect_value(self, where: str) -> Any:
         value: Any = json.loads(json.dumps(self.client.api.inspect_container(self.name)).replace(self.name, "NETWORK"))
         for step in where.split("."):
             value = value[step]
@@ -155,14 +155,14 @@ def test_an_option(bench: Bench, case: Case) -> None:
         assert bench.drift(one) == []
         assert not case.starts or not bench.deploy(one).changed
         if case.says is not None:
-            assert bench.says(case.where) == case.says
+            assert bench.inspect_value(case.where) == case.says
         assert bench.drift(other) == [case.shown]
         if case.dropped:
             assert bench.drift(without) == [case.shown]
         bench.make(other)
         assert bench.drift(other) == []
         assert bench.drift(one) == [case.shown]
-        bench.by_script(one, starts=case.starts)
+        bench.run_script(one, starts=case.starts)
         if case.starts:
             assert bench.drift(one) == []
         # a person's container is taken over only where it runs, and is what the recipe says
@@ -189,7 +189,7 @@ def test_what_the_image_brings_is_no_difference(bench: Bench) -> None:
     bench.make(spelled)
     assert bench.drift(nothing) == bench.drift(spelled) == []
     by_hand = {**nothing, "docker_options": [*nothing["docker_options"], ["--read-only=true", ""], ["--pid", "host"]]}
-    bench.by_script(by_hand)
+    bench.run_script(by_hand)
     with pytest.raises(Refused, match="was not started by sparkwright"):
         bench.drift(nothing)
 
@@ -201,7 +201,7 @@ def test_a_mount_that_becomes_read_only_waits_in_an_adopted_container(bench: Ben
     try:
         bench.make(writable)
         assert bench.drift(read_only) == ["volumes"]
-        bench.by_script(writable)
+        bench.run_script(writable)
         assert bench.drift(read_only) == []
     finally:
         bench.remove()
@@ -218,13 +218,13 @@ def test_compile_caches_arrive_in_the_container_of_a_deploy_and_of_the_script(be
     header = "/tmp/torchinductor_root/header"
     try:
         bench.make(names)
-        bench.inside(f"mkdir -p $VLLM_CACHE_ROOT; echo graph > $VLLM_CACHE_ROOT/graph; echo header > {header}")
+        bench.exec_script(f"mkdir -p $VLLM_CACHE_ROOT; echo graph > $VLLM_CACHE_ROOT/graph; echo header > {header}")
         live = home / HOST_FOLDER / key / "live" / bench.name
         texts = [(live / name).read_text() for name in ("cache/vllm/graph", "inductor_headers/header")]
         assert texts == ["graph\n", "header\n"]
         ours = bench.bind_mounts()
-        bench.by_script(names)
-        assert bench.inside(f"cat $VLLM_CACHE_ROOT/graph {header}") == "graph\nheader\n"
+        bench.run_script(names)
+        assert bench.exec_script(f"cat $VLLM_CACHE_ROOT/graph {header}") == "graph\nheader\n"
         assert bench.bind_mounts() == ours
         assert bench.drift(names) == []
     finally:

@@ -24,7 +24,7 @@ class GitBackend(BaseHTTPRequestHandler):
     """`git http-backend` for the one repository. closed: it wants a password."""
 
     top: Path
-    asked: list[str]
+    requests: list[str]
     closed = False
 
     def do_GET(self) -> None:
@@ -32,7 +32,7 @@ class GitBackend(BaseHTTPRequestHandler):
             self._answer(401, {"WWW-Authenticate": "Basic"}, b"")
             return
         path, _, query = self.path.partition("?")
-        self.asked.append(path)
+        self.requests.append(path)
         length = int(self.headers.get("Content-Length") or 0)
         env = {
             **os.environ,
@@ -75,7 +75,7 @@ def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """The repository's url, the certificate, and the requested paths."""
     certificate, key = write_self_signed(tmp_path)
     options: list[str] = []
-    handler = type("OfOne", (GitBackend,), {"top": tmp_path, "asked": options})
+    handler = type("OfOne", (GitBackend,), {"top": tmp_path, "requests": options})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

@@ -70,7 +70,7 @@ class Server:
                 if data and data != "[DONE]":
                     yield json.loads(data)
 
-    def logged(self, text: str) -> bool:
+    def wait_for_log(self, text: str) -> bool:
         """Wait until this stands in its log, which a thread of its own writes, or it is gone; whether it does."""
         deadline_s = time.monotonic() + STARTS_WITHIN_S
         while text not in self.log and self.exit_code is None and time.monotonic() < deadline_s:

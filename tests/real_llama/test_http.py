@@ -104,7 +104,7 @@ def test_a_context_beyond_the_trained_one_is_capped_and_told(tiny: Path, tmp_pat
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "20000", "-np", "2") as server:
         assert server.wait_until_served()
         assert HTTP.settings_of(server.ask(HTTP.settings).body)["max_model_len"] == 8192
-        assert server.logged("exceeds the training context of the model (8192) - capping")
+        assert server.wait_for_log("exceeds the training context of the model (8192) - capping")
 
 
 def test_any_model_name_is_served(llama: servers.Server) -> None:
@@ -146,5 +146,5 @@ def test_without_their_flag_there_are_no_metrics(tiny: Path, tmp_path: Path) -> 
 def test_sigterm_ends_it_with_0(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-lv", "4") as server:
         # /health answers 200 before its main loop runs, and a SIGTERM that comes first is lost: Docker kills it after the grace period
-        assert server.logged("all slots are idle")
+        assert server.wait_for_log("all slots are idle")
         assert server.stop() == 0

@@ -42,7 +42,7 @@ def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Pa
     flag_values = flags.parse_command(words.split()).flags
     header = gguf.parse_header(tiny.read_bytes())
     with servers.running_server(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
-        assert server.wait_until_served() and server.logged("KV buffer size =")
+        assert server.wait_until_served() and server.wait_for_log("KV buffer size =")
         message = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
         slot = server.ask("/props").body["default_generation_settings"]["n_ctx"]
         count = server.ask("/props").body["total_slots"]

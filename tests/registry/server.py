@@ -189,7 +189,7 @@ class Proxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def asked(self, part: str) -> int:
+    def count_requests(self, part: str) -> int:
         return sum(part in path for path, _ in self.seen)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

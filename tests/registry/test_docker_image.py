@@ -29,10 +29,6 @@ def pull_image(context: RecordingContext, ref: str, entry: dict[str, Any], **arg
     return DockerImage().run(args, context)
 
 
-def read_notes(context: RecordingContext) -> str:
-    return "\n".join(item["text"] for item in context.said if item["event"] == "note")
-
-
 def find_biggest_layer(entry: dict[str, Any], registry: Registry, repository: str) -> str:
     import requests
 
@@ -50,7 +46,7 @@ def test_a_pull_by_digest_shows_its_bytes_and_the_second_asks_nobody(
     entry = lock_image(context, ref)
     first = pull_image(context, ref, entry)
     assert (first.changed, first.data["engine_version"]) == (True, "0.32.0")
-    progress = [item for item in context.said if item["event"] == "progress" and item["unit"] == "bytes"]
+    progress = [item for item in context.events if item["event"] == "progress" and item["unit"] == "bytes"]
     assert progress and progress[-1]["done"] <= progress[-1]["total"] <= 1_500_000
     registry.stop()
     options = len(proxy.seen)
@@ -81,7 +77,7 @@ def test_an_image_without_this_hosts_platform_is_refused_before_a_byte_is_pulled
     proxy.seen.clear()
     with pytest.raises(Refused, match="has no linux/arm64, only linux/amd64"):
         DockerImage().run(DockerImage.Args(f"{ref}@{digest}"), spark)
-    assert proxy.asked("/blobs/") == 0
+    assert proxy.count_requests("/blobs/") == 0
 
 
 def test_a_cut_in_the_middle_of_a_layer_goes_on_where_it_broke_off(
@@ -95,7 +91,7 @@ def test_a_cut_in_the_middle_of_a_layer_goes_on_where_it_broke_off(
     assert pull_image(context, ref, entry).changed
     assert proxy.ranges == ["bytes=1000000-"]
     assert sum(sent for path, sent in proxy.seen if layer in path) < 3_100_000
-    assert "interrupted" in read_notes(context)
+    assert "interrupted" in "\n".join(context.notes)
 
 
 def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not(
@@ -106,11 +102,11 @@ def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not
     entry = lock_image(context, ref)
     proxy.errors = {f"manifests/{entry['digest']}": 2}
     assert pull_image(context, ref, entry).changed
-    assert "Retrying" in read_notes(context)
+    assert "Retrying" in "\n".join(context.notes)
     proxy.seen.clear()
     with pytest.raises(NotInRegistry, match="invoke images.copy"):
         DockerImage().run(DockerImage.Args(f"{ref}@sha256:{'0' * 64}"), context)
-    assert proxy.asked("0" * 64) <= 3  # one question of the engine: HEAD, GET; no second try
+    assert proxy.count_requests("0" * 64) <= 3  # one question of the engine: HEAD, GET; no second try
 
 
 def test_a_digest_that_is_gone_upstream_is_used_from_the_host(
@@ -124,7 +120,7 @@ def test_a_digest_that_is_gone_upstream_is_used_from_the_host(
     assert not pull_image(context, ref, entry).changed
     again = lock_image(context, ref)
     assert again["digest"] == entry["digest"]
-    assert "has no" in read_notes(context) and "Using the host's copy" in read_notes(context)
+    assert "has no" in "\n".join(context.notes) and "Using the host's copy" in "\n".join(context.notes)
 
 
 def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
@@ -182,7 +178,7 @@ def test_a_mirror_that_lost_the_image_is_said_and_the_registry_asked(
     entry = lock_image(context, ref)
     result = pull_image(context, ref, entry, mirror=f"{proxy.address}/empty")
     assert result.msg == "pulled"
-    assert "Trying" in read_notes(context)
+    assert "Trying" in "\n".join(context.notes)
 
 
 def test_a_registry_that_is_down_says_so(engine: Any, repository: str, context: RecordingContext) -> None:

@@ -67,7 +67,7 @@ class ScriptedServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def says(self, path: str, code: int = 200, body: Any = b"{}", **headers: str) -> None:
+    def set_answer(self, path: str, code: int = 200, body: Any = b"{}", **headers: str) -> None:
         self.answers[path] = (code, headers, body)
 
 
@@ -165,7 +165,7 @@ def encode_index(rows: int, digest: str = ZERO) -> bytes:
     ],
 )  # fmt: skip
 def test_a_document_that_is_none_is_a_sentence(body: bytes, result: str, server: ScriptedServer) -> None:
-    server.says("/v2/a/b/manifests/", body=body)
+    server.set_answer("/v2/a/b/manifests/", body=body)
     with pytest.raises(Failed, match=result):
         make_registry(server).entry("linux/amd64")
 
@@ -175,14 +175,14 @@ def test_an_answer_without_end_and_a_packed_one_are_cut_off(server: ScriptedServ
         while True:
             yield b" " * 2**16
 
-    server.says("/v2/a/b/manifests/", body=without_end())
+    server.set_answer("/v2/a/b/manifests/", body=without_end())
     with pytest.raises(Failed, match="exceeds 4096 KiB"):
         make_registry(server).entry("linux/amd64")
     bomb = gzip.compress(b" " * 2**28)
     server.answers = {"/v2/a/b/manifests/": (200, {"Content-Encoding": "gzip"}, bomb)}
     with pytest.raises(Failed, match="compresses its answer, which was not requested"):
         make_registry(server).entry("linux/amd64")
-    server.says("/v2/a/b/manifests/", 500, without_end())
+    server.set_answer("/v2/a/b/manifests/", 500, without_end())
     with pytest.raises(Failed, match="exceeds 64 KiB"):
         make_registry(server).entry("linux/amd64")
 
@@ -190,10 +190,10 @@ def test_an_answer_without_end_and_a_packed_one_are_cut_off(server: ScriptedServ
 def test_other_bytes_than_the_digest_says_are_refused(server: ScriptedServer) -> None:
     config = encode_document(os="linux", architecture="amd64")
     digest = "sha256:" + hashlib.sha256(config).hexdigest()
-    server.says("/v2/a/b/manifests/", body=encode_manifest(digest))
-    server.says("/v2/a/b/blobs/", body=config)
+    server.set_answer("/v2/a/b/manifests/", body=encode_manifest(digest))
+    server.set_answer("/v2/a/b/blobs/", body=config)
     assert make_registry(server).entry("linux/amd64")["manifests"][0]["config"] == digest
-    server.says("/v2/a/b/blobs/", body=config + b" ")
+    server.set_answer("/v2/a/b/blobs/", body=config + b" ")
     with pytest.raises(Failed, match="wrong content"):
         make_registry(server).entry("linux/amd64")
 
@@ -203,14 +203,14 @@ def test_what_an_image_says_of_itself_is_text_that_can_be_shown(server: Scripted
         os="linux", architecture="amd64", created="\x1b]52;c;aGk=\x07", config={"Labels": {"ai.vllm.version": "1\n2"}}
     )
     digest = "sha256:" + hashlib.sha256(config).hexdigest()
-    server.says("/v2/a/b/manifests/", body=encode_manifest(digest))
-    server.says("/v2/a/b/blobs/", body=config)
+    server.set_answer("/v2/a/b/manifests/", body=encode_manifest(digest))
+    server.set_answer("/v2/a/b/blobs/", body=config)
     entry = make_registry(server).entry("linux/amd64")
     assert (entry["created"], entry["engine_version"]) == (None, None)
 
 
 def test_redirects_end_and_never_leave_https(server: ScriptedServer) -> None:
-    server.says("/v2/a/b/manifests/", 302, Location="/v2/a/b/manifests/v1")
+    server.set_answer("/v2/a/b/manifests/", 302, Location="/v2/a/b/manifests/v1")
     with pytest.raises(Failed, match="redirects more than 5 times"):
         make_registry(server).entry("linux/amd64")
     for url in (
@@ -220,7 +220,7 @@ def test_redirects_end_and_never_leave_https(server: ScriptedServer) -> None:
         "https:///x",
         "ftp://a/b",
     ):
-        server.says("/v2/a/b/manifests/", 307, Location=url)
+        server.set_answer("/v2/a/b/manifests/", 307, Location=url)
         with pytest.raises(Failed, match="not https"):
             make_registry(server).entry("linux/amd64")
 
@@ -233,8 +233,8 @@ def test_the_login_stays_with_the_registry_when_a_blob_is_elsewhere(
     digest = "sha256:" + hashlib.sha256(config).hexdigest()
     challenge = (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
     server.answers["/v2/a/b/manifests/"] = lambda login: (200, {}, encode_manifest(digest)) if login else challenge
-    server.says("/v2/a/b/blobs/", 307, Location=f"https://localhost:{elsewhere.port}/blob")
-    elsewhere.says("/blob", body=config)
+    server.set_answer("/v2/a/b/blobs/", 307, Location=f"https://localhost:{elsewhere.port}/blob")
+    elsewhere.set_answer("/blob", body=config)
     assert make_registry(server).entry("linux/amd64")["digest"]
     assert any(login for path, login in server.seen if "/blobs/" in path)
     assert set(elsewhere.seen) == {("/blob", None)}
@@ -246,7 +246,7 @@ def test_a_realm_of_somebody_else_gets_no_login(
     write_login(server, tmp_path)
     realm = f'Bearer realm="https://localhost:{elsewhere.port}/token",service="x"'
     server.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": realm}, b"")
-    elsewhere.says("/token", 401)
+    elsewhere.set_answer("/token", 401)
     with pytest.raises(Failed, match=r"a different domain\. It was not sent"):
         make_registry(server).entry("linux/amd64")
     assert [login for _, login in elsewhere.seen] == [None]
@@ -262,11 +262,11 @@ def test_the_registrys_own_realm_gets_it(server: ScriptedServer, tmp_path: Path)
     server.answers["/v2/a/b/manifests/"] = lambda login: (
         (200, {}, encode_index(0)) if login == "Bearer abc" else refused
     )
-    server.says("/token", body=encode_document(token="abc"))
+    server.set_answer("/token", body=encode_document(token="abc"))
     assert make_registry(server).entry("linux/amd64")["platforms"] == []
     assert next(login for path, login in server.seen if path.startswith("/token")) == _basic_header()
     for body in (encode_document(token="a\r\nX-Evil: 1"), encode_document(token=1), b"{}", b"[" * 60_000, b" " * 2**17):
-        server.says("/token", body=body)
+        server.set_answer("/token", body=body)
         with pytest.raises(Failed):
             make_registry(server).entry("linux/amd64")
 

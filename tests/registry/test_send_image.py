@@ -71,7 +71,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
     sender = RecordingContext(tmp_path / "home", architecture="x86_64", secrets={"SPARKWRIGHT_COPY_KEY": private})
     result = SendImage().run(send_arguments(image, sshd), sender)
     assert result.data["sent_bytes"] > 500_000
-    assert [item for item in sender.said if item["event"] == "progress"]
+    assert [item for item in sender.events if item["event"] == "progress"]
     incoming = f"{ImageReference.parse(image).repository}:incoming-1"
     args = AdoptImage.Args(
         incoming, image, image_data["layers"], image_data["platform"], [image_data["id"]], image_data["names"]

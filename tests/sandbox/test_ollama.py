@@ -54,7 +54,7 @@ class StepClock:
         finally:
             self._held.pop(seconds).set()
 
-    def reached(self, seconds: float) -> None:
+    def wait_until_reached(self, seconds: float) -> None:
         assert self._reached[seconds].wait(LATE_S)
 
     def wait_for_looks(self, times: int) -> None:
@@ -112,7 +112,7 @@ def test_an_unload_answers_at_once_and_happens_later(running_ollama: RunningOlla
     with running_ollama.steps.hold(ollama.UNLOAD_S):
         status, result = running_ollama.ask("/api/generate", UNLOAD)
         assert (status, result["response"], result["done"], result["done_reason"]) == (200, "", True, "unload")
-        running_ollama.steps.reached(ollama.UNLOAD_S)
+        running_ollama.steps.wait_until_reached(ollama.UNLOAD_S)
         assert running_ollama.loaded() == ["qwen3:32b"]
         assert running_ollama.pool.available == free
     running_ollama.wait_until_loaded()
@@ -124,7 +124,7 @@ def test_a_busy_model_stays_listed_until_its_request_ends(running_ollama: Runnin
         request, _ = running_ollama.begin(
             lambda: running_ollama.ask("/api/generate", {"model": "qwen3:32b", "prompt": "x"})
         )
-        running_ollama.steps.reached(ollama.SECONDS_PER_TOKEN)
+        running_ollama.steps.wait_until_reached(ollama.SECONDS_PER_TOKEN)
         running_ollama.ask("/api/generate", UNLOAD)
         running_ollama.steps.wait_for_looks(3)
         assert running_ollama.loaded() == ["qwen3:32b"] and request.is_alive()
@@ -136,11 +136,11 @@ def test_while_a_model_loads_it_is_first_in_no_list_and_then_what_asks_waits(run
     with running_ollama.steps.hold(ollama.LOAD_S):
         with running_ollama.steps.hold(ollama.UNLISTED_S):
             loading, _ = running_ollama.begin(lambda: running_ollama.ask("/api/generate", {"model": "llama3.1:8b"}))
-            running_ollama.steps.reached(ollama.UNLISTED_S)
+            running_ollama.steps.wait_until_reached(ollama.UNLISTED_S)
             assert running_ollama.loaded() == ["qwen3:32b"]
             unload = {"model": "llama3.1:8b", "keep_alive": 0}
             assert running_ollama.ask("/api/generate", unload)[0] == 200  # does nothing
-        running_ollama.steps.reached(ollama.LOAD_S)
+        running_ollama.steps.wait_until_reached(ollama.LOAD_S)
         asking, answers = running_ollama.begin(running_ollama.loaded)
         asking.join(STAYS_S)
         assert asking.is_alive()

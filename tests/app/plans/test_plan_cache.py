@@ -51,7 +51,7 @@ def deploy_options(**fields: Any) -> DeployOptions:
 class RecordingLink:
     """A link that records the requests to its host, and answers that everything succeeded."""
 
-    asked: ClassVar[list[dict[str, Any]]] = []
+    requests: ClassVar[list[dict[str, Any]]] = []
     learnt: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, host: Host, need: str = "engine") -> None:
@@ -59,7 +59,7 @@ class RecordingLink:
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         message = {name: secret.reveal() for name, secret in secrets.items()}
-        RecordingLink.asked.append(json.loads(json.dumps({**header, "secrets": message}, default=str)))
+        RecordingLink.requests.append(json.loads(json.dumps({**header, "secrets": message}, default=str)))
         if RecordingLink.learnt:
             fields = {"task": "t9", "name": "Check flags", "module": "lint", "status": "ok", "register": ""}
             yield event("task_finished", **fields, data=RecordingLink.learnt)
@@ -87,9 +87,9 @@ class Project:
 
     def deploy(self, playbook: str = "deploy", **fields: Any) -> dict[str, Any]:
         """Deploy, and return the request to the host without the run's id."""
-        RecordingLink.asked.clear()
+        RecordingLink.requests.clear()
         assert playbooks.run(playbook, playbook, deploy_options(**fields)) == [0]
-        (request,) = RecordingLink.asked
+        (request,) = RecordingLink.requests
         self.ids.append(request["plan"].pop("run_id"))
         return request
 
@@ -99,7 +99,7 @@ class Project:
         path.write_text(path.read_text().replace(old, new))
 
     @property
-    def kept(self) -> list[Path]:
+    def cached_plans(self) -> list[Path]:
         return sorted((self.root / "cache/sparkwright/plans").glob("*"))
 
 
@@ -184,14 +184,14 @@ def test_a_mistake_is_refused_after_a_good_run(
     project.deploy()
     project.edit(file, old, new)
     capsys.readouterr()
-    RecordingLink.asked.clear()
+    RecordingLink.requests.clear()
     try:
         assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
         message = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     except Refused as refused:
         message = str(refused)
     assert re.search(result, message)
-    assert not RecordingLink.asked
+    assert not RecordingLink.requests
 
 
 def test_options_have_plans_of_their_own(project: Project) -> None:
@@ -235,7 +235,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_file_that_is_no_plan_of_ours_counts_as_absent(project: Project, name: str) -> None:
     first = project.deploy()
-    (path,) = project.kept
+    (path,) = project.cached_plans
     DAMAGES[name](path)
     assert project.deploy() == first
     assert project.planned == 2
@@ -244,7 +244,7 @@ def test_a_file_that_is_no_plan_of_ours_counts_as_absent(project: Project, name:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_somebody_else_counts_as_absent(project: Project) -> None:
     project.deploy()
-    os.chown(project.kept[0], 65534, 65534)
+    os.chown(project.cached_plans[0], 65534, 65534)
     project.deploy()
     assert project.planned == 2
 
@@ -254,9 +254,9 @@ def test_what_is_kept_is_its_users_alone_and_bounded(project: Project, monkeypat
     for tags in ("", "x", "y"):
         (project.root / "playbooks/deploy.yml").write_text("- hosts: all\n  tasks: [{facts: {}, tags: [x, y]}]\n")
         project.deploy(tags=tags)
-    assert len(project.kept) == 2
-    assert {path.stat().st_mode & 0o777 for path in project.kept} == {0o600}
-    assert project.kept[0].parent.stat().st_mode & 0o777 == 0o700
+    assert len(project.cached_plans) == 2
+    assert {path.stat().st_mode & 0o777 for path in project.cached_plans} == {0o600}
+    assert project.cached_plans[0].parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_secrets_are_read_for_each_run_and_never_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_secrets_are_read_for_each_run_and_never_kept(project: Project, monkeypa
     monkeypatch.setenv("MY_TOKEN", "hf_second_of_two")
     assert project.deploy()["secrets"] == {"HF_TOKEN": "hf_second_of_two"}
     assert project.planned == 1
-    assert b"_of_two" not in project.kept[0].read_bytes()
+    assert b"_of_two" not in project.cached_plans[0].read_bytes()
     monkeypatch.setenv("MY_TOKEN", "abc")
     assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
 
@@ -277,7 +277,7 @@ def test_a_plan_in_which_a_secret_stands_is_not_kept(project: Project, monkeypat
     monkeypatch.setenv("T", "hf_in_the_open")
     project.deploy()
     project.deploy()
-    assert project.planned == 2 and not project.kept
+    assert project.planned == 2 and not project.cached_plans
 
 
 def test_a_servers_key_is_read_for_each_run(
@@ -288,7 +288,7 @@ def test_a_servers_key_is_read_for_each_run(
     for key in ("a-key-of-a-server-that-is-long", "another-key-of-it-that-is-long"):
         monkeypatch.setenv("SPARK_KEY", key)
         assert project.deploy()["secrets"] == {"server_key of qwen3.5-35b": key}
-    assert b"that-is-long" not in project.kept[0].read_bytes()
+    assert b"that-is-long" not in project.cached_plans[0].read_bytes()
     for key, result in (("", "SPARK_KEY holds no key"), ("short", "a key must be")):
         monkeypatch.setenv("SPARK_KEY", key)
         capsys.readouterr()
@@ -330,11 +330,11 @@ class Pair(Project):
         (self.root / "hosts/groups.yml").write_text(groups)
         (self.root / "recipes/qwen3.5-35b.yml").write_text(PAIR_RECIPE_TEXT)
 
-    def deployed(self) -> dict[str, dict[str, Any]]:
+    def deploy_pair(self) -> dict[str, dict[str, Any]]:
         """Deploy, and return each host's request by address, without the run's id and the token, which all share."""
-        RecordingLink.asked.clear()
+        RecordingLink.requests.clear()
         assert playbooks.run("deploy", "deploy", deploy_options(host="pair")) == [0, 0]
-        request = {item["plan"]["host"]: item for item in RecordingLink.asked}
+        request = {item["plan"]["host"]: item for item in RecordingLink.requests}
         self.ids += [item["plan"].pop("run_id") for item in request.values()]
         tokens = {item["secrets"].pop(TOKEN_SECRET) for item in request.values()}
         assert len(tokens) == 1
@@ -348,20 +348,20 @@ def pair(project: Project) -> Pair:
 
 
 def test_the_members_of_a_cluster_are_asked_the_same_without_planning(pair: Pair) -> None:
-    first = pair.deployed()
+    first = pair.deploy_pair()
     assert first.keys() == {"spark1", "spark2"} and first["spark1"]["restart"]["plan"]["cluster"]
-    assert pair.deployed() == first
+    assert pair.deploy_pair() == first
     assert pair.planned == 1
     assert len(set(pair.ids)) == 4 and len(set(pair.tokens)) == 2, "each run is one of its own, with a token of its own"
-    (cached,) = pair.kept
+    (cached,) = pair.cached_plans
     assert not any(token in cached.read_text() for token in pair.tokens)
     pair.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 9")
-    assert pair.deployed() != first
+    assert pair.deploy_pair() != first
     assert pair.planned == 2
 
 
 def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair.deployed()
+    pair.deploy_pair()
     result: list[str] = []
 
     def ready(self: RecordingLink) -> None:
@@ -370,9 +370,9 @@ def test_a_cluster_of_which_a_member_is_gone_is_not_begun(pair: Pair, monkeypatc
             raise Unreachable("spark2 is off.")
 
     monkeypatch.setattr(RecordingLink, "ready", ready)
-    RecordingLink.asked.clear()
+    RecordingLink.requests.clear()
     assert playbooks.run("deploy", "deploy", deploy_options(host="pair")) == [3]
-    assert result and not RecordingLink.asked
+    assert result and not RecordingLink.requests
 
 
 #: runs in a process of its own, as a command does, and prints the modules that were imported
@@ -414,9 +414,9 @@ def test_planning_asks_no_host_and_gives_the_same_plan_again(project: Project) -
     prepared = Preparation(selection, play, check=False)
     prepared.query_members(selection.fleet.members)
     planner = Planner(selection, play, playbook.Options(), prepared)
-    RecordingLink.asked.clear()
+    RecordingLink.requests.clear()
     first, second = (planner.plan(selection.hosts[0], {}) for _ in range(2))
-    assert first.plan.steps and RecordingLink.asked == []
+    assert first.plan.steps and RecordingLink.requests == []
     same = [{**planned.to_json(), "plan": planned.plan.to_json()["steps"]} for planned in (first, second)]
     assert json.dumps(same[0]) == json.dumps(same[1])
 
@@ -426,7 +426,7 @@ def test_what_the_lock_lacks_is_asked_before_a_host_is_planned_for(
 ) -> None:
     """The host answers nothing about the model, so its plan is refused and never sent."""
     (project.root / "spark.lock").write_text(LOCK.partition("models:")[0])
-    RecordingLink.asked.clear()
+    RecordingLink.requests.clear()
     assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
-    assert [request["plan"]["play"] for request in RecordingLink.asked] == ["Lock"]
+    assert [request["plan"]["play"] for request in RecordingLink.requests] == ["Lock"]
     assert "the host gave no answer" in capsys.readouterr().out

@@ -52,11 +52,11 @@ def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 class FakeHub(BaseHTTPRequestHandler):
     """A hub with a gated model, a renamed model, and a model that redirects to another server."""
 
-    asked: list[tuple[str, str]]
+    requests: list[tuple[str, str]]
     elsewhere: str
 
     def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers.get("Authorization", "")))
+        self.requests.append((self.path, self.headers.get("Authorization", "")))
         known = {
             "/Qwen/Qwen3-Next/resolve/main/config.json": "qwen3-next-80b-a3b-instruct",
             "/Qwen/Qwen3-Next/resolve/refs%2Fpr%2F1/config.json": "qwen3-8b",
@@ -84,7 +84,7 @@ class FakeHub(BaseHTTPRequestHandler):
 
 
 def start_hub() -> tuple[ThreadingHTTPServer, type[FakeHub], str]:
-    handler = type("OneHub", (FakeHub,), {"asked": [], "elsewhere": ""})
+    handler = type("OneHub", (FakeHub,), {"requests": [], "elsewhere": ""})
     server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     return server, handler, f"http://127.0.0.1:{server.server_address[1]}"
@@ -133,7 +133,7 @@ def test_a_hub_id_is_fetched_with_the_token_in_a_header(inspect: Inspect, hub: t
     result = inspect("Qwen/Qwen3-Next", "--json", hub=url, token="hf_secret")
     assert json.loads(result.out)["block_tokens"] == {"auto": 544, "fp8": 1072}
     files = ("config.json", "chat_template.jinja", "tokenizer_config.json", "generation_config.json")
-    assert handler.asked == [(f"/Qwen/Qwen3-Next/resolve/main/{name}", "Bearer hf_secret") for name in files]
+    assert handler.requests == [(f"/Qwen/Qwen3-Next/resolve/main/{name}", "Bearer hf_secret") for name in files]
     assert "hf_secret" not in result.out + result.err
 
 
@@ -147,15 +147,15 @@ def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
 ) -> None:
     handler, url = hub
     inspect("old/name", hub=url, token="hf_secret")
-    assert {token for _, token in handler.asked} == {"Bearer hf_secret"}
+    assert {token for _, token in handler.requests} == {"Bearer hf_secret"}
     other, away, handler.elsewhere = start_hub()
     try:
         assert inspect("sent/away", hub=url, token="hf_secret").code == 0
     finally:
         other.shutdown()
         other.server_close()
-    assert away.asked[0] == ("/Qwen/Qwen3-Next/resolve/main/config.json", "")
-    assert {token for _, token in away.asked} == {""}
+    assert away.requests[0] == ("/Qwen/Qwen3-Next/resolve/main/config.json", "")
+    assert {token for _, token in away.requests} == {""}
 
 
 @pytest.mark.parametrize(

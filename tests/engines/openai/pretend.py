@@ -42,11 +42,11 @@ class FakeServer:
     steps: int = 0
     done: int = 0
     running: int = 0
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     url: str = ""
 
     def answer(self, path: str, body: Any, key: str) -> tuple[int, Any]:
-        self.asked.append(path)
+        self.requests.append(path)
         if path == "/v1/health/ready":
             return self.status, ""
         if self.key and key != f"Bearer {self.key}":

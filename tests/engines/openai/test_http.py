@@ -25,7 +25,7 @@ def test_a_server_is_asked_at_its_own_paths(tmp_path: Path, strict: bool) -> Non
     with serving(FakeServer(strict=strict)) as server:
         result = check_health(tmp_path, server)
     assert (result.failed, result.data["verdict"], result.data["version"]) == (False, "ready", "2.1.0"), result.msg
-    assert {*server.asked} == {"/v1/health/ready", "/openai/models", "/v1/version", "/v1/chat/completions"}
+    assert {*server.requests} == {"/v1/health/ready", "/openai/models", "/v1/version", "/v1/chat/completions"}
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(502, "loading"), (503, "loading"), (500, "dying")])
@@ -54,4 +54,4 @@ def test_a_version_path_that_is_not_described_is_not_asked() -> None:
         plain = DESCRIBED.with_section({"served_name": "m"}).http
         assert http_probe.query_version(plain, server.url) is None
         assert http_probe.read_counters(plain, server.url, "") == ({}, {})
-    assert server.asked == []
+    assert server.requests == []

@@ -46,7 +46,7 @@ class FakeSglang:
         options = [line.split('"')[1].split()[1] for line in self.lines if "HTTP/1.1" in line]
         return [path for path in options if path]
 
-    def said(self, line: str) -> None:
+    def append_line(self, line: str) -> None:
         self.lines.append(line)
         if line.endswith(start_log.READY):
             self.ready.set()
@@ -60,7 +60,7 @@ class FakeSglang:
             words,
             api=SglangApi,
             version="0.5.23",
-            log=self.said,
+            log=self.append_line,
             folder_of=Path,
             listen=None if published is None else ("127.0.0.1", published),
             fault=lambda: self.fault,

@@ -110,7 +110,7 @@ def test_a_copy_that_is_not_as_it_was_verified_is_not_used(context: RecordingCon
     (compile_caches.folder(context, ONE) / "frozen/cache/graph").write_text("damaged!")
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server) and not any(mounted_folder(context).iterdir())
-    assert any("not as it was verified" in item.get("text", "") for item in context.said)
+    assert any("not as it was verified" in item.get("text", "") for item in context.events)
 
 
 def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext
     deep = mounted_folder(context).joinpath(*["d"] * (container_files.MAX_DEPTH + 1))
     deep.mkdir(parents=True)
     compile_caches.save_verified(context, server)
-    assert any("nested more than" in item.get("text", "") for item in context.said)
+    assert any("nested more than" in item.get("text", "") for item in context.events)
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server)
 
@@ -171,7 +171,7 @@ def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: Recor
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server)
     assert (compile_caches.folder(context, ONE) / "aside/cache/graph").read_text() == "half"
-    assert any("moved aside" in item.get("text", "") for item in context.said)
+    assert any("moved aside" in item.get("text", "") for item in context.events)
 
 
 def test_the_folder_is_open_to_the_container_and_to_nobody_else(context: RecordingContext) -> None:
@@ -209,7 +209,7 @@ def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_us
     assert not oldest.parent.exists() and newer.exists()
     cache_removal.enforce_limit(context, 1 / 1024)
     assert used.exists() and not newer.exists()
-    assert "`caches_gib` sets the bound" in context.said[-1]["text"]
+    assert "`caches_gib` sets the bound" in context.events[-1]["text"]
 
 
 def test_the_caches_of_an_image_go_with_it(context: RecordingContext) -> None:

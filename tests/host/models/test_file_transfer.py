@@ -32,7 +32,7 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
 
 
 def fetch_model(context: RecordingContext, hub: LoopbackHub) -> Result:
-    args = HfModel.Args(id=MODEL, commit=COMMIT, files=hub.locked(), dir="~/m", transfer="plain")
+    args = HfModel.Args(id=MODEL, commit=COMMIT, files=hub.lock_entries(), dir="~/m", transfer="plain")
     return HfModel(FAST_RETRY).run(args, context)
 
 

@@ -49,7 +49,7 @@ def set_mounts(context: RecordingContext, mounts: dict[str, str]) -> None:
 
 
 def verify_model(context: RecordingContext, hub: LoopbackHub, *, deep: bool = False) -> Result:
-    args = VerifyModel.Args(id=MODEL, commit=COMMIT, files=hub.locked(), dir="~/m", deep=deep)
+    args = VerifyModel.Args(id=MODEL, commit=COMMIT, files=hub.lock_entries(), dir="~/m", deep=deep)
     return VerifyModel().run(args, context)
 
 
@@ -76,7 +76,9 @@ def test_a_file_that_was_changed_in_place_and_got_its_old_time_back_is_found(
 def test_a_bit_that_flipped_on_the_disk_is_found_by_deep_alone(context: RecordingContext, hub: LoopbackHub) -> None:
     flip_byte(context)
     manifest = Manifest.of(context.state, context.machine.home / "m")
-    manifest.note(next(file for file in hub.locked() if file["path"] == "model.safetensors"))  # a disk leaves no times
+    manifest.note(
+        next(file for file in hub.lock_entries() if file["path"] == "model.safetensors")
+    )  # a disk leaves no times
     manifest.save()
     assert verify_model(context, hub).data["wrong"] == []
     assert verify_model(context, hub, deep=True).data["wrong"] == ["model.safetensors"]
@@ -89,10 +91,10 @@ def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: Record
     manifest.save()
     (stored,) = Manifest.all(context.state)
     assert stored.rows and stored.changed() == [], "the state is read as it is"
-    assert not any(stored.is_verified(file) for file in hub.locked())
+    assert not any(stored.is_verified(file) for file in hub.lock_entries())
     assert verify_model(context, hub).data["wrong"] == []
     (proved,) = Manifest.all(context.state)
-    assert all(proved.is_verified(file) for file in hub.locked())
+    assert all(proved.is_verified(file) for file in hub.lock_entries())
 
 
 def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:

@@ -38,7 +38,7 @@ def make_host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
 
 
 def model_arguments(hub: LoopbackHub) -> dict[str, Any]:
-    return {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m"}
+    return {"id": MODEL, "commit": COMMIT, "files": hub.lock_entries(), "dir": "~/m"}
 
 
 def share_model(giver: RecordingContext, hub: LoopbackHub, **fields: Any) -> list[str]:
@@ -55,7 +55,7 @@ def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
     """The host spark1, which has the model; from now on the hub does not answer."""
     value = make_host(tmp_path, "spark1", hub.url)
     HfModel().run(HfModel.Args(**model_arguments(hub), transfer="plain"), value)
-    hub.asked.clear()
+    hub.requests.clear()
     return value
 
 
@@ -71,7 +71,7 @@ def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
         thread.join()
     for taker in takers:
         assert all((taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
-    assert hub.asked == []
+    assert hub.requests == []
     assert has_ended(urls)
 
 
@@ -254,6 +254,6 @@ def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingC
     result = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
     assert b"sparkwright.host.models.peer" in result
     assert TOKEN.reveal().encode() not in result
-    assert TOKEN.reveal() not in json.dumps(giver.said)
+    assert TOKEN.reveal() not in json.dumps(giver.events)
     with peer.reach_first(urls, "spark1", TOKEN):
         pass

@@ -54,7 +54,7 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
 
 
 def fetch_model(context: RecordingContext, hub: LoopbackHub, mode: Any = "plain", **fields: Any) -> Result:
-    arguments = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode, **fields}
+    arguments = {"id": MODEL, "commit": COMMIT, "files": hub.lock_entries(), "dir": "~/m", "transfer": mode, **fields}
     return HfModel(FAST_RETRY).run(HfModel.Args(**arguments), context)
 
 
@@ -68,10 +68,6 @@ def has_content(path: Path, data: bytes) -> bool:
 
 def is_complete(context: RecordingContext, hub: LoopbackHub) -> bool:
     return all(has_content(model_folder(context) / path, data) for path, data in hub.files.items())
-
-
-def read_notes(context: RecordingContext) -> str:
-    return "\n".join(item["text"] for item in context.said if item["event"] == "note")
 
 
 def is_second_part(range_header: str) -> bool:
@@ -89,7 +85,7 @@ from tests.modules.context import RecordingContext
 from sparkwright.modules.model.hf_model import HfModel
 HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Path({str(context.machine.home)!r}), hub_url={hub.url!r}))
 """
-    arguments = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode}
+    arguments = {"id": MODEL, "commit": COMMIT, "files": hub.lock_entries(), "dir": "~/m", "transfer": mode}
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(json.dumps(arguments).encode())
@@ -187,9 +183,9 @@ def test_killed_and_started_again_nothing_is_lost_or_wrong(
 
 def test_a_plain_transfer_goes_on_where_it_was_killed(context: RecordingContext, hub: LoopbackHub) -> None:
     kill_midway(context, hub, "plain")
-    hub.asked.clear()
+    hub.requests.clear()
     fetch_model(context, hub, "plain")
-    ranges = [given for method, path, given in hub.asked if path == BIG and method == "GET"]
+    ranges = [given for method, path, given in hub.requests if path == BIG and method == "GET"]
     assert [given.startswith("bytes=") and given != "bytes=0-" for given in ranges] == [True]
 
 
@@ -220,9 +216,9 @@ def test_what_another_version_left_is_removed(context: RecordingContext, hub: Lo
     kill_midway(context, hub, "plain")
     mark = model_folder(context) / model_folders.STAGING_FOLDER / file_transfer.MODE_FILE
     mark.write_text("plain huggingface_hub-0.36.2")
-    hub.asked.clear()
+    hub.requests.clear()
     fetch_model(context, hub, "plain")
-    assert ("GET", BIG, "") in hub.asked
+    assert ("GET", BIG, "") in hub.requests
     assert is_complete(context, hub)
 
 
@@ -230,7 +226,7 @@ def test_only_the_wrong_file_comes_again(context: RecordingContext, hub: Loopbac
     hub.faults.wrong = {SMALL: 1}
     result = fetch_model(context, hub)
     assert is_complete(context, hub)
-    assert f"hash mismatch after download, retrying: {SMALL}" in read_notes(context)
+    assert f"hash mismatch after download, retrying: {SMALL}" in "\n".join(context.notes)
     assert (hub.count_gets(SMALL), hub.count_gets(BIG)) == (2, 1)
     assert result.changed
 
@@ -265,7 +261,7 @@ def test_a_shard_that_the_index_names_and_the_lock_does_not_is_named(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
     with pytest.raises(Failed, match=f"names missing files: {SMALL}"):
-        fetch_model(context, hub, files=hub.locked(without=(SMALL,)))
+        fetch_model(context, hub, files=hub.lock_entries(without=(SMALL,)))
 
 
 def test_a_half_and_a_wrong_file_are_told_apart(context: RecordingContext, hub: LoopbackHub) -> None:
@@ -289,7 +285,7 @@ class StallClock:
         self._hub, self._context, self._ahead_s = hub, context, 0.0
 
     def monotonic(self) -> float:
-        if self._hub.stalls.is_set() and "Continuing with" not in read_notes(self._context):
+        if self._hub.stalls.is_set() and "Continuing with" not in "\n".join(self._context.notes):
             self._ahead_s += 3600
         return time.monotonic() + self._ahead_s
 
@@ -309,7 +305,7 @@ def test_a_transfer_that_hangs_is_killed_and_goes_on_in_the_next_mode(
     plain = mode == "plain"  # one request without a Range; the other mode's are the ones with
     hub.faults.stall_when = lambda wanted: not wanted if plain else wanted not in ("", "bytes=0-0")
     result = fetch_model(context, hub, mode, stall_seconds=stall_s)
-    assert f"no data received for 600 s. Continuing with {following}." in read_notes(context)
+    assert f"no data received for 600 s. Continuing with {following}." in "\n".join(context.notes)
     assert result.data["mode"] == following
     assert is_complete(context, hub)
 
@@ -333,11 +329,11 @@ def test_a_transfer_that_is_cut_goes_on_with_the_rest(context: RecordingContext,
 
 
 def test_a_hub_that_answers_500_is_tried_again_then_named(context: RecordingContext, hub: LoopbackHub) -> None:
-    files = hub.locked()
+    files = hub.lock_entries()
     hub.faults.status = 500
     with pytest.raises(Failed, match=r"the hub .* 0 of 4 missing files downloaded"):
         fetch_model(context, hub, files=files)
-    assert "Retrying." in read_notes(context)
+    assert "Retrying." in "\n".join(context.notes)
 
 
 def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
@@ -345,7 +341,7 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
 ) -> None:
     fetch_model(context, hub)
     (model_folder(context) / SMALL).unlink()
-    files = hub.locked()
+    files = hub.lock_entries()
     hub.close()
     with pytest.raises(Failed, match=f"does not answer.*still missing: .*{SMALL}"):
         fetch_model(context, hub, files=files)
@@ -354,7 +350,7 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
 def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.rate = 20 * MIB  # slow enough that a busy machine looks at it several times
     fetch_model(context, hub)
-    result = [item for item in context.said if item["event"] == "progress" and item.get("parts")]
+    result = [item for item in context.events if item["event"] == "progress" and item.get("parts")]
     last = result[-1]
     assert 0 < last["done"] <= last["total"] == sum(map(len, FILES.values()))
     part = next(part for part in last["parts"] if part["path"] == BIG)
@@ -368,7 +364,7 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
 ) -> None:
     hub.faults.rate = 10 * MIB
     fetch_model(context, hub, "hf_transfer")
-    done = [item["done"] for item in context.said if item["event"] == "progress" and item.get("parts")]
+    done = [item["done"] for item in context.events if item["event"] == "progress" and item.get("parts")]
     assert done == sorted(done)
     assert done[0] < len(FILES[BIG]) / 2
 
@@ -440,7 +436,7 @@ def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
 
 def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch_model(context, hub, "auto")
-    assert "transfer: plain (70.3 MB is too little to measure)" in read_notes(context)
+    assert "transfer: plain (70.3 MB is too little to measure)" in "\n".join(context.notes)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -538,7 +534,7 @@ def test_the_process_that_fetches_gets_the_token_on_no_command_line_and_in_no_en
     assert not any(secret.encode() in item for item in seen)
     everything = b"".join(path.read_bytes() for path in context.machine.home.rglob("*") if path.is_file())
     assert secret.encode() not in everything
-    assert secret not in json.dumps(context.said)
+    assert secret not in json.dumps(context.events)
 
 
 def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub: LoopbackHub) -> None:
@@ -554,5 +550,5 @@ def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub:
 
     threading.Thread(target=kill, daemon=True).start()
     fetch_model(context, hub)
-    assert "the transfer process exited with -9. Retrying." in read_notes(context)
+    assert "the transfer process exited with -9. Retrying." in "\n".join(context.notes)
     assert is_complete(context, hub)

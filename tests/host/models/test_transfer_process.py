@@ -109,7 +109,7 @@ def test_nothing_is_written_outside_the_folder_even_when_the_plan_says_so(
 ) -> None:
     hub.files = {KEYS: b"ssh-ed25519 AAAA of somebody else"}
     with pytest.raises(Failed, match="leaves its folder"):
-        fetch_files(context, hub.locked())
+        fetch_files(context, hub.lock_entries())
     assert files_outside(context) == set()
 
 
@@ -144,7 +144,7 @@ def test_an_id_and_a_revision_are_what_a_hub_and_git_allow(
 ) -> None:
     with pytest.raises(Failed, match="is not a (model's name|branch)"):
         lock_model(context, **fields)
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_of_an_error_a_line_is_shown(context: RecordingContext, hub: LoopbackHub
 def test_a_size_that_is_not_the_locked_one_is_refused_before_a_byte_is_fetched(
     context: RecordingContext, hub: LoopbackHub, mode: str, header: str
 ) -> None:
-    files = hub.locked()
+    files = hub.lock_entries()
     hub.faults.headers[BIG] = {header: str(10**12)}
     with pytest.raises(Failed, match=f"{BIG} has 1000000000000 bytes on the hub, {16 * MIB} in spark.lock"):
         fetch_files(context, files, mode)
@@ -230,7 +230,7 @@ def test_a_size_that_is_not_the_locked_one_is_refused_before_a_byte_is_fetched(
 def test_a_file_that_does_not_end_is_cut_where_the_lock_ends_it(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.longer[BIG] = 64 * MIB
     with pytest.raises(Failed, match=f"received more than the {16 * MIB} bytes of {BIG}"):
-        fetch_files(context, hub.locked())
+        fetch_files(context, hub.lock_entries())
     assert disk_usage_bytes(context) <= 17 * MIB
 
 
@@ -250,7 +250,7 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
 def test_the_etag_makes_no_path(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.headers["config.json"] = {"ETag": '"/../../../../../evil"'}
     with pytest.raises(Failed, match="ETag of config.json is not valid"):
-        fetch_files(context, hub.locked())
+        fetch_files(context, hub.lock_entries())
     assert files_outside(context) == set()
 
 

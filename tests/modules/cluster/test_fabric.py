@@ -84,9 +84,7 @@ def check_fabric_with_files(
         Path(f"{folder}/root{name}").write_text(f"{text}\n")
     monkeypatch.setattr(cluster, "_check_leftover_ranks", lambda args, context: iter(()))
     context = RecordingContext(folder, root=str(folder / "root"))
-    return FabricReady().run(FabricReady.Args(**FINE), context), [
-        item["text"] for item in context.said if item["event"] == "note"
-    ]
+    return FabricReady().run(FabricReady.Args(**FINE), context), context.notes
 
 
 def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

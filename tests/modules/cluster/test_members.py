@@ -63,7 +63,7 @@ def run_barrier(home: Path, *shares: dict[str, Any], notes: list[str] | None = N
         except SparkwrightError as error:
             outcomes[rank] = error
         if notes is not None:
-            notes.extend(item["text"] for item in context.said if item["event"] == "note")
+            notes.extend(context.notes)
 
     with open_channels(len(shares)) as joined:
         run_at_once([lambda rank=rank, value=value: run(rank, value) for rank, value in enumerate(joined)])

@@ -21,5 +21,5 @@ def test_one_that_no_gateway_takes_back_yet_is_not_called_returned(
     monkeypatch.setattr(replacement, "find_current", lambda context, name: {"Id": "x", "State": {"Running": True}})
     result = GatewayReturn().run(GatewayReturn.Args(name="chat", proved=True), context)
     assert (result.changed, result.msg, result.data["returned"]) == (False, "not returned yet", [])
-    assert [item["text"] for item in context.said] == ["the gateway box does not answer: not returned there yet."]
+    assert [item["text"] for item in context.events] == ["the gateway box does not answer: not returned there yet."]
     assert drain_record.load_gateways(context.state) != [], "the next run returns it"

@@ -283,7 +283,7 @@ def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(
     assert LockModel().run(LockModel.Args(id=MODEL, or_here=True), context).data == options
     folder = context.machine.home / "m"
     result = f"does not answer. Using the complete copy on this host: {folder}, commit {options['commit']}."
-    assert any(result in item.get("text", "") for item in context.said)
+    assert any(result in item.get("text", "") for item in context.events)
 
 
 @pytest.mark.parametrize("harm", ["gone", "half", "another commit", "never whole"])

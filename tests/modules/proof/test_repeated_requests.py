@@ -39,7 +39,7 @@ class ScriptedServer:
 
     def __init__(self) -> None:
         self.texts: list[str | Exception] = ["one two three"]
-        self.asked = 0
+        self.request_count = 0
         self.most_bytes = 10**6
         self.port = 0
         self.right = 0
@@ -49,10 +49,10 @@ class ScriptedServer:
         return f"http://127.0.0.1:{self.port}"
 
     def answer(self, prompt: str) -> dict[str, Any]:
-        text = self.texts[self.asked % len(self.texts)]
+        text = self.texts[self.request_count % len(self.texts)]
         right_answers = [answer for question, answer in RIGHT[: self.right] if question == prompt]
         text = right_answers[0] if right_answers else text
-        self.asked += 1
+        self.request_count += 1
         if isinstance(text, Exception):
             return {"error": {"message": str(text)}}
         rows = [{"top_logprobs": [{"token": word, "logprob": -0.1}]} for word in text.split()]
@@ -116,7 +116,7 @@ def test_one_text_of_three_that_differs_is_inconclusive_and_the_run_goes_on(
 ) -> None:
     check_reference_text(server, tmp_path)
     server.texts = ["one two three", "one two three", "one zwei drei"]
-    server.asked = 0
+    server.request_count = 0
     result = check_reference_text(server, tmp_path)
     assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
 
@@ -163,7 +163,7 @@ def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(
     pair = {**KEY, "members": ["spark1", "spark2"]}
     result = check_reference_text(server, tmp_path, baseline_key=pair)
     assert (len(result.data["texts"]), result.msg.endswith("recorded (4 prompts)")) == (4, True)
-    server.texts, server.asked = ["one two three"] * 3 + ["one zwei drei"], 0
+    server.texts, server.request_count = ["one two three"] * 3 + ["one zwei drei"], 0
     result = check_reference_text(server, tmp_path, baseline_key=pair)
     assert (result.failed, result.exit) == (False, Exit.INCONCLUSIVE)
     assert result.data["evidence"][0].startswith("'a long prompt' parts at token 2")

@@ -260,7 +260,7 @@ def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, api_key="sesame-opens")) as server:
         result = run_smoke_test(server, context)
     assert result.data["verdict"] == "new baseline"
-    assert "sesame" not in json.dumps([result.registered(), context.said])
+    assert "sesame" not in json.dumps([result.registered(), context.events])
 
 
 def test_a_stream_that_breaks_off_is_a_failure_with_the_servers_words(tmp_path: Path) -> None:

@@ -62,11 +62,11 @@ def container_attrs(
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    """A server that answers with the status and body in its `told`."""
+    """A server that answers with the status and body in its `answer`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = self.server.told  # type: ignore[attr-defined]
+            status, body = self.server.answer  # type: ignore[attr-defined]
             data = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
@@ -77,7 +77,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
             pass
 
     value = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    value.told = 200, {"data": [{"id": "qwen", "owned_by": "llamacpp"}]}  # type: ignore[attr-defined]
+    value.answer = 200, {"data": [{"id": "qwen", "owned_by": "llamacpp"}]}  # type: ignore[attr-defined]
     threading.Thread(target=value.serve_forever, daemon=True).start()
     yield value
     value.shutdown()
@@ -123,7 +123,7 @@ def test_another_web_server_is_none_and_one_with_a_key_is_known_by_its_label(
     labels: dict[str, str],
     servers: list[list[str]],
 ) -> None:
-    server.told = message  # type: ignore[attr-defined]
+    server.answer = message  # type: ignore[attr-defined]
     assert [
         item.models for item in list_servers(tmp_path, container_attrs("web", server.server_port, labels=labels))
     ] == servers

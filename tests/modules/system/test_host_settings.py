@@ -25,12 +25,12 @@ class FakeHost:
     """A host below a folder, whose systemctl and sysctl record their arguments."""
 
     def __init__(self, folder: Path) -> None:
-        self.home, self.root, self.asked = folder / "home", folder / "root", folder / "asked"
+        self.home, self.root, self.calls = folder / "home", folder / "root", folder / "calls"
         programs = folder / "bin"
         for item in (self.home, self.root / "etc/default", self.root / "proc/sys/vm", programs):
             item.mkdir(parents=True)
         for name in ("systemctl", "sysctl"):
-            (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {self.asked}\n')
+            (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {self.calls}\n')
             (programs / name).chmod(0o755)
         with (programs / "sysctl").open("a") as script:
             script.write(f'echo "${{2#*=}}" > {self.root}/proc/sys/vm/swappiness\n')
@@ -48,7 +48,7 @@ class FakeHost:
 
     @property
     def commands(self) -> list[str]:
-        return self.asked.read_text().splitlines() if self.asked.exists() else []
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
 
 
 @pytest.fixture

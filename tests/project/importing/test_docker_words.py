@@ -54,19 +54,19 @@ def load_recipe(folder: Path, word: Word) -> recipe.Recipe:
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: f"{word.field} {word.text}")
 def test_a_recipe_takes_what_the_table_says_and_refuses_the_rest_with_its_line(word: Word, tmp_path: Path) -> None:
-    if not word.said:
+    if not word.message:
         load_recipe(tmp_path, word)
         return
     with pytest.raises(Refused) as error:
         load_recipe(tmp_path, word)
-    assert word.said in error.value.message
+    assert word.message in error.value.message
     line = 4 if word.field == "name" else 8 if word.field not in ("gpus", "ports", "ipc") else None
     assert error.value.where.endswith(f"recipes/words.yml:{line or 5 + ('gpus', 'ports', 'ipc').index(word.field)}")
     assert error.value.exit is Exit.REFUSED
 
 
 def test_what_docker_refuses_a_recipe_refuses() -> None:
-    assert not [word for word in WORDS if word.docker is False and not word.said]
+    assert not [word for word in WORDS if word.docker is False and not word.message]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
     """Both match the recipe: no later plan finds a difference."""
     image = client.api.inspect_image(IMAGE)
     script = (TOP / "templates/docker-run.sh.j2").read_text().replace("docker run -d", "docker create")
-    for word in (word for word in WORDS if word.field == field and not word.said):
+    for word in (word for word in WORDS if word.field == field and not word.message):
         names = recipe.scope(
             Host("spark1", "spark1"), "ops", load_recipe(tmp_path, word), {"image": None, "model": None}
         )

@@ -91,22 +91,22 @@ class Project(AnyDesk):
         }
         self.serves({**stated, **(more or {})})
 
-    def deployed(self, **recipe: Any) -> CommandResult:
+    def deploy_proved(self, **recipe: Any) -> CommandResult:
         """The server of this recipe, proved. One that serves already is left alone."""
-        self.recipe_of(**recipe)
+        self.write_recipe(**recipe)
         result = self.deploy()
         assert result.proved, result.out[-3000:] + result.err
         return result
 
-    def holds(self, **recipe: Any) -> bool:
+    def is_fulfilled(self, **recipe: Any) -> bool:
         """Whether a deploy of this recipe would change nothing."""
-        self.recipe_of(**recipe)
+        self.write_recipe(**recipe)
         return self.run("plan", "--host", "here").code == 0
 
-    def refused(self, **recipe: Any) -> str:
+    def expect_refusal(self, **recipe: Any) -> str:
         """The sentence with which a deploy of this recipe is refused; what serves is not touched."""
         before = self.state()
-        self.recipe_of(**recipe)
+        self.write_recipe(**recipe)
         result = self.deploy()
         # an image that was pulled first is something that was touched
         assert result.code == (1 if result.recap["changed"] else 5), result.out[-3000:] + result.err
@@ -119,7 +119,7 @@ class Project(AnyDesk):
         state = attrs["State"]
         return attrs["Id"], state["StartedAt"], state["Running"], attrs["HostConfig"]["RestartPolicy"]["Name"]
 
-    def generates(self) -> bool:
+    def is_generating(self) -> bool:
         """Whether the health check, which asks for a token, calls it healthy."""
         return self.run("health.check", "--host", "here").code == 0
 

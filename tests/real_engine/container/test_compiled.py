@@ -30,10 +30,10 @@ def slow_down_cache(home: Path) -> int:
 
 
 def test_a_cache_that_makes_the_server_slow_is_moved_aside_and_the_start_after_it_is_cold(project: Project) -> None:
-    first = project.deployed(model=DENSE, env=COMPILED, enforce_eager=False)
+    first = project.deploy_proved(model=DENSE, env=COMPILED, enforce_eager=False)
     rate = float(first.task("Measure throughput")["data"]["tok_per_s"])
     cold_s = float(first.task("Wait until it is ready")["data"]["ready_s"])
-    project.recipe_of(model=DENSE, env=COMPILED, enforce_eager=False, expect={"tok_per_s": rate})
+    project.write_recipe(model=DENSE, env=COMPILED, enforce_eager=False, expect={"tok_per_s": rate})
 
     warm = project.run("restart", "--host", "here", "--json")
     assert warm.proved, warm.out[-3000:]

@@ -27,7 +27,7 @@ SMALL = ("2", "--prompt-tokens", "64", "--output-tokens", "32", "--json")
 
 
 def test_a_first_deploy_pulls_and_proves_all_of_it(project: Project) -> None:
-    first = project.deployed()
+    first = project.deploy_proved()
     digest = first.task("Pull image by digest")
     assert digest["status"] == "changed"
     assert "@sha256:" in project.container()["Config"]["Image"]
@@ -46,10 +46,10 @@ def test_a_first_deploy_pulls_and_proves_all_of_it(project: Project) -> None:
 
 
 def test_what_this_engine_refuses_is_refused_before_the_swap(project: Project) -> None:
-    project.deployed()
-    why = project.refused(model=RECURRENT, expect=OFF, enable_prefix_caching=True)
+    project.deploy_proved()
+    why = project.expect_refusal(model=RECURRENT, expect=OFF, enable_prefix_caching=True)
     assert "chunked prefill can't be off here: prefix caching on a recurrent model needs it" in why
-    why = project.refused(calculate_kv_scales=True)
+    why = project.expect_refusal(calculate_kv_scales=True)
     assert (
         "calculate-kv-scales" in why and f"it was removed in 0.28.0; vLLM {project.shelf.usual} refuses to start" in why
     )
@@ -57,7 +57,7 @@ def test_what_this_engine_refuses_is_refused_before_the_swap(project: Project) -
 
 def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(project: Project) -> None:
     """vLLM ends with code 0 then. Docker is kept from starting it again, so that it is the end that is seen."""
-    project.deployed()
+    project.deploy_proved()
     before = project.state()
     run_docker("update", "--restart", "no", project.name)
     os.kill(next(pid for title, pid in project.processes().items() if "EngineCore" in title), signal.SIGKILL)
@@ -73,24 +73,24 @@ def test_an_engine_that_is_killed_is_told_and_a_deploy_brings_it_back(project: P
 
 
 def test_chunked_prefill_is_switched_off(project: Project) -> None:
-    project.deployed()
+    project.deploy_proved()
     before = project.state()
-    result = project.deployed(expect=OFF)
+    result = project.deploy_proved(expect=OFF)
     read = result.task("Check the engine log")["data"]["state"]
     assert read["chunked_prefill"] is False
     assert project.state()[0] != before[0]
 
 
 def test_a_kv_cache_larger_than_memory_is_told_and_rolled_back(project: Project) -> None:
-    project.deployed(expect=OFF)
+    project.deploy_proved(expect=OFF)
     before = project.state()
-    project.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
+    project.write_recipe(expect=OFF, env={CACHE: TOO_MUCH})
     result = project.deploy()
     assert result.code == 1, result.out[-3000:]
     why = result.task("Wait until it is ready")["msg"]
     assert TAKEN in why
     assert (project.state()[0], project.state()[3]) == (before[0], before[3])
-    assert project.generates()
+    assert project.is_generating()
     assert project.settings()["chunked_prefill"] is False
     incident = json.loads(project.run("incident", "--host", "here", "--json").out)
     kept = [(project.root / incident["folder"] / name).read_text() for name in incident["files"] if "log" in name]
@@ -98,9 +98,9 @@ def test_a_kv_cache_larger_than_memory_is_told_and_rolled_back(project: Project)
 
 
 def test_a_failed_server_that_is_left_is_diagnosed_and_rolled_back_by_hand(project: Project) -> None:
-    project.deployed(expect=OFF)
+    project.deploy_proved(expect=OFF)
     before = project.state()
-    project.recipe_of(expect=OFF, env={CACHE: TOO_MUCH})
+    project.write_recipe(expect=OFF, env={CACHE: TOO_MUCH})
     assert project.run("deploy", "--host", "here", "--no-rollback", "--json").code == 1
     result = project.run("diagnose", "--host", "here")
     assert (result.code, TAKEN in result.out) == (1, True), result.out
@@ -110,20 +110,20 @@ def test_a_failed_server_that_is_left_is_diagnosed_and_rolled_back_by_hand(proje
 
 
 def test_a_roll_back_returns_to_the_state_before(project: Project) -> None:
-    if not project.holds(expect=OFF):
-        project.deployed()
-        project.deployed(expect=OFF)
+    if not project.is_fulfilled(expect=OFF):
+        project.deploy_proved()
+        project.deploy_proved(expect=OFF)
     result = project.run("rollback", "--host", "here", "--json")
     assert result.proved, result.out[-3000:]
     assert project.settings()["chunked_prefill"] is True
-    project.recipe_of()
+    project.write_recipe()
     assert project.deploy().recap["changed"] == 0
 
 
 def test_two_recipes_are_measured_and_the_server_is_restored(project: Project) -> None:
-    project.recipe_of(expect=OFF)
+    project.write_recipe(expect=OFF)
     (project.root / "recipes/served.yml").rename(project.root / "recipes/other.yml")
-    project.deployed()
+    project.deploy_proved()
     before = project.state()
     result = project.run(*AB, *SMALL)
     assert result.code == 0, result.out[-3000:] + result.err
@@ -132,7 +132,7 @@ def test_two_recipes_are_measured_and_the_server_is_restored(project: Project) -
     assert [arm["effective"]["chunked_prefill"] for arm in data["arms"]] == [True, False]
     assert any("the arms differ in" in note and "chunked_prefill" in note for note in data["notes"]), data["notes"]
     assert (project.state()[0], project.state()[3]) == (before[0], before[3])
-    assert project.generates()
+    assert project.is_generating()
     (project.root / "recipes/other.yml").unlink()
 
 
@@ -140,17 +140,17 @@ def test_a_server_with_a_key_asks_for_it(project: Project) -> None:
     key = "spk-" + secrets.token_hex(20)
     project.env["SPARK_KEY"] = key
     try:
-        result = project.deployed(more={"server_key": {"env": "SPARK_KEY"}})
+        result = project.deploy_proved(more={"server_key": {"env": "SPARK_KEY"}})
     finally:
         del project.env["SPARK_KEY"]
     assert result.task("Check that it generates")["data"]["verdict"] == "ready"
-    assert project.generates(), "a check reads it on the host"
+    assert project.is_generating(), "a check reads it on the host"
     assert key not in json.dumps(project.container()) + run_docker("logs", project.name) + result.out + result.err
 
 
 def test_an_end_with_exit_code_0_is_a_failure(project: Project) -> None:
     """vLLM ends with 0 when it is asked to, and Docker starts it again but for that."""
-    project.deployed()
+    project.deploy_proved()
     run_docker("update", "--restart", "no", project.name)
     os.kill(project.container()["State"]["Pid"], signal.SIGTERM)
     assert project.wait_for_exit() == 0

@@ -34,18 +34,18 @@ def flag_name(flags: dict[str, Any]) -> str:
 
 def test_to_an_older_version_and_back(project: Project, other: str) -> None:
     """A flag that only one of them has is refused by the other, while the server goes on."""
-    project.deployed(**NEWER)
+    project.deploy_proved(**NEWER)
     before = project.container()["Image"]
-    why = project.refused(version=other, **NEWER)
+    why = project.expect_refusal(version=other, **NEWER)
     assert flag_name(NEWER) in why and f"vLLM {other}" in why
-    older = project.deployed(version=other, **OLDER[other])
+    older = project.deploy_proved(version=other, **OLDER[other])
     assert project.settings()["version"] == other
     assert older.task("Check that it generates")["data"]["verdict"] == "ready"
     assert project.container()["Image"] != before
-    why = project.refused(**OLDER[other])
+    why = project.expect_refusal(**OLDER[other])
     assert flag_name(OLDER[other]) in why and f"vLLM {project.shelf.usual}" in why
     result = project.run("rollback", "--host", "here", "--json")
     assert result.proved, result.out[-3000:]
     assert (project.settings()["version"], project.container()["Image"]) == (project.shelf.usual, before)
-    project.recipe_of(**NEWER)
+    project.write_recipe(**NEWER)
     assert project.deploy().recap["changed"] == 0
