@@ -25,7 +25,7 @@ def strip_code(path: Path) -> str:
 
 
 def find_anchors(path: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes of a page's headings."""
     names: set[str] = set()
     for title in HEADING.findall(CODE.sub("", path.read_text())):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)

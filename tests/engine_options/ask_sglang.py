@@ -98,7 +98,7 @@ class Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing: every name is made when it is read."""
+        """Do nothing; names are created when they are read."""
 
     def _is_installed(self, name: str) -> bool:
         sys.meta_path.remove(self)

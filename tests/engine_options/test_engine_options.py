@@ -1,4 +1,4 @@
-"""Which options a release of SGLang or llama.cpp has, and what lint advises for those that it lacks."""
+"""The options of each release of SGLang and llama.cpp, and lint's advice for those that a release lacks."""
 
 from typing import Any
 

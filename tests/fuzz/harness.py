@@ -71,7 +71,7 @@ def _describe_case(number: int, case: Any) -> str:
 
 
 def _replacement(cut: bytes, seeds: Sequence[bytes], rng: random.Random) -> bytes:
-    """What stands where some bytes were."""
+    """Return replacement bytes for a piece of a text."""
     match rng.randrange(6):
         case 0:
             return b""

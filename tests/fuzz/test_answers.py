@@ -1,4 +1,4 @@
-"""What a server under test, Ollama, nvidia-smi and an engine's log may say, damaged: read, or unknown."""
+"""Damaged answers of servers, Ollama and nvidia-smi, and damaged engine logs, are read or count as unknown."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What reaches the head's listener, and a member from its head, damaged: a line is read or refused, never more."""
+"""Damaged lines between a cluster's head and its members are read or refused."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a host sends: any bytes become events that every subscriber takes; none is an exception, a hang or a heap of memory."""
+"""Any bytes from a host become events that every subscriber accepts, without an exception, a hang or unbounded memory."""
 
 import io
 import json
@@ -58,7 +58,7 @@ LINES = [json.dumps(event).encode() + b"\n" for event in EVENTS]
 
 
 def show_events(events: list[Event]) -> None:
-    """As the fleet shows them: every subscriber, and the exit code."""
+    """Pass the events to every subscriber, and check the exit code, as the fleet does."""
     lines: list[tuple[str, str]] = []
 
     def write(style: str, text: str) -> None:
@@ -101,7 +101,7 @@ def test_every_kind_is_shown() -> None:
 
 
 def receive_and_show(data: bytes) -> None:
-    """As the laptop reads it and shows it."""
+    """Read the bytes and show the events, as the laptop does."""
     received = EventReader()
     show_events([*received.feed(data), *received.end()])
 
@@ -115,7 +115,7 @@ def test_damaged_lines() -> None:
 
 
 def receive_in_pieces(data: bytes) -> None:
-    """A whole answer, in pieces of any size."""
+    """Feed a whole answer to the reader in pieces."""
     received = EventReader()
     size = 1 + len(data) % 997
     events = [item for at in range(0, len(data), size) for item in received.feed(data[at : at + size])]

@@ -1,4 +1,4 @@
-"""What registries say of images, and what a Docker Engine says of containers and images, as strangers may have written it."""
+"""Hostile answers of registries and Docker Engines about images and containers."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a host answers about its fast links, damaged: refused with a sentence, or fit for the screen and for its file."""
+"""Damaged answers about a host's fast links are refused with a sentence, or are safe to print and to write."""
 
 import json
 from pathlib import Path
@@ -105,13 +105,13 @@ def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name: str) -> N
 
 def test_what_ip_says(tmp_path: Path) -> None:
     link_tree.write_host(tmp_path / "root", 1)
-    result, program = tmp_path / "said", tmp_path / "root/usr/bin/ip"
+    result, program = tmp_path / "output", tmp_path / "root/usr/bin/ip"
     program.write_text(f"#!/bin/sh\ncat {result}\n")
     host = Host(RecordingContext(tmp_path, root=str(tmp_path / "root")), "user")
     seeds = [{"ifname": "enp1s0f1np1", "addr_info": [{"local": "192.168.100.1", "prefixlen": 24}]}]
 
     def listen(data: bytes) -> None:
-        host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
+        host.read_output = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
         for addresses in fabric.addresses_by_interface(host).values():
             assert all(host_requests.check_cidr(address) == address for address in addresses)
 

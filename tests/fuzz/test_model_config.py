@@ -27,7 +27,7 @@ TENSORS = [("model.embed_tokens.weight", 10**9), ("model.layers.0.mlp.experts.3.
 
 
 def check_config(model_config: Any) -> None:
-    """All that is asked of a config, on the laptop and on a host."""
+    """Run everything that the laptop and a host compute from a model's config."""
     if not isinstance(model_config, Mapping):
         return
     architecture = classify(model_config)

@@ -1,4 +1,4 @@
-"""What a hub, a lock, a peer and a model's folder say of a model."""
+"""Damaged data about a model from a hub, a lock, a peer or the model's folder."""
 
 import json
 from pathlib import Path

@@ -61,7 +61,7 @@ def test_the_route_to_a_peer(tmp_path: Path) -> None:
     host = Host(RecordingContext(tmp_path, root=str(tmp_path)), "user")
 
     def read(data: bytes) -> None:
-        host.printed = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
+        host.read_output = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
         assert isinstance(fabric._find_route(host, str(IPv4Address("192.168.100.2"))).get("dev") or "", object)
 
     feed(read, damaged_texts([json.dumps(ROUTE).encode(), b"5", b"[5]"]))

@@ -1,4 +1,4 @@
-"""What the host's own programs print is read up to a size and a deadline, as a shell would see it else."""
+"""Output of the host's programs is read up to a size and a deadline."""
 
 import time
 

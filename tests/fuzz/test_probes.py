@@ -1,4 +1,4 @@
-"""What a model's server answers to a probe, and what an image prints of itself, damaged: a verdict, or unknown."""
+"""Damaged answers to probes, and damaged output of images, give a verdict or count as unknown."""
 
 from typing import Any
 

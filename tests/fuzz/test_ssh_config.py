@@ -1,4 +1,4 @@
-"""What `ssh -G` and `ssh-keygen -F` print, damaged: a value, or one sentence."""
+"""Damaged output of `ssh -G` and `ssh-keygen -F` gives a value or a one-sentence refusal."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ HEADS = ("IdentityFile %d/.ssh/%h_%r\n", "ProxyJump ann@a:22,b@[::1]:22\n", "Kno
 
 
 def read_seeds(folder: Path) -> list[bytes]:
-    """What the real ssh prints for some configurations of the table."""
+    """Return the output of the real ssh for some configurations of the table."""
     if shutil.which("ssh") is None:
         pytest.skip("no ssh here")
     outputs = []

@@ -1,4 +1,4 @@
-"""Whatever stands in a host's state folder, its readers answer: damage counts as absent, and is no traceback."""
+"""Readers of a host's state folder treat damaged files as absent, without a traceback."""
 
 import dataclasses
 import json

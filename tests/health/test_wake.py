@@ -1,4 +1,4 @@
-"""Who takes the turn on a machine whose servers wake on request: each row is a situation and its decision."""
+"""Decisions about turns on a machine whose servers wake on request."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The same as docker_words.py, of the options that take no part in publishing and mounting."""
+"""Rows as in docker_words.py, for options other than ports and mounts."""
 
 from tests.project.docker_words import make_rows
 

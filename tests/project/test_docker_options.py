@@ -78,7 +78,7 @@ class Bench:
         return [item["field"] for item in self.deploy(names, check=True).data["drift"]]
 
     def make(self, names: dict[str, Any], *, starts: bool = True) -> None:
-        """As a deploy does."""
+        """Create the container as a deploy does."""
         self.remove()
         if starts:
             assert self.deploy(names).changed

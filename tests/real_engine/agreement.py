@@ -92,7 +92,7 @@ def run_case(case: Case, engine: Engine, runs: Path, answer: Answer | None = Non
 
 
 def evaluate_answer(case: Case, answer: Answer, engine: Engine, runs: Path) -> Outcome:
-    """The same of a case that was asked about only."""
+    """Evaluate a case whose arguments were only parsed."""
     folder = runs / case.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.log").write_text(answer.output)
@@ -141,7 +141,7 @@ def _misread_start(outcome: Outcome) -> list[str]:
 
 
 def find_contradictions(stated: Prediction, side: str, outcome: Outcome) -> list[str]:
-    """What was said and is not so. Of a start that a CPU can't do, what its log says of its settings counts."""
+    """Return what was predicted and did not happen. For a start that a CPU can't do, the settings in its log count."""
     if stated.starts is None:
         return []
     late = not outcome.started and stated.why.startswith(prediction.LATE)

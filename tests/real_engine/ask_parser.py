@@ -96,7 +96,7 @@ def _type(kind: Any) -> str | None:
 
 
 def _ranges(names: set[str]) -> Any:
-    """Of each option that is a field of a config class by its name: the field's type with its limits."""
+    """Yield each option that is a field of a config class, with the field's type and limits."""
     classes = (getattr(vllm.config, name) for name in dir(vllm.config))
     nested = ("Speculative", "EPLB", "Profiler", "Attention", "Watermark", "Compilation", "Diffusion", "AuxOutput")
     for item in (item for item in classes if isinstance(item, type) and dataclasses.is_dataclass(item)):

@@ -37,7 +37,7 @@ def main() -> None:
 def _check_recipe(
     parser: FlexibleArgumentParser, folder: Path, argv: list[str], config: dict[str, Any]
 ) -> dict[str, str]:
-    """What it says of one recipe whose model is a folder with nothing but its configuration."""
+    """Return the engine's errors for one recipe, whose model folder holds only its config."""
     folder.mkdir()
     if config:
         Path(folder, "config.json").write_text(json.dumps(config))

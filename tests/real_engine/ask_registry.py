@@ -22,7 +22,7 @@ MISSING = {"torchvision", "torchaudio", "torchcodec"}
 
 
 class Anything:
-    """Whatever a module is asked for."""
+    """A stand-in for any attribute of a missing module."""
 
     def __init__(self, *args: Any, **more: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What is asked of the real engine, as data: a model, the flags of a recipe, and what should become of it.
+"""Cases for the real engine: a model, a recipe's flags, and the expected outcome.
 
 The flags are a recipe's `vllm:` mapping and become words as sparkwright makes them. `words` are for what no mapping can say.
 """
@@ -15,7 +15,7 @@ COMMON: dict[str, Any] = {"enforce-eager": True, "max-model-len": 4096}
 
 @dataclass(frozen=True)
 class Prediction:
-    """What should happen. None: nothing is said of it.
+    """The expected outcome; None is unspecified.
 
     starts: it answers with a token. The settings: what is effective, and only of a server that starts. why: one sentence.
     """
@@ -59,12 +59,12 @@ class Case:
 
 
 def starting(why: str = "", **settings: Any) -> Prediction:
-    """It starts; chunked prefill and prefix caching are on where nothing else is said."""
+    """Expect a start, with chunked prefill and prefix caching on by default."""
     return Prediction(True, **{"chunked_prefill": True, "prefix_caching": True, **settings}, why=why)
 
 
 def starting_aligned(why: str = "", **settings: Any) -> Prediction:
-    """It starts as a recurrent model with prefix caching does since 0.28."""
+    """Expect the start of a recurrent model with prefix caching, as since 0.28."""
     return starting(why, **{"mamba_cache_mode": "align", **settings})
 
 

@@ -27,6 +27,6 @@ def engine(pytestconfig: pytest.Config) -> Engine:
 
 @pytest.fixture
 def newest() -> None:
-    """Of a test that holds what was learnt from the newest release."""
+    """Skip a test that applies to the newest release only."""
     if VERSION != NEWEST:
         pytest.skip(f"only tested with {NEWEST}")

@@ -57,7 +57,7 @@ class Engine:
         return self.venv / "bin" / "python"
 
     def environment(self) -> dict[str, str]:
-        """What it is run with: this shell's variables without those that would change what vLLM does, and ENVIRONMENT."""
+        """Return the engine's environment: this shell's variables that do not change vLLM, and ENVIRONMENT."""
         others = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON", "HF_", "TORCH"))}
         return {**others, **ENVIRONMENT, "VLLM_CACHE_ROOT": str(self.cache)}
 
@@ -136,7 +136,7 @@ class Server:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """As Docker does: SIGTERM, and SIGKILL to all of them when that is not heard."""
+        """Stop it as Docker does: SIGTERM, then SIGKILL to all its processes."""
         began_s = time.monotonic()
         if self.process.poll() is None:
             self.process.terminate()

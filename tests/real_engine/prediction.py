@@ -1,4 +1,4 @@
-"""What sparkwright says will happen: the one seam between its knowledge and this test."""
+"""Predictions by sparkwright's rules: the single interface between the rules and these tests."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -27,7 +27,7 @@ def answers(engine: Engine) -> Answers:
 
 @pytest.fixture(scope="session")
 def outcomes(engine: Engine, answers: Answers) -> Iterator[list[agreement.Outcome]]:
-    """Of all cases the report is kept and the page in docs/ written anew; of some it goes beside their logs."""
+    """Collect outcomes. After a run of all cases the report is stored and the page in docs/ written; after a partial run the report goes beside the logs."""
     collected: list[agreement.Outcome] = []
     yield collected
     is_complete = {item.case.name for item in collected} == {case.name for case in cases.ALL}

@@ -46,8 +46,8 @@ def measure(server: Server, load: Load) -> dict[str, Any]:
 
 
 def chunks_meanwhile(server: Server, load: Load) -> float:
-    """What a stream that decodes gets while a long prompt is computed, the median of TIMES: until the engine gets to the long one
-    it is the processor's turn that is measured, and this one has few."""
+    """Return the number of chunks that a decoding stream gets during a long prefill, the median of TIMES: a single figure depends
+    on the processor's scheduling."""
     derived = [measure(server, load)["derived"] for _ in range(TIMES)]
     assert all(item["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for item in derived)
     return median(item["chunks_meanwhile"] for item in derived)

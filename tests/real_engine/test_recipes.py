@@ -21,7 +21,7 @@ OF_VLLM = tuple(name for name in recipe.names(TOP) if recipe.load(TOP, name).eng
 
 @pytest.fixture(scope="module")
 def objections(engine: Engine) -> dict[str, dict[str, str]]:
-    """What the engine objects to: {recipe: {"parser": …, "model": …}}."""
+    """Return the engine's errors: {recipe: {"parser": …, "model": …}}."""
     env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
     options = json.dumps({name: {"argv": serve_arguments(name), "config": load_config(name)} for name in OF_VLLM})
     line = [str(engine.python), str(ASK)]
@@ -31,7 +31,7 @@ def objections(engine: Engine) -> dict[str, dict[str, str]]:
 
 
 def serve_arguments(name: str) -> list[str]:
-    """What stands after `vllm serve` when the recipe is started."""
+    """Return the arguments of `vllm serve` for a recipe."""
     loaded_recipe = recipe.load(TOP, name)
     version = loaded_recipe.engine.advice.version(loaded_recipe.image.rpartition(":")[2])
     model_config: dict[str, Any] = load_config(name)

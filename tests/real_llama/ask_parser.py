@@ -1,4 +1,4 @@
-"""Which command lines llama-server's own parser takes: lists of words on standard input as JSON, an answer each on standard output.
+"""Parse command lines with llama-server's own parser: JSON lists on standard input, an answer for each on standard output.
 
 One process for all of them; what the parser prints goes nowhere.
 """
@@ -19,7 +19,7 @@ READ = (
 
 
 def query_parser(command_lines: Sequence[Sequence[str]]) -> list[dict[str, Any] | None]:
-    """What it makes of each; None for one that it refuses."""
+    """Return the parsed parameters of each command line; None for a refused one."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.real_llama.ask_parser"],
         input=json.dumps(command_lines),

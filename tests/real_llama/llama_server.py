@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 def parse_words(words: Sequence[str]) -> xllamacpp.CommonParams:
-    """What llama-server makes of its words. Raises Refused. `--help` prints it and ends the process, as there."""
+    """Return the parameters of a command line, by llama-server's parser. Raises Refused. `--help` prints it and ends the process, as there."""
     parameters = xllamacpp.CommonParams()
     defaults, parameters.n_ctx = parameters.n_ctx, MARK
     if ctypes.c_int32.from_address(id(parameters) + CONTEXT_AT).value != MARK:

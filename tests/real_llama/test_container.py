@@ -55,7 +55,7 @@ def deploy_proved(desk: Project) -> CommandResult:
 
 
 def is_generating(desk: Project) -> bool:
-    """Whether the health check, which asks for a token, calls it healthy."""
+    """Return True if the health check, which requests a token, finds it healthy."""
     return desk.run("health.check", "--host", "here").code == 0
 
 
@@ -257,7 +257,7 @@ def test_a_container_of_a_person_keeps_its_name_and_its_life(project: Project) -
 
 
 def server_owner(desk: Project) -> str:
-    """Who serves at the port, as the server itself says."""
+    """Return the owner of the served model, from /v1/models."""
     with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/v1/models", timeout=10) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 

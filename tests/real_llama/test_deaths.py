@@ -1,4 +1,4 @@
-"""What ends llama-server at its start, and what lint says of the same recipe before."""
+"""Causes that end llama-server at its start, and lint's findings about the same recipes."""
 
 from collections.abc import Callable
 from pathlib import Path

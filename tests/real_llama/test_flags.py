@@ -1,4 +1,4 @@
-"""What sparkwright knows of llama-server's options, checked against its own --help and its own parser."""
+"""Sparkwright's table of llama-server's options, checked against --help and the real parser."""
 
 import subprocess
 import sys

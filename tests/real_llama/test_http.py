@@ -1,4 +1,4 @@
-"""What sparkwright takes for true of llama-server's HTTP side, checked against the real one."""
+"""Sparkwright's assumptions about llama-server's HTTP API, checked against the real server."""
 
 import threading
 from pathlib import Path

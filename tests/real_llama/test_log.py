@@ -1,4 +1,4 @@
-"""What sparkwright reads in the real llama-server's log, checked against what the same server answers over HTTP."""
+"""Sparkwright's reading of the real llama-server's log, checked against its HTTP answers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What sparkwright says of a model file and of its memory, checked against the real server's own log."""
+"""Sparkwright's reading of a model file and its memory estimate, checked against the real server's log."""
 
 import re
 from pathlib import Path

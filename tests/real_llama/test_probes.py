@@ -21,7 +21,7 @@ SMALL = ("-c", "2048", "-np", "2", "-a", "tiny", "--metrics")
 
 @pytest.fixture(autouse=True)
 def of_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the container of a host says; this server has none."""
+    """Make the engine llama.cpp, as the label of a container would."""
     monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.get_engine("llama_cpp"))
 
 

@@ -1,4 +1,4 @@
-"""However a log is cut, coloured, broken or long: nothing raises, nothing depends on it, memory stays bounded."""
+"""Reading a log that is cut, coloured, broken or long raises nothing, gives the same state, and takes bounded memory."""
 
 import io
 import random

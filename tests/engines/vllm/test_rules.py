@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
+from sparkwright.engines.advice import Decision
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import advice, rules, versions
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case
@@ -301,7 +302,7 @@ PREFIX = {"enable-prefix-caching": True}
 
 def decide_chunked_prefill(
     flags: dict[str, Any], model: dict[str, Any], version: str | None, when: Literal["refuse", "report"] = "refuse"
-) -> advice.Decision:
+) -> Decision:
     return advice.decide_chunked_prefill(
         rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when
     )

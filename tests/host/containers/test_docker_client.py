@@ -54,7 +54,7 @@ LOGS["/containers/terminal/logs"] = b"plain words\n"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """As an engine of API 1.41; the one container named `slow` is never answered about."""
+    """Answers as a Docker Engine with API 1.41; requests about the container `slow` get no answer."""
 
     def do_GET(self) -> None:
         path = self.path.removeprefix("/v1.41")

@@ -85,7 +85,7 @@ def test_what_another_server_may_write_to_counts_and_what_a_strangers_container_
 
 
 def test_a_link_in_a_folder_of_ours_is_not_mounted(context: RecordingContext, tmp_path: Path) -> None:
-    """Whoever laid it there, and even where no container can write now."""
+    """Refused whoever created the link, and even where no container can write now."""
     above = context.machine.home / ".local/share/sparkwright/compile-caches"
     above.mkdir(parents=True, mode=0o700)
     (above / "key").symlink_to(tmp_path)

@@ -154,7 +154,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """As a transfer does: beside it, then in its place in one step."""
+    """Replace a file atomically, as a transfer does."""
     path.parent.mkdir(exist_ok=True)
     extra = path.with_suffix(".come")
     extra.write_text(text)

@@ -66,7 +66,7 @@ def context(tmp_path: Path, hub: tuple[FlakyHub, Server]) -> RecordingContext:
 
 @pytest.fixture
 def no_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing runs on this host."""
+    """Let the host appear to run no container."""
     monkeypatch.setattr(model_files, "_is_replaced", lambda context: False)
 
 

@@ -115,10 +115,10 @@ def test_a_start_is_waited_for_as_long_as_it_may_take(
 # Health is a generated token: the verdicts ready, loading, wedged and dying.
 
 
-def check_health(tmp_path: Path, *, model: str = "m", key: str = "", **plan: Any) -> Result:
+def check_health(tmp_path: Path, *, requested_model: str = "m", key: str = "", **plan: Any) -> Result:
     with serving(Schedule(**plan)) as server:
         context = RecordingContext(tmp_path, secrets={"VLLM_API_KEY": Secret(key)} if key else {})
-        return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model=model, timeout_s=1), context)
+        return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model=requested_model, timeout_s=1), context)
 
 
 def test_a_server_that_generates_is_ready(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_has_a_name(tmp_path: Path, plan: dict[str, Any], verdict: str) -> None:
-    result = check_health(tmp_path, model="" if plan.get("api_key") else "m", **plan)
+    result = check_health(tmp_path, requested_model="" if plan.get("api_key") else "m", **plan)
     assert (result.failed, result.data["verdict"]) == (True, verdict)
 
 

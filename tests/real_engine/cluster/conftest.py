@@ -14,7 +14,7 @@ from tests.real_engine.engine import Engine
 
 @pytest.fixture
 def pair(tmp_path: Path, engine: Engine) -> Iterator[RealPair]:
-    """Nothing is deployed. Skips, and says what is missing."""
+    """Yield two members without a deployment. Skips if a prerequisite is missing."""
     if why := image.missing_prerequisite():
         pytest.skip(why)
     version = image.vllm_version(engine.venv)

@@ -34,7 +34,7 @@ class RealPair(Pair):
             book.write_text(re.sub(r"^( +)(?=unclear: report)", r"\1new_baseline: true\n\1", text, flags=re.M))
 
     def recipe(self, fault: str = "", **flags: Any) -> None:
-        """As Pair does; the real engine has no faults to order."""
+        """Write the recipe as Pair does; the real engine simulates no faults."""
         renamed = {key.replace("_", "-"): value for key, value in flags.items()}
         defaults = {**FLAGS, "max-model-len": 2048, "host": "127.0.0.1", "port": self.port}
         self.serves(
@@ -62,6 +62,6 @@ class RealPair(Pair):
 
 
 class RealChecks(Checks):
-    """As patient as its pair."""
+    """Checks with the timeouts of RealPair."""
 
     ends_within_s = 1800.0

@@ -22,7 +22,7 @@ def written_down() -> Iterator[None]:
 
 
 class Timeline:
-    """What happened when, in seconds since the first."""
+    """Events with their seconds since the first."""
 
     def __init__(self) -> None:
         self.began_s = time.monotonic()

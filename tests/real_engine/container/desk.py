@@ -74,7 +74,7 @@ class Project(AnyDesk):
         more: dict[str, Any] | None = None,
         **flags: Any,
     ) -> None:
-        """What the host serves from the next deploy on. flags: with `_` for `-`. more: keys of the recipe beside the usual."""
+        """Write the recipe for the next deploy. flags: with `_` for `-`. more: keys of the recipe beside the usual."""
         container = {
             "name": self.name,
             "gpus": "",
@@ -99,7 +99,7 @@ class Project(AnyDesk):
         return result
 
     def is_fulfilled(self, **recipe: Any) -> bool:
-        """Whether a deploy of this recipe would change nothing."""
+        """Return True if a deploy of this recipe would change nothing."""
         self.write_recipe(**recipe)
         return self.run("plan", "--host", "here").code == 0
 
@@ -120,11 +120,11 @@ class Project(AnyDesk):
         return attrs["Id"], state["StartedAt"], state["Running"], attrs["HostConfig"]["RestartPolicy"]["Name"]
 
     def is_generating(self) -> bool:
-        """Whether the health check, which asks for a token, calls it healthy."""
+        """Return True if the health check, which requests a token, finds it healthy."""
         return self.run("health.check", "--host", "here").code == 0
 
     def settings(self) -> dict[str, Any]:
-        """What the engine's own log says of its last start."""
+        """Return the settings of the last start, from the engine's log."""
         result = self.run("logs", "--host", "here", "--state", "--json")
         return dict(json.loads(result.out))
 

@@ -45,7 +45,7 @@ class Layer:
 
 
 def missing_prerequisite() -> str:
-    """What is missing here to build and to run one; empty when nothing is."""
+    """Return the missing prerequisite for building and running an image; "" for none."""
     for program, package in (("debootstrap", "debootstrap"), ("tar", "tar"), ("gzip", "gzip"), ("docker", "docker.io")):
         if shutil.which(program) is None:
             return f"no {program} (Debian's package {package})"

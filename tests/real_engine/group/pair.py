@@ -81,7 +81,7 @@ class Pair:
     url: str
 
     def proof(self) -> GroupProof:
-        """What sparkwright reads in the logs."""
+        """Return sparkwright's reading of the logs."""
         return evaluate_group({name: path.read_bytes() for name, path in self.logs.items()}, HOSTS)
 
     def until(self, met: Callable[[], bool]) -> None:
@@ -103,11 +103,11 @@ class Pair:
         return http_probe.send_request(self.url, "/v1/completions", body=body, timeout_s=TOKEN_WITHIN_S)
 
     def texts(self) -> list[reference.GeneratedText]:
-        """What it generates for the prompts of the reference text. Raises reference.Unanswered."""
+        """Return its texts for the reference prompts. Raises reference.Unanswered."""
         return reference.query_texts(HTTP, self.url, "tiny", api_key="", timeout_s=TOKEN_WITHIN_S, long=True)
 
     def streamed(self, on_chunk: Callable[[int], None]) -> str:
-        """How a long stream ends for a client of sparkwright's; empty: well. on_chunk: told how many pieces have come."""
+        """Stream a long answer and return the error at its end; "" for none. on_chunk: called with the number of pieces so far."""
         body = {**openai_api.build_request(HTTP, "tiny", "the sky", 1000), "stream": True, "ignore_eos": True}
         try:
             stream.parse_recording(
@@ -118,7 +118,7 @@ class Pair:
         return ""
 
     def drift(self, host: str) -> list[Change]:
-        """What `verify` says of a member: its container beside the recipe's, by its command line."""
+        """Return a member's differences from the recipe, by its command line."""
         spec = ContainerSpec.from_json(self.made[host])
         words = psutil.Process(self.members[host].pid).cmdline()
         body = build_create_body(replace(spec, command=words[words.index("serve") + 1 :]))

@@ -1,4 +1,4 @@
-"""What a real group showed, kept as data; docs/engine-agreement.md is made from it."""
+"""Stored observations of a real group, from which docs/engine-agreement.md is made."""
 
 import datetime
 import json

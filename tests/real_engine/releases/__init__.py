@@ -1,1 +1,1 @@
-"""What sparkwright says of each release of vLLM, compared with that release itself."""
+"""Sparkwright's tables about each release of vLLM, compared with that release."""

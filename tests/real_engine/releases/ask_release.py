@@ -35,7 +35,7 @@ def main(target: Path) -> None:
 
 
 def run_line(argv: list[str]) -> dict[str, Any]:
-    """What becomes of `vllm serve ARGV`. settings: None where it ended before it had any. arguments: what its parser made of the line."""
+    """Run `vllm serve ARGV` up to the engine's start. settings: None if it ended before. arguments: as its parser read them."""
     with tempfile.TemporaryDirectory() as scratch:
         output, answer_file = Path(scratch, "output"), Path(scratch, "found")
         child = os.fork()
@@ -71,7 +71,7 @@ def _run(argv: list[str], output: Path, answer_file: Path) -> None:
 
 
 def _configure(args: Any, answer_file: Path) -> None:
-    """As the server does before it starts the engine."""
+    """Compute the configuration as the server does before it starts the engine."""
     if getattr(args, "model_tag", None) is not None:
         args.model = args.model_tag
     arguments = {name: repr(value) for name, value in vars(args).items() if isinstance(value, PLAIN)}

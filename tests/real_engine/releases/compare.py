@@ -1,4 +1,4 @@
-"""What changed from one release to another, from their reports."""
+"""Changes from one release to another, from their reports."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -70,7 +70,7 @@ def _cases(old: Mapping[str, CaseResult], new: Mapping[str, CaseResult]) -> Iter
 
 
 def _end(did: CaseResult) -> str:
-    """How a case ended, whether it was started or asked about; a block size is known of starts only."""
+    """Describe a case's end; the block size is known for starts only."""
     if did.not_here:
         return f"not on a CPU ({did.not_here})"
     if not did.starts:

@@ -1,4 +1,4 @@
-"""What a release did, kept as data: one file a release, written by a run of its own engine, so that no run wipes another's."""
+"""Stored reports: one file for each release, written by a run of that release."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[2] / "data" / "engine-agreement"
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What became of one case.
+    """The outcome of one case.
 
     how: "started", or "asked": its arguments went through vLLM up to where the engine would start. settings: those in effect.
     said: of a refusal, the sentence for a user. line: what decided, in the log. not_here: why it can't start on a CPU.
@@ -58,12 +58,12 @@ class Report:
 
     @property
     def of_source(self) -> bool:
-        """Whether its source was read, and nothing of it was run."""
+        """True if only the release's source was read."""
         return not self.cases
 
 
 def load_reports(folder: Path = DATA) -> list[Report]:
-    """All that are kept, oldest release first."""
+    """Return all stored reports, oldest release first."""
     loaded = [load_report(path) for path in folder.glob("*.json")]
     return sorted(loaded, key=lambda value: parse(value.version) or parse("0"))  # type: ignore[arg-type, return-value]
 
@@ -90,7 +90,7 @@ def save_report(report: Report, folder: Path = DATA) -> Path:
 
 
 def _drop_defaults(did: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is as usual."""
+    """Return the fields without those that have their defaults."""
     defaults = asdict(CaseResult("", "", "", False, None))
     return {name: value for name, value in did.items() if name in ALWAYS or value != defaults[name]}
 

