@@ -34,8 +34,8 @@ import psutil
 from tests.e2e.alone import MODEL as ALONE
 from tests.e2e.alone import single_server
 from tests.e2e.two_hosts import HOSTS, MODEL, TwoHostProject, two_host_project
-from tests.gateway.loopback import Server, gateway, model, running
-from tests.gateway.steady import DIALECTS, Asked, Steady
+from tests.gateway.loopback import StreamServer, build_gateway, build_model, run_gateway
+from tests.gateway.steady import DIALECTS, SentRequest, SteadyClients
 
 from sparkwright.gateway import render
 from sparkwright.host.gateway import container, haproxy_sockets
@@ -135,7 +135,7 @@ SCENARIOS: dict[str, Callable[[TwoHostProject], None]] = {
 def scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
     """Print its rows. Return True if its aim is met."""
     two.wait(**dict.fromkeys(HOSTS, "up"))
-    steady = Steady(two.gateway, MODEL, key, tokens=8, clients=CLIENTS, dialects=tuple(DIALECTS))
+    steady = SteadyClients(two.gateway, MODEL, key, tokens=8, clients=CLIENTS, dialects=tuple(DIALECTS))
     with steady.running():
         steady.answered(min(BEFORE, requests))
         began_s = time.monotonic()
@@ -149,7 +149,7 @@ def scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
 def beside(requests: int) -> bool:
     """The only server of a model is replaced. Return True if no request failed."""
     with single_server() as host:
-        steady = Steady(host.port, ALONE, tokens=6, clients=CLIENTS, dialects=tuple(DIALECTS))
+        steady = SteadyClients(host.port, ALONE, tokens=6, clients=CLIENTS, dialects=tuple(DIALECTS))
         with steady.running():
             steady.answered(min(BEFORE, requests))
             began_s = time.monotonic()
@@ -165,19 +165,19 @@ def beside(requests: int) -> bool:
     return not steady.wrong
 
 
-def _rest(steady: Steady, requests: int) -> None:
+def _rest(steady: SteadyClients, requests: int) -> None:
     """Wait until each dialect has its requests. A few at a time: one server on a busy machine is slow."""
     until = len(steady.asked) + min(AFTER, requests)
     while len(steady.asked) < until or min(len(steady.of(dialect)) for dialect in steady.dialects) < requests:
         steady.answered(20)
 
 
-def _longest_gap_s(asked: list[Asked]) -> float:
+def _longest_gap_s(asked: list[SentRequest]) -> float:
     at_s = sorted(request.at_s + request.first_s for request in asked if request.end == "answered")
     return max((after - before for before, after in itertools.pairwise(at_s)), default=0.0)
 
 
-def _row(name: str, steady: Steady, took_s: float, phases: list[tuple[float, float]]) -> None:
+def _row(name: str, steady: SteadyClients, took_s: float, phases: list[tuple[float, float]]) -> None:
     """Print the counts of each dialect, and the first bytes of all."""
     for dialect in steady.dialects:
         asked = steady.of(dialect)
@@ -192,17 +192,17 @@ def _row(name: str, steady: Steady, took_s: float, phases: list[tuple[float, flo
         print(f"{name:9} errors over {seen_s:.2f} s, the first {first_s:.1f} s after its begin: {ends}", flush=True)
 
 
-def _percentiles(asked: list[Asked]) -> str:
+def _percentiles(asked: list[SentRequest]) -> str:
     ms = sorted(1000 * request.first_s for request in asked if request.end == "answered")
     return f"{statistics.median(ms):6.0f} /{ms[int(0.99 * (len(ms) - 1))]:6.0f}" if ms else f"{'-':>6} /{'-':>6}"
 
 
 def added() -> bool:
     """A server is added to a gateway of eight while 64 streams run. Return True if none of them is cut."""
-    servers = [Server(f"s{n}") for n in range(SERVERS + 1)]
-    made = gateway(model("m", *servers[:SERVERS], slots=16), clients=256)
+    servers = [StreamServer(f"s{n}") for n in range(SERVERS + 1)]
+    made = build_gateway(build_model("m", *servers[:SERVERS], slots=16), clients=256)
     ends: list[bytes] = []
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder), made) as lab:
+    with tempfile.TemporaryDirectory() as folder, run_gateway(Path(folder), made) as lab:
         lab.up("m")
         for server in servers:
             server.go_on.clear()
@@ -212,7 +212,7 @@ def added() -> bool:
             thread.start()
         while sum(server.running for server in servers) < STREAMS:
             time.sleep(0.02)
-        config = render.render_files(replace(made, models=(model("m", *servers, slots=16),)))[render.CONFIG_FILE]
+        config = render.render_files(replace(made, models=(build_model("m", *servers, slots=16),)))[render.CONFIG_FILE]
         config = config.replace(render.DIGEST_PLACEHOLDER, "nine")
         container.save_states(Path(folder), config)
         (Path(folder) / render.CONFIG_FILE).write_text(config)

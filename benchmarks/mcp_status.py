@@ -21,7 +21,7 @@ sys.path[0] = str(TOP)
 import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from tests.remote.inspected import container, engine
+from tests.remote.inspected import inspect_data, inspect_engine
 
 from benchmarks.delay_proxy import DelayProxy
 from benchmarks.status import STARTED_S, Lab
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=8)
     count = parser.parse_args().hosts
     print("  ".join(f"{name:>12}" for name in ("hosts", "round trip", "first call", "status", "server ready")))
-    with tempfile.TemporaryDirectory(prefix="mcp-") as folder, engine(container(STARTED_S)) as docker_host:
+    with tempfile.TemporaryDirectory(prefix="mcp-") as folder, inspect_engine(inspect_data(STARTED_S)) as docker_host:
         lab = Lab(Path(folder), count, docker_host)
         try:
             for rtt_ms in (0, 40):

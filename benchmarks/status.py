@@ -23,7 +23,7 @@ from pathlib import Path
 TOP = Path(__file__).parent.parent
 sys.path.insert(0, str(TOP))
 
-from tests.remote.inspected import container, engine
+from tests.remote.inspected import inspect_data, inspect_engine
 from tests.remote.sshd import Sshd
 
 from benchmarks.delay_proxy import DelayProxy
@@ -55,7 +55,10 @@ def main() -> None:
         "MB",
     )
     print("  ".join(f"{name:>11}" for name in columns))
-    with tempfile.TemporaryDirectory(prefix="status-") as folder, engine(container(STARTED_S)) as docker_host:
+    with (
+        tempfile.TemporaryDirectory(prefix="status-") as folder,
+        inspect_engine(inspect_data(STARTED_S)) as docker_host,
+    ):
         lab = Lab(Path(folder), count, docker_host)
         try:
             for rtt_ms in (0, 40):

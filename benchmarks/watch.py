@@ -23,7 +23,7 @@ from pathlib import Path
 TOP = Path(__file__).parent.parent
 sys.path.insert(0, str(TOP))
 
-from tests.remote.inspected import container, engine
+from tests.remote.inspected import inspect_data, inspect_engine
 
 from benchmarks.status import STARTED_S, Lab
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="watch-") as folder, engine(container(STARTED_S)) as docker_host:
+    with tempfile.TemporaryDirectory(prefix="watch-") as folder, inspect_engine(inspect_data(STARTED_S)) as docker_host:
         lab = Lab(Path(folder), given.hosts, docker_host)
         try:
             lab.lay([one.port for one in lab.hosts])

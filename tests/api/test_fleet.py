@@ -123,7 +123,7 @@ def test_an_example_of_the_documentation_runs(
     assert capsys.readouterr().out
 
 
-INTERRUPTED = """
+INTERRUPTED_PROGRAM = """
 import sys
 from sparkwright import Fleet
 for event in Fleet.open(sys.argv[1]).restart("sandbox"):
@@ -134,8 +134,8 @@ for event in Fleet.open(sys.argv[1]).restart("sandbox"):
 def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(project: SandboxProject, fleet: Fleet) -> None:
     project.deployed()
     env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
-    words = [sys.executable, "-c", INTERRUPTED, str(project.root)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True) as program:
+    command = [sys.executable, "-c", INTERRUPTED_PROGRAM, str(project.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True) as program:
         assert program.stdout is not None
         for line in program.stdout:
             if line == "task_started\n":
@@ -149,6 +149,6 @@ def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(project: Sand
 @pytest.mark.parametrize("imported", ["sparkwright", "sparkwright.cli"])
 def test_nobody_pays_for_the_api_who_does_not_use_it(imported: str) -> None:
     program = f"import sys, json, {imported}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert not [item for item in found if item.startswith(("sparkwright.api", "mcp", "pydantic"))]
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = json.loads(completed.stdout)
+    assert not [item for item in modules if item.startswith(("sparkwright.api", "mcp", "pydantic"))]

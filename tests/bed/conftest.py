@@ -18,19 +18,19 @@ import pytest
 from tests import commands
 
 if TYPE_CHECKING:
-    from tests.bed.cluster import Cluster
+    from tests.bed.cluster import ClusterProject
 
 TOP = Path(__file__).parent.parent.parent
 BED = TOP / ".bed"
 #: the stand-in engine loads nothing for seconds
-AT_ONCE = "SPARKWRIGHT_SANDBOX_SPEED: instant"
+INSTANT_SANDBOX = "SPARKWRIGHT_SANDBOX_SPEED: instant"
 
 #: fewer tokens than a real server deserves; the stand-in for Ollama holds no memory that could come back
-HASTE = {"smoke_test": "tokens: 24", "ollama_unload": "memory_s: 0.1"}
+SHORTENED_TASKS = {"smoke_test": "tokens: 24", "ollama_unload": "memory_s: 0.1"}
 
 
 @dataclass
-class Said:
+class CommandResult:
     """What a command left."""
 
     code: int
@@ -46,7 +46,7 @@ class Said:
         return next(row for row in rows if row["event"] == "task_finished" and row["name"] == name)
 
 
-class Lab:
+class BedProject:
     """A user's folder whose hosts are pretend Sparks."""
 
     def __init__(self, folder: Path, bin_folder: Path) -> None:
@@ -66,22 +66,22 @@ class Lab:
             text=True,
         )
 
-    def run(self, *words: str) -> Said:
-        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=240)
-        return Said(done.returncode, done.stdout, done.stderr)
+    def run(self, *words: str) -> CommandResult:
+        completed = commands.run(*words, cwd=self.root, env=self.env, timeout_s=240)
+        return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
-    def run_apart(self, *words: str) -> Said:
+    def run_apart(self, *words: str) -> CommandResult:
         """The same as a process of its own, as its user starts it: with its words and its environment in /proc."""
         process = self.start(*words)
         out, err = process.communicate(timeout=240)
-        return Said(process.returncode, out, err)
+        return CommandResult(process.returncode, out, err)
 
     def on(self, host: str, command: str) -> str:
         """What a shell on a host says, over ssh."""
-        done = subprocess.run(
+        completed = subprocess.run(
             ["ssh", host, command], env=self.env, capture_output=True, text=True, timeout=60, check=False
         )
-        return done.stdout.strip()
+        return completed.stdout.strip()
 
     def recipe(self, before: str, after: str, name: str = "bed") -> None:
         path = self.root / f"recipes/{name}.yml"
@@ -90,7 +90,7 @@ class Lab:
         path.write_text(text.replace(before, after))
 
 
-A = TypeVar("A", bound=Lab)
+AnyProject = TypeVar("A", bound=BedProject)
 
 
 @pytest.fixture(scope="session")
@@ -103,39 +103,39 @@ def bed() -> Path:
     return BED
 
 
-def hasten(lab: A, recipe: str) -> A:
+def shorten_waits(lab: AnyProject, recipe: str) -> AnyProject:
     """A project whose deploys wait no longer than a stand-in deserves."""
-    for book in (lab.root / "playbooks").rglob("*.yml"):
-        for module, shorter in HASTE.items():
-            book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
-    lab.recipe("container:\n", f"container:\n  env: {{{AT_ONCE}}}\n", recipe)
+    for playbook in (lab.root / "playbooks").rglob("*.yml"):
+        for module, shorter in SHORTENED_TASKS.items():
+            playbook.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", playbook.read_text()))
+    lab.recipe("container:\n", f"container:\n  env: {{{INSTANT_SANDBOX}}}\n", recipe)
     return lab
 
 
 @pytest.fixture
-def lab(bed: Path, tmp_path: Path) -> Iterator[Lab]:
+def lab(bed: Path, tmp_path: Path) -> Iterator[BedProject]:
     shutil.copytree(bed / "project", tmp_path / "project", dirs_exist_ok=True)
     (tmp_path / "project/spark.lock").unlink(missing_ok=True)
-    yield hasten(Lab(tmp_path / "project", bed / "bin"), "bed")
+    yield shorten_waits(BedProject(tmp_path / "project", bed / "bin"), "bed")
 
 
 @pytest.fixture
-def pair(bed: Path, tmp_path: Path) -> Iterator[Cluster]:
+def pair(bed: Path, tmp_path: Path) -> Iterator[ClusterProject]:
     """A project whose cluster is the two hosts, of which neither serves anything."""
-    from tests.bed.cluster import BARE, HOSTS, Cluster
+    from tests.bed.cluster import CLEAR_COMMAND, HOSTS, ClusterProject
 
     shutil.copytree(bed / "pair", tmp_path / "pair")
     (tmp_path / "pair/spark.lock").unlink(missing_ok=True)
-    value = hasten(Cluster(tmp_path / "pair", bed / "bin"), "pair")
+    value = shorten_waits(ClusterProject(tmp_path / "pair", bed / "bin"), "pair")
     for host in HOSTS:
-        value.on(host, BARE)
+        value.on(host, CLEAR_COMMAND)
     yield value
     for host in HOSTS:
-        value.on(host, BARE)
+        value.on(host, CLEAR_COMMAND)
 
 
 @pytest.fixture
-def bare(lab: Lab) -> Lab:
+def bare(lab: BedProject) -> BedProject:
     """spark1 as new: no container, no model, no state but what an image has said of its own options."""
     lab.on(
         "spark1",

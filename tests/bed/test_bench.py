@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.bed.conftest import Lab
+from tests.bed.conftest import BedProject
 
 pytestmark = pytest.mark.bed
 
@@ -12,13 +12,13 @@ WORDS = ("bench.ab", "--host", "spark1", "--flag", "chunked-prefill", "--loads",
 SMALL = ("--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6", "--json")
 
 
-def server(lab: Lab) -> str:
+def server_state(lab: BedProject) -> str:
     return lab.on("spark1", "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35")
 
 
-def test_a_lab_outlives_the_laptops_connection_and_puts_the_server_back(bare: Lab) -> None:
+def test_a_lab_outlives_the_laptops_connection_and_puts_the_server_back(bare: BedProject) -> None:
     assert bare.run("deploy", "--host", "spark1", "--json").code == 0
-    before = server(bare)
+    before = server_state(bare)
     laptop = bare.start(*WORDS, *SMALL)
     assert laptop.stdout is not None
     for line in laptop.stdout:
@@ -31,9 +31,9 @@ def test_a_lab_outlives_the_laptops_connection_and_puts_the_server_back(bare: La
     result = bare.run(*WORDS, *SMALL)
     assert result.code == 0, result.out + result.err
     assert '"name": "Start the arm"' not in result.out
-    found = json.loads((bare.root / "results/ab-spark1/results.json").read_text())
-    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
-    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
-    assert (found["sandbox"], found["host"]) == (False, "spark1")
-    assert server(bare) == before
+    results = json.loads((bare.root / "results/ab-spark1/results.json").read_text())
+    assert [cell["arm"] for cell in results["cells"]] == ["a", "b", "b", "a"]
+    assert [arm["effective"]["chunked_prefill"] for arm in results["arms"]] == [True, False]
+    assert (results["sandbox"], results["host"]) == (False, "spark1")
+    assert server_state(bare) == before
     assert bare.on("spark1", "docker ps -a --format '{{.Names}}'").split() == ["qwen35"]

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from tests.bed.cluster import HOSTS, Cluster
+from tests.bed.cluster import HOSTS, ClusterProject
 
 pytestmark = pytest.mark.bed
 
 SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
 
 
-def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: Cluster) -> None:
+def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: ClusterProject) -> None:
     pair.deployed()
     first = pair.running()
     assert first.keys() == set(HOSTS) and pair.generates()
-    again = pair.deployed()
-    assert (again.code, again.recap["changed"]) == (0, 0)
+    second_run = pair.deployed()
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0)
     assert pair.running() == first
 
     pair.on("spark2", "docker kill qwen35")
@@ -31,16 +31,16 @@ def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: Cluster)
     assert pair.running() == healed and pair.generates()
 
 
-def test_a_cluster_is_verified_measured_and_rolled_back_by_all(pair: Cluster) -> None:
+def test_a_cluster_is_verified_measured_and_rolled_back_by_all(pair: ClusterProject) -> None:
     pair.deployed()
     first = pair.arguments("max-num-seqs")
     assert pair.run("verify", "--host", "pair", "--json").code in (0, 4)
     served = pair.running()
     result = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill", "--json", *SMALL)
     assert result.code == 0, result.out[-3000:] + result.err
-    found = json.loads((pair.root / "results/ab-pair/results.json").read_text())
-    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
-    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
+    results = json.loads((pair.root / "results/ab-pair/results.json").read_text())
+    assert [cell["arm"] for cell in results["cells"]] == ["a", "b", "b", "a"]
+    assert [arm["effective"]["chunked_prefill"] for arm in results["arms"]] == [True, False]
     assert pair.running() == served and pair.generates()
 
     pair.change()

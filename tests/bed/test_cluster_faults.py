@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.bed.cluster import HOSTS, Cluster
+from tests.bed.cluster import HOSTS, ClusterProject
 
 pytestmark = pytest.mark.bed
 
@@ -20,7 +20,7 @@ QUICK = [
     (STOP, "power", "spark2", "none"),
     (START, "docker", "spark1", "old"),
 ]
-WHOLE = [
+REMAINING = [
     (STOP, "power", "spark1", "none"),
     (START, "killed", "spark1", "half"),
     (STOP, "killed", "spark2", "none"),
@@ -28,20 +28,20 @@ WHOLE = [
     (PROVE, "cut", "spark1", "new"),
     (STOP, "fails", "spark2", "old"),
 ]
-CELLS = [*QUICK, *WHOLE]
-EVERY = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
+CELLS = [*QUICK, *REMAINING]
+EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 
 
 @pytest.mark.parametrize(
     ("step", "fault", "host", "expected"),
-    CELLS if EVERY else QUICK,
-    ids=[f"{fault} {host}: {step}" for step, fault, host, _ in (CELLS if EVERY else QUICK)],
+    CELLS if EVERY_FAULT else QUICK,
+    ids=[f"{fault} {host}: {step}" for step, fault, host, _ in (CELLS if EVERY_FAULT else QUICK)],
 )
 def test_afterwards_the_cluster_serves_or_what_served_before_does(
-    pair: Cluster, step: str, fault: str, host: str, expected: str
+    pair: ClusterProject, step: str, fault: str, host: str, expected: str
 ) -> None:
     pair.deployed()
-    old = pair.running()
+    old_server = pair.running()
     pair.change()
     books = pair.gate(step, host)
     laptop = pair.start("deploy", "--host", "pair", "--json")
@@ -54,9 +54,9 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
         pair.on(host, "touch /tmp/open; rm -f /tmp/hold")
     out, _ = laptop.communicate(timeout=200)
     pair.ended()
-    assert pair.outcome(old) == expected, out[-3000:]
+    assert pair.outcome(old_server) == expected, out[-3000:]
     pair.deployed()
-    assert pair.outcome(old) in ("old", "new")
+    assert pair.outcome(old_server) in ("old", "new")
     for item in HOSTS:
         assert pair.on(item, "docker ps -a --format '{{.Names}}'") == "qwen35", (
             "the failed and the older ones are removed"

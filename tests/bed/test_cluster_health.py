@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bed.cluster import HOSTS, Cluster
+from tests.bed.cluster import HOSTS, ClusterProject
 
 pytestmark = pytest.mark.bed
 
@@ -13,47 +13,47 @@ AS_USER = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user "
 
 
 @pytest.fixture
-def watched(pair: Cluster) -> Iterator[Cluster]:
+def watched(pair: ClusterProject) -> Iterator[ClusterProject]:
     """A cluster that serves, whose hosts check it every 30 s."""
     pair.deployed()
     install = ["health.install", "--host", "pair", "--every", "30s", "--heal", "restart", "--smoke-every", "0"]
-    done = pair.run(*install)
-    assert done.code == 0, done.out + done.err
+    result = pair.run(*install)
+    assert result.code == 0, result.out + result.err
     for host in HOSTS:
         assert pair.on(host, AS_USER + "is-active sparkwright-health.timer") == "active"
     yield pair
     assert pair.run("health.uninstall", "--host", "pair").code == 0
 
 
-def healed(pair: Cluster) -> dict[str, str]:
+def wait_for_restart(pair: ClusterProject) -> dict[str, str]:
     """Why each host's newest restart was made, when both hosts' last check is good again."""
 
-    def good() -> bool:
+    def is_healthy() -> bool:
         return all(pair.record(host).get("state") == "ok" for host in HOSTS) and len(pair.running()) == len(HOSTS)
 
-    pair.until(good, str({host: pair.record(host) for host in HOSTS}), timeout_s=400)
-    found = {}
+    pair.until(is_healthy, str({host: pair.record(host) for host in HOSTS}), timeout_s=400)
+    reasons = {}
     for host in HOSTS:
         newest = json.loads(pair.run("history", "--host", host, "--json").out.splitlines()[0])
         assert (newest["what"], newest["who"]) == ("healed", "the health check")
-        found[host] = newest["why"]
-    return found
+        reasons[host] = newest["why"]
+    return reasons
 
 
-def test_a_killed_rank_is_noticed_by_its_timer_and_all_are_restarted(watched: Cluster) -> None:
+def test_a_killed_rank_is_noticed_by_its_timer_and_all_are_restarted(watched: ClusterProject) -> None:
     before = watched.running()
     watched.on("spark2", "docker kill qwen35")
     watched.until(lambda: watched.record("spark2").get("state") == "down", "the worker's check says nothing")
     watched.until(lambda: watched.record("spark1").get("state") == "down", "the head's check says nothing")
-    why = healed(watched)
-    assert all("rank 1 of pair (qwen35) exited (exit code 137)" in item for item in why.values()), why
+    reasons = wait_for_restart(watched)
+    assert all("rank 1 of pair (qwen35) exited (exit code 137)" in item for item in reasons.values()), reasons
     assert watched.running() == before and watched.generates(), "the same containers serve again"
 
 
-def test_a_cluster_serves_again_after_a_member_has_lost_its_power(watched: Cluster) -> None:
+def test_a_cluster_serves_again_after_a_member_has_lost_its_power(watched: ClusterProject) -> None:
     before = watched.running()
     watched.power("spark2")
     watched.until(lambda: watched.record("spark1").get("state") == "down", "the head's check says nothing")
-    why = healed(watched)
-    assert all("spark2: rank 1 of pair (qwen35) exited" in item for item in why.values()), why
+    reasons = wait_for_restart(watched)
+    assert all("spark2: rank 1 of pair (qwen35) exited" in item for item in reasons.values()), reasons
     assert watched.running() == before and watched.generates()

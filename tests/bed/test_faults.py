@@ -13,15 +13,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bed.conftest import TOP, Lab
+from tests.bed.conftest import TOP, BedProject
 
 pytestmark = pytest.mark.bed
 
 GATE = "touch /tmp/gate-reached; until [ -e /tmp/gate-open ]; do sleep 0.1; done"
-ASK = """curl -s -m 10 -H 'Content-Type: application/json' 127.0.0.1:8000/v1/chat/completions \
+QUERY_COMMAND = """curl -s -m 10 -H 'Content-Type: application/json' 127.0.0.1:8000/v1/chat/completions \
   -d '{"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}'"""
 LOCK = ".local/state/sparkwright/lock"
-PID = f'python3 -c \'import json; print(json.load(open("{LOCK}"))["pid"])\''
+LOCK_PID = f'python3 -c \'import json; print(json.load(open("{LOCK}"))["pid"])\''
 
 #: step before which it happens, what happens, who serves afterwards
 CELLS = [
@@ -35,10 +35,10 @@ CELLS = [
 ]
 
 
-class Host:
+class FaultyHost:
     """spark1, and what can be done to it."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: BedProject) -> None:
         self.lab = lab
         self.books = {path: path.read_text() for path in (lab.root / "playbooks").rglob("*.yml")}
 
@@ -56,16 +56,16 @@ class Host:
     def reached(self) -> None:
         self.until("test -e /tmp/gate-reached && echo yes", "yes")
 
-    def until(self, command: str, said: str, timeout_s: float = 90) -> None:
+    def until(self, command: str, expected: str, timeout_s: float = 90) -> None:
         deadline_s = time.monotonic() + timeout_s
-        while self.lab.on("spark1", command) != said:
-            assert time.monotonic() < deadline_s, f"{command} did not say {said}"
+        while self.lab.on("spark1", command) != expected:
+            assert time.monotonic() < deadline_s, f"{command} did not say {expected}"
             time.sleep(0.2)
 
     # -- faults --------------------------------------------------------------------------------------------------
 
     def killed(self) -> None:
-        self.lab.on("spark1", f"kill -9 $({PID})")
+        self.lab.on("spark1", f"kill -9 $({LOCK_PID})")
 
     def cut(self) -> None:
         self.lab.on("spark1", "sudo pkill -KILL -u ops -f 'sshd: ops'")
@@ -86,22 +86,22 @@ class Host:
 
     def rows(self) -> list[dict[str, str]]:
         """name, state, policy and id of every container."""
-        shown = '{"name": "{{.Name}}", "state": "{{.State.Status}}", "policy": "{{.HostConfig.RestartPolicy.Name}}", "id": "{{.Id}}"}'
-        result = self.lab.on("spark1", f"docker ps -aq | xargs -r docker inspect -f '{shown}'")
+        template = '{"name": "{{.Name}}", "state": "{{.State.Status}}", "policy": "{{.HostConfig.RestartPolicy.Name}}", "id": "{{.Id}}"}'
+        result = self.lab.on("spark1", f"docker ps -aq | xargs -r docker inspect -f '{template}'")
         return [json.loads(line) for line in result.splitlines()]
 
     def serves(self) -> str:
         """The Id of the one container there is, which runs with its earned policy and gives a token."""
-        self.until(f"{ASK} | grep -c choices", "1")
+        self.until(f"{QUERY_COMMAND} | grep -c choices", "1")
         (value,) = self.rows()
         assert (value["name"], value["state"], value["policy"]) == ("/qwen35", "running", "unless-stopped")
         return value["id"]
 
 
 @pytest.fixture
-def host(lab: Lab) -> Iterator[Host]:
+def host(lab: BedProject) -> Iterator[FaultyHost]:
     """spark1 with a verified server, and a recipe that asks for another one."""
-    value = Host(lab)
+    value = FaultyHost(lab)
     assert lab.run("deploy", "--host", "spark1").code == 0
     lab.recipe("max-num-seqs: 8", "max-num-seqs: 5")
     yield value
@@ -114,8 +114,8 @@ def host(lab: Lab) -> Iterator[Host]:
     CELLS,
     ids=[f"{fault}: {step}" for step, fault, _ in CELLS],
 )
-def test_afterwards_one_verified_server_serves(host: Host, step: str, fault: str, expected: str) -> None:
-    old = host.serves()
+def test_afterwards_one_verified_server_serves(host: FaultyHost, step: str, fault: str, expected: str) -> None:
+    old_server = host.serves()
     host.gate(step)
     laptop = host.lab.start("deploy", "--host", "spark1", "--json")
     host.reached()
@@ -129,22 +129,22 @@ def test_afterwards_one_verified_server_serves(host: Host, step: str, fault: str
         assert host.lab.run("attach", "--host", "spark1", "--json").recap["failed"] == 0
     elif fault in ("killed", "power"):
         assert laptop.returncode in (1, 3)
-        again = host.lab.run("deploy", "--host", "spark1", "--json")
-        assert again.code == 0, again.out[-3000:]
-        notes = [item["text"] for item in map(json.loads, again.out.splitlines()) if item["event"] == "note"]
+        second_run = host.lab.run("deploy", "--host", "spark1", "--json")
+        assert second_run.code == 0, second_run.out[-3000:]
+        notes = [item["text"] for item in map(json.loads, second_run.out.splitlines()) if item["event"] == "note"]
         assert any("an earlier run was interrupted" in note and "in: Gate" in note for note in notes), notes
         guarded = step == "Check that it generates" and fault == "power"
-        assert ("the host went down at" in again.out) == guarded
+        assert ("the host went down at" in second_run.out) == guarded
         if guarded:
-            assert "while qwen35 was starting" in again.out
+            assert "while qwen35 was starting" in second_run.out
             assert "host went down" in host.lab.run("history", "--host", "spark1").out
     else:
         assert laptop.returncode == (0 if expected == "new" else 1)
     now = host.serves()
-    assert ("old" if now == old else "new") == expected
+    assert ("old" if now == old_server else "new") == expected
 
 
-def test_an_ollama_that_systemd_always_restarts_stays_stopped_and_comes_back_afterwards(host: Host) -> None:
+def test_an_ollama_that_systemd_always_restarts_stays_stopped_and_comes_back_afterwards(host: FaultyHost) -> None:
     groups = host.lab.root / "hosts/groups.yml"
     groups.write_text(
         groups.read_text().replace(

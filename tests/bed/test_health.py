@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.bed.conftest import Lab
+from tests.bed.conftest import BedProject
 
 pytestmark = pytest.mark.bed
 
@@ -21,7 +21,7 @@ AS_USER = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user "
 
 
 @pytest.fixture
-def clean(bare: Lab) -> Lab:
+def clean(bare: BedProject) -> BedProject:
     bare.run("health.uninstall", "--host", "spark1")
     bare.on("spark1", "sudo loginctl disable-linger ops")
     bare.on("spark1", "sudo mkdir -p /srv/textfile && sudo chown ops /srv/textfile && rm -f /srv/textfile/*")
@@ -29,20 +29,20 @@ def clean(bare: Lab) -> Lab:
     return bare
 
 
-def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(clean: Lab) -> None:
+def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(clean: BedProject) -> None:
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
     install = [
         "health.install", "--host", "spark1", "--every", "5m", "--heal", "restart", "--smoke-every", "0",
         "--textfile", "/srv/textfile", "--json",
     ]  # fmt: skip
-    done = clean.run(*install)
-    assert done.code == 0, done.out + done.err
-    result = done.task("Install the health timer")
+    outcome = clean.run(*install)
+    assert outcome.code == 0, outcome.out + outcome.err
+    result = outcome.task("Install the health timer")
     assert result["data"]["scope"] == "user"
     assert result["data"]["health"]["state"] == "ok"
     assert clean.on("spark1", AS_USER + "is-active sparkwright-health.timer") == "active"
-    again = clean.run(*install)
-    assert again.recap["changed"] == 0, again.out
+    second_run = clean.run(*install)
+    assert second_run.recap["changed"] == 0, second_run.out
 
     clean.on("spark1", AS_USER + "stop sparkwright-health.timer")  # its first check comes at a random moment
     clean.on("spark1", "docker stop -t 1 qwen35")
@@ -57,10 +57,10 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
     assert clean.on("spark1", TRACES) == ""
 
 
-def test_roots_timer_runs_the_check_as_the_user_confined(clean: Lab) -> None:
-    done = clean.run("health.install", "--host", "spark1", "--system", "--json")
-    assert done.code == 0, done.out + done.err
-    result = done.task("Install the health timer")["data"]
+def test_roots_timer_runs_the_check_as_the_user_confined(clean: BedProject) -> None:
+    outcome = clean.run("health.install", "--host", "spark1", "--system", "--json")
+    assert outcome.code == 0, outcome.out + outcome.err
+    result = outcome.task("Install the health timer")["data"]
     assert (result["scope"], result["confined"]) == ("system", True)
     assert result["health"]["state"] == "unknown"  # nothing was deployed there
     unit = "/etc/systemd/system/sparkwright-health.service"
@@ -75,18 +75,18 @@ def test_roots_timer_runs_the_check_as_the_user_confined(clean: Lab) -> None:
     assert clean.on("spark1", TRACES) == ""
 
 
-def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> None:
+def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: BedProject) -> None:
     clean.recipe("  restart: unless-stopped\n", "  restart: unless-stopped\n  stop_timeout_s: 2\n")
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
     started = clean.on("spark1", "docker inspect -f '{{.State.StartedAt}}' qwen35")
-    kept = "stat -c '%a %n' .local/state/sparkwright/restart_plans/*.json"
-    before = clean.on("spark1", kept)
+    stat_plans = "stat -c '%a %n' .local/state/sparkwright/restart_plans/*.json"
+    before = clean.on("spark1", stat_plans)
     assert before.startswith("600 "), before
     clean.on("spark1", "rm -r .local/state/sparkwright/restart_plans")
     install = ["health.install", "--host", "spark1", "--heal", "restart", "--smoke-every", "0"]
-    done = clean.run(*install)
-    assert (done.code, "will not restart" in done.out) == (0, False), done.out
-    assert clean.on("spark1", kept) == before, "the install brings what a deploy had brought"
+    result = clean.run(*install)
+    assert (result.code, "will not restart" in result.out) == (0, False), result.out
+    assert clean.on("spark1", stat_plans) == before, "the install brings what a deploy had brought"
     clean.on("spark1", "docker kill --signal STOP qwen35")  # a process that hangs: Docker still says running
     clean.on("spark1", AS_USER + "start sparkwright-health.service")
     first = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
@@ -95,10 +95,10 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     clean.on("spark1", AS_USER + "start sparkwright-health.service")
     second = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
     assert (second["state"], second["healed"].split(" (")[0]) == ("ok", "restarted"), second["healed"]
-    found = clean.on(
+    check = clean.on(
         "spark1", "docker inspect -f '{{.State.StartedAt}} {{.HostConfig.RestartPolicy.Name}}' qwen35"
     ).split()
-    assert found[0] > started and found[1] == "unless-stopped"
+    assert check[0] > started and check[1] == "unless-stopped"
     assert "healed" in clean.run("history", "--host", "spark1").out
     run = second["healed"].split("(run ")[1].split(")")[0]
     message = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
@@ -108,10 +108,12 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     assert clean.on("spark1", TRACES) == ""
 
 
-def test_the_guard_of_the_memory_is_a_unit_that_stops_the_server_and_has_the_check_tell_of_it(clean: Lab) -> None:
+def test_the_guard_of_the_memory_is_a_unit_that_stops_the_server_and_has_the_check_tell_of_it(
+    clean: BedProject,
+) -> None:
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
-    done = clean.run("health.install", "--host", "spark1", "--smoke-every", "0", "--json")
-    assert done.code == 0, done.out + done.err
+    result = clean.run("health.install", "--host", "spark1", "--smoke-every", "0", "--json")
+    assert result.code == 0, result.out + result.err
     assert clean.on("spark1", AS_USER + "is-active sparkwright-guard.service") == "active"
     guard = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
     assert [item["level"] for item in guard["evidence"] if item["check"] == "guard"] == ["ok"]

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bed.conftest import Lab
+from tests.bed.conftest import BedProject
 
 STATE = "/var/lib/sparkwright"
 TASK = "Set clock cap, swap, earlyoom and Ollama's limits"
 #: a driver that keeps its cap in a file, and an earlyoom that says how it was started
-LAY = r"""
+SETUP_COMMAND = r"""
 sudo tee /usr/bin/nvidia-smi >/dev/null <<'X'
 #!/bin/sh
 case "$1" in -lgc) echo "$2" > /run/cap ;; -rgc) rm -f /run/cap ;; *) exec /usr/local/bin/nvidia-smi "$@" ;; esac
@@ -25,52 +25,52 @@ X
 echo 'EARLYOOM_ARGS="-r 3600"' | sudo tee /etc/default/earlyoom >/dev/null
 sudo chmod 755 /usr/bin/nvidia-smi; sudo systemctl daemon-reload; sudo systemctl restart earlyoom
 """
-CLEAR = (
+CLEAR_COMMAND = (
     "sudo systemctl disable -q --now sparkwright-clock-cap earlyoom; sudo rm -rf /usr/bin/nvidia-smi /run/cap /run/earlyoom"
     f" /etc/default/earlyoom /etc/systemd/system/earlyoom.service {STATE}; sudo systemctl daemon-reload"
 )
-ETC = "sudo find /etc/systemd/system /etc/default -type f | sort | xargs sudo sha256sum"
-OLLAMA = "systemctl show ollama -p Environment --value"
+ETC_DIGESTS = "sudo find /etc/systemd/system /etc/default -type f | sort | xargs sudo sha256sum"
+OLLAMA_ENVIRONMENT = "systemctl show ollama -p Environment --value"
 
 
 @pytest.fixture
-def capped(lab: Lab) -> Iterator[Lab]:
+def capped(lab: BedProject) -> Iterator[BedProject]:
     (lab.root / "hosts/spark1.yml").write_text(
         (lab.root / "hosts/spark1.yml").read_text()
         + "\nvars: {clock_cap_mhz: 2000, earlyoom_percent: 3, ollama_limits: {max_loaded_models: 1, keep_alive: 5m}}\n"
     )
-    lab.on("spark1", CLEAR)
-    lab.on("spark1", LAY)
+    lab.on("spark1", CLEAR_COMMAND)
+    lab.on("spark1", SETUP_COMMAND)
     yield lab
     lab.run("provision", "--host", "spark1", "--undo")
-    lab.on("spark1", CLEAR)
+    lab.on("spark1", CLEAR_COMMAND)
 
 
-def test_settings_are_shown_then_made_and_undone_on_a_real_systemd(capped: Lab) -> None:
-    before, ollama = capped.on("spark1", ETC), capped.on("spark1", OLLAMA)
-    shown = capped.run("provision", "--host", "spark1", "--check", "--diff", "--json")
-    fields = {row["field"]: row["after"] for row in shown.task(TASK)["diff"]}
+def test_settings_are_shown_then_made_and_undone_on_a_real_systemd(capped: BedProject) -> None:
+    before, ollama = capped.on("spark1", ETC_DIGESTS), capped.on("spark1", OLLAMA_ENVIRONMENT)
+    preview = capped.run("provision", "--host", "spark1", "--check", "--diff", "--json")
+    fields = {row["field"]: row["after"] for row in preview.task(TASK)["diff"]}
     assert fields["clock cap"] == "2000 MHz" and fields["earlyoom"] == 'EARLYOOM_ARGS="-m 3"'
-    assert shown.code == 2 and capped.on("spark1", ETC) == before
+    assert preview.code == 2 and capped.on("spark1", ETC_DIGESTS) == before
 
-    made = capped.run("provision", "--host", "spark1", "--json")
-    assert made.code == 0 and made.task(TASK)["status"] == "changed", made.out + made.err
+    provisioned = capped.run("provision", "--host", "spark1", "--json")
+    assert provisioned.code == 0 and provisioned.task(TASK)["status"] == "changed", provisioned.out + provisioned.err
     assert capped.on("spark1", "cat /run/cap /run/earlyoom") == "0,2000\n-m 3"
     assert capped.on("spark1", "systemctl is-enabled sparkwright-clock-cap") == "enabled"
-    assert "OLLAMA_MAX_LOADED_MODELS=1" in capped.on("spark1", OLLAMA)
+    assert "OLLAMA_MAX_LOADED_MODELS=1" in capped.on("spark1", OLLAMA_ENVIRONMENT)
     assert capped.run("provision", "--host", "spark1", "--json").task(TASK)["status"] == "ok"
     capped.on("spark1", "sudo rm /run/cap; sudo systemctl restart sparkwright-clock-cap")  # as at a boot
     assert capped.on("spark1", "cat /run/cap") == "0,2000"
 
     undone = capped.run("provision", "--host", "spark1", "--undo", "--json")
     assert undone.code == 0 and undone.task(TASK)["status"] == "changed", undone.out + undone.err
-    assert capped.on("spark1", ETC) == before and capped.on("spark1", OLLAMA) == ollama
+    assert capped.on("spark1", ETC_DIGESTS) == before and capped.on("spark1", OLLAMA_ENVIRONMENT) == ollama
     assert capped.on("spark1", "cat /run/cap; cat /run/earlyoom") == "-r 3600"
     assert capped.on("spark1", f"sudo ls {STATE}") == ""
     assert capped.run("provision", "--host", "spark1", "--undo", "--json").task(TASK)["status"] == "ok"
 
 
-def test_doctor_tells_a_cap_that_does_not_hold(capped: Lab) -> None:
+def test_doctor_tells_a_cap_that_does_not_hold(capped: BedProject) -> None:
     assert capped.run("provision", "--host", "spark1").code == 0
-    shown = capped.run("doctor", "--host", "spark1").out
-    assert "clock cap 2000 MHz, which is not in effect: it runs at 2411 MHz" in shown
+    output = capped.run("doctor", "--host", "spark1").out
+    assert "clock cap 2000 MHz, which is not in effect: it runs at 2411 MHz" in output

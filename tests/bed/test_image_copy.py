@@ -6,36 +6,36 @@ import pytest
 import yaml
 
 from tests import published
-from tests.bed.conftest import Lab
+from tests.bed.conftest import BedProject
 
 pytestmark = pytest.mark.bed
 
 IMAGE = "127.0.0.1:5000/vllm/vllm-openai:v0.32.0"
-NO_IMAGE = "docker rm -f $(docker ps -aq); docker rmi -f $(docker images -aq); rm -rf .local/state/sparkwright"
+REMOVE_IMAGES = "docker rm -f $(docker ps -aq); docker rmi -f $(docker images -aq); rm -rf .local/state/sparkwright"
 #: what is the way of a copy, and what is left of it
-LEFT = "cat .ssh/authorized_keys; docker images | grep incoming; find / -xdev -size +20M -newer /run/mark 2>/dev/null | grep -v docker"
+FIND_LEFTOVERS = "cat .ssh/authorized_keys; docker images | grep incoming; find / -xdev -size +20M -newer /run/mark 2>/dev/null | grep -v docker"
 
 
 @pytest.fixture
-def pair(lab: Lab) -> Iterator[Lab]:
+def pair(lab: BedProject) -> Iterator[BedProject]:
     """spark1 has the image; spark2 has nothing, and its way to the registry is shut."""
     assert lab.run("deploy", "--host", "spark1", "--tags", "image").code == 0
-    lab.on("spark2", NO_IMAGE)
+    lab.on("spark2", REMOVE_IMAGES)
     lab.on("spark2", "sudo touch /run/mark; sudo iptables -I OUTPUT -p tcp --dport 5000 -j REJECT")
     yield lab
     lab.on("spark2", "sudo iptables -D OUTPUT -p tcp --dport 5000 -j REJECT")
 
 
-def layers(lab: Lab, host: str) -> str:
+def layers(lab: BedProject, host: str) -> str:
     return lab.on(host, f"docker inspect -f '{{{{.Id}}}} {{{{.RootFS.Layers}}}}' {IMAGE}")
 
 
-def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: Lab) -> None:
+def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: BedProject) -> None:
     result = pair.run("images.copy", "--from", "spark1", "--to", "spark2")
     assert result.code == 0, result.out + result.err
     assert "straight to" in result.out and ":22" in result.out
     assert layers(pair, "spark2") == layers(pair, "spark1") != ""
-    assert pair.on("spark2", LEFT) == ""
+    assert pair.on("spark2", FIND_LEFTOVERS) == ""
     assert "incoming" not in pair.on("spark1", "docker images")
     deployed = pair.run("deploy", "--host", "spark2", "--json")
     assert deployed.code == 0, deployed.out[-3000:]
@@ -43,11 +43,11 @@ def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: Lab)
     assert pair.run("deploy", "--host", "spark2", "--json").recap["changed"] == 0
     digest = yaml.safe_load((pair.root / "spark.lock").read_text())["images"][IMAGE]["digest"]
     assert digest.replace(":", "-") in pair.on("spark2", "docker images --format '{{.Tag}}'")
-    again = pair.run("images.copy", "--from", "spark1", "--to", "lab")
-    assert (again.code, "already" in again.out) == (0, True)
+    second_run = pair.run("images.copy", "--from", "spark1", "--to", "lab")
+    assert (second_run.code, "already" in second_run.out) == (0, True)
 
 
-def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: Lab) -> None:
+def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: BedProject) -> None:
     pair.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 22 -j REJECT")
     try:
         result = pair.run("images.copy", "--from", "spark1", "--to", "spark2", "--json")
@@ -58,10 +58,10 @@ def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: Lab) -> 
     assert "through this laptop" in result.err
     assert '"progress"' in result.out
     assert layers(pair, "spark2") == layers(pair, "spark1") != ""
-    assert pair.on("spark2", LEFT) == ""
+    assert pair.on("spark2", FIND_LEFTOVERS) == ""
 
 
-def test_an_image_that_the_source_lacks_is_refused(pair: Lab) -> None:
+def test_an_image_that_the_source_lacks_is_refused(pair: BedProject) -> None:
     result = pair.run("images.copy", "--from", "spark2", "--to", "spark1")
     assert result.code == 5
     assert "spark2 has no" in result.out

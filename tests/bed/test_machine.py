@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tests.bed.conftest import Lab, Said
+from tests.bed.conftest import BedProject, CommandResult
 
 pytestmark = pytest.mark.bed
 
@@ -27,18 +27,18 @@ echo laid
 """
 
 
-def play(lab: Lab, *tasks: dict[str, object]) -> Said:
+def run_tasks(lab: BedProject, *tasks: dict[str, object]) -> CommandResult:
     path = lab.root / "playbooks/one.yml"
     path.write_text(yaml.safe_dump([{"name": "One", "hosts": "all", "tasks": list(tasks)}]))
     return lab.run("play", "one", "--host", "spark1", "--json")
 
 
-def unit(**args: object) -> dict[str, object]:
+def unit_task(**args: object) -> dict[str, object]:
     return {"name": "Unit", "systemd_unit": {"name": "probe.service", **args}, "become": True}
 
 
 @pytest.fixture
-def no_unit(lab: Lab) -> Lab:
+def no_unit(lab: BedProject) -> BedProject:
     lab.on(
         "spark1",
         "sudo systemctl disable --now probe; sudo rm -f /etc/systemd/system/probe.service; sudo systemctl daemon-reload",
@@ -46,18 +46,18 @@ def no_unit(lab: Lab) -> Lab:
     return lab
 
 
-def test_a_unit_is_written_enabled_and_started_once(no_unit: Lab) -> None:
-    wanted = unit(content=UNIT, state="started", enabled=True)
-    first = play(no_unit, wanted)
+def test_a_unit_is_written_enabled_and_started_once(no_unit: BedProject) -> None:
+    task = unit_task(content=UNIT, state="started", enabled=True)
+    first = run_tasks(no_unit, task)
     assert (first.code, first.recap["changed"]) == (0, 1), first.out
     assert no_unit.on("spark1", "systemctl is-active probe; systemctl is-enabled probe").split() == [
         "active",
         "enabled",
     ]
     started = no_unit.on("spark1", "systemctl show -p ExecMainPID --value probe")
-    assert play(no_unit, wanted).recap["changed"] == 0
+    assert run_tasks(no_unit, task).recap["changed"] == 0
     assert no_unit.on("spark1", "systemctl show -p ExecMainPID --value probe") == started
-    stopped = play(no_unit, unit(state="stopped", enabled=False))
+    stopped = run_tasks(no_unit, unit_task(state="stopped", enabled=False))
     assert stopped.recap["changed"] == 1
     assert no_unit.on("spark1", "systemctl is-active probe; systemctl is-enabled probe").split() == [
         "inactive",
@@ -65,35 +65,37 @@ def test_a_unit_is_written_enabled_and_started_once(no_unit: Lab) -> None:
     ]
 
 
-def test_a_unit_that_does_not_come_up_fails_and_names_the_journal(no_unit: Lab) -> None:
-    broken = play(no_unit, unit(content=UNIT.replace("/bin/sleep", "/no/such"), state="started"))
-    assert broken.code == 1
-    assert "journalctl -u probe.service" in broken.out
+def test_a_unit_that_does_not_come_up_fails_and_names_the_journal(no_unit: BedProject) -> None:
+    result = run_tasks(no_unit, unit_task(content=UNIT.replace("/bin/sleep", "/no/such"), state="started"))
+    assert result.code == 1
+    assert "journalctl -u probe.service" in result.out
 
 
-def test_without_become_it_says_so(no_unit: Lab) -> None:
+def test_without_become_it_says_so(no_unit: BedProject) -> None:
     options = {"name": "Unit", "systemd_unit": {"name": "cron.service", "state": "restarted"}}
-    refused = play(no_unit, options)
+    refused = run_tasks(no_unit, options)
     assert refused.code == 1
     assert "become: true" in refused.out
 
 
-def test_a_package_is_installed_once_and_removed(lab: Lab) -> None:
+def test_a_package_is_installed_once_and_removed(lab: BedProject) -> None:
     assert lab.on("spark1", REPOSITORY).endswith("laid")
-    wanted = {"name": "Package", "package": {"name": "sparkwright-probe"}, "become": True}
-    first = play(lab, wanted)
+    task = {"name": "Package", "package": {"name": "sparkwright-probe"}, "become": True}
+    first = run_tasks(lab, task)
     assert (first.code, first.recap["changed"]) == (0, 1), first.out
     assert lab.on("spark1", "dpkg-query -W -f '${db:Status-Status}' sparkwright-probe") == "installed"
-    assert play(lab, wanted).recap["changed"] == 0
-    gone = play(lab, {"name": "Package", "package": {"name": "sparkwright-probe", "state": "absent"}, "become": True})
-    assert gone.recap["changed"] == 1
+    assert run_tasks(lab, task).recap["changed"] == 0
+    removal = run_tasks(
+        lab, {"name": "Package", "package": {"name": "sparkwright-probe", "state": "absent"}, "become": True}
+    )
+    assert removal.recap["changed"] == 1
     assert lab.on("spark1", "dpkg-query -W -f '${db:Status-Status}' sparkwright-probe") in ("", "not-installed")
-    unknown = play(lab, {"name": "Package", "package": {"name": "no-such-package"}, "become": True})
+    unknown = run_tasks(lab, {"name": "Package", "package": {"name": "no-such-package"}, "become": True})
     assert unknown.code == 1
     assert "no-such-package" in unknown.recap["msg"]
 
 
-def test_driver_packages_are_refused(lab: Lab) -> None:
-    refused = play(lab, {"name": "Package", "package": {"name": "nvidia-driver-580"}, "become": True})
+def test_driver_packages_are_refused(lab: BedProject) -> None:
+    refused = run_tasks(lab, {"name": "Package", "package": {"name": "nvidia-driver-580"}, "become": True})
     assert refused.code == 5
     assert "DGX Dashboard" in refused.out

@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed.conftest import Lab
-from tests.bed.test_secret import LOGS, on
+from tests.bed.conftest import BedProject
+from tests.bed.test_secret import FIND_IN_LOGS, run_with_input
 from tests.watching import ProcessWatcher, find_files_with_secret
 
 pytestmark = pytest.mark.bed
 
 #: wherever sparkwright, Docker and the system write
-FILES = (
+FIND_IN_FILES = (
     'read -r word; printf %s "$word" | sudo grep -rlF -D skip -f - '
     "/home /root /etc /run /tmp /var/log /var/lib/docker/containers 2>/dev/null"
 )
-ASK = "curl -s -o /dev/null -w '%{http_code}' -H @- http://127.0.0.1:8000/v1/models"
+QUERY_COMMAND = "curl -s -o /dev/null -w '%{http_code}' -H @- http://127.0.0.1:8000/v1/models"
 
 
-def answer(lab: Lab, key: str) -> str:
+def query_status(lab: BedProject, key: str) -> str:
     """How the server answers who comes with this key."""
-    return on(lab, ASK, f"Authorization: Bearer {key}")
+    return run_with_input(lab, QUERY_COMMAND, f"Authorization: Bearer {key}")
 
 
-def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: Lab, tmp_path: Path) -> None:
+def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: BedProject, tmp_path: Path) -> None:
     first, second = ("spk-" + secrets.token_hex(20) for _ in range(2))
     file = tmp_path / "key"
     bare.recipe("vllm:\n", f"server_key: {{file: {file}}}\n\nvllm:\n")
@@ -36,17 +36,17 @@ def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: La
         assert result.code == 0, result.out[-3000:] + result.err
         assert watch.saw_command("dockerd") and watch.leaks == set()
         assert key not in result.out + result.err
-        assert on(bare, LOGS, key) == ""
-    assert (answer(bare, first), answer(bare, second)) == ("401", "200")
-    again = bare.run("deploy", "--host", "spark1", "--json")
-    assert (again.code, again.recap["changed"]) == (0, 0)
+        assert run_with_input(bare, FIND_IN_LOGS, key) == ""
+    assert (query_status(bare, first), query_status(bare, second)) == ("401", "200")
+    second_run = bare.run("deploy", "--host", "spark1", "--json")
+    assert (second_run.code, second_run.recap["changed"]) == (0, 0)
     file.unlink()
     assert bare.run("health", "--host", "spark1").code == 0
     assert bare.run("rollback", "--host", "spark1", "--json").code == 0
-    assert (answer(bare, first), answer(bare, second)) == ("200", "401")
+    assert (query_status(bare, first), query_status(bare, second)) == ("200", "401")
     for key in (first, second):
-        kept = on(bare, FILES, key).splitlines()
-        assert all(re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", path) for path in kept), kept
+        key_files = run_with_input(bare, FIND_IN_FILES, key).splitlines()
+        assert all(re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", path) for path in key_files), key_files
         assert find_files_with_secret(key, bare.root) == []
     modes = "stat -c %a .local/state/sparkwright/server_keys .local/state/sparkwright/server_keys/qwen35-*.yaml"
     assert bare.on("spark1", modes).split() == ["700", "600"]

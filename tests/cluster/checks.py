@@ -15,13 +15,13 @@ from sparkwright.health import schedule
 from sparkwright.health.record import Record
 from sparkwright.health.store import load_latest
 from sparkwright.host.state import StateFolder
-from tests.cluster.pair import Pair
+from tests.cluster.pair import ClusterPair
 from tests.e2e.conftest import CommandResult
 from tests.modules.system.test_health_timer import CRONTAB
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """A check's output and its record."""
 
     out: str
@@ -33,7 +33,7 @@ class Checks:
 
     ends_within_s = 180.0
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: ClusterPair) -> None:
         self.pair = pair
         program = pair.folder / "cron/crontab"
         program.parent.mkdir()
@@ -67,15 +67,15 @@ class Checks:
             ["sh", "-c", command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
-    def end(self, host: str, check: subprocess.Popen[str]) -> Checked:
+    def end(self, host: str, check: subprocess.Popen[str]) -> CheckResult:
         """Wait until a check ends."""
         out, _ = check.communicate(timeout=self.ends_within_s)
         assert check.returncode == 0, out
         record = load_latest(self.state(host).path)
         assert record is not None
-        return Checked(out, record)
+        return CheckResult(out, record)
 
-    def run(self, host: str) -> Checked:
+    def run(self, host: str) -> CheckResult:
         """Run one check."""
         return self.end(host, self.begin(host))
 
@@ -83,12 +83,12 @@ class Checks:
         """Wait until the head's check waits for the others."""
         until_s = time.monotonic() + 60
         while check.poll() is None and time.monotonic() < until_s:
-            if any(item.laddr.port == self.pair.ports["barrier_port"] for item in _listening()):
+            if any(item.laddr.port == self.pair.ports["barrier_port"] for item in _list_listeners()):
                 return
             time.sleep(0.05)
         raise AssertionError(check.stdout.read() if check.poll() is not None and check.stdout else "it never waited")
 
-    def healed(self, head: str = "one", worker: str = "two") -> dict[str, Checked]:
+    def run_all(self, head: str = "one", worker: str = "two") -> dict[str, CheckResult]:
         """Run a check on each host, the worker's once the head's waits for it."""
         first = self.begin(head)
         self.waiting(first)
@@ -104,7 +104,7 @@ class Checks:
         return self.pair.home(host) / "crontab"
 
 
-def _listening() -> list[Any]:
+def _list_listeners() -> list[Any]:
     return [
         net_connection
         for net_connection in psutil.net_connections("tcp")

@@ -8,7 +8,7 @@ import pytest
 from sparkwright.sandbox import hub
 from sparkwright.sandbox.web import Server
 from tests import engine_beside
-from tests.cluster.pair import Pair
+from tests.cluster.pair import ClusterPair
 from tests.real_llama.container_desk import Images, published
 
 
@@ -22,8 +22,8 @@ def hub_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    with published(tmp_path_factory.mktemp("registry")) as made:
-        yield made
+    with published(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def second_engine() -> Iterator[str]:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, images: Images, hub_url: str, second_engine: str) -> Iterator[Pair]:
-    value = Pair(tmp_path, images, hub_url, ("", second_engine))
+def pair(tmp_path: Path, images: Images, hub_url: str, second_engine: str) -> Iterator[ClusterPair]:
+    value = ClusterPair(tmp_path, images, hub_url, ("", second_engine))
     try:
         yield value
     finally:

@@ -23,10 +23,10 @@ from tests.real_llama.container_desk import VLLM_REPO, ImageNames, disable_cache
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parents[2]
-AT_ONCE = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+INSTANT_SANDBOX = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
 
 
-class Pair:
+class ClusterPair:
     """A project with a cluster of two hosts.
 
     Args:
@@ -45,9 +45,9 @@ class Pair:
             shutil.copytree(TOP / name, self.root / name)
         for name in ("hosts", "recipes"):
             (self.root / name).mkdir()
-        for book in (self.root / "playbooks").rglob("*.yml"):
-            book.write_text(
-                re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", book.read_text())
+        for playbook in (self.root / "playbooks").rglob("*.yml"):
+            playbook.write_text(
+                re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", playbook.read_text())
             )
         disable_cache_dropping(self.root / "playbooks")
         self.env = {
@@ -68,9 +68,9 @@ class Pair:
 
     def home(self, name: str) -> Path:
         """Return the home folder of a host or the laptop."""
-        found = self.folder / f"home-{name}"
-        found.mkdir(exist_ok=True)
-        return found
+        folder = self.folder / f"home-{name}"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def group(self, recipe: str = "served") -> None:
         """Write groups.yml."""
@@ -99,32 +99,32 @@ class Pair:
                 "name": self.name,
                 "gpus": "",
                 "volumes": needed_mounts(),
-                "env": {**AT_ONCE, "SANDBOX_FAULT": fault},
+                "env": {**INSTANT_SANDBOX, "SANDBOX_FAULT": fault},
                 "ulimits": {"nofile": "1024"},
             },
             "parallel": {"tensor": 2},
             "vllm": {"host": "127.0.0.1", **usual},
             "expect": {"ready_s": 60},
         }
-        self.serves(stated)
+        self.write_recipe(stated)
 
-    def serves(self, stated: dict[str, Any]) -> None:
+    def write_recipe(self, stated: dict[str, Any]) -> None:
         """Write the given recipe for the next deploy."""
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
 
     def before(self, task: str, inserted: str) -> None:
         """Put a task before the one of this name, in the cluster's playbooks."""
-        found = [
+        paths = [
             path for path in (self.root / "playbooks/cluster").rglob("*.yml") if f"- name: {task}\n" in path.read_text()
         ]
-        for path in found:
-            here = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
-            path.write_text(here.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
-        assert found, task
+        for path in paths:
+            name_line = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
+            path.write_text(name_line.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
+        assert paths, task
 
     def run(self, *words: str) -> CommandResult:
-        done = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
-        return CommandResult(done.returncode, done.stdout, done.stderr)
+        completed = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
+        return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
     def deployed(self) -> CommandResult:
         """Deploy, and check that it succeeded."""
@@ -138,20 +138,22 @@ class Pair:
     def docker(self, host: str, *words: str, check: bool = True) -> str:
         """Run docker on the host's own engine."""
         env = {**os.environ, **({"DOCKER_HOST": self.engines[host]} if self.engines[host] else {})}
-        done = subprocess.run(["docker", *words], env=env, capture_output=True, text=True, timeout=120, check=False)
-        assert not check or done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        completed = subprocess.run(
+            ["docker", *words], env=env, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert not check or completed.returncode == 0, completed.stderr
+        return completed.stdout.strip()
 
     def container(self, host: str) -> dict[str, Any]:
         """Return the inspect of the member's container; empty without one."""
-        found = self.docker(host, "inspect", self.name, check=False)
-        rows = json.loads(found) if found else []
+        inspected = self.docker(host, "inspect", self.name, check=False)
+        rows = json.loads(inspected) if inspected else []
         return dict(rows[0]) if rows else {}
 
     def running(self) -> dict[str, str]:
         """Return the Id of each host's running container."""
-        found = {name: self.container(name) for name in self.names}
-        return {name: value["Id"] for name, value in found.items() if value and value["State"]["Running"]}
+        containers = {name: self.container(name) for name in self.names}
+        return {name: value["Id"] for name, value in containers.items() if value and value["State"]["Running"]}
 
     def generates(self) -> bool:
         """Return True if a client gets a token from the head."""

@@ -3,17 +3,17 @@
 import json
 from typing import Any
 
-from tests.cluster.pair import Pair
+from tests.cluster.pair import ClusterPair
 from tests.e2e.conftest import CommandResult
 
 
 def verdicts(answer: CommandResult) -> dict[str, dict[str, str]]:
     """Return the verdicts of `verify` for each member, by check."""
-    found: dict[str, dict[str, str]] = {}
+    verdicts_by_host: dict[str, dict[str, str]] = {}
     for event in answer.events():
         if event["event"] == "task_finished" and event["module"] == "verdict" and event["status"] != "skipped":
-            found[event["host"]] = {row["check"]: row["verdict"] for row in event["data"]["rows"]}
-    return found
+            verdicts_by_host[event["host"]] = {row["check"]: row["verdict"] for row in event["data"]["rows"]}
+    return verdicts_by_host
 
 
 def rows(answer: CommandResult) -> dict[str, dict[str, Any]]:
@@ -21,18 +21,18 @@ def rows(answer: CommandResult) -> dict[str, dict[str, Any]]:
     return {row["host"]: row for row in map(json.loads, answer.out.splitlines())}
 
 
-def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: Pair) -> None:
+def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     answer = pair.run("verify", "--host", "pair", "--json")
     assert answer.code in (0, 4), answer.out[-3000:]  # 4: this machine was too busy to judge the throughput
-    found = verdicts(answer)
-    assert found["two"] == {"recipe": "proved", "rank": "proved"}
-    assert found["one"].items() >= {"recipe": "proved", "rank": "proved", "generates": "proved"}.items()
+    by_host = verdicts(answer)
+    assert by_host["two"] == {"recipe": "proved", "rank": "proved"}
+    assert by_host["one"].items() >= {"recipe": "proved", "rank": "proved", "generates": "proved"}.items()
 
-    shown = rows(pair.run("status", "--host", "pair", "--json"))
-    assert {host: row["state"] for host, row in shown.items()} == {"one": "up", "two": "up"}
-    assert shown["two"]["why"].startswith("rank 1 of 2 runs, and joined the group of pair")
+    status = rows(pair.run("status", "--host", "pair", "--json"))
+    assert {host: row["state"] for host, row in status.items()} == {"one": "up", "two": "up"}
+    assert status["two"]["why"].startswith("rank 1 of 2 runs, and joined the group of pair")
 
     answer = pair.run("health.check", "--host", "pair")
     assert answer.code == 0 and "rank 1 of 2 runs, and joined the group of pair" in answer.out + answer.err
@@ -55,7 +55,7 @@ def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: Pair) -> None:
     assert answer.code in (2, 4)
 
 
-def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: Pair) -> None:
+def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: ClusterPair) -> None:
     pair.deployed()
     pair.docker("two", "kill", pair.name)
     for command in ("verify", "health.check", "diagnose", "status"):
@@ -65,7 +65,7 @@ def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: Pair) -> None:
         assert "out-of-reach" not in answer.out, "on the host's network the loopback is the host's"
 
 
-def test_what_a_failed_deploy_left_is_fetched_by_rank(pair: Pair) -> None:
+def test_what_a_failed_deploy_left_is_fetched_by_rank(pair: ClusterPair) -> None:
     pair.recipe(fault="crash-loop")
     assert pair.deploy().code == 1
     answer = pair.run("incident", "--host", "pair")
@@ -76,7 +76,7 @@ def test_what_a_failed_deploy_left_is_fetched_by_rank(pair: Pair) -> None:
     assert "two is rank 1 of pair: only the head answers `bench.smoke`. Use `--host pair`." in answer.err
 
 
-def test_arms_are_started_by_both_engines_and_what_served_before_serves_again(pair: Pair) -> None:
+def test_arms_are_started_by_both_engines_and_what_served_before_serves_again(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     load = (
@@ -84,6 +84,6 @@ def test_arms_are_started_by_both_engines_and_what_served_before_serves_again(pa
     )  # fmt: skip
     answer = pair.run("bench.ab", "--host", "pair", "--flag", "chunked-prefill", "--json", *load)
     assert answer.code == 0, answer.out[-3000:] + answer.err
-    found = json.loads((pair.root / "results/ab-pair/results.json").read_text())
-    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
+    results = json.loads((pair.root / "results/ab-pair/results.json").read_text())
+    assert [cell["arm"] for cell in results["cells"]] == ["a", "b", "b", "a"]
     assert pair.running() == before and pair.generates()

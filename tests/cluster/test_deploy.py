@@ -1,19 +1,19 @@
 """A cluster of two hosts, each with a Docker Engine of its own: deployed, changed, failed and restored as one."""
 
-from tests.cluster.pair import Pair
+from tests.cluster.pair import ClusterPair
 
 
-def test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing(pair: Pair) -> None:
+def test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     assert before.keys() == {"one", "two"}
     assert {pair.container(host)["HostConfig"]["RestartPolicy"]["Name"] for host in pair.names} == {"no"}
-    again = pair.deploy()
-    assert again.code == 0, again.out[-2000:]
+    second_run = pair.deploy()
+    assert second_run.code == 0, second_run.out[-2000:]
     assert pair.running() == before
 
 
-def test_a_member_alone_is_refused_before_anything_is_touched(pair: Pair) -> None:
+def test_a_member_alone_is_refused_before_anything_is_touched(pair: ClusterPair) -> None:
     answer = pair.run("deploy", "--host", "two", "--json")
     assert answer.code == 5
     assert "two is rank 1 of pair, and one would be left out. Use `--host pair`." in answer.err
@@ -27,7 +27,7 @@ def test_a_member_alone_is_refused_before_anything_is_touched(pair: Pair) -> Non
     assert pair.running() == {}
 
 
-def test_a_plan_shows_what_would_change_on_each_member(pair: Pair) -> None:
+def test_a_plan_shows_what_would_change_on_each_member(pair: ClusterPair) -> None:
     pair.deployed()
     assert pair.run("plan", "--host", "pair").code == 0
     pair.recipe(max_num_seqs=4)

@@ -12,13 +12,13 @@ import pytest
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder
 from tests.cluster.checks import Checks
-from tests.cluster.pair import Pair
+from tests.cluster.pair import ClusterPair
 
-GONE = "a rank of its cluster is gone or hung"
+RANK_LOST = "a rank of its cluster is gone or hung"
 
 
 @pytest.fixture
-def checks(pair: Pair) -> Checks:
+def checks(pair: ClusterPair) -> Checks:
     """Return the checks of a deployed cluster, installed."""
     value = Checks(pair)
     pair.deployed()
@@ -31,11 +31,11 @@ def states(checks: Checks) -> dict[str, str]:
     return {host: row["state"] for host, row in checks.status().items()}
 
 
-def started_at(pair: Pair) -> dict[str, str]:
+def start_times(pair: ClusterPair) -> dict[str, str]:
     return {host: pair.container(host)["State"]["StartedAt"] for host in pair.names}
 
 
-def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pair: Pair, checks: Checks) -> None:
+def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pair: ClusterPair, checks: Checks) -> None:
     assert states(checks) == {"one": "ok", "two": "ok"}
     worker = checks.run("two").record
     assert (worker.rank.group_rank, worker.rank.group_world, worker.server.health_status) == (1, 2, None)
@@ -44,10 +44,10 @@ def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pai
     pair.docker("two", "kill", pair.name)
     assert f"rank 1 of pair ({pair.name}) exited (exit code 137)" in checks.run("two").out
     first = checks.run("one")
-    assert first.record.seen == "down" and GONE in first.out  # found by the first check; the second may act
+    assert first.record.seen == "down" and RANK_LOST in first.out  # found by the first check; the second may act
     assert states(checks) == {"one": "down", "two": "down"}
-    found = checks.healed()
-    assert all("restarted (run" in item.record.healed for item in found.values()), found
+    record = checks.run_all()
+    assert all("restarted (run" in item.record.healed for item in record.values()), record
     assert pair.running() == before and pair.generates()
     assert states(checks) == {"one": "ok", "two": "ok"}
     for host in pair.names:
@@ -62,16 +62,16 @@ def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pai
 
 
 def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_touched(
-    pair: Pair, checks: Checks
+    pair: ClusterPair, checks: Checks
 ) -> None:
     pair.docker("two", "stop", pair.name)
     assert "rank 1 of pair" in (out := checks.run("two").out) and "(exit code 0), while in service" in out
     checks.run("one")
-    since = started_at(pair)
+    since = start_times(pair)
     checks.change("one", every_s=1.0)
     alone = checks.run("one")
     assert "not restarted: two (rank 1) never came within 2 s" in alone.record.healed
-    assert started_at(pair) == since
+    assert start_times(pair) == since
     assert not (checks.state("one").read("health-remembered") or {})["heals"]
     assert [row["what"] for row in pair.history("one")] == ["verified"]
 
@@ -83,31 +83,31 @@ def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_
     assert {host: checks.run(host).record.state for host in pair.names} == {"one": "ok", "two": "ok"}
 
 
-def test_a_group_that_hangs_is_found_by_one_check(pair: Pair, checks: Checks) -> None:
+def test_a_group_that_hangs_is_found_by_one_check(pair: ClusterPair, checks: Checks) -> None:
     """Requests run, no token comes, /health answers 200."""
     checks.change("one", limits={"token_s": 1.0, "frozen_s": 2.0})
     fault = pair.folder / "run/sandbox-fault"
     fault.parent.mkdir()
     fault.write_text("wedge")
-    with asking(pair):
+    with client_request(pair):
         pair.docker("one", "cp", str(fault.parent), f"{pair.name}:/")
-        found = checks.run("one")
-    assert (found.record.seen, found.record.cure) == ("stalled", "restart"), found
-    assert found.record.server.health_status == 200 and GONE in found.out
+        record = checks.run("one")
+    assert (record.record.seen, record.record.cure) == ("stalled", "restart"), record
+    assert record.record.server.health_status == 200 and RANK_LOST in record.out
 
 
-def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair: Pair, checks: Checks) -> None:
-    def kept() -> set[str]:
+def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair: ClusterPair, checks: Checks) -> None:
+    def read_tokens() -> set[str]:
         return {server_keys.load_heal_token(checks.state(host)).reveal() for host in pair.names}
 
-    first = kept()
+    first = read_tokens()
     assert len(first) == 1
-    again = checks.install("--heal", "restart", "--json")
-    assert len(kept()) == 1 and kept() != first
+    second_run = checks.install("--heal", "restart", "--json")
+    assert len(read_tokens()) == 1 and read_tokens() != first
     written = [path.read_text(errors="replace") for host in pair.names for path in files(checks.state(host))]
-    assert not any(item in text for item in kept() | first for text in [again.out, *written])
+    assert not any(item in text for item in read_tokens() | first for text in [second_run.out, *written])
     assert checks.install("--heal", "none").code == 0
-    assert kept() == {""}
+    assert read_tokens() == {""}
     assert pair.run("health.uninstall", "--host", "two").code == 0
 
 
@@ -117,17 +117,17 @@ def files(state: StateFolder) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def asking(pair: Pair) -> Iterator[None]:
+def client_request(pair: ClusterPair) -> Iterator[None]:
     """Run a client's request, which the engine has begun, for the length of the block."""
     body = json.dumps({"model": "glm", "prompt": "1", "max_tokens": 4000}).encode()
     url = f"http://127.0.0.1:{pair.port}"
 
-    def ask() -> None:
+    def send_request() -> None:
         with contextlib.suppress(OSError):
             request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
             urllib.request.urlopen(request, timeout=60).close()
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=send_request)
     thread.start()
     while b"num_requests_running{" not in (
         page := urllib.request.urlopen(f"{url}/metrics", timeout=10).read()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.pair import Pair, failures
+from tests.cluster.pair import ClusterPair, failures
 from tests.cluster.test_model import message, statuses
 from tests.e2e.conftest import CommandResult
 from tests.real_llama.container_desk import Images
@@ -27,19 +27,19 @@ SHORT = "vllm-openai:v0.32.0"
 
 
 @pytest.fixture
-def registry(pair: Pair, images: Images, tmp_path: Path) -> Iterator[Proxy]:
+def registry(pair: ClusterPair, images: Images, tmp_path: Path) -> Iterator[Proxy]:
     """Yield the registry of the pair's recipe. No host has the image."""
     proxy = Proxy(Registry(tmp_path, port=int(images.registry.rpartition(":")[2])))
     pair.images = Images(proxy.address, images.repository)
     pair.recipe()
-    remove(pair, *pair.names)
+    remove_images(pair, *pair.names)
     yield proxy
     proxy.close()
     pair.close()
-    remove(pair, *pair.names)
+    remove_images(pair, *pair.names)
 
 
-def remove(pair: Pair, *hosts: str) -> None:
+def remove_images(pair: ClusterPair, *hosts: str) -> None:
     """Remove the engine's images of this repository, under all their names; one that a container uses cannot be removed."""
     for host in hosts:
         rows = pair.docker(host, "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}").splitlines()
@@ -47,7 +47,7 @@ def remove(pair: Pair, *hosts: str) -> None:
             pair.docker(host, "rmi", "-f", image)
 
 
-def layers(proxy: Proxy, config: str) -> list[str]:
+def sent_layers(proxy: Proxy, config: str) -> list[str]:
     """Return the layers that were sent, by digest, once per transfer.
 
     Args:
@@ -57,13 +57,13 @@ def layers(proxy: Proxy, config: str) -> list[str]:
     return [digest for digest in sent if digest != config]
 
 
-def entry(pair: Pair) -> Any:
+def locked_image(pair: ClusterPair) -> Any:
     """Return the lock's entry of the image."""
-    (found,) = yaml.safe_load((pair.root / "spark.lock").read_text())["images"].values()
-    return found
+    (image,) = yaml.safe_load((pair.root / "spark.lock").read_text())["images"].values()
+    return image
 
 
-def image_of(pair: Pair, host: str) -> str:
+def image_of(pair: ClusterPair, host: str) -> str:
     return str(pair.container(host)["Image"])
 
 
@@ -71,40 +71,42 @@ def notes(answer: CommandResult, host: str) -> str:
     return "\n".join(event["text"] for event in answer.events() if event["event"] == "note" and event["host"] == host)
 
 
-def test_one_member_pulls_it_and_hands_it_on_pinned_by_the_same_digest(pair: Pair, registry: Proxy) -> None:
+def test_one_member_pulls_it_and_hands_it_on_pinned_by_the_same_digest(pair: ClusterPair, registry: Proxy) -> None:
     first = pair.deploy()
     assert first.proved, list(failures(first))
     assert statuses(first, PULL) == {"one": "changed", "two": "skipped"}
     assert statuses(first, COPY) == {"one": "skipped", "two": "changed"}
     assert message(first, COPY, "two") == "copied from one; its Id is the lock's"
-    locked = entry(pair)
+    locked = locked_image(pair)
     config = locked["manifests"][0]["config"]
     assert (image_of(pair, "one"), image_of(pair, "two")) == (config, config)
-    sent = layers(registry, config)
+    sent = sent_layers(registry, config)
     assert sent and len(sent) == len(set(sent))  # of one pull
     names = json.loads(pair.docker("two", "image", "inspect", config))[0]["RepoTags"]
     assert pair.images.name(f"vllm-openai:{locked['digest'].replace(':', '-')}") in names
     assert pair.generates()
     before = pair.running()
-    again = pair.deploy()
-    assert again.code == 0, again.out[-2000:]
-    assert statuses(again, SERVE) == {"one": "skipped", "two": "skipped"}
+    second_run = pair.deploy()
+    assert second_run.code == 0, second_run.out[-2000:]
+    assert statuses(second_run, SERVE) == {"one": "skipped", "two": "skipped"}
     assert pair.running() == before
     assert pair.run("verify", "--host", "pair", "--json").code in (0, 4)
 
 
-def test_the_member_that_has_it_gives_it_whichever_it_is_and_no_registry_is_asked(pair: Pair, registry: Proxy) -> None:
+def test_the_member_that_has_it_gives_it_whichever_it_is_and_no_registry_is_asked(
+    pair: ClusterPair, registry: Proxy
+) -> None:
     assert pair.deploy().proved
     pair.close()
-    remove(pair, "one")
+    remove_images(pair, "one")
     registry.seen.clear()
     answer = pair.deploy()
     assert answer.proved, list(failures(answer))
     assert message(answer, COPY, "one") == "copied from two; its Id is the lock's"
-    assert layers(registry, "") == []
+    assert sent_layers(registry, "") == []
 
 
-class Hostile(BaseHTTPRequestHandler):
+class HostileMember(BaseHTTPRequestHandler):
     """A member that sends another image under the name of the requested one."""
 
     archive = b""
@@ -120,16 +122,16 @@ class Hostile(BaseHTTPRequestHandler):
         pass
 
 
-def another(name: str) -> bytes:
+def build_other_image(name: str) -> bytes:
     """Return an archive as `docker save` writes it, with another image of this name: one layer and a config."""
     layer, out = io.BytesIO(), io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("evil"))
     diff = "sha256:" + hashlib.sha256(layer.getvalue()).hexdigest()
-    about = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [diff]}}
+    config = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [diff]}}
     parts = {
         "l/layer.tar": layer.getvalue(),
-        "config.json": json.dumps(about).encode(),
+        "config.json": json.dumps(config).encode(),
         "manifest.json": json.dumps(
             [{"Config": "config.json", "RepoTags": [name], "Layers": ["l/layer.tar"]}]
         ).encode(),
@@ -144,11 +146,11 @@ def another(name: str) -> bytes:
 
 @pytest.mark.parametrize("sends", ["another image", "half an archive", "nothing"])
 def test_a_member_that_sends_something_else_is_found_and_the_image_pulled(
-    pair: Pair, registry: Proxy, sends: str
+    pair: ClusterPair, registry: Proxy, sends: str
 ) -> None:
-    archive = another(pair.images.name(SHORT))
-    Hostile.archive = {"another image": archive, "half an archive": archive[:1500], "nothing": b""}[sends]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
+    archive = build_other_image(pair.images.name(SHORT))
+    HostileMember.archive = {"another image": archive, "half an archive": archive[:1500], "nothing": b""}[sends]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), HostileMember)
     Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     part = pair.root / "playbooks/cluster/parts/image.yml"
@@ -173,7 +175,7 @@ def test_a_member_that_sends_something_else_is_found_and_the_image_pulled(
     assert set(kept) == {image_of(pair, "two")}
 
 
-def test_a_member_that_does_not_serve_it_is_told_and_the_image_pulled(pair: Pair, registry: Proxy) -> None:
+def test_a_member_that_does_not_serve_it_is_told_and_the_image_pulled(pair: ClusterPair, registry: Proxy) -> None:
     part = pair.root / "playbooks/cluster/parts/image.yml"
     part.write_text(part.read_text().replace("when: image_giver == host.name and image_lacking", "when: false"))
     answer = pair.deploy()

@@ -27,7 +27,7 @@ TOKEN = Secret("one-time-token")
 LAYER_BYTES, CUT_AFTER = 24 * 2**20, 5 * 2**20
 
 
-class Cable(Relay):
+class UnpluggableLink(Relay):
     """A link that is unplugged, not closed: nothing passes any more, and neither side gets an error."""
 
     def close(self) -> None:
@@ -57,14 +57,14 @@ class Members:
 
     def serve(self) -> list[dict[str, Any]]:
         """Return the giver's offer at each half of the port."""
-        about = {"ref": self.ref, "ids": [self.image]}
-        return [ShareImage().run(ShareImage.Args(**about, bind=address), self.giver).data["offer"] for address in TWINS]
+        image = {"ref": self.ref, "ids": [self.image]}
+        return [ShareImage().run(ShareImage.Args(**image, bind=address), self.giver).data["offer"] for address in TWINS]
 
     def copy(self, ways: list[Relay], offer: dict[str, Any]) -> dict[str, Any]:
         offer = {**offer, "urls": [way.url for way in ways]}
         return image_copy.copy(self.taker, self.ref, [self.image], machine_platform(self.taker.machine), "one", offer)
 
-    def taken(self) -> set[str]:
+    def taken_images(self) -> set[str]:
         return {image["Id"] for image in self.taker.docker().api.images(all=True)}
 
 
@@ -79,9 +79,9 @@ def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
     name = f"127.0.0.1:5000/test-{secrets.token_hex(4)}/vllm:v1"
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        about = tarfile.TarInfo("weights")
-        about.size = LAYER_BYTES
-        tar.addfile(about, io.BytesIO(os.urandom(LAYER_BYTES)))
+        entry = tarfile.TarInfo("weights")
+        entry.size = LAYER_BYTES
+        tar.addfile(entry, io.BytesIO(os.urandom(LAYER_BYTES)))
     giver.docker().api.import_image_from_data(layer.getvalue(), *name.rsplit(":", 1))
     image = giver.docker().api.inspect_image(name)["Id"]
     try:
@@ -96,7 +96,7 @@ def test_a_half_that_is_cut_in_the_middle_leaves_the_copy_to_the_other(members: 
     offers = members.serve()
     ways = [Relay(TWINS[0], offers[0]["urls"][0], CUT_AFTER), Relay(TWINS[1], offers[1]["urls"][0])]
     assert members.copy(ways, offers[0])["Id"] == members.image
-    assert members.taken() == {members.image}
+    assert members.taken_images() == {members.image}
     assert 0 < ways[0].passed < LAYER_BYTES < ways[1].passed
     (result,) = members.taker.notes
     assert "one: the copy broke off after" in result and result.endswith(f"Retrying at {ways[1].url}.")
@@ -110,13 +110,13 @@ def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(
     for name, value in {"KEEPALIVE_IDLE_S": 1, "KEEPALIVE_INTERVAL_S": 1, "KEEPALIVE_PROBES": 2}.items():
         monkeypatch.setattr(connection, name, value)
     offers = members.serve()
-    cable = Cable(TWINS[0], offers[0]["urls"][0], CUT_AFTER)
+    cable = UnpluggableLink(TWINS[0], offers[0]["urls"][0], CUT_AFTER)
     ways = [cable, Relay(TWINS[1], offers[1]["urls"][0])]
     try:
         assert members.copy(ways, offers[0])["Id"] == members.image
     finally:
         cable.remove()
-    assert members.taken() == {members.image}
+    assert members.taken_images() == {members.image}
     assert 0 < cable.passed < LAYER_BYTES < ways[1].passed
     assert any(f"Retrying at {ways[1].url}." in note for note in members.taker.notes), members.taker.notes
 
@@ -127,7 +127,7 @@ def test_both_halves_cut_is_a_failure_that_leaves_nothing(members: Members) -> N
     with pytest.raises(Failed, match="the copy broke off after"):
         members.copy(ways, offers[0])
     assert all(way.passed for way in ways)
-    assert members.taken() == set()
+    assert members.taken_images() == set()
 
 
 def test_a_half_that_never_answers_is_passed_over(members: Members) -> None:
@@ -135,4 +135,4 @@ def test_a_half_that_never_answers_is_passed_over(members: Members) -> None:
     ways = [Relay(address, offer["urls"][0]) for address, offer in zip(TWINS, offers, strict=True)]
     ways[0].close()
     assert members.copy(ways, offers[0])["Id"] == members.image
-    assert ways[0].passed == 0 and members.taken() == {members.image}
+    assert ways[0].passed == 0 and members.taken_images() == {members.image}

@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from tests.cluster.pair import Pair, failures
+from tests.cluster.pair import ClusterPair, failures
 from tests.e2e.conftest import CommandResult
 
 DOWNLOAD = "Download model and verify every file"
@@ -15,8 +15,8 @@ COPY = "Copy model from a member and verify every file"
 
 def statuses(answer: CommandResult, task: str) -> dict[str, str]:
     """Return a task's status on each host."""
-    found = [event for event in answer.events() if event["event"] == "task_finished" and event["name"] == task]
-    return {item["host"]: item["status"] for item in found}
+    events = [event for event in answer.events() if event["event"] == "task_finished" and event["name"] == task]
+    return {item["host"]: item["status"] for item in events}
 
 
 def message(answer: CommandResult, task: str, host: str) -> str:
@@ -27,7 +27,7 @@ def message(answer: CommandResult, task: str, host: str) -> str:
     )
 
 
-def test_it_is_downloaded_by_one_member_and_copied_by_the_other_whichever_has_it(pair: Pair) -> None:
+def test_it_is_downloaded_by_one_member_and_copied_by_the_other_whichever_has_it(pair: ClusterPair) -> None:
     first = pair.deploy()
     assert first.proved, list(failures(first))
     assert statuses(first, DOWNLOAD) == {"one": "changed", "two": "skipped"}
@@ -35,12 +35,12 @@ def test_it_is_downloaded_by_one_member_and_copied_by_the_other_whichever_has_it
     assert message(first, COPY, "two").endswith("from one")
     before = pair.running()
     shutil.rmtree(pair.home("one") / "models/glm")
-    again = pair.deploy()
-    assert again.proved, list(failures(again))
-    assert statuses(again, COPY) == {"one": "changed", "two": "skipped"}
-    assert message(again, COPY, "one").endswith("from two")
+    second_run = pair.deploy()
+    assert second_run.proved, list(failures(second_run))
+    assert statuses(second_run, COPY) == {"one": "changed", "two": "skipped"}
+    assert message(second_run, COPY, "one").endswith("from two")
     assert pair.running() == before
-    url = message(again, SERVE, "two").rpartition(" on ")[2]
+    url = message(second_run, SERVE, "two").rpartition(" on ")[2]
     assert url.startswith("127.0.0.2:")
     with pytest.raises(OSError):  # refused, or reset: it ends with its last reader
         urllib.request.urlopen(f"http://{url}/here", timeout=5)

@@ -5,40 +5,40 @@ from pathlib import Path
 
 import yaml
 
-from tests.cluster.pair import Pair, failures
+from tests.cluster.pair import ClusterPair, failures
 
 CHECK = "Check the fabric"
 
 
-def edited(pair: Pair, host: str, **fabric: object) -> None:
+def set_link_peer(pair: ClusterPair, host: str, **fabric: object) -> None:
     """Edit the host's file so that its link has another end."""
     path: Path = pair.root / f"hosts/{host}.yml"
-    found = yaml.safe_load(path.read_text())
-    found["fabric"] |= fabric
-    path.write_text(yaml.safe_dump(found))
+    host_file = yaml.safe_load(path.read_text())
+    host_file["fabric"] |= fabric
+    path.write_text(yaml.safe_dump(host_file))
 
 
-def why(pair: Pair, host: str) -> str:
+def refused_message(pair: ClusterPair, host: str) -> str:
     """Deploy, check that it is refused with nothing changed, and return the message of the host's check."""
     answer = pair.deploy()
-    found = list(failures(answer))
+    failed = list(failures(answer))
     assert answer.code == 5, [event for event in answer.events() if event["event"] == "recap"]
     assert pair.running() == {}
-    return next(message for name, task, message in found if (name, task) == (host, CHECK))
+    return next(message for name, task, message in failed if (name, task) == (host, CHECK))
 
 
-def test_an_interface_that_the_host_does_not_have(pair: Pair) -> None:
-    edited(pair, "two", interfaces=["eth9"])
-    assert why(pair, "two").startswith("no interface eth9 on two; there are: ")
+def test_an_interface_that_the_host_does_not_have(pair: ClusterPair) -> None:
+    set_link_peer(pair, "two", interfaces=["eth9"])
+    assert refused_message(pair, "two").startswith("no interface eth9 on two; there are: ")
 
 
-def test_a_master_port_that_is_taken_with_what_holds_it(pair: Pair) -> None:
+def test_a_master_port_that_is_taken_with_what_holds_it(pair: ClusterPair) -> None:
     with socket.create_server(("127.0.0.1", pair.ports["port"])):
-        found = why(pair, "one")
-    assert f"port {pair.ports['port']}, on which the ranks meet, is in use by " in found and "pid " in found
+        message = refused_message(pair, "one")
+    assert f"port {pair.ports['port']}, on which the ranks meet, is in use by " in message and "pid " in message
 
 
-def test_a_rank_of_another_cluster_that_still_runs(pair: Pair) -> None:
+def test_a_rank_of_another_cluster_that_still_runs(pair: ClusterPair) -> None:
     image = pair.images.name("vllm-openai:v0.32.0")
     labels = ("--label", "sparkwright.rank=1", "--label", "sparkwright.cluster=old")
     pair.docker(
@@ -56,14 +56,14 @@ def test_a_rank_of_another_cluster_that_still_runs(pair: Pair) -> None:
         "60",
     )
     try:
-        assert why(pair, "two").startswith(f"{pair.name}-left still runs here, a rank of the cluster old.")
+        assert refused_message(pair, "two").startswith(f"{pair.name}-left still runs here, a rank of the cluster old.")
     finally:
         pair.docker("two", "rm", "-f", f"{pair.name}-left")
 
 
-def test_the_servers_own_port_that_is_taken(pair: Pair) -> None:
+def test_the_servers_own_port_that_is_taken(pair: ClusterPair) -> None:
     with socket.create_server(("127.0.0.1", pair.port)):
         answer = pair.deploy()
-    found = [message for name, _, message in failures(answer) if name == "one"]
-    assert answer.code == 5 and found[0].startswith(f"port {pair.port} is in use by python"), found
+    messages = [message for name, _, message in failures(answer) if name == "one"]
+    assert answer.code == 5 and messages[0].startswith(f"port {pair.port} is in use by python"), messages
     assert pair.running() == {}

@@ -1,19 +1,19 @@
 """A cluster of two hosts is restarted as one, from whatever is left of it."""
 
-from tests.cluster.pair import Pair, failures
+from tests.cluster.pair import ClusterPair, failures
 
 
-def started_at(pair: Pair) -> dict[str, str]:
+def start_times(pair: ClusterPair) -> dict[str, str]:
     return {host: str(pair.container(host)["State"]["StartedAt"]) for host in pair.names}
 
 
-def test_the_same_containers_are_stopped_and_started_and_proved_on_the_head(pair: Pair) -> None:
+def test_the_same_containers_are_stopped_and_started_and_proved_on_the_head(pair: ClusterPair) -> None:
     pair.deployed()
-    before, since = pair.running(), started_at(pair)
+    before, since = pair.running(), start_times(pair)
     answer = pair.run("restart", "--host", "pair", "--json")
     assert answer.proved, answer.out[-3000:] + answer.err
     assert pair.running() == before
-    assert all(now > since[host] for host, now in started_at(pair).items())
+    assert all(now > since[host] for host, now in start_times(pair).items())
     assert pair.generates()
     assert [row["what"] for row in pair.history("two")] == ["verified", "verified"]
     finished = [
@@ -28,7 +28,7 @@ def test_the_same_containers_are_stopped_and_started_and_proved_on_the_head(pair
     ]
 
 
-def test_a_dead_worker_and_its_head_come_up_again_as_one(pair: Pair) -> None:
+def test_a_dead_worker_and_its_head_come_up_again_as_one(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     pair.docker("two", "kill", pair.name)
@@ -38,14 +38,14 @@ def test_a_dead_worker_and_its_head_come_up_again_as_one(pair: Pair) -> None:
     assert pair.generates()
 
 
-def test_a_member_that_differs_or_is_missing_is_refused_on_all_and_nothing_is_touched(pair: Pair) -> None:
+def test_a_member_that_differs_or_is_missing_is_refused_on_all_and_nothing_is_touched(pair: ClusterPair) -> None:
     pair.deployed()
-    before, since = pair.running(), started_at(pair)
+    before, since = pair.running(), start_times(pair)
     pair.recipe(max_num_seqs=4)
     answer = pair.run("restart", "--host", "pair", "--json")
     assert answer.code == 5
     assert "does not match the recipe; `plan` shows the difference" in answer.out
-    assert (pair.running(), started_at(pair)) == (before, since)
+    assert (pair.running(), start_times(pair)) == (before, since)
     pair.recipe()
     pair.docker("two", "rm", "-f", pair.name)
     answer = pair.run("restart", "--host", "pair", "--json")
@@ -54,7 +54,7 @@ def test_a_member_that_differs_or_is_missing_is_refused_on_all_and_nothing_is_to
     assert pair.container("one")["State"]["StartedAt"] == since["one"]
 
 
-def test_one_that_fails_to_come_up_is_started_once_more_as_a_whole(pair: Pair) -> None:
+def test_one_that_fails_to_come_up_is_started_once_more_as_a_whole(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     pair.before("Wait until it is ready", "{name: Break, fail: {msg: broken for a test}, when: not head}")
@@ -68,12 +68,12 @@ def test_one_that_fails_to_come_up_is_started_once_more_as_a_whole(pair: Pair) -
     assert pair.generates()
 
 
-def test_an_untouched_worker_is_started_again_with_the_head_that_was_stopped(pair: Pair) -> None:
+def test_an_untouched_worker_is_started_again_with_the_head_that_was_stopped(pair: ClusterPair) -> None:
     pair.deployed()
-    before, since = pair.running(), started_at(pair)
+    before, since = pair.running(), start_times(pair)
     pair.before("Wait until the head has stopped", "{name: Break, fail: {msg: broken for a test}, when: not head}")
     answer = pair.run("restart", "--host", "pair", "--json")
     assert answer.code == 1
     assert pair.running() == before
-    assert all(now > since[host] for host, now in started_at(pair).items())
+    assert all(now > since[host] for host, now in start_times(pair).items())
     assert pair.generates()

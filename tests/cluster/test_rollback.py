@@ -7,32 +7,32 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.cluster.pair import Pair, failures
+from tests.cluster.pair import ClusterPair, failures
 from tests.remote.sshd import free_port
 
 
-def flags(pair: Pair) -> list[str]:
+def read_flags(pair: ClusterPair) -> list[str]:
     """Return the --max-num-seqs of each member."""
     commands = [pair.container(host)["Config"]["Cmd"] for host in pair.names]
     return [command[command.index("--max-num-seqs") + 1] for command in commands]
 
 
-def test_all_members_go_back_to_the_deploy_before(pair: Pair) -> None:
+def test_all_members_go_back_to_the_deploy_before(pair: ClusterPair) -> None:
     pair.recipe(max_num_seqs=2)
     pair.deployed()
     pair.recipe(max_num_seqs=4)
     pair.deployed()
     answer = pair.run("rollback", "--host", "pair", "--json")
     assert answer.proved, "\n".join(map(str, failures(answer))) + answer.err
-    assert flags(pair) == ["2", "2"]
+    assert read_flags(pair) == ["2", "2"]
     assert pair.generates()
     assert pair.history("two")[0]["what"] == "rolled back"
-    again = pair.run("rollback", "--host", "pair", "--json")
-    assert again.code == 5
-    assert flags(pair) == ["2", "2"]
+    second_run = pair.run("rollback", "--host", "pair", "--json")
+    assert second_run.code == 5
+    assert read_flags(pair) == ["2", "2"]
 
 
-def test_members_that_would_go_back_to_different_deploys_are_refused_untouched(pair: Pair) -> None:
+def test_members_that_would_go_back_to_different_deploys_are_refused_untouched(pair: ClusterPair) -> None:
     for seqs in (2, 4):
         pair.recipe(max_num_seqs=seqs)
         pair.deployed()
@@ -48,7 +48,7 @@ def test_members_that_would_go_back_to_different_deploys_are_refused_untouched(p
     assert pair.running() == before
 
 
-def test_a_failed_rollback_leaves_the_cluster_that_served(pair: Pair) -> None:
+def test_a_failed_rollback_leaves_the_cluster_that_served(pair: ClusterPair) -> None:
     for seqs in (2, 4):
         pair.recipe(max_num_seqs=seqs)
         pair.deployed()
@@ -61,21 +61,23 @@ def test_a_failed_rollback_leaves_the_cluster_that_served(pair: Pair) -> None:
     assert pair.generates()
 
 
-def own_name(pair: Pair, host: str) -> str:
+def own_name(pair: ClusterPair, host: str) -> str:
     """Return the container name of a member's own server."""
     return f"{pair.name}-of-{host}"
 
 
-def own_servers(pair: Pair) -> dict[str, tuple[str, str]]:
+def own_servers(pair: ClusterPair) -> dict[str, tuple[str, str]]:
     """Return the Id and the restart policy of each member's own running server."""
-    shown = "{{.State.Running}} {{.Id}} {{.HostConfig.RestartPolicy.Name}}"
-    result = {host: pair.docker(host, "inspect", "-f", shown, own_name(pair, host), check=False) for host in pair.names}
+    template = "{{.State.Running}} {{.Id}} {{.HostConfig.RestartPolicy.Name}}"
+    result = {
+        host: pair.docker(host, "inspect", "-f", template, own_name(pair, host), check=False) for host in pair.names
+    }
     rows = {host: text.split() for host, text in result.items() if text.startswith("true")}
     return {host: (row[1], row[2]) for host, row in rows.items()}
 
 
 @pytest.fixture
-def alone(pair: Pair) -> Iterator[dict[str, int]]:
+def alone(pair: ClusterPair) -> Iterator[dict[str, int]]:
     """Each member serves a model by itself before there is a cluster. Yields their ports."""
     ports = dict(zip(pair.names, (free_port(), free_port()), strict=True))
     for host, port in ports.items():
@@ -84,40 +86,42 @@ def alone(pair: Pair) -> Iterator[dict[str, int]]:
         recipe["container"] |= {"name": own_name(pair, host), "network": "host", "restart": "unless-stopped"}
         recipe["vllm"] |= {"port": port, "served-model-name": f"of-{host}"}
         (pair.root / f"recipes/of-{host}.yml").write_text(yaml.safe_dump(recipe))
-        about = yaml.safe_load((pair.root / f"hosts/{host}.yml").read_text())
-        (pair.root / f"hosts/{host}.yml").write_text(yaml.safe_dump({**about, "recipe": f"of-{host}"}))
+        host_file = yaml.safe_load((pair.root / f"hosts/{host}.yml").read_text())
+        (pair.root / f"hosts/{host}.yml").write_text(yaml.safe_dump({**host_file, "recipe": f"of-{host}"}))
     (pair.root / "hosts/groups.yml").write_text("{}\n")
     answer = pair.run("deploy", "--host", "one,two", "--json")
     assert answer.proved, "\n".join(map(str, failures(answer))) + answer.err
     for host in pair.names:
-        about = yaml.safe_load((pair.root / f"hosts/{host}.yml").read_text())
-        del about["recipe"]
-        (pair.root / f"hosts/{host}.yml").write_text(yaml.safe_dump(about))
+        host_file = yaml.safe_load((pair.root / f"hosts/{host}.yml").read_text())
+        del host_file["recipe"]
+        (pair.root / f"hosts/{host}.yml").write_text(yaml.safe_dump(host_file))
     pair.group()
     yield ports
     for host in pair.names:
         pair.docker(host, "rm", "-fv", own_name(pair, host), check=False)
 
 
-def models(ports: dict[str, int]) -> list[str]:
-    found = []
+def served_models(ports: dict[str, int]) -> list[str]:
+    names = []
     for port in ports.values():
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as answer:
-            found.append(json.load(answer)["data"][0]["id"])
-    return found
+            names.append(json.load(answer)["data"][0]["id"])
+    return names
 
 
-def test_each_member_gets_its_own_server_back_when_the_first_cluster_fails(pair: Pair, alone: dict[str, int]) -> None:
+def test_each_member_gets_its_own_server_back_when_the_first_cluster_fails(
+    pair: ClusterPair, alone: dict[str, int]
+) -> None:
     before = own_servers(pair)
     assert {policy for _, policy in before.values()} == {"unless-stopped"}
     pair.recipe(fault="crash-loop")
     answer = pair.deploy()
     assert answer.code == 1
     assert (own_servers(pair), pair.running()) == (before, {})
-    assert models(alone) == ["of-one", "of-two"]
+    assert served_models(alone) == ["of-one", "of-two"]
 
 
-def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: Pair, alone: dict[str, int]) -> None:
+def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: ClusterPair, alone: dict[str, int]) -> None:
     before = own_servers(pair)
     pair.recipe(fault="crash-loop")
     assert pair.deploy("--no-rollback").code == 1
@@ -126,7 +130,7 @@ def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: Pair,
     answer = pair.run("rollback", "--host", "pair", "--json")
     assert answer.proved, "\n".join(map(str, failures(answer))) + answer.err
     assert (own_servers(pair), pair.running()) == (before, {})
-    assert models(alone) == ["of-one", "of-two"]
+    assert served_models(alone) == ["of-one", "of-two"]
     pair.deployed()
     assert own_servers(pair) == {}
     now = pair.running()
@@ -136,7 +140,7 @@ def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: Pair,
     assert pair.running() == now
 
 
-def test_a_previous_cluster_of_which_a_member_is_gone_is_not_started_by_halves(pair: Pair) -> None:
+def test_a_previous_cluster_of_which_a_member_is_gone_is_not_started_by_halves(pair: ClusterPair) -> None:
     pair.deployed()
     pair.docker("two", "rm", "-f", pair.name)
     pair.recipe(max_num_seqs=4, fault="crash-loop")

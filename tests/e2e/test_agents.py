@@ -17,7 +17,7 @@ from sparkwright.app.questions import client_files
 from sparkwright.app.questions.client_formats import FORMATS, Endpoint
 from tests.e2e.conftest import sandbox_project
 from tests.e2e.test_gateway import KEY, GatewayProject
-from tests.gateway.loopback import key_of
+from tests.gateway.loopback import client_key
 from tests.real_llama.test_agents import AGENTS, VARIABLE, environment, usage_of_litellm
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -34,7 +34,7 @@ def gate() -> Iterator[GatewayProject]:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         patch.setenv("GATEWAY_KEY", KEY)
         for agent in (*AGENTS, "litellm"):
-            patch.setenv(key_variable(agent), key_of(agent))
+            patch.setenv(key_variable(agent), client_key(agent))
         project.deployed()
         value = GatewayProject(project)
         value.write(clients={agent: {"key": {"env": key_variable(agent)}} for agent in (*AGENTS, "litellm")})

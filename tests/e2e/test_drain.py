@@ -19,7 +19,7 @@ from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.test_bench import SMALL
 from tests.e2e.two_hosts import HOSTS, MODEL, TwoHostProject, two_host_project
-from tests.gateway.steady import Steady
+from tests.gateway.steady import SteadyClients
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 
@@ -36,11 +36,11 @@ def both_up(two: TwoHostProject) -> None:
 
 
 def test_a_rolling_restart_fails_no_request_and_cuts_no_stream(two: TwoHostProject) -> None:
-    steady = Steady(two.gateway, MODEL)
+    steady = SteadyClients(two.gateway, MODEL)
     with steady.running():
-        steady.answered(20)
+        steady.wait_for_answers(20)
         result = two.run("restart", "--host", "box", "--json", timeout_s=300)
-        steady.answered(20)
+        steady.wait_for_answers(20)
     assert result.code in (0, 4), result.out[-3000:]
     assert not steady.wrong
     assert two.states() == {"side1": "up", "side2": "up"}
@@ -53,12 +53,12 @@ def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: TwoHostProject) -
     recipe.write_text(
         re.sub(r"max-num-seqs: \d+", "max-num-seqs: 4", re.sub(r"tok_per_s: .*", "tok_per_s: 9000", text))
     )
-    steady = Steady(two.gateway, MODEL)
+    steady = SteadyClients(two.gateway, MODEL)
     try:
         with steady.running():
-            steady.answered(20)
+            steady.wait_for_answers(20)
             result = two.run("deploy", "--host", "box", "--canary", "1", "--json", timeout_s=300)
-            steady.answered(20)
+            steady.wait_for_answers(20)
     finally:
         recipe.write_text(text)
     assert result.code == 1, result.out[-3000:]
@@ -69,13 +69,13 @@ def test_a_canary_that_fails_is_back_and_no_client_saw_it(two: TwoHostProject) -
 
 def test_the_arms_of_a_measurement_serve_no_client(two: TwoHostProject) -> None:
     """One that is slow, or is stopped in the middle, is nothing for them; afterwards the server is back."""
-    steady = Steady(two.gateway, MODEL)
+    steady = SteadyClients(two.gateway, MODEL)
     with steady.running():
-        steady.answered(20)
+        steady.wait_for_answers(20)
         result = two.run(
             "bench.ab", "--host", HOSTS[1], "--flag", "chunked-prefill", "--name", "arms", *SMALL, timeout_s=300
         )
-        steady.answered(20)
+        steady.wait_for_answers(20)
     assert result.code in (0, 4), result.out[-3000:]
     assert not steady.wrong
     assert two.states() == {"side1": "up", "side2": "up"}

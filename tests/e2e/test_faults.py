@@ -9,7 +9,7 @@ import pytest
 from sparkwright.sandbox import control
 from sparkwright.sandbox.faults import MEMBER_FAULTS
 from tests.e2e.conftest import SandboxProject, sandbox_project
-from tests.faults.bench import released
+from tests.faults.bench import is_released
 from tests.waiting import wait_until
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
@@ -142,7 +142,7 @@ def test_a_fault_means_what_it_says_each_time_it_is_said(project: SandboxProject
         project.docker().api.restart("qwen35")
         wait_until(project.serving, "its cure")
     os.kill(json.loads((project.sandbox / "state.json").read_text())["pid"], signal.SIGKILL)
-    wait_until(lambda: released(project.sandbox / "alive"), "the sandbox's end")
+    wait_until(lambda: is_released(project.sandbox / "alive"), "the sandbox's end")
     control.up(project.sandbox)
     wait_until(project.serving, "the cured server")
 

@@ -15,7 +15,7 @@ from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.alone import CONTAINER, INTERIM, MODEL, SingleServer, single_server
 from tests.e2e.conftest import CommandResult
-from tests.gateway.steady import Steady
+from tests.gateway.steady import SteadyClients
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 FIT_CHECK = "Check whether a second server fits beside it"
@@ -44,11 +44,11 @@ def alone(single: SingleServer) -> Iterator[SingleServer]:
 def test_a_deploy_of_the_only_server_fails_no_request(alone: SingleServer) -> None:
     before = alone.id()
     alone.changed()
-    steady = Steady(alone.port, MODEL)
+    steady = SteadyClients(alone.port, MODEL)
     with steady.running():
-        steady.answered(20)
+        steady.wait_for_answers(20)
         result = alone.deploy()
-        steady.answered(20)
+        steady.wait_for_answers(20)
     assert result.code in (0, 4), result.out[-3000:]
     assert interim_took_over(result) and result.task(REMOVE_INTERIM)["msg"] == "removed"
     assert not steady.wrong
@@ -88,11 +88,11 @@ def test_a_deploy_with_nothing_to_do_starts_no_other_server(alone: SingleServer)
 
 
 def test_a_restart_of_the_only_server_fails_no_request(alone: SingleServer) -> None:
-    steady = Steady(alone.port, MODEL)
+    steady = SteadyClients(alone.port, MODEL)
     with steady.running():
-        steady.answered(20)
+        steady.wait_for_answers(20)
         result = alone.project.run("restart", "--host", "sandbox", "--json", timeout_s=300)
-        steady.answered(20)
+        steady.wait_for_answers(20)
     assert result.code in (0, 4), result.out[-3000:]
     assert interim_took_over(result)
     assert not steady.wrong
@@ -103,12 +103,12 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
     before, since = alone.id(), alone.project.docker().api.inspect_container(CONTAINER)["State"]["StartedAt"]
     alone.changed()
     assert alone.project.run("sandbox.fault", "oom").code == 0
-    steady = Steady(alone.port, MODEL)
+    steady = SteadyClients(alone.port, MODEL)
     try:
         with steady.running():
-            steady.answered(10)
+            steady.wait_for_answers(10)
             result = alone.deploy()
-            steady.answered(10)
+            steady.wait_for_answers(10)
     finally:
         alone.project.run("sandbox.fault", "none")
     assert result.code == 1, result.out[-3000:]
@@ -206,15 +206,15 @@ def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_unt
     alone: SingleServer,
 ) -> None:
     """The server is stopped: only the other one answers, and no request fails."""
-    steady = Steady(alone.port, MODEL)
+    steady = SteadyClients(alone.port, MODEL)
     with steady.running():
-        steady.answered(10)
+        steady.wait_for_answers(10)
         deploy_killed_before(alone, "Check free memory")
-        steady.answered(10)
+        steady.wait_for_answers(10)
         assert alone.containers()[INTERIM] == "running"
         assert alone.containers().get(CONTAINER) != "running"
         result = alone.deploy()
-        steady.answered(10)
+        steady.wait_for_answers(10)
     assert result.code in (0, 4), result.out[-3000:]
     assert not steady.wrong
     assert alone.containers() == {CONTAINER: "running"}

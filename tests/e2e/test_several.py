@@ -15,7 +15,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.conftest import SandboxProject, sandbox_project
-from tests.gateway.steady import Steady
+from tests.gateway.steady import SteadyClients
 from tests.remote.sshd import free_port
 
 CHAT, VECTORS = "qwen3.5-35b", "qwen3-embedding-0.6b"
@@ -255,9 +255,9 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(project: San
     (bound,) = project.docker().api.inspect_container("qwen3-1.7b")["HostConfig"]["PortBindings"].values()
     verify = ("verify", "--host", "sandbox", "--recipe", CHAT)
     assert project.run("sandbox.fault", "slow").code == 0
-    steady = Steady(int(bound[0]["HostPort"]), "qwen3-1.7b", clients=2)
+    steady = SteadyClients(int(bound[0]["HostPort"]), "qwen3-1.7b", clients=2)
     with steady.running():
-        steady.answered(2)
+        steady.wait_for_answers(2)
         extra = project.run(*verify, timeout_s=300)
     alone = project.run(*verify, timeout_s=300)
     assert (extra.code, "the GPU was shared: qwen3-1.7b generated" in extra.out) == (4, True), extra.out

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import SandboxProject, sandbox_project
-from tests.gateway.steady import Steady
+from tests.gateway.steady import SteadyClients
 from tests.remote.sshd import free_port
 
 LARGE, SMALL, ALWAYS_ON = "qwen3.5-35b", "qwen3-1.7b", "qwen3-embedding-0.6b"
@@ -279,14 +279,14 @@ def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: T
 def test_a_gateway_that_waits_answers_each_request_after_the_switch(turns: TurnsProject) -> None:
     """Clients of the one that goes to sleep, and a request for the one that wakes: none fails."""
     assert turns.route("wait").code == 0
-    steady = Steady(turns.gateway, LARGE)
+    steady = SteadyClients(turns.gateway, LARGE)
     with ThreadPoolExecutor(1) as pool, steady.running():
-        steady.answered(10)
+        steady.wait_for_answers(10)
         waiting_request = pool.submit(turns.chat, SMALL)
         switch_to_small = turns.switch(SMALL)
         assert switch_to_small.proved and "not drained" not in switch_to_small.out, switch_to_small.out[-3000:]
         assert waiting_request.result().status == 200
         switch_back = turns.switch(LARGE)
         assert switch_back.code in (0, 4), switch_back.out[-3000:]
-        steady.answered(10)
+        steady.wait_for_answers(10)
     assert not steady.wrong

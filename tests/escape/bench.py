@@ -33,17 +33,17 @@ PROGRAMS = (
     "sh", "cat", "ln", "mv", "rm", "mkdir", "mknod", "mount", "head", "cp", "chmod", "chown", "truncate", "sleep",
 )  # fmt: skip
 #: how the hostile image says that it got out
-OUT = ("READ", "WROTE", "MOUNTED", "DEVICE")
+ESCAPE_WORDS = ("READ", "WROTE", "MOUNTED", "DEVICE")
 CANARY = "canary"
 #: device nodes of a member's network adapters; another node has their place on a machine without any
 ADAPTERS = "/dev/infiniband"
 
 
-def image(api: Any, name: str) -> str:
+def build_image(api: Any, name: str) -> str:
     """Build an image with the hostile server and the local programs that it needs."""
-    found = {program: shutil.which(program) or "" for program in PROGRAMS}
-    paths = {f"bin/{program}": path for program, path in found.items()}
-    for path in found.values():
+    program_paths = {program: shutil.which(program) or "" for program in PROGRAMS}
+    paths = {f"bin/{program}": path for program, path in program_paths.items()}
+    for path in program_paths.values():
         libraries = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout.split()
         paths |= {word.lstrip("/"): word for word in libraries if word.startswith("/")}
     raw = io.BytesIO()
@@ -57,7 +57,7 @@ def image(api: Any, name: str) -> str:
 
 
 @dataclass
-class Bench:
+class HostileServer:
     """A host with a hostile server."""
 
     engine: Any
@@ -103,12 +103,12 @@ class Bench:
         written |= {"parallel": {"tensor": parallel}} if parallel else {}
         (project / "recipes/one.yml").write_text(json.dumps({**written, "server_key": {"env": "KEY"}}))
         loaded = recipe.load(project, "one")
-        on = host or Host("spark1", "spark1", home=str(self.home))
-        found = recipe.scope(on, "ops", loaded, {"image": None, "model": None})
-        spec = replace(ContainerSpec.from_json(found["container"]), caches=KEY)
+        target = host or Host("spark1", "spark1", home=str(self.home))
+        names = recipe.scope(target, "ops", loaded, {"image": None, "model": None})
+        spec = replace(ContainerSpec.from_json(names["container"]), caches=KEY)
         spec = replace(spec, command=(*spec.command, end))
-        options = [*found["docker_options"], *map(list, cache_options(loaded, spec, str(self.home)))]
-        return {**found, "container": spec.to_json(), "docker_options": options}
+        options = [*names["docker_options"], *map(list, cache_options(loaded, spec, str(self.home)))]
+        return {**names, "container": spec.to_json(), "docker_options": options}
 
     def deploy(self, end: str = "stay", **more: Any) -> Result:
         """Create and start it, as a deploy does."""
@@ -128,12 +128,12 @@ class Bench:
 
     def by_script(self) -> None:
         script = expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), self.names("stay"))
-        done = subprocess.run(["sh", "-c", str(script)], capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, (done.stderr, script)
+        completed = subprocess.run(["sh", "-c", str(script)], capture_output=True, text=True, check=False, timeout=60)
+        assert completed.returncode == 0, (completed.stderr, script)
 
     def inspect(self, name: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = self.engine.api.inspect_container(name or self.name)
-        return found
+        inspected: dict[str, Any] = self.engine.api.inspect_container(name or self.name)
+        return inspected
 
     def attacked(self, starts: int = 1, name: str = "") -> None:
         """Wait until it has attacked in this many starts."""
@@ -162,24 +162,24 @@ class Bench:
     def around(self) -> list[Path]:
         """Return every parent folder of a mount, and one that nothing is mounted from."""
         state, key = self.home / ".local/state/sparkwright", self.home / HOST_FOLDER / KEY
-        own = [
+        parents = [
             self.home / ".local/share/sparkwright",
             self.home / HOST_FOLDER,
             key,
             key / "live",
             key / "live" / self.name,
         ]
-        own += [state, state / "server_keys", state / "recipe_files"]
-        return [self.home / "outside", self.home, self.home / "models", self.home / "data", *own]
+        parents += [state, state / "server_keys", state / "recipe_files"]
+        return [self.home / "outside", self.home, self.home / "models", self.home / "data", *parents]
 
     def unharmed(self) -> None:
         """Check that nothing escaped, by the image's own output and by the host's files."""
         containers = self.engine.api.containers(all=True, filters={"name": self.name})
         result = [line for row in containers for line in self.log(row["Id"]).splitlines()]
-        assert [line for line in result if line.startswith(OUT)] == []
-        found = {str(item): (item / CANARY).read_text() for item in self.around() if (item / CANARY).exists()}
-        assert set(found.values()) == {f"{self.secret}\n"}, found
-        assert str(self.home / "outside") in found
+        assert [line for line in result if line.startswith(ESCAPE_WORDS)] == []
+        canaries = {str(item): (item / CANARY).read_text() for item in self.around() if (item / CANARY).exists()}
+        assert set(canaries.values()) == {f"{self.secret}\n"}, canaries
+        assert str(self.home / "outside") in canaries
         links = [item for item in self.around() if item.is_symlink()]
         assert links == []
         assert (self.home / "models/one/config.json").read_text() == "{}"
@@ -187,13 +187,13 @@ class Bench:
 
 
 @contextmanager
-def bench(engine: Any, **more: Any) -> Iterator[Bench]:
+def hostile_server(engine: Any, **more: Any) -> Iterator[HostileServer]:
     """Yield a host whose home everyone may enter, since tests may run as root. Everything is removed afterwards."""
     name = f"escape-{secrets.token_hex(4)}"
     home = Path(tempfile.mkdtemp(prefix="sparkwright-test-"))
-    made = Bench(engine, home, image(engine.api, name), name, **more)
+    server = HostileServer(engine, home, build_image(engine.api, name), name, **more)
     try:
-        yield made
+        yield server
     finally:
         for row in engine.api.containers(all=True, filters={"name": name}):
             engine.api.remove_container(row["Id"], force=True, v=True)
@@ -203,6 +203,6 @@ def bench(engine: Any, **more: Any) -> Iterator[Bench]:
         )
         if home.exists():
             container_files.run_as_root(
-                made.context, home, ("rm", "-rf", "--"), f"{container_files.MOUNT_POINT}/data", mount_parent=False
+                server.context, home, ("rm", "-rf", "--"), f"{container_files.MOUNT_POINT}/data", mount_parent=False
             )
             subprocess.run(["rm", "-rf", str(home)], check=False)

@@ -23,11 +23,11 @@ from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import TOP, SandboxProject
-from tests.faults.watching import Watching
+from tests.faults.watching import Watcher
 from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
-LONG_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Bench:
@@ -35,8 +35,8 @@ class Bench:
 
     def __init__(self, project: SandboxProject) -> None:
         self.project = project
-        books = (project.root / "playbooks").rglob("*.yml")
-        self.good_books = {path: path.read_text() for path in books}
+        playbooks = (project.root / "playbooks").rglob("*.yml")
+        self.good_books = {path: path.read_text() for path in playbooks}
         self.seqs = 8
         self.room = self.state.path
         self.room.mkdir(parents=True)
@@ -72,8 +72,8 @@ class Bench:
         """Put the gate before a task. fail_at: a task of the swap before which the change fails."""
         for name in ("reached", "open", "fail"):
             (self.project.root / name).unlink(missing_ok=True)
-        here = self.project.root
-        wait = f"touch {here}/reached; until [ -e {here}/open ]; do sleep 0.02; done; test ! -e {here}/fail"
+        root = self.project.root
+        wait = f"touch {root}/reached; until [ -e {root}/open ]; do sleep 0.02; done; test ! -e {root}/fail"
         self.project.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
         if fail_at:
             self.project.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
@@ -83,7 +83,7 @@ class Bench:
             path.write_text(text)
 
     def start(self) -> subprocess.Popen[str]:
-        words = [
+        command = [
             sys.executable,
             "-c",
             "from sparkwright.cli import main; main()",
@@ -95,7 +95,7 @@ class Bench:
         env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
         out = (self.project.root / "said").open("w")
         return subprocess.Popen(
-            words,
+            command,
             cwd=self.project.root,
             env=env,
             stdout=out,
@@ -134,7 +134,7 @@ class Bench:
         """The engine goes and comes back: every container dies, those with a policy start again."""
         pid = json.loads((self.project.sandbox / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: released(self.project.sandbox / "alive"), "the engine's end")
+        wait_until(lambda: is_released(self.project.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
         control.up(self.project.sandbox)
@@ -148,7 +148,7 @@ class Bench:
             for process in (runner, *runner.children(recursive=True)):
                 process.kill()
         os.kill(daemon, signal.SIGKILL)
-        wait_until(lambda: released(self.project.sandbox / "alive"), "the engine's end")
+        wait_until(lambda: is_released(self.project.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(daemon, 0)
         control.up(self.project.sandbox)
@@ -207,7 +207,7 @@ class Bench:
         return [json.loads(line) for line in (folder / "events.jsonl").read_bytes().splitlines() if line.endswith(b"}")]
 
 
-class Watch(Watching):
+class ServerWatcher(Watcher):
     """Looks on all the while: how many servers ran at once, and how many would start by themselves."""
 
     every_s = 0.03
@@ -228,7 +228,7 @@ class Watch(Watching):
         self.most_eligible = max(self.most_eligible, sum(row["policy"] != "no" for row in rows))
 
 
-def released(path: Path) -> bool:
+def is_released(path: Path) -> bool:
     """Whether the process that held a file's lock is gone, all of its threads too."""
     with path.open("rb") as file:
         try:
@@ -240,8 +240,8 @@ def released(path: Path) -> bool:
 
 def swap_tasks(playbooks: Path) -> list[str]:
     """The names of the tasks of the swap and of the proof that ends it, in order. A block's name is no task's."""
-    found = ["Create new container"]
+    names = ["Create new container"]
     for part in ("swap", "prove"):
         text = (playbooks / f"parts/{part}.yml").read_text()
-        found += re.findall(r"(?m)^ *- name: (.+)\n(?! *(?:when: .*\n *)?block:)", text)
-    return found
+        names += re.findall(r"(?m)^ *- name: (.+)\n(?! *(?:when: .*\n *)?block:)", text)
+    return names

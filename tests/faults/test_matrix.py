@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.bench import Bench, Watch, swap_tasks
+from tests.faults.bench import Bench, ServerWatcher, swap_tasks
 
 #: a processor that is busy with something else makes the throughput inconclusive; the server is kept all the same
-PROVED = (0, 4)
+PROVED_CODES = (0, 4)
 
 COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
 
@@ -60,7 +60,7 @@ CELLS = [
 
 #: The change has failed and the old server is being put back. The runner is killed again: who serves after `rollback`. Or the
 #: Docker Engine is restarted: the run itself sees to it.
-PUT_BACK = (
+RESTORE_STEPS = (
     "Restore previous server",
     "Wait for the failed server's processes to exit",
     "Start previous server",
@@ -84,10 +84,10 @@ def test_afterwards_one_verified_server_serves(
 ) -> None:
     if fault == "disk" and not bench.tmpfs:
         pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
-    old = bench.whole()
+    old_server = bench.whole()
     bench.change()
     bench.gate(step)
-    with Watch(bench) as seen:
+    with ServerWatcher(bench) as watch:
         laptop = bench.start()
         try:
             bench.reached(laptop)
@@ -99,25 +99,25 @@ def test_afterwards_one_verified_server_serves(
             bench.repair()
         message = bench.story()
         if fault == "killed":
-            again = bench.project.deploy()
-            assert again.code in PROVED, again.out[-3000:]
-            notes = [event["text"] for event in again.events() if event["event"] == "note"]
+            second_run = bench.project.deploy()
+            assert second_run.code in PROVED_CODES, second_run.out[-3000:]
+            notes = [event["text"] for event in second_run.events() if event["event"] == "note"]
             assert any("an earlier run was interrupted" in text and "in: Gate" in text for text in notes), notes
         now = bench.settled()
-    outcome = "none" if not now else "old" if now == old else "new"
+    outcome = "none" if not now else "old" if now == old_server else "new"
     record_property("cell", json.dumps([step, fault, outcome]))
     assert outcome == expected, [f"{item['name']}: {item['msg']}" for item in message if item.get("status") == "failed"]
-    assert (seen.most_running, seen.most_eligible) == (1, 1)
+    assert (watch.most_running, watch.most_eligible) == (1, 1)
     if fault != "killed":
         assert message[-1]["event"] == "recap"
-        assert (message[-1]["exit"] in PROVED) == (expected == "new"), message[-1]
-    left = [row["Names"][0] for row in bench.client().api.containers(all=True)]
-    assert left == ["/qwen35"], "the failed and the older ones are taken away"
+        assert (message[-1]["exit"] in PROVED_CODES) == (expected == "new"), message[-1]
+    leftovers = [row["Names"][0] for row in bench.client().api.containers(all=True)]
+    assert leftovers == ["/qwen35"], "the failed and the older ones are taken away"
 
 
-def while_it_is_put_back(bench: Bench, step: str, fault: str) -> tuple[str, dict[str, Any]]:
+def inject_during_restore(bench: Bench, step: str, fault: str) -> tuple[str, dict[str, Any]]:
     """A change fails, and this happens before a step of putting the old server back. Returns the old one's Id, and the recap."""
-    old = bench.whole()
+    old_server = bench.whole()
     bench.change()
     bench.gate(step, fail_at="Wait until it is ready")
     laptop = bench.start()
@@ -129,26 +129,26 @@ def while_it_is_put_back(bench: Bench, step: str, fault: str) -> tuple[str, dict
         recap = bench.ended()
         laptop.wait(timeout=60)
         bench.repair()
-    return old, recap
+    return old_server, recap
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(item, marks=() if item == PUT_BACK[2] else pytest.mark.whole) for item in PUT_BACK]
+    "step", [pytest.param(item, marks=() if item == RESTORE_STEPS[2] else pytest.mark.whole) for item in RESTORE_STEPS]
 )
 def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step: str) -> None:
-    old, _ = while_it_is_put_back(bench, step, "killed")
-    done = bench.project.run("rollback", "--host", "sandbox", "--json")
-    assert done.code == 0, done.out[-3000:]
-    assert "an earlier run was interrupted" in done.out
+    old, _ = inject_during_restore(bench, step, "killed")
+    result = bench.project.run("rollback", "--host", "sandbox", "--json")
+    assert result.code == 0, result.out[-3000:]
+    assert "an earlier run was interrupted" in result.out
     assert bench.serving() == old
     assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(item, marks=() if item == PUT_BACK[3] else pytest.mark.whole) for item in PUT_BACK]
+    "step", [pytest.param(item, marks=() if item == RESTORE_STEPS[3] else pytest.mark.whole) for item in RESTORE_STEPS]
 )
 def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step: str) -> None:
-    old, recap = while_it_is_put_back(bench, step, "docker")
+    old, recap = inject_during_restore(bench, step, "docker")
     assert (recap["exit"], "broken on purpose The previous server is restored." in recap["msg"]) == (1, True), recap[
         "msg"
     ]

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from tests.faults.bench import Bench, Watch, swap_tasks
-from tests.faults.test_matrix import PROVED
+from tests.faults.bench import Bench, ServerWatcher, swap_tasks
+from tests.faults.test_matrix import PROVED_CODES
 from tests.waiting import wait_until
 
 SEEDS, QUICK = range(300), 3
 #: the longest time after a task's start, seconds; most tasks of the sandbox take less
-AFTER_S = 0.4
+MAX_DELAY_S = 0.4
 #: the steps that change something, which are cut more often than the others
 CHANGES = (
     "Create new container",
@@ -26,14 +26,14 @@ CHANGES = (
 )
 
 
-def moment(seed: int, steps: list[str]) -> tuple[str, float]:
+def random_moment(seed: int, steps: list[str]) -> tuple[str, float]:
     """A task, and seconds after its start."""
     chance = random.Random(seed)
     step = chance.choice(CHANGES if chance.random() < 0.6 else steps)
-    return step, chance.random() ** 2 * AFTER_S
+    return step, chance.random() ** 2 * MAX_DELAY_S
 
 
-def started(bench: Bench, step: str) -> bool:
+def is_started(bench: Bench, step: str) -> bool:
     try:
         return any(item["event"] == "task_started" and item.get("name") == step for item in bench.story())
     except (OSError, StopIteration):
@@ -46,25 +46,25 @@ def started(bench: Bench, step: str) -> bool:
 def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench, seed: int) -> None:
     bench.whole()
     before = next(bench.state.runs())
-    step, after_s = moment(
+    step, after_s = random_moment(
         seed, [swap_task for swap_task in swap_tasks(bench.project.root / "playbooks") if swap_task != "Stop Ollama"]
     )
     bench.change()
-    with Watch(bench) as seen:
+    with ServerWatcher(bench) as watch:
         laptop = bench.start()
         wait_until(lambda: next(bench.state.runs()) != before or laptop.poll() is not None, "a run")
-        wait_until(lambda: started(bench, step) or laptop.poll() is not None, step)
+        wait_until(lambda: is_started(bench, step) or laptop.poll() is not None, step)
         time.sleep(after_s)  # not a wait for anything: it chooses the moment
         bench.power()
         laptop.wait(timeout=60)
-        again = bench.project.deploy()
-        assert again.code in PROVED, (step, after_s, again.out[-3000:])
+        second_run = bench.project.deploy()
+        assert second_run.code in PROVED_CODES, (step, after_s, second_run.out[-3000:])
         serves = bench.settled()
     assert serves, (step, after_s)
-    assert (seen.most_running, seen.most_eligible) == (1, 1)
+    assert (watch.most_running, watch.most_eligible) == (1, 1)
     (row,) = bench.client().api.containers(all=True)
     assert row["Names"] == ["/qwen35"], "nothing half made is left"
     assert (bench.state.read("verified") or {})["container_id"] == serves
     assert bench.state.read("previous") is None and bench.state.read("interim") is None
-    same = bench.project.deploy()
-    assert (same.code, same.recap["changed"]) == (0, 0), (step, after_s, same.out[-3000:])
+    third_run = bench.project.deploy()
+    assert (third_run.code, third_run.recap["changed"]) == (0, 0), (step, after_s, third_run.out[-3000:])

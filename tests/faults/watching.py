@@ -4,7 +4,7 @@ import threading
 from typing import Self
 
 
-class Watching:
+class Watcher:
     """A thread that looks again and again, from `with` to its end. every_s: between two looks."""
 
     every_s = 0.1

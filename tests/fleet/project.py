@@ -15,7 +15,7 @@ PROGRAM = [sys.executable, "-c", "from sparkwright.cli import main; main()"]
 
 
 @dataclass
-class Said:
+class PlayResult:
     """The result of a command."""
 
     code: int
@@ -61,12 +61,12 @@ class HostsProject:
     def playbook(self, name: str, text: str) -> None:
         (self.root / f"playbooks/{name}.yml").write_text(f"- hosts: all\n{text}\n")
 
-    def run(self, *words: str, env: dict[str, str] | None = None, under: Sequence[str] = ()) -> Said:
+    def run(self, *words: str, env: dict[str, str] | None = None, under: Sequence[str] = ()) -> PlayResult:
         """Run a command and return its result. under: a program that runs it."""
         if not under:
-            done = commands.run(*words, cwd=self.root, env={**os.environ, **(env or {})})
-            return Said(done.returncode, done.stdout, done.stderr)
-        done = subprocess.run(
+            completed = commands.run(*words, cwd=self.root, env={**os.environ, **(env or {})})
+            return PlayResult(completed.returncode, completed.stdout, completed.stderr)
+        completed = subprocess.run(
             [*under, *PROGRAM, *words],
             cwd=self.root,
             env={**os.environ, **(env or {})},
@@ -76,7 +76,7 @@ class HostsProject:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return PlayResult(completed.returncode, completed.stdout, completed.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command and leave it running."""
@@ -85,5 +85,5 @@ class HostsProject:
             [*PROGRAM, *words], cwd=self.root, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True
         )
 
-    def roll(self, *words: str) -> Said:
+    def roll(self, *words: str) -> PlayResult:
         return self.run("play", "roll", "--json", *words)

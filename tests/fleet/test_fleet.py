@@ -39,11 +39,11 @@ class PretendLink:
         pass
 
 
-def plan(member: Member) -> Plan:
+def build_plan(member: Member) -> Plan:
     return Plan(run_id="r", host=member.host.name, play="Test", steps=())
 
 
-class Seen:
+class Recorder:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
@@ -54,20 +54,20 @@ class Seen:
         pass
 
 
-def members(*ends: int | str, asked: list[str] | None = None) -> list[Member]:
-    found = []
-    for n, end in enumerate(ends, 1):
+def members(*outcomes: int | str, asked: list[str] | None = None) -> list[Member]:
+    connected = []
+    for n, outcome in enumerate(outcomes, 1):
         host = Host(f"spark{n}", f"spark{n}")
-        found.append(Member(host, link=PretendLink(host, end, asked if asked is not None else [])))
-    return found
+        connected.append(Member(host, link=PretendLink(host, outcome, asked if asked is not None else [])))
+    return connected
 
 
-def run(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Seen:
-    seen = Seen()
-    value = Fleet(everyone, [seen])
-    value.roll(value.begin(name, [member.host for member in everyone]), plan, PlayRollout(policy))
+def run_play(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Recorder:
+    recorder = Recorder()
+    value = Fleet(everyone, [recorder])
+    value.roll(value.begin(name, [member.host for member in everyone]), build_plan, PlayRollout(policy))
     value.close()
-    return seen
+    return recorder
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def run(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Se
     [((), [8]), ((3,), [3, 3, 2]), (("25%",), [2, 2, 2, 2]), ((1, "50%"), [1, 4, 3]), (("1%",), [1] * 8), ((20,), [8])],
 )
 def test_batches_are_cut_as_ansible_cuts_them(serial: tuple[int | str, ...], sizes: list[int]) -> None:
-    policy, left, cut = RolloutPolicy(serial=serial), 8, list[int]()
-    while left:
-        cut.append(min(left, policy.size(len(cut), 8)))
-        left -= cut[-1]
-    assert cut == sizes
+    policy, remaining, sizes_found = RolloutPolicy(serial=serial), 8, list[int]()
+    while remaining:
+        sizes_found.append(min(remaining, policy.size(len(sizes_found), 8)))
+        remaining -= sizes_found[-1]
+    assert sizes_found == sizes
 
 
 def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
-    seen = run(members(0, 1, 0), RolloutPolicy())
-    assert sorted((event["host"], event["exit"]) for event in seen.events if event["event"] == "recap") == [
+    recorder = run_play(members(0, 1, 0), RolloutPolicy())
+    assert sorted((event["host"], event["exit"]) for event in recorder.events if event["event"] == "recap") == [
         ("spark1", 0),
         ("spark2", 1),
         ("spark3", 0),
@@ -93,49 +93,49 @@ def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
 
 def test_a_batch_that_fails_whole_stops_the_play() -> None:
     options: list[str] = []
-    run(members(0, 1, 0, asked=options), RolloutPolicy(serial=(1,)))
+    run_play(members(0, 1, 0, asked=options), RolloutPolicy(serial=(1,)))
     assert options == ["spark1", "spark2"]
 
 
 @pytest.mark.parametrize(("percentage", "hosts"), [(50.0, 4), (49.0, 2), (0.0, 2)])
 def test_more_failures_than_allowed_stop_after_the_batch(percentage: float, hosts: int) -> None:
     options: list[str] = []
-    run(members(0, 1, 0, 0, asked=options), RolloutPolicy(serial=(2,), max_fail_percentage=percentage))
+    run_play(members(0, 1, 0, 0, asked=options), RolloutPolicy(serial=(2,), max_fail_percentage=percentage))
     assert len(options) == hosts
 
 
 def test_an_unreachable_host_is_counted_as_such_and_the_others_go_on() -> None:
-    seen = run(members("gone", 0), RolloutPolicy())
-    recaps = {event["host"]: event for event in seen.events if event["event"] == "recap"}
+    recorder = run_play(members("gone", 0), RolloutPolicy())
+    recaps = {event["host"]: event for event in recorder.events if event["event"] == "recap"}
     assert (recaps["spark1"]["unreachable"], recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 0, 3)
     assert recaps["spark2"]["exit"] == 0
 
 
 def test_changes_pending_are_no_failure() -> None:
     options: list[str] = []
-    run(members(2, 2, asked=options), RolloutPolicy(serial=(1,)))
+    run_play(members(2, 2, asked=options), RolloutPolicy(serial=(1,)))
     assert options == ["spark1", "spark2"]
 
 
 def test_two_plays_of_a_host_are_one_recap() -> None:
     everyone = members(0)
-    seen = Seen()
-    value = Fleet(everyone, [seen])
+    recorder = Recorder()
+    value = Fleet(everyone, [recorder])
     for _ in range(2):
-        value.roll(value.begin("Test", [everyone[0].host]), plan, PlayRollout(RolloutPolicy()))
+        value.roll(value.begin("Test", [everyone[0].host]), build_plan, PlayRollout(RolloutPolicy()))
     value.close()
-    recaps = [event for event in seen.events if event["event"] == "recap"]
+    recaps = [event for event in recorder.events if event["event"] == "recap"]
     assert [recap["ok"] for recap in recaps] == [2]
 
 
 def test_a_surprise_in_a_thread_is_a_failure_and_never_green() -> None:
-    seen = run(members("bug", 0), RolloutPolicy())
-    recaps = {event["host"]: event for event in seen.events if event["event"] == "recap"}
+    recorder = run_play(members("bug", 0), RolloutPolicy())
+    recaps = {event["host"]: event for event in recorder.events if event["event"] == "recap"}
     assert (recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 1)
     assert "KeyError: 'surprise'" in recaps["spark1"]["msg"]
 
 
-class Broken(Seen):
+class Broken(Recorder):
     """A display with a bug. raises: its error at every event."""
 
     def __init__(self, error: Exception) -> None:
@@ -149,18 +149,18 @@ class Broken(Seen):
         raise self._error
 
 
-def shown_to(*subscribers: Seen) -> Fleet:
+def emit_to(*subscribers: Recorder) -> Fleet:
     value = Fleet(members(0, 0), subscribers)
-    value.roll(value.begin("Test", [member.host for member in value.members]), plan, PlayRollout(RolloutPolicy()))
+    value.roll(value.begin("Test", [member.host for member in value.members]), build_plan, PlayRollout(RolloutPolicy()))
     value.close()
     return value
 
 
 def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = Seen()
-    fleet = shown_to(Broken(KeyError("surprise\x1b[2J")), seen)
+    recorder = Recorder()
+    fleet = emit_to(Broken(KeyError("surprise\x1b[2J")), recorder)
     assert [member.recap["exit"] for member in fleet.members if member.recap] == [0, 0]
-    assert [event["event"] for event in seen.events].count("recap") == 2
+    assert [event["event"] for event in recorder.events].count("recap") == 2
     result = capsys.readouterr().err
     assert result.count("Broken: internal error: KeyError") == 1
     assert "\x1b" not in result
@@ -168,7 +168,7 @@ def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixt
 
 def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
     with pytest.raises(BrokenPipeError):
-        shown_to(Broken(BrokenPipeError()))
+        emit_to(Broken(BrokenPipeError()))
 
 
 def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
@@ -185,7 +185,7 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
             assert message.wait(20)
             yield from super().request(header, secrets)
 
-    class User(Seen):
+    class User(Recorder):
         def on(self, event: Event) -> None:
             if event["event"] == "note":
                 raise KeyboardInterrupt
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_a_question_and_names_no_run_to_follow() -> None:
         def close(self) -> None:
             closed.set()
 
-    class User(Seen):
+    class User(Recorder):
         def on(self, event: Event) -> None:
             if event["event"] == "note":
                 raise KeyboardInterrupt
@@ -223,8 +223,8 @@ def test_ctrl_c_ends_a_question_and_names_no_run_to_follow() -> None:
 
 def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
     """The name of a play comes from a playbook, which may be untrusted."""
-    seen = run(members(0), RolloutPolicy(), "x\x1b]52;c;aGk=\x07")
-    assert seen.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"
+    recorder = run_play(members(0), RolloutPolicy(), "x\x1b]52;c;aGk=\x07")
+    assert recorder.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str
     def plan_of(member: Member) -> Plan:
         if member.host.name in without:
             raise Refused("ray is not offered.")
-        return plan(member)
+        return build_plan(member)
 
     hosts = [member.host for member in fleet.members]
     fleet.roll(fleet.begin("Test", hosts), plan_of, PlayRollout(RolloutPolicy(max_fail_percentage=100), together=True))

@@ -36,16 +36,16 @@ class Hosts:
 )
 def test_so_many_may_go_that_enough_go_on_serving(up: str, batch: str, least: int, go: str) -> None:
     guard = Guard([Floor("lab", LAB, least)], Hosts(up).serves)
-    allowed, why = guard.select_stoppable(batch.split())
+    allowed, reason = guard.select_stoppable(batch.split())
     assert allowed == go.split()
-    assert ("min_serving" in why) == (allowed != batch.split())
+    assert ("min_serving" in reason) == (allowed != batch.split())
 
 
 def test_a_host_of_two_groups_must_be_spared_by_both() -> None:
     guard = Guard([Floor("lab", LAB, 1), Floor("pair", ("s1", "s2"), 1)], Hosts("s1 s3 s4").serves)
-    allowed, why = guard.select_stoppable(["s1", "s3"])
+    allowed, reason = guard.select_stoppable(["s1", "s3"])
     assert allowed == ["s3"]
-    assert why.startswith("pair must keep 1 serving")
+    assert reason.startswith("pair must keep 1 serving")
 
 
 def test_a_hundred_others_are_not_asked_when_the_first_ones_serve() -> None:

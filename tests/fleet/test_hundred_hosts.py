@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.project import HostsProject
-from tests.remote.conftest import Lab, lab  # noqa: F401
+from tests.remote.conftest import SshLab, lab  # noqa: F401
 
 pytestmark = pytest.mark.ssh
 
 HOSTS = 100
-MOST_MB = 150
+MAX_MEMORY_MB = 150
 #: says in the file of its first word how much memory the command of the others took at most, its ssh processes too
-MEASURED = """
+MEASURE_PROGRAM = """
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[2:]).returncode
 open(sys.argv[1], "w").write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024))
@@ -21,7 +21,7 @@ sys.exit(code)
 """
 
 
-def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_one(lab: Lab, tmp_path: Path) -> None:  # noqa: F811
+def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_one(lab: SshLab, tmp_path: Path) -> None:  # noqa: F811
     """One connection each, at most 16 at a time; the answer is complete, and the memory stays that of a laptop's command."""
     names = [f"h{n}" for n in range(HOSTS)]
     lab.write_config(f"Host h*\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
@@ -36,13 +36,15 @@ def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_o
     )
     project.run("play", "look", "--host", "h0")  # ships the runtime
     peak = tmp_path / "peak"
-    result = project.run("play", "look", "--host", "all", "--json", under=(sys.executable, "-c", MEASURED, str(peak)))
-    ends = {event["host"]: event["exit"] for event in result.events("recap")}
+    result = project.run(
+        "play", "look", "--host", "all", "--json", under=(sys.executable, "-c", MEASURE_PROGRAM, str(peak))
+    )
+    exit_codes = {event["host"]: event["exit"] for event in result.events("recap")}
     assert result.code == 3, {event["msg"] for event in result.events("recap")}
-    assert ends == {name: 3 if name == "h50" else 0 for name in names}
+    assert exit_codes == {name: 3 if name == "h50" else 0 for name in names}
     assert len(result.ran) == HOSTS - 1
     assert len(result.events("host_finished")) == HOSTS
-    assert float(peak.read_text()) < MOST_MB
+    assert float(peak.read_text()) < MAX_MEMORY_MB
 
 
 def test_many_hosts_end_with_one_line_each(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fleet.project import HostsProject
 
-BOOK = """  serial: 1
+PLAYBOOK = """  serial: 1
   tasks:
     - fail: {msg: no room here, refused: true}
       when: host.name in refused
@@ -22,17 +22,17 @@ BOOK = """  serial: 1
 @pytest.fixture
 def project(tmp_path: Path) -> HostsProject:
     value = HostsProject(tmp_path, 4)
-    value.playbook("roll", BOOK)
+    value.playbook("roll", PLAYBOOK)
     (value.root / "hosts/groups.yml").write_text("all: {vars: {refused: [], failing: []}}\n")
     return value
 
 
-def made(project: HostsProject) -> list[str]:
+def touched_hosts(project: HostsProject) -> list[str]:
     """Return the hosts that were touched."""
     return sorted(path.parent.name for path in (project.root / "homes").glob("*/made"))
 
 
-def say(project: HostsProject, **names: list[str]) -> None:
+def write_variables(project: HostsProject, **names: list[str]) -> None:
     (project.root / "hosts/groups.yml").write_text(f"all: {{vars: { ({'refused': [], 'failing': []} | names) }}}\n")
 
 
@@ -40,7 +40,7 @@ def test_who_has_nothing_to_do_is_through_without_a_turn(project: HostsProject) 
     for name in ("s1", "s2", "s4"):
         (project.home(name) / "made").mkdir()
     first = project.roll("--host", "lab")
-    assert (first.code, made(project)) == (0, ["s1", "s2", "s3", "s4"])
+    assert (first.code, touched_hosts(project)) == (0, ["s1", "s2", "s3", "s4"])
     assert [event["hosts"] for event in first.events("batch_started")] == [["s3"]]
     assert [event["host"] for event in first.events("waiting")] == ["s3"]
     assert first.ran[-1] == "s3", "after the others were looked at"
@@ -51,26 +51,26 @@ def test_who_has_nothing_to_do_is_through_without_a_turn(project: HostsProject) 
 
 
 def test_a_host_that_would_be_refused_is_known_before_one_is_touched(project: HostsProject) -> None:
-    say(project, refused=["s3"])
+    write_variables(project, refused=["s3"])
     result = project.roll("--host", "lab")
-    assert (result.code, made(project)) == (5, [])
+    assert (result.code, touched_hosts(project)) == (5, [])
     assert (result.rolled["failed"], result.rolled["not_begun"]) == (["s3"], ["s1", "s2", "s4"])
     assert result.rolled["why"] == "checks failed on s3; no host was touched"
-    say(project)
+    write_variables(project)
     assert project.roll("--resume").code == 0
-    assert made(project) == ["s1", "s2", "s3", "s4"]
+    assert touched_hosts(project) == ["s1", "s2", "s3", "s4"]
 
 
 def test_a_share_of_refusals_may_be_allowed(project: HostsProject) -> None:
-    say(project, refused=["s3"])
+    write_variables(project, refused=["s3"])
     result = project.roll("--host", "lab", "--max-fail-percentage", "25")
-    assert (result.code, made(project)) == (5, ["s1", "s2", "s4"])
+    assert (result.code, touched_hosts(project)) == (5, ["s1", "s2", "s4"])
 
 
 def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(project: HostsProject) -> None:
-    say(project, failing=["s2"])
+    write_variables(project, failing=["s2"])
     result = project.roll("--host", "lab")
-    assert (result.code, made(project)) == (1, ["s1"])
+    assert (result.code, touched_hosts(project)) == (1, ["s1"])
     assert (result.rolled["done"], result.rolled["failed"], result.rolled["not_begun"]) == (
         ["s1"],
         ["s2"],
@@ -86,20 +86,20 @@ def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(pr
     for name in ("s1", "s2", "s3", "s4"):
         env = f"{{HOME: {project.home(name)}, PATH: '{bin_}:/usr/bin:/bin'}}"
         project.host(name, f"connection: local\ngroups: [lab]\nenv: {env}\n")
-    project.playbook("roll", BOOK.replace("  tasks:\n", "  tasks:\n    - facts:\n"))
+    project.playbook("roll", PLAYBOOK.replace("  tasks:\n", "  tasks:\n    - facts:\n"))
     laptop = project.start("play", "roll", "--host", "lab", "--json")
     assert laptop.stdout is not None
     next(line for line in laptop.stdout if '"looking"' in line)
     laptop.send_signal(signal.SIGINT)
     _, err = laptop.communicate(timeout=60)
-    assert (laptop.returncode, made(project)) == (4, []), err
+    assert (laptop.returncode, touched_hosts(project)) == (4, []), err
     assert "`sparkwright play roll --resume` goes on with the rest" in err
     go.touch()
     assert project.roll("--resume").code == 0
-    assert made(project) == ["s1", "s2", "s3", "s4"]
+    assert touched_hosts(project) == ["s1", "s2", "s3", "s4"]
 
 
 def test_a_play_with_a_task_that_acts_in_check_mode_is_not_tried_on_everybody(project: HostsProject) -> None:
-    project.playbook("roll", BOOK + "    - command: {argv: [touch, acted]}\n      check_mode: false\n")
+    project.playbook("roll", PLAYBOOK + "    - command: {argv: [touch, acted]}\n      check_mode: false\n")
     result = project.roll("--host", "lab")
     assert (result.code, result.events("looking"), len(result.events("batch_started"))) == (0, [], 4)

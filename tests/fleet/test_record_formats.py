@@ -12,10 +12,12 @@ from sparkwright.host import state
 from sparkwright.version import __version__
 from tests.fleet.project import HostsProject
 
-SAYS = f"the records on this host are those of sparkwright 7.0 (format 9), and this is {__version__} (format 1)."
+NEWER_RECORDS = (
+    f"the records on this host are those of sparkwright 7.0 (format 9), and this is {__version__} (format 1)."
+)
 
 
-def folder(project: HostsProject) -> Path:
+def state_folder(project: HostsProject) -> Path:
     return project.home("s1") / ".local/state/sparkwright"
 
 
@@ -23,8 +25,8 @@ def folder(project: HostsProject) -> Path:
 def newer(tmp_path: Path) -> HostsProject:
     """A host whose records a much newer sparkwright has written."""
     project = HostsProject(tmp_path, 2)
-    folder(project).mkdir(parents=True)
-    (folder(project) / "format.json").write_text(json.dumps({"format": 9, "version": "7.0", "more": 1}))
+    state_folder(project).mkdir(parents=True)
+    (state_folder(project) / "format.json").write_text(json.dumps({"format": 9, "version": "7.0", "more": 1}))
     return project
 
 
@@ -34,29 +36,29 @@ def newer(tmp_path: Path) -> HostsProject:
     ids=" ".join,
 )
 def test_an_older_laptop_is_told_to_upgrade_and_touches_nothing(words: tuple[str, ...], newer: HostsProject) -> None:
-    before = {path: path.read_bytes() for path in folder(newer).rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in state_folder(newer).rglob("*") if path.is_file()}
     result = newer.run(*words, "--host", "s1")
-    assert SAYS in result.out + result.err
+    assert NEWER_RECORDS in result.out + result.err
     assert result.code == 5, result.out + result.err
-    assert {path: path.read_bytes() for path in folder(newer).rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in state_folder(newer).rglob("*") if path.is_file()} == before
 
 
 def test_an_older_health_check_is_to_be_installed_again(newer: HostsProject) -> None:
     script = Path(state.__file__).parents[1] / "runner/scheduled_checks.py"
     env = {**os.environ, "HOME": str(newer.home("s1"))}
-    done = subprocess.run([sys.executable, "-I", script], env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 75
-    assert done.stdout == f"{SAYS} Run `sparkwright health.install` again\n"
+    completed = subprocess.run([sys.executable, "-I", script], env=env, capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 75
+    assert completed.stdout == f"{NEWER_RECORDS} Run `sparkwright health.install` again\n"
 
 
 @pytest.mark.parametrize("kept", [None, '{"format": 1, "version": "0.0.1"}', "no JSON", '{"format": "9"}'])
 def test_a_newer_laptop_takes_the_records_over_and_notes_its_version(kept: str | None, tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
-    folder(project).mkdir(parents=True)
+    state_folder(project).mkdir(parents=True)
     if kept is not None:
-        (folder(project) / "format.json").write_text(kept)
+        (state_folder(project) / "format.json").write_text(kept)
     assert project.roll("--host", "s1").code == 0
-    assert json.loads((folder(project) / "format.json").read_text()) == {"format": 1, "version": __version__}
+    assert json.loads((state_folder(project) / "format.json").read_text()) == {"format": 1, "version": __version__}
 
 
 def test_a_lock_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_nothing_begins_with_a_host_missing_unless_it_is_left_out(tmp_path: Path
     result = project.roll("--host", "lab")
     assert (result.code, result.ran) == (3, [])
     assert result.rolled["unreachable"] == ["s3"] and "--skip-unreachable" in result.rolled["why"]
-    without = project.roll("--host", "lab", "--skip-unreachable")
-    assert (without.code, without.ran) == (3, ["s1", "s2"])
-    assert without.rolled["resume"]
+    skipped = project.roll("--host", "lab", "--skip-unreachable")
+    assert (skipped.code, skipped.ran) == (3, ["s1", "s2"])
+    assert skipped.rolled["resume"]
 
 
 def test_a_command_that_only_looks_goes_on_without_the_missing_host(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_no_later_play_begins_after_a_run_was_stopped(tmp_path: Path) -> None:
 def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 3)
     (project.home("s2") / "broken").touch()
-    end = project.run("play", "roll", "--host", "lab").out.splitlines()[-5:]
-    assert end == [
+    last_lines = project.run("play", "roll", "--host", "lab").out.splitlines()[-5:]
+    assert last_lines == [
         "roll stopped: s2 failed.",
         "  done         s1",
         "  failed       s2",

@@ -13,7 +13,7 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 HOSTS = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"]
 
 
-def guard(up: set[str]) -> Guard:
+def build_guard(up: set[str]) -> Guard:
     def serves(names: Sequence[str]) -> set[str]:
         return up & set(names)
 
@@ -27,15 +27,15 @@ def test_a_share_is_of_all_hosts_after_a_resume_too() -> None:
 
 def test_a_host_that_was_proved_and_went_silent_stops_the_run() -> None:
     up = set(HOSTS)
-    roll = PlayRollout(RolloutPolicy(serial=(1,)), guard=guard(up))
+    roll = PlayRollout(RolloutPolicy(serial=(1,)), guard=build_guard(up))
     assert roll.next_batch(HOSTS, []) == (["s1"], "")
     up.remove("s1")
-    go, why = roll.next_batch(HOSTS[1:], ["s1"])
-    assert (go, why) == ([], "s1 stopped serving after its turn")
+    go, reason = roll.next_batch(HOSTS[1:], ["s1"])
+    assert (go, reason) == ([], "s1 stopped serving after its turn")
 
 
 def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later() -> None:
-    roll = PlayRollout(RolloutPolicy(), guard=guard(set(HOSTS)))
+    roll = PlayRollout(RolloutPolicy(), guard=build_guard(set(HOSTS)))
     first, _ = roll.next_batch(HOSTS, [])
     assert first == HOSTS[:-1]
     roll.finish_batch(first, {})
@@ -43,16 +43,16 @@ def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later(
 
 
 def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
-    kept: list[tuple[list[str], list[str]]] = []
+    records: list[tuple[list[str], list[str]]] = []
     record = RolloutRecord("restart", HOSTS[:3])
     roll = PlayRollout(
-        RolloutPolicy(serial=(1,)), record=record, save=lambda value: kept.append((value.under_way, value.left))
+        RolloutPolicy(serial=(1,)), record=record, save=lambda value: records.append((value.under_way, value.left))
     )
     roll.record_batch(["s1"])
     roll.finish_batch(["s1"], {})
     roll.record_batch(["s2"])
     roll.finish_batch([], {"s2": "it broke"})
-    assert kept == [(["s1"], ["s1", "s2", "s3"]), ([], ["s2", "s3"]), (["s2"], ["s2", "s3"]), ([], ["s2", "s3"])]
+    assert records == [(["s1"], ["s1", "s2", "s3"]), ([], ["s2", "s3"]), (["s2"], ["s2", "s3"]), ([], ["s2", "s3"])]
     assert record.failed == {"s2": "it broke"}
 
 
@@ -65,22 +65,22 @@ def test_a_host_is_through_after_the_last_play_that_is_for_it() -> None:
 # The record of a rolling run on the laptop, and the cases in which it can't be resumed.
 
 
-MADE = {"recipes/a.yml": "1", "spark.lock": "x"}
+FINGERPRINT = {"recipes/a.yml": "1", "spark.lock": "x"}
 
 
-def left() -> RolloutRecord:
+def unfinished_record() -> RolloutRecord:
     return RolloutRecord(
-        "restart", ["s1", "s2", "s3"], {"tags": []}, done={"s1": dict(MADE)}, failed={"s2": "no"}, began_s=1000
+        "restart", ["s1", "s2", "s3"], {"tags": []}, done={"s1": dict(FINGERPRINT)}, failed={"s2": "no"}, began_s=1000
     )
 
 
 def test_it_is_kept_until_nothing_is_left_and_never_committed(tmp_path: Path) -> None:
-    file, record = RecordFile(tmp_path, "restart"), left()
+    file, record = RecordFile(tmp_path, "restart"), unfinished_record()
     file.save(record)
     assert file.load() == record
     assert file.load().left == ["s2", "s3"]
     assert (tmp_path / ".sparkwright/.gitignore").read_text() == "*\n"
-    record.done |= {"s2": dict(MADE), "s3": dict(MADE)}
+    record.done |= {"s2": dict(FINGERPRINT), "s3": dict(FINGERPRINT)}
     file.save(record)
     with pytest.raises(Refused, match="nothing to resume"):
         file.load()
@@ -89,25 +89,29 @@ def test_it_is_kept_until_nothing_is_left_and_never_committed(tmp_path: Path) ->
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 99}'])
 def test_a_record_that_can_not_be_read_is_refused(tmp_path: Path, text: str) -> None:
     file = RecordFile(tmp_path, "restart")
-    file.save(left())
+    file.save(unfinished_record())
     file.path.write_text(text)
     with pytest.raises(Refused, match="is not readable"):
         file.load()
 
 
 def test_the_same_run_goes_on() -> None:
-    refuse_changed_run(left(), {"tags": []}, lambda name: MADE, now_s=2000)
-    refuse_other_hosts(left(), ["s3", "s1", "s2"])
+    refuse_changed_run(unfinished_record(), {"tags": []}, lambda name: FINGERPRINT, now_s=2000)
+    refuse_other_hosts(unfinished_record(), ["s3", "s1", "s2"])
 
 
 def test_another_run_does_not_go_on_and_the_sentence_says_what_is_other() -> None:
     with pytest.raises(Refused, match=r"recipes/a.yml has changed since s1 was done"):
-        refuse_changed_run(left(), {"tags": []}, lambda name: {**MADE, "recipes/a.yml": "2"}, now_s=2000)
+        refuse_changed_run(
+            unfinished_record(), {"tags": []}, lambda name: {**FINGERPRINT, "recipes/a.yml": "2"}, now_s=2000
+        )
     with pytest.raises(Refused, match=r"templates/new.j2 has changed"):
-        refuse_changed_run(left(), {"tags": []}, lambda name: {**MADE, "templates/new.j2": "2"}, now_s=2000)
+        refuse_changed_run(
+            unfinished_record(), {"tags": []}, lambda name: {**FINGERPRINT, "templates/new.j2": "2"}, now_s=2000
+        )
     with pytest.raises(Refused, match="a different tags"):
-        refuse_changed_run(left(), {"tags": ["image"]}, lambda name: MADE, now_s=2000)
+        refuse_changed_run(unfinished_record(), {"tags": ["image"]}, lambda name: FINGERPRINT, now_s=2000)
     with pytest.raises(Refused, match="10 days ago"):
-        refuse_changed_run(left(), {"tags": []}, lambda name: MADE, now_s=1000 + 10 * 86400)
+        refuse_changed_run(unfinished_record(), {"tags": []}, lambda name: FINGERPRINT, now_s=1000 + 10 * 86400)
     with pytest.raises(Refused, match="is for s1, s2, s3, not for s1, s4"):
-        refuse_other_hosts(left(), ["s1", "s4"])
+        refuse_other_hosts(unfinished_record(), ["s1", "s4"])

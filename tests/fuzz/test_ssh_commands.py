@@ -26,8 +26,8 @@ from tests.fuzz import recording
 from tests.fuzz.harness import ROUNDS, SEED
 from tests.fuzz.recording import CommandResult
 from tests.fuzz.test_commands import OVER_SSH, corrupt_events
-from tests.remote.conftest import Lab, in_folder
-from tests.remote.hostile import finished, recap
+from tests.remote.conftest import SshLab, ssh_lab
+from tests.remote.hostile import recap, task_finished
 from tests.remote.sshd import Sshd
 
 pytestmark = pytest.mark.ssh
@@ -96,13 +96,13 @@ PYTHON = {"event": "runtime_missing", "path": "/usr/bin/python3", "python": "3.1
 
 
 def events_of(module: str, data: dict[str, Any], **more: Any) -> list[Event]:
-    return [finished(task=module, module=module, data=data, **more), recap()]
+    return [task_finished(task=module, module=module, data=data, **more), recap()]
 
 
 def unreachable_events() -> list[Event]:
     """The answer of a sender that no address leads on from."""
     failure = {"status": "failed", "exit": int(Exit.UNREACHABLE), "msg": "cannot reach the other host from here."}
-    return [finished(task="send_image", module="send_image", **failure), recap(exit=3, failed=1, ok=0)]
+    return [task_finished(task="send_image", module="send_image", **failure), recap(exit=3, failed=1, ok=0)]
 
 
 @dataclass
@@ -189,10 +189,10 @@ class Fleet:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
     with pytest.MonkeyPatch.context() as patch:
-        yield from _fleet(folder, in_folder(folder, patch))
+        yield from _fleet(folder, ssh_lab(folder, patch))
 
 
-def _fleet(folder: Path, labs: Iterator[Lab]) -> Iterator[Fleet]:
+def _fleet(folder: Path, labs: Iterator[SshLab]) -> Iterator[Fleet]:
     for lab in labs:
         lab.sshd.stop()
         root, programs = folder / "project", dict[str, HostPrograms]()

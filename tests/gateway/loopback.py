@@ -31,14 +31,14 @@ HOST_KEYS = {"one": "11" * 32, "two": "22" * 32}
 DEADLINE_S = 20.0
 
 
-class Server(ThreadingHTTPServer):
+class StreamServer(ThreadingHTTPServer):
     """A server that streams as `parts` allows it, counts its running requests, and stores what it received."""
 
     request_queue_size = 128
     daemon_threads = True
 
     def __init__(self, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
+        super().__init__(("127.0.0.1", 0), _StreamHandler)
         self.name = name
         self.go_on = threading.Event()
         self.go_on.set()
@@ -53,10 +53,10 @@ class Server(ThreadingHTTPServer):
         return int(self.server_address[1])
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _StreamHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: Server
+    server: StreamServer
 
     def log_message(self, *words: Any) -> None:
         pass
@@ -141,7 +141,7 @@ class Answer:
 
 
 @dataclass
-class Running:
+class RunningGateway:
     """A running gateway.
 
     `folder` holds its files; its sockets are in `sockets` beside it.
@@ -157,9 +157,9 @@ class Running:
         return self.folder.with_name("sockets")
 
     def connection(self, port: int = 0) -> http.client.HTTPConnection:
-        found = http.client.HTTPConnection("127.0.0.1", port or self.gateway.port, timeout=DEADLINE_S)
-        self.held.append(found)
-        return found
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.gateway.port, timeout=DEADLINE_S)
+        self.held.append(connection)
+        return connection
 
     def control(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
         """Send a request to the port for hosts."""
@@ -170,14 +170,16 @@ class Running:
     ) -> Answer:
         """Send a request. The body is sent as it is if bytes, in chunks if iterable, as JSON otherwise."""
         content = body if isinstance(body, bytes) or hasattr(body, "__next__") or body is None else json.dumps(body)
-        own = {"Authorization": f"Bearer {key}"} if key else {}
+        authorization = {"Authorization": f"Bearer {key}"} if key else {}
         connection = self.connection(port)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what refuses a body need not read it
-            connection.request(method, path, content, {**own, **headers}, encode_chunked=hasattr(body, "__next__"))
-        got = connection.getresponse()
-        found = Answer(got.status, dict(got.getheaders()), got.read())
+            connection.request(
+                method, path, content, {**authorization, **headers}, encode_chunked=hasattr(body, "__next__")
+            )
+        response = connection.getresponse()
+        answer = Answer(response.status, dict(response.getheaders()), response.read())
         connection.close()
-        return found
+        return answer
 
     def chat(self, body: Any, **more: Any) -> Answer:
         return self.ask("POST", "/v1/chat/completions", body, **more)
@@ -185,8 +187,8 @@ class Running:
     def idle(self) -> None:
         """Wait until no request is counted any more: an answer is read a moment before its server counts as free."""
         until_s = time.monotonic() + DEADLINE_S
-        busy = re.compile(rb"^haproxy_server_current_sessions\S* [1-9]", re.M)
-        while busy.search(self.ask("GET", "/metrics").body):
+        running_session = re.compile(rb"^haproxy_server_current_sessions\S* [1-9]", re.M)
+        while running_session.search(self.ask("GET", "/metrics").body):
             assert time.monotonic() < until_s
 
     def raw(self, sent: bytes, port: int = 0) -> bytes:
@@ -198,24 +200,24 @@ class Running:
     def up(self, *models: str) -> None:
         """Wait until /v1/models lists just these."""
         until_s = time.monotonic() + DEADLINE_S
-        while (found := sorted(item["id"] for item in self.ask("GET", "/v1/models").json["data"])) != sorted(models):
-            assert time.monotonic() < until_s, found
+        while (listed := sorted(item["id"] for item in self.ask("GET", "/v1/models").json["data"])) != sorted(models):
+            assert time.monotonic() < until_s, listed
             time.sleep(0.05)
 
 
-def model(name: str, *servers: Server, slots: int = 4, key: str = "", task: Task = "generate") -> Model:
+def build_model(name: str, *servers: StreamServer, slots: int = 4, key: str = "", task: Task = "generate") -> Model:
     """Return a model that these servers serve."""
     ups = tuple(Upstream(server.name, "127.0.0.1", server.port, slots) for server in servers)
     body = {"model": name, "max_tokens": 1} if task == "generate" else PROOFS[task].request(name)[1]
     return Model(name, ups, 4096, json.dumps(body), key, task)
 
 
-def key_of(client: str) -> str:
+def client_key(client: str) -> str:
     """Return the key of a client that has its own."""
     return f"{client}-key-0123456789"
 
 
-def gateway(*models: Model, **changes: Any) -> Gateway:
+def build_gateway(*models: Model, **changes: Any) -> Gateway:
     """Return a gateway on free ports."""
     port = free_port()
     usual = Gateway("lab", "127.0.0.1", port, port + 1, False, True, "none", 64, 2**20, 10, 60, 1, models, PATHS)
@@ -223,43 +225,43 @@ def gateway(*models: Model, **changes: Any) -> Gateway:
 
 
 @contextlib.contextmanager
-def running(folder: Path, made: Gateway, pem: str = "") -> Iterator[Running]:
+def run_gateway(folder: Path, rendered: Gateway, pem: str = "") -> Iterator[RunningGateway]:
     """Run HAProxy with the files of a gateway during the `with` block."""
     folder = folder / "files"
     for path in (folder, folder.with_name("sockets")):
         path.mkdir(exist_ok=True)
-    for name, text in render.render_files(made).items():
+    for name, text in render.render_files(rendered).items():
         (folder / name).write_text(text)
     (folder / render.CLIENT_KEYS_FILE).write_text(hashlib.sha256(KEY.encode()).hexdigest() + "\n")
-    hashes = {client.name: hashlib.sha256(key_of(client.name).encode()).hexdigest() for client in made.named}
+    hashes = {client.name: hashlib.sha256(client_key(client.name).encode()).hexdigest() for client in rendered.named}
     (folder / clients.KEYS_FILE).write_text(clients.format_keys(hashes))
     (folder / render.SERVER_KEYS_FILE).write_text(
-        "".join(f"{model.backend} {SERVER_KEY}\n" for model in made.models if model.key)
+        "".join(f"{model.backend} {SERVER_KEY}\n" for model in rendered.models if model.key)
     )
     (folder / operations.OPERATORS_FILE).write_text(
         clients.format_keys({name: hashlib.sha256(key.encode()).hexdigest() for name, key in HOST_KEYS.items()})
     )
     (folder / render.CERTIFICATE_FILE).write_text(pem)
-    words = ["haproxy", *render.HAPROXY_ARGUMENTS]
+    command = ["haproxy", *render.HAPROXY_ARGUMENTS]
     log = (folder / "log").open("wb")
-    process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
-    found = Running(made, folder, process)
+    process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    running = RunningGateway(rendered, folder, process)
     try:
-        _listens(found)
-        yield found
+        _is_listening(running)
+        yield running
     finally:
-        for item in found.held:
+        for item in running.held:
             item.close()
         process.kill()
         process.wait()
         log.close()
 
 
-def _listens(found: Running) -> None:
+def _is_listening(running: RunningGateway) -> None:
     until_s = time.monotonic() + DEADLINE_S
-    while found.process.poll() is None and time.monotonic() < until_s:
+    while running.process.poll() is None and time.monotonic() < until_s:
         with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", found.gateway.port), timeout=1).close()
+            socket.create_connection(("127.0.0.1", running.gateway.port), timeout=1).close()
             return
         time.sleep(0.02)
-    raise AssertionError((found.folder / "log").read_text())
+    raise AssertionError((running.folder / "log").read_text())

@@ -12,23 +12,23 @@ FOLDER = Path(__file__).parent.parent.parent.resolve() / ".engine/haproxy"
 RELEASE = "trixie"
 PROGRAM = FOLDER / "haproxy"
 #: its own loader and libraries; the name is its own too, for a reload starts it again
-STARTS = """#!/bin/sh
+WRAPPER = """#!/bin/sh
 exec ROOT/lib64/ld-linux-x86-64.so.2 --argv0 "$0" --library-path ROOT/lib/x86_64-linux-gnu:ROOT/usr/lib/x86_64-linux-gnu \\
   ROOT/usr/sbin/haproxy "$@"
 """
 
 
-def made() -> Path:
+def ensure_program() -> Path:
     """Return the folder of the program `haproxy`, made if it is not there. Raises CalledProcessError."""
     if not PROGRAM.exists():
         root, sites = FOLDER / RELEASE, ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]
         mirror = subprocess.run(sites, capture_output=True, text=True, check=True).stdout.splitlines()[0]
         shutil.rmtree(root, ignore_errors=True)  # of one that was interrupted
         subprocess.run(["debootstrap", "--variant=minbase", "--include=haproxy", RELEASE, root, mirror], check=True)
-        PROGRAM.write_text(STARTS.replace("ROOT", str(root)))
+        PROGRAM.write_text(WRAPPER.replace("ROOT", str(root)))
         PROGRAM.chmod(0o755)
     return FOLDER
 
 
 if __name__ == "__main__":
-    sys.exit(subprocess.run([made() / "haproxy", "-v"], check=False).returncode)
+    sys.exit(subprocess.run([ensure_program() / "haproxy", "-v"], check=False).returncode)

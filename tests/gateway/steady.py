@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: how long one answer may take, seconds; one that takes longer has hung, and counts as failed
-ANSWER_S = 120.0
+ANSWER_TIMEOUT_S = 120.0
 CHAT = "/v1/chat/completions"
 
 
@@ -43,7 +43,7 @@ DIALECTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentRequest:
     """One request."""
 
     #: when it was sent
@@ -57,7 +57,7 @@ class Asked:
 
 
 @dataclass
-class Steady:
+class SteadyClients:
     """Clients that send requests without a break."""
 
     #: of the gateway
@@ -71,19 +71,19 @@ class Steady:
     clients: int = 8
     #: each client cycles through them
     dialects: tuple[str, ...] = ("chat",)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[SentRequest] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def wrong(self) -> list[Asked]:
+    def wrong(self) -> list[SentRequest]:
         """The requests that failed, or whose stream was cut."""
         return [item for item in self.asked if item.end != "answered"]
 
-    def of(self, dialect: str) -> list[Asked]:
+    def of(self, dialect: str) -> list[SentRequest]:
         """Return the requests in one dialect."""
         return [item for item in self.asked if item.dialect == dialect]
 
-    def between(self, start_s: float, end_s: float) -> list[Asked]:
+    def between(self, start_s: float, end_s: float) -> list[SentRequest]:
         """Return the requests that were sent in this time."""
         return [item for item in self.asked if start_s <= item.at_s < end_s]
 
@@ -91,32 +91,32 @@ class Steady:
         for dialect in itertools.cycle(self.dialects):
             if self.stop.is_set():
                 return
-            found = self._ask(dialect, stream)
-            self.asked.append(found)
-            if found.end != "answered":
+            sent_request = self._ask(dialect, stream)
+            self.asked.append(sent_request)
+            if sent_request.end != "answered":
                 time.sleep(0.05)
 
-    def _ask(self, name: str, stream: bool) -> Asked:
+    def _ask(self, name: str, stream: bool) -> SentRequest:
         dialect = DIALECTS[name]
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_TIMEOUT_S)
         at_s, first_s = time.monotonic(), 0.0
         try:
             content = json.dumps(dialect.body(self.model, self.tokens if stream else 2, stream=stream))
             link.request("POST", dialect.path, content, headers)
-            got = link.getresponse()
-            start = got.read(1)
+            response = link.getresponse()
+            start = response.read(1)
             first_s = time.monotonic() - at_s
-            end = _end(got.status, start + got.read(), dialect.last if stream else b"")
+            outcome = _classify_answer(response.status, start + response.read(), dialect.last if stream else b"")
         except (OSError, http.client.HTTPException) as error:
-            end = "hung" if isinstance(error, TimeoutError) else f"cut: {type(error).__name__}"
+            outcome = "hung" if isinstance(error, TimeoutError) else f"cut: {type(error).__name__}"
         finally:
             link.close()
         took_s = time.monotonic() - at_s
-        return Asked(at_s, first_s or took_s, "hung" if took_s > ANSWER_S else end, stream, name)
+        return SentRequest(at_s, first_s or took_s, "hung" if took_s > ANSWER_TIMEOUT_S else outcome, stream, name)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[Steady]:
+    def running(self) -> Iterator[SteadyClients]:
         """Send requests, half of them for streams, during the `with` block."""
         threads = [threading.Thread(target=self._client, args=(n % 2 == 0,)) for n in range(self.clients)]
         for thread in threads:
@@ -126,28 +126,28 @@ class Steady:
         finally:
             self.stop.set()
             for thread in threads:
-                thread.join(ANSWER_S)
+                thread.join(ANSWER_TIMEOUT_S)
             # no answer, no error: of those a count of failures says nothing
             hung = sum(thread.is_alive() for thread in threads)
-            self.asked.extend([Asked(0.0, ANSWER_S, "hung", True, self.dialects[0])] * hung)
+            self.asked.extend([SentRequest(0.0, ANSWER_TIMEOUT_S, "hung", True, self.dialects[0])] * hung)
 
-    def answered(self, more: int) -> None:
+    def wait_for_answers(self, more: int) -> None:
         """Wait until so many more requests have ended."""
-        until, deadline_s = len(self.asked) + more, time.monotonic() + ANSWER_S
+        until, deadline_s = len(self.asked) + more, time.monotonic() + ANSWER_TIMEOUT_S
         while len(self.asked) < until:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
 
 
-def _end(status: int, body: bytes, last: bytes) -> str:
+def _classify_answer(status: int, body: bytes, last: bytes) -> str:
     """Return how an answer ended. A whole stream has `last` in its last event; empty for an answer that is none."""
     if status != 200:
-        return f"failed: {status} {_code(body)}"
+        return f"failed: {status} {_error_code(body)}"
     return "answered" if not last or last in body.rstrip().rpartition(b"\n\n")[2] else "cut: no end of the stream"
 
 
-def _code(body: bytes) -> str:
+def _error_code(body: bytes) -> str:
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        found: Any = json.loads(body)["error"]
-        return str(found.get("code") or found.get("message"))[:80]
+        code: Any = json.loads(body)["error"]
+        return str(code.get("code") or code.get("message"))[:80]
     return body[:80].decode(errors="replace")

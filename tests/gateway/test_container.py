@@ -57,7 +57,7 @@ def image(engine: docker.DockerClient) -> Iterator[str]:
         yield name
 
 
-class Bench:
+class GatewayHost:
     """A host with a gateway that has a unique name.
 
     `made` is the gateway's routing.
@@ -90,22 +90,24 @@ class Bench:
     def folder(self) -> Path:
         return place.state_of(self.context).path
 
-    def told(self) -> dict[str, Any]:
+    def shared_arguments(self) -> dict[str, Any]:
         """The arguments that its modules share."""
         files = {**render.render_files(self.made)}
         key = server_operations.hash_key(server_operations.ensure_key(self.context.state))
         return {"spec": self.spec, "files": files, "operators": {"one": key}}
 
     def running(self, **changes: Any) -> Result:
-        return GatewayRunning().run(GatewayRunning.Args(**{**self.told(), "name": "lab", **changes}), self.context)
+        return GatewayRunning().run(
+            GatewayRunning.Args(**{**self.shared_arguments(), "name": "lab", **changes}), self.context
+        )
 
     def keep(self, digest: str) -> Result:
         proof = {"name": "lab", "port": self.made.port, "keyed": False, "tls": False, "models": {}}
         return GatewayKeep().run(GatewayKeep.Args(self.spec, digest, ["qwen"], proof), self.context)
 
-    def earlier(self) -> dict[str, Any]:
+    def start_earlier_release(self) -> dict[str, Any]:
         """Start a gateway as a release before 0.36 did, verified. Returns its spec."""
-        message = self.told()
+        message = self.shared_arguments()
         config = self.folder / place.LEGACY_FOLDER
         files = {name: text.replace(listeners.SOCKETS_FOLDER + "/", "") for name, text in message["files"].items()}
         operators = {operations.OPERATORS_FILE: clients.format_keys(message["operators"])}
@@ -115,19 +117,19 @@ class Bench:
         for at in (config, place.folder(self.context, place.VERIFIED) / digest):
             place.write_files(at, files | operators)
         command = tuple(word.replace(listeners.SOCKETS_FOLDER + "/", "") for word in render.HAPROXY_ARGUMENTS)
-        made = replace(
+        rendered = replace(
             container.resolve_spec(self.spec, self.context),
             volumes=(f"{config}:{place.LEGACY_WORKING_DIR}",),
             working_dir=place.LEGACY_WORKING_DIR,
             command=command,
             memory="",
         )
-        container.start(container.create(made, self.context), made, self.context)
+        container.start(container.create(rendered, self.context), rendered, self.context)
         container.wait_for_running(self.name, digest, self.context)
         inspected = self.context.docker().api.inspect_container(self.name)
-        state = {"spec": made.to_json(), "digest": digest, "container_id": inspected["Id"], "models": ["qwen"]}
+        state = {"spec": rendered.to_json(), "digest": digest, "container_id": inspected["Id"], "models": ["qwen"]}
         place.state_of(self.context).write("verified", {**state, "proof": {"name": "lab"}, "since": time.time()})
-        return made.to_json()
+        return rendered.to_json()
 
     def end(self) -> None:
         for name in (self.name, f"{self.name}-previous"):
@@ -136,15 +138,18 @@ class Bench:
 
 
 @pytest.fixture
-def bench(engine: docker.DockerClient, image: str, tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path, image)
-    yield found
-    found.end()
+def bench(engine: docker.DockerClient, image: str, tmp_path: Path) -> Iterator[GatewayHost]:
+    value = GatewayHost(tmp_path, image)
+    yield value
+    value.end()
 
 
-def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
+def test_it_reads_its_files_and_cannot_write_them(bench: GatewayHost) -> None:
     """Checked, started, drained, reloaded, kept: drained servers stay drained, and a second run changes nothing."""
-    assert GatewayCheck().run(GatewayCheck.Args(port=bench.made.port, **bench.told()), bench.context).msg == "valid"
+    assert (
+        GatewayCheck().run(GatewayCheck.Args(port=bench.made.port, **bench.shared_arguments()), bench.context).msg
+        == "valid"
+    )
     digest = str(bench.running().data["digest"])
     bench.keep(digest)
     mounts = bench.context.docker().api.inspect_container(bench.name)["Mounts"]
@@ -153,19 +158,19 @@ def test_it_reads_its_files_and_cannot_write_them(bench: Bench) -> None:
         (container.SOCKETS_INSIDE, True),
     }
     assert not bench.running().changed
-    at = server_operations.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
+    endpoint = server_operations.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
     key = server_operations.load_key(bench.context.state)
-    for server in server_operations.list_servers(at, key):
-        server_operations.send_action(at, key, operations.MAINTENANCE, server)
+    for server in server_operations.list_servers(endpoint, key):
+        server_operations.send_action(endpoint, key, operations.MAINTENANCE, server)
     bench.made = replace(bench.made, queue_s=11)
     result = bench.running()
     assert result.data["reloaded"] and result.data["digest"] != digest
-    assert [server.state for server in server_operations.list_servers(at, key)] == ["maintenance"]
+    assert [server.state for server in server_operations.list_servers(endpoint, key)] == ["maintenance"]
     bench.keep(str(result.data["digest"]))
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
 
 
-def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_started(bench: Bench) -> None:
+def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_started(bench: GatewayHost) -> None:
     digest = str(bench.running().data["digest"])
     bench.keep(digest)
     state = bench.context.state
@@ -180,25 +185,27 @@ def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_star
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
     container.wait_for_running(bench.name, digest, bench.context)
-    found = haproxy_sockets.inspect(state)
-    assert found["verified"] and 0 <= found["restarted_s"] < 3600
+    inspected = haproxy_sockets.inspect(state)
+    assert inspected["verified"] and 0 <= inspected["restarted_s"] < 3600
 
 
-def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench, engine: docker.DockerClient) -> None:
+def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(
+    bench: GatewayHost, engine: docker.DockerClient
+) -> None:
     home = bench.context.machine.home
     script = ATTACK.replace("HOME", str(home))
     bench.spec = {**bench.spec, "entrypoint": ["/bin/sh"], "command": ["-c", script]}
     (home / "engine.sock").symlink_to("/var/run/docker.sock")
-    wanted = bench.told()["files"]
+    files = bench.shared_arguments()["files"]
     place.folder(bench.context, place.SOCKETS)
-    place.write_files(place.folder(bench.context, place.FILES), wanted)
-    made = container.resolve_spec(bench.spec, bench.context)
-    container.start(container.create(made, bench.context), made, bench.context)
+    place.write_files(place.folder(bench.context, place.FILES), files)
+    resolved = container.resolve_spec(bench.spec, bench.context)
+    container.start(container.create(resolved, bench.context), resolved, bench.context)
     deadline_s = time.monotonic() + 60
     while not (bench.folder / "sockets/x/home").is_symlink():
         assert time.monotonic() < deadline_s, engine.containers.get(bench.name).logs()
         time.sleep(0.1)
-    assert place.read_files(bench.folder / place.FILES) == wanted
+    assert place.read_files(bench.folder / place.FILES) == files
     for name in (listeners.ADMIN_SOCKET, listeners.MASTER_SOCKET):
         assert (bench.folder / "sockets" / name).is_symlink()
         assert haproxy_sockets.send_command(bench.folder / "sockets", "show info", name) == ""
@@ -213,9 +220,9 @@ def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(bench: Bench
 
 
 @pytest.mark.parametrize("name", ["keys", "haproxy.cfg", "more.map"])
-def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench, name: str) -> None:
+def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: GatewayHost, name: str) -> None:
     """Its container could write there: its contents are read by name, as files, and never copied."""
-    bench.earlier()
+    bench.start_earlier_release()
     link = bench.folder / place.LEGACY_FOLDER / name
     link.unlink(missing_ok=True)
     link.symlink_to(bench.context.machine.home / "secret")
@@ -229,8 +236,8 @@ def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: Bench
     assert SECRET not in json.dumps(place.state_files(bench.context, str(result.data["digest"])))
 
 
-def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: Bench) -> None:
-    bench.earlier()
+def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: GatewayHost) -> None:
+    bench.start_earlier_release()
     assert haproxy_sockets.inspect(bench.context.state)["running"] is True, "a host with the old way does not break"
     bench.context.check = True
     planned = {change.field for change in bench.running().diff}
@@ -245,20 +252,20 @@ def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(benc
         GatewayLastGood().run(GatewayLastGood.Args(bench.name), bench.context)
 
 
-def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench: Bench) -> None:
-    bench.earlier()
+def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench: GatewayHost) -> None:
+    bench.start_earlier_release()
     bench.running()
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is False
     result = GatewayRestore().run(GatewayRestore.Args(bench.name, "no model generates"), bench.context)
     assert result.data["restored"] is True
-    found = haproxy_sockets.inspect(bench.context.state)
-    assert (found["running"], found["verified"], found["changed"]) == (True, True, [])
+    inspected = haproxy_sockets.inspect(bench.context.state)
+    assert (inspected["running"], inspected["verified"], inspected["changed"]) == (True, True, [])
     assert bench.running().changed
 
 
-def test_files_that_are_not_those_of_their_digest_are_gone(bench: Bench) -> None:
+def test_files_that_are_not_those_of_their_digest_are_gone(bench: GatewayHost) -> None:
     """An earlier release copied files that a container had written."""
-    spec = bench.earlier()
+    spec = bench.start_earlier_release()
     digest = place.state_of(bench.context).read("verified")["digest"]  # type: ignore[index]
     assert place.state_files(bench.context, digest) and place.is_legacy(spec)
     (bench.folder / place.VERIFIED / digest / "models.map").write_text(SECRET)

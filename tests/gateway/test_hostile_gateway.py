@@ -30,11 +30,11 @@ NONSENSE: dict[str, bytes] = {
 }
 
 
-def answering(body: bytes) -> bytes:
+def http_response(body: bytes) -> bytes:
     return OK + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def gateway(port: int) -> server_operations.Gateway:
+def gateway_at(port: int) -> server_operations.Gateway:
     return server_operations.Gateway("lab", "127.0.0.1", port, tls=False, server="one")
 
 
@@ -42,8 +42,8 @@ def gateway(port: int) -> server_operations.Gateway:
 def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> None:
     context = RecordingContext(tmp_path)
     server_operations.ensure_key(context.state)
-    with serving(send_script(answering(body))) as server:
-        at = gateway(server.port)
+    with serving(send_script(http_response(body))) as server:
+        at = gateway_at(server.port)
         with pytest.raises(GatewayError) as unheard:
             server_operations.list_servers(at, "key")
         assert str(unheard.value).isprintable() and len(str(unheard.value)) < 200
@@ -71,6 +71,6 @@ def test_nonsense_is_a_gateway_that_did_nothing(tmp_path: Path, body: bytes) -> 
     ],
 )
 def test_fields_are_what_they_may_be(changes: dict[str, Any], state: str, running: int) -> None:
-    with serving(send_script(answering(json.dumps({"servers": [{**ROW, **changes}]}).encode()))) as server:
-        (found,) = server_operations.list_servers(gateway(server.port), "key")
-    assert (found.name, found.state, found.running) == ("one", state, running)
+    with serving(send_script(http_response(json.dumps({"servers": [{**ROW, **changes}]}).encode()))) as server:
+        (row,) = server_operations.list_servers(gateway_at(server.port), "key")
+    assert (row.name, row.state, row.running) == ("one", state, running)

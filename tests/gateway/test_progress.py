@@ -17,7 +17,16 @@ import pytest
 from sparkwright.engines.http import MetricSample
 from sparkwright.gateway import progress
 from sparkwright.gateway.model import Model, Progress
-from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, Server, gateway, model, running
+from tests.gateway.loopback import (
+    DEADLINE_S,
+    KEY,
+    Answer,
+    RunningGateway,
+    StreamServer,
+    build_gateway,
+    build_model,
+    run_gateway,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -27,17 +36,17 @@ PROGRESS = Progress(
     (MetricSample("engine:running"), MetricSample("engine:waiting")),
 )
 STUCK_S = 1
-ASKED = {"model": "qwen", "messages": []}
+BODY = {"model": "qwen", "messages": []}
 
 
-class Wedged(ThreadingHTTPServer):
+class WedgedServer(ThreadingHTTPServer):
     """An engine that stalls once it has a request, until `go_on`; its front end keeps answering."""
 
     daemon_threads = True
     request_queue_size = 64
 
     def __init__(self, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Front)
+        super().__init__(("127.0.0.1", 0), _FrontHandler)
         self.name, self.read = name, 0
         self.steps, self.requests, self.works = 7, 0, False
         #: it stopped before its first request, which its engine therefore does not count; its front end stopped, too
@@ -54,9 +63,9 @@ class Wedged(ThreadingHTTPServer):
         """Ignore the error: the client has disconnected."""
 
 
-class _Front(BaseHTTPRequestHandler):
+class _FrontHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Wedged
+    server: WedgedServer
 
     def log_message(self, *words: Any) -> None:
         pass
@@ -100,47 +109,49 @@ class _Front(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the counters each second."""
     monkeypatch.setattr(progress, "POLL_INTERVAL_S", 1)
 
 
 @pytest.fixture
-def wedged() -> Iterator[Wedged]:
-    with Wedged("one") as found:
-        yield found
-        found.go_on.set()
-        found.shutdown()
+def wedged() -> Iterator[WedgedServer]:
+    with WedgedServer("one") as server:
+        yield server
+        server.go_on.set()
+        server.shutdown()
 
 
-def watched(*servers: Any) -> Model:
-    made = model("qwen", *servers)
-    return replace(made, upstreams=tuple(replace(upstream, progress=PROGRESS) for upstream in made.upstreams))
+def build_watched_model(*servers: Any) -> Model:
+    plain_model = build_model("qwen", *servers)
+    return replace(
+        plain_model, upstreams=tuple(replace(upstream, progress=PROGRESS) for upstream in plain_model.upstreams)
+    )
 
 
-def asks(pool: ThreadPoolExecutor, lab: Running, wedged: Wedged) -> Future[Answer]:
+def send_to_wedged(pool: ThreadPoolExecutor, lab: RunningGateway, wedged: WedgedServer) -> Future[Answer]:
     """Return the answer to a request that the wedged server has; it takes the first or second of an idle pair."""
     while True:
-        options = pool.submit(lab.chat, ASKED)
+        options = pool.submit(lab.chat, BODY)
         if wedged.began.acquire(timeout=1.0):
             return options
         assert options.result(DEADLINE_S).status == 200
 
 
-def is_down(lab: Running, name: str = "one") -> bool:
+def is_down(lab: RunningGateway, name: str = "one") -> bool:
     text = lab.ask("GET", "/metrics").body.decode()
     return f'haproxy_server_status{{proxy="qwen",server="{name}",state="DOWN"}} 1' in text
 
 
-def test_requests_of_a_server_that_stands_still_are_answered_by_another(tmp_path: Path, wedged: Wedged) -> None:
-    other = Server("two")
-    made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
-    with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
+def test_requests_of_a_server_that_stands_still_are_answered_by_another(tmp_path: Path, wedged: WedgedServer) -> None:
+    other = StreamServer("two")
+    rendered = build_gateway(build_watched_model(wedged, other), check_s=1, stuck_s=STUCK_S)
+    with run_gateway(tmp_path, rendered) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
         wait_until(lambda: not is_down(lab, "two"))
-        answer = asks(pool, lab, wedged).result(DEADLINE_S)
+        answer = send_to_wedged(pool, lab, wedged).result(DEADLINE_S)
         assert (answer.status, answer.json["from"]) == (200, "two")
-        assert is_down(lab) and lab.chat(ASKED).json["from"] == "two"
+        assert is_down(lab) and lab.chat(BODY).json["from"] == "two"
         wedged.go_on.set()
         wait_until(lambda: not is_down(lab))
     other.shutdown()
@@ -148,28 +159,28 @@ def test_requests_of_a_server_that_stands_still_are_answered_by_another(tmp_path
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["its engine", "all of it"])
 def test_a_server_that_stopped_before_its_first_request_is_found_too(
-    tmp_path: Path, wedged: Wedged, frozen: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wedged: WedgedServer, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM counts a request when its engine takes it; a front end that hangs shows no counter at all."""
     monkeypatch.setattr(progress, "READ_TIMEOUT_S", 1)
-    other = Server("two")
+    other = StreamServer("two")
     with (
-        running(tmp_path, gateway(watched(wedged, other), check_s=60, stuck_s=STUCK_S)) as lab,
+        run_gateway(tmp_path, build_gateway(build_watched_model(wedged, other), check_s=60, stuck_s=STUCK_S)) as lab,
         ThreadPoolExecutor(4) as pool,
     ):
         lab.up("qwen")
         wait_until(lambda: not is_down(lab, "two"))
         wedged.stopped, wedged.frozen = True, frozen
-        answer = asks(pool, lab, wedged).result(DEADLINE_S)
+        answer = send_to_wedged(pool, lab, wedged).result(DEADLINE_S)
         assert (answer.status, answer.json["from"]) == (200, "two")
         assert is_down(lab)
     other.shutdown()
 
 
-def test_a_stream_that_stands_still_is_cut_and_seen_as_cut(tmp_path: Path, wedged: Wedged) -> None:
-    other = Server("two")
-    made = gateway(watched(wedged, other), check_s=1, stuck_s=STUCK_S)
-    with running(tmp_path, made) as lab:
+def test_a_stream_that_stands_still_is_cut_and_seen_as_cut(tmp_path: Path, wedged: WedgedServer) -> None:
+    other = StreamServer("two")
+    rendered = build_gateway(build_watched_model(wedged, other), check_s=1, stuck_s=STUCK_S)
+    with run_gateway(tmp_path, rendered) as lab:
         lab.up("qwen")
         wait_until(lambda: not is_down(lab, "two"))
         while True:
@@ -177,7 +188,7 @@ def test_a_stream_that_stands_still_is_cut_and_seen_as_cut(tmp_path: Path, wedge
             link.request(
                 "POST",
                 "/v1/chat/completions",
-                json.dumps({**ASKED, "stream": True}),
+                json.dumps({**BODY, "stream": True}),
                 {"Authorization": f"Bearer {KEY}"},
             )
             answer = link.getresponse()
@@ -190,40 +201,47 @@ def test_a_stream_that_stands_still_is_cut_and_seen_as_cut(tmp_path: Path, wedge
 
 
 def test_the_only_server_is_down_for_new_requests_and_ends_none_that_it_may_still_answer(
-    tmp_path: Path, wedged: Wedged
+    tmp_path: Path, wedged: WedgedServer
 ) -> None:
-    made = gateway(watched(wedged), check_s=1, stuck_s=STUCK_S)
-    with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
+    rendered = build_gateway(build_watched_model(wedged), check_s=1, stuck_s=STUCK_S)
+    with run_gateway(tmp_path, rendered) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
-        options = asks(pool, lab, wedged)
+        options = send_to_wedged(pool, lab, wedged)
         wait_until(lambda: is_down(lab))
-        refused = lab.chat(ASKED)
+        refused = lab.chat(BODY)
         assert (refused.status, refused.json["error"]["code"]) == (503, "model_not_up")
         wedged.go_on.set()
         assert options.result(DEADLINE_S).json["from"] == "one"
         lab.up("qwen")
 
 
-def test_a_request_of_the_only_server_ends_after_the_longest_silence(tmp_path: Path, wedged: Wedged) -> None:
-    made = gateway(watched(wedged), check_s=1, stuck_s=STUCK_S, answer_s=4)
-    with running(tmp_path, made) as lab, ThreadPoolExecutor(4) as pool:
+def test_a_request_of_the_only_server_ends_after_the_longest_silence(tmp_path: Path, wedged: WedgedServer) -> None:
+    rendered = build_gateway(build_watched_model(wedged), check_s=1, stuck_s=STUCK_S, answer_s=4)
+    with run_gateway(tmp_path, rendered) as lab, ThreadPoolExecutor(4) as pool:
         lab.up("qwen")
-        answer = asks(pool, lab, wedged).result(DEADLINE_S)
+        answer = send_to_wedged(pool, lab, wedged).result(DEADLINE_S)
     assert (answer.status, answer.json["type"], answer.json["error"]["code"]) == (504, "error", "server_timeout")
 
 
 @pytest.mark.parametrize("how", ["steps", "nothing to read", "no requests"])
-def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path, wedged: Wedged, how: str) -> None:
+def test_a_server_that_works_or_tells_nothing_keeps_its_requests(
+    tmp_path: Path, wedged: WedgedServer, how: str
+) -> None:
     """A long prompt generates no token for minutes; only its steps progress."""
-    other = Server("two")
+    other = StreamServer("two")
     wedged.works = how == "steps"
-    shown = replace(PROGRESS, moves=(MetricSample("no:such"),)) if how == "nothing to read" else PROGRESS
-    made = watched(wedged, other)
-    made = replace(made, upstreams=tuple(replace(upstream, progress=shown) for upstream in made.upstreams))
-    with running(tmp_path, gateway(made, check_s=60, stuck_s=STUCK_S)) as lab, ThreadPoolExecutor(4) as pool:
+    counters = replace(PROGRESS, moves=(MetricSample("no:such"),)) if how == "nothing to read" else PROGRESS
+    watched_model = build_watched_model(wedged, other)
+    watched_model = replace(
+        watched_model, upstreams=tuple(replace(upstream, progress=counters) for upstream in watched_model.upstreams)
+    )
+    with (
+        run_gateway(tmp_path, build_gateway(watched_model, check_s=60, stuck_s=STUCK_S)) as lab,
+        ThreadPoolExecutor(4) as pool,
+    ):
         lab.up("qwen")
         wait_until(lambda: not is_down(lab, "two"))
-        options = asks(pool, lab, wedged)
+        options = send_to_wedged(pool, lab, wedged)
         if how == "no requests":  # its client does not read what was answered
             wedged.requests = 0
         before = wedged.read
@@ -234,8 +252,8 @@ def test_a_server_that_works_or_tells_nothing_keeps_its_requests(tmp_path: Path,
     other.shutdown()
 
 
-def test_an_idle_server_is_not_read(tmp_path: Path, wedged: Wedged) -> None:
-    with running(tmp_path, gateway(watched(wedged), stuck_s=STUCK_S)) as lab:
+def test_an_idle_server_is_not_read(tmp_path: Path, wedged: WedgedServer) -> None:
+    with run_gateway(tmp_path, build_gateway(build_watched_model(wedged), stuck_s=STUCK_S)) as lab:
         lab.up("qwen")
         before = wedged.read
         for _ in range(15):

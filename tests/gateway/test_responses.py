@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.loopback import DEADLINE_S, KEY, Answer, Running, gateway, model, running
+from tests.gateway.loopback import DEADLINE_S, KEY, Answer, RunningGateway, build_gateway, build_model, run_gateway
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 NAMES = ("one", "two")
@@ -18,13 +18,13 @@ JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "multipart/form-data; boundary=x"}
 
 
-class Keeper(ThreadingHTTPServer):
+class StoringServer(ThreadingHTTPServer):
     """A server that stores its responses; a streamed one continues when `go_on` is set."""
 
     daemon_threads = True
 
     def __init__(self, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Keeps)
+        super().__init__(("127.0.0.1", 0), _StoringHandler)
         self.name, self.go_on, self.made = name, threading.Event(), 0
         self.seen: list[bytes] = []
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -34,9 +34,9 @@ class Keeper(ThreadingHTTPServer):
         return int(self.server_address[1])
 
 
-class _Keeps(BaseHTTPRequestHandler):
+class _StoringHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Keeper
+    server: StoringServer
 
     def log_message(self, *words: Any) -> None:
         pass
@@ -81,41 +81,43 @@ class _Keeps(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def keepers() -> Iterator[dict[str, Keeper]]:
-    found = {name: Keeper(name) for name in NAMES}
-    yield found
-    for item in found.values():
+def keepers() -> Iterator[dict[str, StoringServer]]:
+    servers = {name: StoringServer(name) for name in NAMES}
+    yield servers
+    for item in servers.values():
         item.shutdown()
 
 
 @pytest.fixture(scope="module")
-def lab(keepers: dict[str, Keeper], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def lab(keepers: dict[str, StoringServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     servers: Any = keepers
-    made = gateway(model("qwen", servers["one"], servers["two"]), model("org/small", servers["two"]))
-    with running(tmp_path_factory.mktemp("gateway"), made) as found:
-        found.up("qwen", "org/small")
-        yield found
+    rendered = build_gateway(
+        build_model("qwen", servers["one"], servers["two"]), build_model("org/small", servers["two"])
+    )
+    with run_gateway(tmp_path_factory.mktemp("gateway"), rendered) as running_gateway:
+        running_gateway.up("qwen", "org/small")
+        yield running_gateway
 
 
-def respond(lab: Running, **body: Any) -> Answer:
+def respond(lab: RunningGateway, **body: Any) -> Answer:
     return lab.ask("POST", "/v1/responses", {"model": "qwen", "input": "hi", **body}, **JSON)
 
 
-def test_a_response_is_read_and_cancelled_at_the_server_that_made_it(lab: Running) -> None:
-    made = [respond(lab).json for _ in range(6)]
-    assert {item["from"] for item in made} == set(NAMES)
-    for item in made:
+def test_a_response_is_read_and_cancelled_at_the_server_that_made_it(lab: RunningGateway) -> None:
+    created = [respond(lab).json for _ in range(6)]
+    assert {item["from"] for item in created} == set(NAMES)
+    for item in created:
         path = f"/v1/responses/{item['id']}"
         assert lab.ask("GET", path).json == {"read": path, "from": item["from"]}
         assert lab.ask("POST", f"{path}/cancel", {}, **JSON).json["from"] == item["from"]
 
 
-def test_a_response_that_follows_another_goes_to_its_server(lab: Running) -> None:
+def test_a_response_that_follows_another_goes_to_its_server(lab: RunningGateway) -> None:
     before = respond(lab).json
     assert {respond(lab, previous_response_id=before["id"]).json["from"] for _ in range(4)} == {before["from"]}
 
 
-def test_a_stream_is_not_held_back_for_its_name(lab: Running, keepers: dict[str, Keeper]) -> None:
+def test_a_stream_is_not_held_back_for_its_name(lab: RunningGateway, keepers: dict[str, StoringServer]) -> None:
     connection = lab.connection()
     body = json.dumps({"model": "qwen", "input": "hi", "stream": True})
     connection.request("POST", "/v1/responses", body, {"Authorization": f"Bearer {KEY}", **JSON})
@@ -129,7 +131,7 @@ def test_a_stream_is_not_held_back_for_its_name(lab: Running, keepers: dict[str,
     assert answer.read().endswith(b"data: {}\n\n")
 
 
-def test_a_response_of_nobody_and_another_method_are_refused(lab: Running) -> None:
+def test_a_response_of_nobody_and_another_method_are_refused(lab: RunningGateway) -> None:
     unknown = lab.ask("GET", "/v1/responses/resp_ffffffffffffffff")
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "response_not_found")
     deleted = lab.ask("DELETE", "/v1/responses/resp_ffffffffffffffff")
@@ -139,7 +141,7 @@ def test_a_response_of_nobody_and_another_method_are_refused(lab: Running) -> No
     assert lab.ask("GET", "/v1/responses/resp_1", key=None).status == 401
 
 
-def form(name: str, *, first: bool) -> bytes:
+def recording_form(name: str, *, first: bool) -> bytes:
     """Return a form with a recording that contains zeros, and the model before or after it."""
     file = b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\x00\xff' + bytes(300_000)
     field = f'Content-Disposition: form-data; name="model"\r\n\r\n{name}'.encode()
@@ -150,16 +152,16 @@ def form(name: str, *, first: bool) -> bytes:
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
 def test_a_recording_goes_by_the_model_in_its_form(
-    lab: Running, keepers: dict[str, Keeper], path: str, first: bool
+    lab: RunningGateway, keepers: dict[str, StoringServer], path: str, first: bool
 ) -> None:
-    sent = form("org/small", first=first)
-    assert lab.ask("POST", path, sent, **FORM).json["from"] == "two"
-    assert keepers["two"].seen[-1] == sent
-    unknown = lab.ask("POST", path, form("nothing", first=first), **FORM)
+    body = recording_form("org/small", first=first)
+    assert lab.ask("POST", path, body, **FORM).json["from"] == "two"
+    assert keepers["two"].seen[-1] == body
+    unknown = lab.ask("POST", path, recording_form("nothing", first=first), **FORM)
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize("body", [b"", b"--x\r\n", b'name="model"', b'name="model"\r\n\r\n' + b"m" * 400 + b"\r\n"])
-def test_a_form_without_a_model_is_refused_with_a_sentence(lab: Running, body: bytes) -> None:
+def test_a_form_without_a_model_is_refused_with_a_sentence(lab: RunningGateway, body: bytes) -> None:
     answer = lab.ask("POST", "/v1/audio/transcriptions", body, **FORM)
     assert (answer.status, answer.json["error"]["message"]) == (400, "The gateway reads no field `model` in the form.")

@@ -17,7 +17,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.gateway.loopback import KEY, Running, Server, gateway, model, running
+from tests.gateway.loopback import KEY, RunningGateway, StreamServer, build_gateway, build_model, run_gateway
 from tests.gateway.newer_haproxy import FOLDER, PROGRAM
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -36,7 +36,7 @@ MESSAGE: dict[str, Any] = {
     "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1},
 }  # fmt: skip
 #: the beginning of a stream, by path
-BEGINS = {
+FIRST_EVENTS = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": 'data: {"id":"1","object":"text_completion","created":1,"model":"qwen","choices":[{"index":0,"text":"a"}]}\n\n',
     "/v1/responses": "event: response.created\ndata: "
@@ -46,11 +46,11 @@ BEGINS = {
 }
 
 
-class Dies(BaseHTTPRequestHandler):
+class _DyingHandler(BaseHTTPRequestHandler):
     """A server that is up, and closes the connection of each request before it answers, or in the middle of a stream."""
 
     protocol_version = "HTTP/1.1"
-    server: Dying
+    server: DyingServer
 
     def log_message(self, *words: Any) -> None:
         pass
@@ -71,17 +71,17 @@ class Dies(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "text/event-stream; charset=utf-8")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            begin = BEGINS[self.path].encode()
+            begin = FIRST_EVENTS[self.path].encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(begin), begin))
             self.wfile.flush()
             self.server.go_on.wait(20)
 
 
-class Dying(ThreadingHTTPServer):
+class DyingServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, name: str = "one") -> None:
-        super().__init__(("127.0.0.1", 0), Dies)
+        super().__init__(("127.0.0.1", 0), _DyingHandler)
         self.name, self.asked, self.go_on = name, 0, threading.Event()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -94,10 +94,10 @@ class Dying(ThreadingHTTPServer):
 
 
 @pytest.fixture
-def dying() -> Iterator[Dying]:
-    with Dying() as found:
-        yield found
-        found.shutdown()
+def dying() -> Iterator[DyingServer]:
+    with DyingServer() as server:
+        yield server
+        server.shutdown()
 
 
 @pytest.fixture(params=["this machine's", "newer"])
@@ -112,10 +112,10 @@ def adds_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_request_whose_server_ends_before_it_answers_is_answered_by_another(
-    tmp_path: Path, dying: Dying, adds_errors: bool
+    tmp_path: Path, dying: DyingServer, adds_errors: bool
 ) -> None:
-    server, third = Server("two"), Dying("three")
-    with running(tmp_path, gateway(model("qwen", dying, server, third))) as lab:  # type: ignore[arg-type]
+    server, third = StreamServer("two"), DyingServer("three")
+    with run_gateway(tmp_path, build_gateway(build_model("qwen", dying, server, third))) as lab:  # type: ignore[arg-type]
         lab.up("qwen")
         answers = []
         for _ in range(12):
@@ -127,48 +127,55 @@ def test_a_request_whose_server_ends_before_it_answers_is_answered_by_another(
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["refuse", "wait"])
-def test_a_request_that_the_only_server_dies_of_is_not_sent_again(tmp_path: Path, dying: Dying, waits: bool) -> None:
-    with running(tmp_path, gateway(model("qwen", dying), waits=waits)) as lab:  # type: ignore[arg-type]
+def test_a_request_that_the_only_server_dies_of_is_not_sent_again(
+    tmp_path: Path, dying: DyingServer, waits: bool
+) -> None:
+    with run_gateway(tmp_path, build_gateway(build_model("qwen", dying), waits=waits)) as lab:  # type: ignore[arg-type]
         lab.up("qwen")
         answer = lab.chat(BODY)
     assert (answer.status, answer.json["error"]["code"]) == (502, "server_gone")
     assert dying.asked == 1
 
 
-def chat(client: openai.OpenAI) -> Any:
+def stream_chat(client: openai.OpenAI) -> Any:
     return client.chat.completions.create(model="qwen", messages=[{"role": "user", "content": "x"}], stream=True)
 
 
-def completions(client: openai.OpenAI) -> Any:
+def stream_completions(client: openai.OpenAI) -> Any:
     return client.completions.create(model="qwen", prompt="x", stream=True)
 
 
-def responses(client: openai.OpenAI) -> Any:
+def stream_responses(client: openai.OpenAI) -> Any:
     return client.responses.create(model="qwen", input="x", stream=True)
 
 
-def messages(client: anthropic.Anthropic) -> Any:
+def stream_messages(client: anthropic.Anthropic) -> Any:
     content: Any = [{"role": "user", "content": "x"}]
     return client.messages.create(model="qwen", messages=content, max_tokens=9, stream=True)
 
 
-def client_of(lab: Running, kind: Any) -> Any:
+def build_client(lab: RunningGateway, kind: Any) -> Any:
     path = "" if kind is anthropic.Anthropic else "/v1"
     return kind(base_url=f"http://127.0.0.1:{lab.gateway.port}{path}", api_key=KEY, max_retries=0, timeout=20)
 
 
 @pytest.mark.parametrize(
     ("kind", "ask"),
-    [(openai.OpenAI, chat), (openai.OpenAI, completions), (openai.OpenAI, responses), (anthropic.Anthropic, messages)],
+    [
+        (openai.OpenAI, stream_chat),
+        (openai.OpenAI, stream_completions),
+        (openai.OpenAI, stream_responses),
+        (anthropic.Anthropic, stream_messages),
+    ],
 )
 def test_clients_libraries_raise_an_error_for_a_stream_whose_server_is_gone(
-    tmp_path: Path, dying: Dying, adds_errors: bool, kind: Any, ask: Callable[[Any], Any]
+    tmp_path: Path, dying: DyingServer, adds_errors: bool, kind: Any, ask: Callable[[Any], Any]
 ) -> None:
     """With a newer HAProxy the error of their API, and in any case one of the connection."""
     errors = (openai.APIError, anthropic.APIError) if adds_errors else (Exception,)
-    with running(tmp_path, gateway(model("qwen", dying))) as lab:  # type: ignore[arg-type]
+    with run_gateway(tmp_path, build_gateway(build_model("qwen", dying))) as lab:  # type: ignore[arg-type]
         lab.up("qwen")
-        client = client_of(lab, kind)
+        client = build_client(lab, kind)
         stream = iter(ask(client))
         assert next(stream)
         dying.go_on.set()
@@ -180,10 +187,10 @@ def test_clients_libraries_raise_an_error_for_a_stream_whose_server_is_gone(
 
 @pytest.mark.parametrize("how", ["ends", "is silent"])
 def test_a_broken_stream_is_no_whole_answer_even_for_a_client_that_reads_no_errors(
-    tmp_path: Path, dying: Dying, adds_errors: bool, how: str
+    tmp_path: Path, dying: DyingServer, adds_errors: bool, how: str
 ) -> None:
     dying.go_on.set() if how == "ends" else None
-    with running(tmp_path, gateway(model("qwen", dying), answer_s=2)) as lab:  # type: ignore[arg-type]
+    with run_gateway(tmp_path, build_gateway(build_model("qwen", dying), answer_s=2)) as lab:  # type: ignore[arg-type]
         lab.up("qwen")
         link, body = lab.connection(), json.dumps({**BODY, "stream": True})
         link.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {KEY}"})

@@ -23,7 +23,7 @@ print("full", flush=True)
 time.sleep(600)
 """
 #: what of this machine a container needs to run Python
-SYSTEM = {path: {"bind": path, "mode": "ro"} for path in ("/usr", "/lib", "/lib64")}
+SYSTEM_MOUNTS = {path: {"bind": path, "mode": "ro"} for path in ("/usr", "/lib", "/lib64")}
 
 Hog = Callable[..., Any]
 
@@ -34,16 +34,21 @@ def hog(engine: docker.DockerClient, shell: str) -> Iterator[Hog]:
 
     Its arguments are the rate in MiB a second and the maximum in MiB.
     """
-    made: list[Any] = []
+    containers: list[Any] = []
 
-    def create(rate: float, most: int, restart: str = "no") -> Any:
+    def create(rate: float, max_mib: int, restart: str = "no") -> Any:
         name = f"sparkwright-test-guard-{uuid.uuid4().hex[:12]}"
-        words = ["/usr/bin/python3", "-c", SCRIPT, str(rate), str(most)]
+        command = ["/usr/bin/python3", "-c", SCRIPT, str(rate), str(max_mib)]
         policy = {"Name": restart, "MaximumRetryCount": 0}
-        more: dict[str, Any] = {"name": name, "network_mode": "none", "volumes": SYSTEM, "restart_policy": policy}
-        made.append(engine.containers.create(shell, words, **more))
-        return made[-1]
+        options: dict[str, Any] = {
+            "name": name,
+            "network_mode": "none",
+            "volumes": SYSTEM_MOUNTS,
+            "restart_policy": policy,
+        }
+        containers.append(engine.containers.create(shell, command, **options))
+        return containers[-1]
 
     yield create
-    for item in made:
+    for item in containers:
         item.remove(force=True)

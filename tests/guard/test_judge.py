@@ -10,7 +10,7 @@ TOTAL = int(121.7 * GIB)
 HOUR_S = 3600.0
 
 
-def level(gib: float) -> Callable[[float], float]:
+def constant(gib: float) -> Callable[[float], float]:
     return lambda seconds: gib
 
 
@@ -19,7 +19,7 @@ def fall(begin: float, rate: float, end: float = 0.0) -> Callable[[float], float
     return lambda seconds: max(end, begin - rate * max(0.0, seconds - 5))
 
 
-def judged(
+def find_danger(
     available: Callable[[float], float],
     for_s: float,
     *,
@@ -29,18 +29,20 @@ def judged(
     most_s: float = 0.1,
 ) -> Danger | None:
     """Return the danger that a guard finds in this memory, sampled as often as on a host; None for none."""
-    judge, seconds = DangerDetector(floors or Floors(TOTAL)), 0.0
+    detector, seconds = DangerDetector(floors or Floors(TOTAL)), 0.0
     while seconds < for_s:
-        now = int(available(seconds) * GIB)
-        danger = judge.push(seconds, now, now if free is None else int(free * GIB), seconds * stalled)
+        available_bytes = int(available(seconds) * GIB)
+        danger = detector.push(
+            seconds, available_bytes, available_bytes if free is None else int(free * GIB), seconds * stalled
+        )
         if danger is not None:
             return danger
-        seconds += judge.pause_s(most_s)
+        seconds += detector.pause_s(most_s)
     return None
 
 
-HEALTHY = {
-    "a server that serves with 1.5 GiB": (level(1.5), HOUR_S / 10, {}),
+HEALTHY_CURVES = {
+    "a server that serves with 1.5 GiB": (constant(1.5), HOUR_S / 10, {}),
     "reading weights: nothing free, 32 GiB available": (fall(60, 3, 32), 60, {"free": 0.9}),
     "7 GiB available and little free": (fall(40, 2, 7), 60, {"free": 0.5}),
     "a fast fall to what the budget says": (fall(80, 10, 9.4), 60, {"floors": Floors(TOTAL, expected=int(9.4 * GIB))}),
@@ -56,16 +58,16 @@ HEALTHY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("available", "for_s", "more"), HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.parametrize(("available", "for_s", "more"), HEALTHY_CURVES.values(), ids=HEALTHY_CURVES)
 def test_a_healthy_host_is_left_alone(
     available: Callable[[float], float], for_s: float, more: dict[str, Floors]
 ) -> None:
-    assert judged(available, for_s, **more) is None  # type: ignore[arg-type]
+    assert find_danger(available, for_s, **more) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rate", [0.5, 1, 3, 6, 12])
 def test_a_fall_is_stopped_while_a_kill_still_helps(rate: float) -> None:
-    danger = judged(fall(29, rate), 120)
+    danger = find_danger(fall(29, rate), 120)
     assert danger is not None
     assert danger.kind == "falling"
     assert danger.available > 0.4 * rate * GIB  # the time that a kill and the end of a process take
@@ -73,26 +75,26 @@ def test_a_fall_is_stopped_while_a_kill_still_helps(rate: float) -> None:
 
 
 def test_a_fall_below_what_the_budget_said_is_stopped() -> None:
-    danger = judged(fall(40, 3), 60, floors=Floors(TOTAL, expected=int(9.4 * GIB)))
+    danger = find_danger(fall(40, 3), 60, floors=Floors(TOTAL, expected=int(9.4 * GIB)))
     assert danger is not None
     assert 2.5 * GIB < danger.available < 9.4 * GIB
 
 
 def test_a_fall_that_went_unseen_is_stopped_at_the_last_moment() -> None:
-    danger = judged(lambda seconds: 20 if seconds < 5 else 0.3, 60)
+    danger = find_danger(lambda seconds: 20 if seconds < 5 else 0.3, 60)
     assert (danger.kind if danger else "") in ("gone", "falling")
 
 
 def test_a_host_that_stalls_with_little_memory_is_no_longer_waited_for() -> None:
-    danger = judged(level(5), 60, free=0.5, stalled=0.4)
+    danger = find_danger(constant(5), 60, free=0.5, stalled=0.4)
     assert danger is not None
     assert danger.kind == "stalled"
-    assert judged(level(30), 60, free=0.5, stalled=0.4) is None
+    assert find_danger(constant(30), 60, free=0.5, stalled=0.4) is None
 
 
 def test_a_leak_of_a_verified_server_leaves_time_for_a_graceful_stop() -> None:
     floors = Floors(TOTAL, left=10 * GIB, expected=10 * GIB)
-    danger = judged(fall(10, 0.05), 600, floors=floors, most_s=1.0)
+    danger = find_danger(fall(10, 0.05), 600, floors=floors, most_s=1.0)
     assert danger is not None
     assert danger.graceful
     assert danger.available > floors.floor
@@ -106,7 +108,7 @@ def test_floors_follow_what_a_server_left() -> None:
 
 
 def test_a_floor_of_the_host_is_kept_whatever_the_rate() -> None:
-    danger = judged(fall(20, 0.01, 11.9), 1200, floors=Floors(TOTAL, floor=12 * GIB))
+    danger = find_danger(fall(20, 0.01, 11.9), 1200, floors=Floors(TOTAL, floor=12 * GIB))
     assert danger is not None
     assert danger.available < 12 * GIB
-    assert judged(level(12.5), HOUR_S / 10, floors=Floors(TOTAL, floor=12 * GIB)) is None
+    assert find_danger(constant(12.5), HOUR_S / 10, floors=Floors(TOTAL, floor=12 * GIB)) is None

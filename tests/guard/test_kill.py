@@ -38,19 +38,19 @@ def test_a_container_is_named_by_its_full_id_and_by_nothing_else(name: str) -> N
 def test_an_engine_that_was_restarted_since_is_asked_over_a_new_connection(tmp_path: Path) -> None:
     address = tmp_path / "engine.sock"
 
-    def engine() -> socket.socket:
+    def start_engine() -> socket.socket:
         address.unlink(missing_ok=True)
-        made = socket.socket(socket.AF_UNIX)
-        made.bind(str(address))
-        made.listen()
-        return made
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(address))
+        listener.listen()
+        return listener
 
-    first = engine()
+    first = start_engine()
     target = Target(ID, str(address))
     connection, _ = first.accept()
     connection.close()
     first.close()
-    with engine() as second:
+    with start_engine() as second:
         assert target.kill_by_engine() == ""
         connection, _ = second.accept()
         with connection:

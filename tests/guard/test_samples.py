@@ -15,8 +15,8 @@ def test_what_was_flushed_is_read_back_and_the_file_never_grows(tmp_path: Path) 
             ring.flush()
     ring.say("state", "ended")
     ring.flush()
-    about, samples = rings.read(str(path))
-    assert (about["state"], about["name"]) == ("ended", "a b")
+    header, samples = rings.read(str(path))
+    assert (header["state"], header["name"]) == ("ended", "a b")
     assert path.stat().st_size == rings.FILE_BYTES
     assert [sample[0] for sample in samples] == [1000.0 + second for second in range(10, rings.LINES + 10)]
     assert samples[-1] == (1000.0 + rings.LINES + 9, (rings.LINES + 9) << 10, 1 << 20, 0.5)
@@ -32,8 +32,8 @@ def test_a_ring_that_a_power_cut_tore_is_read_as_far_as_it_goes(tmp_path: Path) 
         b"\xff" * 2 * rings.LINE_BYTES
     )
     path.write_bytes(data)
-    about, samples = rings.read(str(path))
-    assert about == {"state": "guarding"}
+    header, samples = rings.read(str(path))
+    assert header == {"state": "guarding"}
     assert samples == [(1.0, 2048, 1024, 0.0)]
 
 

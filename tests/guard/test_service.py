@@ -27,12 +27,12 @@ from tests.waiting import wait_until
 
 __all__ = ["engine", "hog", "shell"]
 
-Watch = Callable[..., subprocess.Popen[bytes]]
+StartWatch = Callable[..., subprocess.Popen[bytes]]
 #: of the host as the guard sees it
 TOTAL, AVAILABLE = 24 * GIB, 16 * GIB
 
 
-class OwnMemory(threading.Thread):
+class SimulatedMemory(threading.Thread):
     """Maintain a /proc/meminfo that counts only the memory of some containers, by their cgroups."""
 
     def __init__(self, root: Path) -> None:
@@ -49,9 +49,9 @@ class OwnMemory(threading.Thread):
             self._write()
 
     def _write(self) -> None:
-        taken = sum(service.read_memory_bytes(self._file(item)) for item in self.counted)
+        used_bytes = sum(service.read_memory_bytes(self._file(item)) for item in self.counted)
         new = self.root / "proc/new"
-        rows = {"MemTotal": TOTAL, "MemFree": AVAILABLE - taken, "MemAvailable": AVAILABLE - taken}
+        rows = {"MemTotal": TOTAL, "MemFree": AVAILABLE - used_bytes, "MemAvailable": AVAILABLE - used_bytes}
         new.write_text("".join(f"{name}: {size // 1024} kB\n" for name, size in rows.items()))
         new.replace(self.root / "proc/meminfo")
 
@@ -64,21 +64,21 @@ class OwnMemory(threading.Thread):
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Iterator[OwnMemory]:
-    made = OwnMemory(tmp_path / "root")
-    made.start()
-    yield made
-    made.ended.set()
-    made.join()
+def memory(tmp_path: Path) -> Iterator[SimulatedMemory]:
+    simulated = SimulatedMemory(tmp_path / "root")
+    simulated.start()
+    yield simulated
+    simulated.ended.set()
+    simulated.join()
 
 
 @pytest.fixture
-def context(tmp_path: Path, memory: OwnMemory) -> RecordingContext:
+def context(tmp_path: Path, memory: SimulatedMemory) -> RecordingContext:
     return RecordingContext(tmp_path, root=str(memory.root))
 
 
 @pytest.fixture
-def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMemory) -> Iterator[Watch]:
+def watch(context: RecordingContext, engine: docker.DockerClient, memory: SimulatedMemory) -> Iterator[StartWatch]:
     """Yield a function that starts the guard of the service over containers.
 
     `room_gib` is the distance from the available memory to the floor.
@@ -93,13 +93,13 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMem
         rows = [f"left {available}", f"address {start_guard.engine_address(Machine())}", f"root {memory.root}"]
         rows += [f"floor {available - int(room_gib * GIB)}"] if floor else []
         for container in containers:
-            found = api.inspect_container(container.id)
-            rows.append(f"server {container.name} {container.id} {found['State']['Pid']} {GIB}")
+            inspected = api.inspect_container(container.id)
+            rows.append(f"server {container.name} {container.id} {inspected['State']['Pid']} {GIB}")
         rows += [f"tell {word}" for word in tell]
         folder = context.state.folder(start_guard.FOLDER)
         (folder / service_guard.CONF).write_text("\n".join(rows) + "\n")
-        words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
-        running.append(subprocess.Popen(words, env={"MALLOC_ARENA_MAX": "1"}))
+        command = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
+        running.append(subprocess.Popen(command, env={"MALLOC_ARENA_MAX": "1"}))
         wait_until(lambda: service_guard.is_running(context.state), "the guard")
         return running[-1]
 
@@ -111,7 +111,12 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: OwnMem
 
 @pytest.mark.docker
 def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory, tmp_path: Path
+    context: RecordingContext,
+    engine: docker.DockerClient,
+    hog: Hog,
+    watch: StartWatch,
+    memory: SimulatedMemory,
+    tmp_path: Path,
 ) -> None:
     message = tmp_path / "told"
     quiet, grows = hog(400, 32, "unless-stopped"), hog(600, 2600, "unless-stopped")
@@ -121,7 +126,7 @@ def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
     grows.start()
     watch(quiet, grows, room_gib=1.2, tell=(sys.executable, "-c", f"open({str(message)!r}, 'w')"))
     assert grows.wait(timeout=120)["StatusCode"] == 137
-    act = until_act(context)
+    act = wait_for_action(context)
     assert (act.name, act.container_id) == (grows.name, grows.id)
     assert "to save the host" in act.sentence
     assert service_guard.stop_reason(context.state, grows.id, 0) == act.sentence
@@ -131,27 +136,27 @@ def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
     assert (quiet.status, grows.status) == ("running", "exited")
 
 
-def until_act(context: RecordingContext) -> service_guard.GuardAction:
+def wait_for_action(context: RecordingContext) -> service_guard.GuardAction:
     wait_until(lambda: service_guard.list_actions(context.state), "an act")
     return service_guard.list_actions(context.state)[-1]
 
 
 @pytest.mark.docker
 def test_a_leak_of_50_mb_a_second_is_caught(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory
+    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
 ) -> None:
     leaks = hog(50, 2600)
     memory.counted += [leaks]
     leaks.start()
     watch(leaks, room_gib=0.6)
     assert leaks.wait(timeout=180)["StatusCode"] in (137, 143)
-    assert until_act(context).name == leaks.name
+    assert wait_for_action(context).name == leaks.name
     assert b"full" not in leaks.logs()
 
 
 @pytest.mark.docker
 def test_a_steady_server_with_little_left_is_not_touched(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory
+    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
 ) -> None:
     steady = hog(400, 64)
     memory.counted += [steady]
@@ -167,7 +172,7 @@ def test_a_steady_server_with_little_left_is_not_touched(
 
 @pytest.mark.docker
 def test_it_leaves_a_start_to_the_guard_of_that_start(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: Watch, memory: OwnMemory
+    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
 ) -> None:
     serving, starts = hog(400, 32), hog(900, 2600)
     memory.counted += [serving, starts]
@@ -189,11 +194,11 @@ def test_it_leaves_a_start_to_the_guard_of_that_start(
 def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
     state = StateFolder.of(tmp_path)
     folder = state.folder(start_guard.FOLDER)
-    words = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
-    first = subprocess.Popen(words)
+    command = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
+    first = subprocess.Popen(command)
     try:
         wait_until(lambda: service_guard.is_running(state), "the guard")
-        assert subprocess.run(words, timeout=30).returncode == 0
+        assert subprocess.run(command, timeout=30).returncode == 0
         wait_until(lambda: service_guard.read_level(state).running, "its samples")
         service_guard.stop(state)
         assert first.wait(30) == 0

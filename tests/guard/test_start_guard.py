@@ -26,24 +26,26 @@ MOST, ROOM_GIB = 3000, 1.5
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[RecordingContext]:
-    made = RecordingContext(tmp_path)
-    yield made
-    made.guards.end()
+    recording = RecordingContext(tmp_path)
+    yield recording
+    recording.guards.end()
 
 
 @pytest.fixture
-def busy() -> Iterator[None]:
+def busy_processors() -> Iterator[None]:
     """Run four processes that use the whole processor."""
-    words = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+    command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
     with contextlib.ExitStack() as stack:
         for _ in range(4):
-            process = subprocess.Popen(words)
+            process = subprocess.Popen(command)
             stack.callback(process.wait)
             stack.callback(process.kill)
         yield
 
 
-def started(engine: docker.DockerClient, context: RecordingContext, container: Any, room_gib: float = ROOM_GIB) -> None:
+def start_guarded(
+    engine: docker.DockerClient, context: RecordingContext, container: Any, room_gib: float = ROOM_GIB
+) -> None:
     """Start a container under the guard, as the modules do."""
     api: Any = engine.api
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - room_gib
@@ -52,22 +54,22 @@ def started(engine: docker.DockerClient, context: RecordingContext, container: A
     context.guards.runs(api.inspect_container(container.id))
 
 
-def header(context: RecordingContext) -> dict[str, str]:
+def read_header(context: RecordingContext) -> dict[str, str]:
     assert context.guards.current is not None
     return rings.read(str(context.guards.current.ring))[0]
 
 
 @pytest.mark.docker
 def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
-    engine: docker.DockerClient, context: RecordingContext, hog: Hog, busy: None
+    engine: docker.DockerClient, context: RecordingContext, hog: Hog, busy_processors: None
 ) -> None:
     container = hog(3072, MOST)
-    started(engine, context, container)
+    start_guarded(engine, context, container)
     assert container.wait(timeout=120)["StatusCode"] == 137
     wait_until(context.guards.danger, "the guard's word")
     assert b"full" not in container.logs()
-    wait_until(lambda: header(context).get("state") == "killed", "the end of the guard")
-    assert (header(context)["by_engine"], header(context)["by_process"]) == ("sent", "sent")
+    wait_until(lambda: read_header(context).get("state") == "killed", "the end of the guard")
+    assert (read_header(context)["by_engine"], read_header(context)["by_process"]) == ("sent", "sent")
     sentence = context.guards.sentence()
     assert "was stopped to save the host" in sentence
     assert "GiB available" in sentence
@@ -85,7 +87,7 @@ def test_it_needs_no_answer_of_the_engine(
         silent.listen()
         context.machine = RecordingContext(tmp_path, docker_host=f"unix://{address}").machine
         container = hog(3072, MOST)
-        started(engine, context, container)
+        start_guarded(engine, context, container)
         assert container.wait(timeout=120)["StatusCode"] == 137
         connection, _ = silent.accept()
         with connection:
@@ -112,14 +114,14 @@ def test_a_server_that_settles_above_the_floor_is_left_alone(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog
 ) -> None:
     container = hog(400, 256)
-    started(engine, context, container, room_gib=6)
+    start_guarded(engine, context, container, room_gib=6)
     wait_until(lambda: b"full" in container.logs(), "all that it takes")
-    wait_until(lambda: "lowest" in header(context), "a flush")
-    seen = context.guards.verified()
+    wait_until(lambda: "lowest" in read_header(context), "a flush")
+    verified = context.guards.verified()
     container.reload()
     assert container.status == "running"
-    assert seen is not None
-    assert 0 < seen.lowest_bytes <= seen.first_bytes
+    assert verified is not None
+    assert 0 < verified.lowest_bytes <= verified.first_bytes
     assert context.guards.danger() is None
 
 
@@ -128,7 +130,7 @@ def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog
 ) -> None:
     container = hog(100, 32)
-    started(engine, context, container, room_gib=8)
+    start_guarded(engine, context, container, room_gib=8)
     guard = context.guards.current
     assert guard is not None
     assert guard.process.stdin is not None
@@ -138,7 +140,7 @@ def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
         guard.process.wait(0.5)
     container.kill()
     guard.process.wait(30)
-    assert header(context)["state"] == "ended"
+    assert read_header(context)["state"] == "ended"
 
 
 def test_it_does_not_stay_behind_for_a_container_that_ended_at_once(context: RecordingContext) -> None:
@@ -150,7 +152,7 @@ def test_it_does_not_stay_behind_for_a_container_that_ended_at_once(context: Rec
     assert guard.process.stdin is not None
     guard.process.stdin.close()  # as when the run is killed
     assert guard.process.wait(30) == 0
-    assert header(context)["state"] == "ended"
+    assert read_header(context)["state"] == "ended"
 
 
 def test_a_run_that_is_busy_or_blocked_holds_nothing_up(context: RecordingContext) -> None:

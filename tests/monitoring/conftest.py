@@ -32,7 +32,7 @@ class Prometheus:
     url: str
     pages: dict[str, str] = field(default_factory=dict)
 
-    def ask(self, query: str) -> list[dict[str, Any]]:
+    def query(self, query: str) -> list[dict[str, Any]]:
         """Return the current series of a query."""
         with urlopen(f"{self.url}/api/v1/query?{urlencode({'query': query})}", timeout=10) as answer:
             return json.load(answer)["data"]["result"]
@@ -40,12 +40,12 @@ class Prometheus:
     def until(self, holds: Callable[[], bool], timeout_s: float = 60) -> None:
         """Wait for a scrape and an evaluation that make it so."""
         deadline_s = time.monotonic() + timeout_s
-        while not _tried(holds):
+        while not _holds(holds):
             assert time.monotonic() < deadline_s, "Prometheus does not show it"
             time.sleep(0.1)
 
 
-def _tried(holds: Callable[[], bool]) -> bool:
+def _holds(holds: Callable[[], bool]) -> bool:
     try:
         return holds()
     except OSError:
@@ -73,17 +73,17 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
     (tmp_path / "rules.yml").write_text(alerts.render_rules())
     target = f"127.0.0.1:{server.server_port}"
     jobs = {"spark1": "hosts", "lab": alerts.GATEWAY_JOB, "clients": alerts.CLIENTS_JOB}
-    scrapes = [_scrape(name, job, target) for name, job in jobs.items()]
+    scrapes = [_scrape_config(name, job, target) for name, job in jobs.items()]
     often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config = {"global": often, "rule_files": ["rules.yml"], "scrape_configs": scrapes}
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    words = [
+    command = [
         "prometheus",
         "--config.file=prometheus.yml",
         "--storage.tsdb.path=data",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    running = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield Prometheus(f"http://127.0.0.1:{port}", pages)
     finally:
@@ -93,6 +93,6 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
         server.server_close()
 
 
-def _scrape(name: str, job: str, target: str) -> dict[str, Any]:
+def _scrape_config(name: str, job: str, target: str) -> dict[str, Any]:
     static = {"targets": [target], "labels": {"instance": name}}
     return {"job_name": job, "metrics_path": f"/{name}", "static_configs": [static]}

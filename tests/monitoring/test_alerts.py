@@ -34,12 +34,12 @@ CASES: dict[str, tuple[str, str, int, int, str]] = {
     "Drift": ("drift_fields", "1x90", 59, 60, "differs from what was verified"),
 }
 #: beside the metric of a case; a name with its labels is whole
-BESIDE = {
+SIDE_SERIES = {
     "Slow": ("decode_baseline_tokens_per_second", "48x60"),
     "HostMissing": (f'up{{instance="spark1",job="{alerts.NODE_JOB}"}}', "1x30 0x600"),
 }
 #: alerts over the metrics of others
-GATEWAY = {
+GATEWAY_CASES = {
     "GatewayDown": (f'up{{instance="lab",job="{alerts.GATEWAY_JOB}"}}', "The gateway lab does not answer."),
     "GatewayModelDown": (
         f'haproxy_backend_active_servers{{instance="lab",job="{alerts.GATEWAY_JOB}",proxy="small"}}',
@@ -51,14 +51,14 @@ GATEWAY = {
 def unit_test(name: str) -> dict[str, Any]:
     """Return a case for promtool: the alert is absent before its time, and fires afterwards."""
     metric, values, quiet, fires, _ = CASES[name]
-    series = [(metric, values), *([BESIDE[name]] if name in BESIDE else [])]
+    series = [(metric, values), *([SIDE_SERIES[name]] if name in SIDE_SERIES else [])]
     rule = next(alert for alert in alerts.ALERTS if alert.name == f"Sparkwright{name}")
     labels = {"instance": "spark1", "severity": rule.severity}
     labels |= {"state": metric.partition('state="')[2].partition('"')[0]} if "state=" in metric else {}
     alert = {"exp_labels": labels, "exp_annotations": {}}
     return {
         "interval": "1m",
-        "input_series": [{"series": _labelled(value), "values": found} for value, found in series],
+        "input_series": [{"series": _add_labels(value), "values": found} for value, found in series],
         "alert_rule_test": [
             {"eval_time": f"{quiet}m", "alertname": rule.name, "exp_alerts": []},
             {"eval_time": f"{fires}m", "alertname": rule.name, "exp_alerts": [alert]},
@@ -66,12 +66,12 @@ def unit_test(name: str) -> dict[str, Any]:
     }
 
 
-def _labelled(metric: str) -> str:
+def _add_labels(metric: str) -> str:
     if "instance=" in metric:
         return metric
-    at = 'instance="spark1"'
-    named = f"{textfile.PREFIX}{metric}"
-    return named.replace("@", f",{at}") if "@" in named else f"{named}{{{at}}}"
+    labels = 'instance="spark1"'
+    name = f"{textfile.PREFIX}{metric}"
+    return name.replace("@", f",{labels}") if "@" in name else f"{name}{{{labels}}}"
 
 
 @needs_promtool
@@ -83,9 +83,9 @@ def test_an_alert_waits_for_its_time_and_then_says_what_is_wrong(tmp_path: Path,
 
 
 @needs_promtool
-@pytest.mark.parametrize("name", GATEWAY)
+@pytest.mark.parametrize("name", GATEWAY_CASES)
 def test_a_gateway_that_is_gone_or_has_no_server_is_told_after_two_minutes(tmp_path: Path, name: str) -> None:
-    series, says = GATEWAY[name]
+    series, says = GATEWAY_CASES[name]
     case = {
         "interval": "1m",
         "input_series": [{"series": series, "values": "1x9 0x20"}],
@@ -113,13 +113,13 @@ def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) ->
     (folder / "test.yml").write_text(
         yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [case]})
     )
-    words = ["promtool", "test", "rules", "test.yml"]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    command = ["promtool", "test", "rules", "test.yml"]
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return "" if completed.returncode == 0 else completed.stdout + completed.stderr
 
 
 def test_every_alert_has_its_case() -> None:
-    assert {f"Sparkwright{name}" for name in {**CASES, **GATEWAY}} == {alert.name for alert in alerts.ALERTS}
+    assert {f"Sparkwright{name}" for name in {**CASES, **GATEWAY_CASES}} == {alert.name for alert in alerts.ALERTS}
 
 
 def test_rules_and_dashboard_name_metrics_that_hosts_write() -> None:
@@ -130,11 +130,11 @@ def test_rules_and_dashboard_name_metrics_that_hosts_write() -> None:
     } | {metric.name for metric in textfile.METRICS}
     of_clients = {f"client_{field.replace('queue_ms', 'queue_seconds')}_total" for field in usage.FIELDS}
     options = [alert.expr for alert in alerts.ALERTS] + dashboard.list_queries()
-    named = {found for text in options for found in METRIC.findall(text)}
-    assert named and named <= written | of_clients, named - written - of_clients
+    metric_names = {found for text in options for found in METRIC.findall(text)}
+    assert metric_names and metric_names <= written | of_clients, metric_names - written - of_clients
 
 
 def test_links_lead_to_where_the_user_has_the_runbooks() -> None:
-    found = yaml.safe_load(alerts.render_rules("https://wiki.example.org/alerts"))
-    links = [rule["annotations"]["runbook_url"] for rule in found["groups"][0]["rules"]]
+    rules = yaml.safe_load(alerts.render_rules("https://wiki.example.org/alerts"))
+    links = [rule["annotations"]["runbook_url"] for rule in rules["groups"][0]["rules"]]
     assert "https://wiki.example.org/alerts#sparkwrightslow" in links and len(set(links)) == len(alerts.ALERTS)

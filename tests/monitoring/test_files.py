@@ -15,18 +15,22 @@ from sparkwright.monitoring import alerts, dashboard, scrape
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
 
 
-def lost(ours: Any, theirs: Any, at: str = "") -> list[str]:
+def find_losses(ours: Any, theirs: Any, at: str = "") -> list[str]:
     """Return the places in which the reader's data lacks or changes what was written."""
     if isinstance(ours, dict):
         known = theirs if isinstance(theirs, dict) else {}
         return [
             item
             for key, value in ours.items()
-            for item in (lost(value, known[key], f"{at}.{key}") if key in known else [f"{at}.{key}"])
+            for item in (find_losses(value, known[key], f"{at}.{key}") if key in known else [f"{at}.{key}"])
         ]
     if isinstance(ours, list):
         pairs = zip(ours, theirs, strict=True) if isinstance(theirs, list) and len(ours) == len(theirs) else None
-        return [at] if pairs is None else [item for n, (a, b) in enumerate(pairs) for item in lost(a, b, f"{at}[{n}]")]
+        return (
+            [at]
+            if pairs is None
+            else [item for n, (a, b) in enumerate(pairs) for item in find_losses(a, b, f"{at}[{n}]")]
+        )
     return [] if ours == theirs else [at]
 
 
@@ -36,15 +40,19 @@ def test_grafanas_own_types_know_every_key_of_the_dashboard() -> None:
 
     ours = json.loads(dashboard.render_dashboard())
     read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(ours)))
-    assert lost(ours, read) == []
+    assert find_losses(ours, read) == []
 
 
 def test_no_two_panels_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads(dashboard.render_dashboard())["panels"]:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken and at["x"] + at["w"] <= 24, panel["title"]
+        position = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
+        }
+        assert not cells & taken and position["x"] + position["w"] <= 24, panel["title"]
         taken |= cells
 
 
@@ -58,14 +66,14 @@ def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
     ]
     text = scrape.render_config("x.yml", hosts, gateways)
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], **yaml.safe_load(text)}))
-    done = subprocess.run(
+    completed = subprocess.run(
         ["promtool", "check", "config", "--syntax-only", "prometheus.yml"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
     jobs = yaml.safe_load(text)["scrape_configs"]
     assert jobs[0]["static_configs"][1] == {"targets": ["[fd00::2]:9100"], "labels": {"instance": "spark2"}}
     assert (

@@ -15,7 +15,7 @@ lab:
 """
 
 
-def project(path: Path) -> Path:
+def write_project(path: Path) -> Path:
     (path / "hosts").mkdir()
     (path / "playbooks").mkdir()
     (path / "hosts/spark1.yml").write_text(HOST)
@@ -24,19 +24,19 @@ def project(path: Path) -> Path:
 
 
 def test_it_writes_what_is_missing_and_then_nothing(tmp_path: Path) -> None:
-    here = project(tmp_path)
+    here = write_project(tmp_path)
     pending = commands.run("monitoring.install", "--to", "mon", "--check", cwd=here)
     assert pending.returncode == 2 and not (here / "mon").exists()
-    done = commands.run("monitoring.install", "--to", "mon", cwd=here)
-    assert done.returncode == 0 and done.stdout.count(": written.") == 3
-    again = commands.run("monitoring.install", "--to", "mon", "--json", cwd=here)
-    assert set(json.loads(again.stdout)["files"].values()) == {False}
-    assert published.check_output("monitoring.install", again.stdout) == []
+    completed = commands.run("monitoring.install", "--to", "mon", cwd=here)
+    assert completed.returncode == 0 and completed.stdout.count(": written.") == 3
+    second_run = commands.run("monitoring.install", "--to", "mon", "--json", cwd=here)
+    assert set(json.loads(second_run.stdout)["files"].values()) == {False}
+    assert published.check_output("monitoring.install", second_run.stdout) == []
     assert commands.run("monitoring.install", "--to", "mon", "--check", cwd=here).returncode == 0
 
 
 def test_it_scrapes_the_hosts_and_gateways_of_the_inventory(tmp_path: Path) -> None:
-    here = project(tmp_path)
+    here = write_project(tmp_path)
     commands.run("monitoring.install", "--to", "mon", cwd=here)
     hosts, gateway = yaml.safe_load((here / "mon/sparkwright.scrape.yml").read_text())["scrape_configs"]
     assert hosts["static_configs"] == [{"targets": ["192.0.2.7:9100"], "labels": {"instance": "spark1"}}]
@@ -45,7 +45,7 @@ def test_it_scrapes_the_hosts_and_gateways_of_the_inventory(tmp_path: Path) -> N
 
 
 def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
-    here = project(tmp_path)
+    here = write_project(tmp_path)
     options = commands.run("monitoring.install", cwd=here)
     assert (options.returncode, options.stderr) == (
         5,

@@ -12,21 +12,21 @@ from sparkwright.monitoring import alerts, dashboard
 from .conftest import Prometheus, needs_prometheus
 
 #: HAProxy's own exporter has these (2.6), beside many others
-GATEWAY = """\
+GATEWAY_METRICS = """\
 haproxy_backend_http_requests_total{proxy="small"} 12
 haproxy_backend_current_queue{proxy="small"} 0
 haproxy_backend_active_servers{proxy="small"} SERVERS
 haproxy_backend_http_responses_total{proxy="small",code="5xx"} 0
 """
 #: as a gateway's own `/metrics/clients` has it
-CLIENTS = "".join(
+CLIENT_METRICS = "".join(
     f'sparkwright_client_{name}_total{{client="alice"}} 1\n'
     for name in ("queue_seconds", *(field for field in usage.FIELDS if field != "queue_ms"))
 )
 
 
-def page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = False) -> str:
-    found = Record(
+def render_page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = False) -> str:
+    record = Record(
         time_s=checked_s,
         state=state,  # type: ignore[arg-type]
         seen=state,  # type: ignore[arg-type]
@@ -38,35 +38,35 @@ def page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = False) -
         gpu=Gpu(95 if hot else 47, 38.2, 2411, 3),
         serves=Serves("image", "0.32.0", "a/b", "1" * 40, "q", 1.7e9),
     )
-    return textfile.render_metrics(found)
+    return textfile.render_metrics(record)
 
 
 @needs_prometheus
 @pytest.mark.slow
 def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> None:
-    prometheus.pages["spark1"] = page("ok", tok_per_s=47.0, checked_s=time.time())
-    prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "1")
-    prometheus.pages["clients"] = CLIENTS
+    prometheus.pages["spark1"] = render_page("ok", tok_per_s=47.0, checked_s=time.time())
+    prometheus.pages["lab"] = GATEWAY_METRICS.replace("SERVERS", "1")
+    prometheus.pages["clients"] = CLIENT_METRICS
     for name in ("haproxy_backend_active_servers", "sparkwright_client_queue_seconds_total"):
-        prometheus.until(lambda name=name: len(prometheus.ask(f"count_over_time({name}[1m]) > 1")) > 0)  # type: ignore[misc]
-    unanswered = [query for query in dashboard.list_queries() if not prometheus.ask(query)]
+        prometheus.until(lambda name=name: len(prometheus.query(f"count_over_time({name}[1m]) > 1")) > 0)  # type: ignore[misc]
+    unanswered = [query for query in dashboard.list_queries() if not prometheus.query(query)]
     assert unanswered == []
 
 
 @needs_prometheus
 @pytest.mark.slow
 def test_a_well_host_has_no_alert_and_a_bad_one_has_those_that_name_it(prometheus: Prometheus) -> None:
-    def active() -> set[str]:
-        return {item["metric"]["alertname"] for item in prometheus.ask("ALERTS")}
+    def active_alerts() -> set[str]:
+        return {item["metric"]["alertname"] for item in prometheus.query("ALERTS")}
 
-    prometheus.pages["spark1"] = page("ok", tok_per_s=47.0, checked_s=time.time())
-    prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "1")
-    prometheus.until(lambda: len(prometheus.ask("sparkwright_decode_tokens_per_second")) > 0)
-    prometheus.until(lambda: active() == {"SparkwrightQueue"})
-    prometheus.pages["spark1"] = page("wedged", tok_per_s=5.0, checked_s=time.time() - 1000, hot=True)
-    prometheus.pages["lab"] = GATEWAY.replace("SERVERS", "0")
-    bad = {"ServerDown", "CheckMissing", "Slow", "Hot", "Queue", "GatewayModelDown"}
-    prometheus.until(lambda: active() == {f"Sparkwright{name}" for name in bad})
+    prometheus.pages["spark1"] = render_page("ok", tok_per_s=47.0, checked_s=time.time())
+    prometheus.pages["lab"] = GATEWAY_METRICS.replace("SERVERS", "1")
+    prometheus.until(lambda: len(prometheus.query("sparkwright_decode_tokens_per_second")) > 0)
+    prometheus.until(lambda: active_alerts() == {"SparkwrightQueue"})
+    prometheus.pages["spark1"] = render_page("wedged", tok_per_s=5.0, checked_s=time.time() - 1000, hot=True)
+    prometheus.pages["lab"] = GATEWAY_METRICS.replace("SERVERS", "0")
+    expected = {"ServerDown", "CheckMissing", "Slow", "Hot", "Queue", "GatewayModelDown"}
+    prometheus.until(lambda: active_alerts() == {f"Sparkwright{name}" for name in expected})
 
 
 def test_every_alert_has_its_section_in_the_docs() -> None:

@@ -16,8 +16,8 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.project.gateway_routes import progress_metrics
-from tests.gateway.loopback import Answer, Running, gateway, model, running
-from tests.gateway.loopback import Server as Other
+from tests.gateway.loopback import Answer, RunningGateway, build_gateway, build_model, run_gateway
+from tests.gateway.loopback import StreamServer as Other
 from tests.real_engine.engine import Engine, Server, serving
 
 pytestmark = [
@@ -56,7 +56,7 @@ def wait_for(holds: Callable[[], bool]) -> float:
     return time.monotonic()
 
 
-def is_down(lab: Running, name: str) -> bool:
+def is_down(lab: RunningGateway, name: str) -> bool:
     return (
         f'haproxy_server_status{{proxy="m",server="{name}",state="DOWN"}} 1' in lab.ask("GET", "/metrics").body.decode()
     )
@@ -72,7 +72,7 @@ def read_counters(server: Server) -> tuple[float, float]:
 COUNTERS = ("vllm:num_requests_running{", "vllm:generation_tokens_total{")
 
 
-def send_request(pool: ThreadPoolExecutor, lab: Running, **more: Any) -> Future[Answer]:
+def send_request(pool: ThreadPoolExecutor, lab: RunningGateway, **more: Any) -> Future[Answer]:
     return pool.submit(lab.ask, "POST", "/v1/completions", {**SHORT, **more}, **JSON)
 
 
@@ -88,11 +88,11 @@ def test_a_stopped_engine_is_found_by_its_counters_and_its_requests_end(
         server.name = "one"  # type: ignore[attr-defined]
         core, other = Core(server), Other("two")
         other.healthy = False
-        routed = model("m", server, other)  # type: ignore[arg-type]
+        routed = build_model("m", server, other)  # type: ignore[arg-type]
         watched = replace(routed.upstreams[0], progress=progress_metrics(HTTP, GENERATE))
         check = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
         routed = replace(routed, check=check, upstreams=(watched, routed.upstreams[1]))
-        with running(tmp_path, gateway(routed, check_s=2, stuck_s=12)) as lab, ThreadPoolExecutor(8) as pool:
+        with run_gateway(tmp_path, build_gateway(routed, check_s=2, stuck_s=12)) as lab, ThreadPoolExecutor(8) as pool:
             lab.up("m")
             wait_for(lambda: is_down(lab, "two"))
             delays_s = {"while it generates": _while_it_generates(server, core, lab, pool)}
@@ -104,7 +104,7 @@ def test_a_stopped_engine_is_found_by_its_counters_and_its_requests_end(
         print("".join(f"\n  stopped {when}: down after {seconds:.1f} s" for when, seconds in delays_s.items()))
 
 
-def _while_it_generates(server: Server, core: Core, lab: Running, pool: ThreadPoolExecutor) -> float:
+def _while_it_generates(server: Server, core: Core, lab: RunningGateway, pool: ThreadPoolExecutor) -> float:
     """The only server: its streams are left to it, and new requests get 503 until it generates again."""
     streams = [send_request(pool, lab, max_tokens=500, ignore_eos=True, stream=True) for _ in range(2)]
     wait_for(lambda: read_counters(server)[0] >= 2 or any(stream.done() for stream in streams))
@@ -123,7 +123,7 @@ def _while_it_generates(server: Server, core: Core, lab: Running, pool: ThreadPo
     return down_s - stopped_s
 
 
-def _while_idle(server: Server, core: Core, lab: Running, pool: ThreadPoolExecutor) -> float:
+def _while_idle(server: Server, core: Core, lab: RunningGateway, pool: ThreadPoolExecutor) -> float:
     """Its engine counts none of the requests that come: they are answered by the other server all the same."""
     wait_for(lambda: read_counters(server)[0] == 0)
     stopped_s = core.stop()

@@ -23,7 +23,7 @@ from sparkwright.app.questions.client_formats import FORMATS, Endpoint
 from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.llama_cpp.http import HTTP, PATHS
 from sparkwright.gateway.model import Client, Model, Upstream
-from tests.gateway.loopback import Running, gateway, key_of, running
+from tests.gateway.loopback import RunningGateway, build_gateway, client_key, run_gateway
 from tests.real_llama import server as servers
 from tests.real_llama.test_gateway import wait_for_count
 from tests.remote.sshd import free_port
@@ -49,7 +49,7 @@ AGENTS = {
 
 
 @pytest.fixture(scope="module")
-def gateway_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def gateway_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     """A gateway in front of a server whose context holds an agent's instructions."""
     from tests.real_llama import tiny_gguf
 
@@ -61,27 +61,29 @@ def gateway_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
         check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
         model = Model("tiny", (Upstream("one", "127.0.0.1", server.port, SLOTS),), CONTEXT, check)
         named = tuple(Client(name) for name in (*AGENTS, "litellm"))
-        configuration = replace(gateway(model), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
-        with running(folder, configuration) as running_gateway:
+        configuration = replace(
+            build_gateway(model), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages
+        )
+        with run_gateway(folder, configuration) as running_gateway:
             running_gateway.up("tiny")
             yield running_gateway
 
 
-def endpoint_of(behind: Running) -> Endpoint:
+def endpoint_of(behind: RunningGateway) -> Endpoint:
     return Endpoint(f"http://127.0.0.1:{behind.gateway.port}", "tiny", CONTEXT, ANSWER, VARIABLE, pictures=False)
 
 
 def environment(home: Path, client: str) -> dict[str, str]:
     """Return an environment with a home of its own, nothing of this one's keys, and the client's key."""
-    variables = {VARIABLE: key_of(client), "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    variables = {VARIABLE: client_key(client), "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     if variable := getattr(client_files.CLIENT_FILES[client], "key_variable", ""):
-        variables[variable] = key_of(client)
+        variables[variable] = client_key(client)
     return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **variables}
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
-    agent: str, gateway_server: Running, tmp_path: Path
+    agent: str, gateway_server: RunningGateway, tmp_path: Path
 ) -> None:
     program = AGENTS[agent][0]
     if not shutil.which(program):
@@ -114,7 +116,7 @@ def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
 
 
 def test_litellm_passes_a_request_on_with_the_settings_that_were_written(
-    gateway_server: Running, tmp_path: Path
+    gateway_server: RunningGateway, tmp_path: Path
 ) -> None:
     if not shutil.which("litellm"):
         pytest.skip("litellm is not installed")

@@ -17,7 +17,7 @@ from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.llama_cpp.http import HTTP, PATHS
 from sparkwright.gateway import usage
 from sparkwright.gateway.model import Client, Model, Upstream
-from tests.gateway.loopback import DEADLINE_S, KEY, Running, gateway, key_of, running
+from tests.gateway.loopback import DEADLINE_S, KEY, RunningGateway, build_gateway, client_key, run_gateway
 from tests.real_llama import server as servers
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -38,21 +38,21 @@ OF_OTHERS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
 
 
 @pytest.fixture(scope="module")
-def gateway_server(llama: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def gateway_server(llama: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
     tiny = Model("tiny", (Upstream("one", "127.0.0.1", llama.port, 2),), 8192, check, aliases=("claude-sonnet-4-5",))
     named = (Client("counted"), *(Client(f"by-{n}") for n in range(len(CASES))))
-    configuration = replace(gateway(tiny), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
-    with running(tmp_path_factory.mktemp("gateway"), configuration) as running_gateway:
+    configuration = replace(build_gateway(tiny), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
+    with run_gateway(tmp_path_factory.mktemp("gateway"), configuration) as running_gateway:
         running_gateway.up("tiny", "claude-sonnet-4-5")
         yield running_gateway
 
 
-def post_message(behind: Running, path: str, body: dict[str, Any]) -> Any:
+def post_message(behind: RunningGateway, path: str, body: dict[str, Any]) -> Any:
     return behind.ask("POST", path, body, key=None, **{"x-api-key": KEY, "anthropic-version": "2023-06-01"})
 
 
-def test_a_message_is_streamed_in_anthropics_events(gateway_server: Running) -> None:
+def test_a_message_is_streamed_in_anthropics_events(gateway_server: RunningGateway) -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 8, "messages": HI, "stream": True}
     answer = post_message(gateway_server, api_paths.MESSAGES, body)
     assert answer.status == 200, answer.body
@@ -63,7 +63,7 @@ def test_a_message_is_streamed_in_anthropics_events(gateway_server: Running) -> 
     assert "content_block_delta" in kinds and kinds[-1] == "message_stop"
 
 
-def test_counted_tokens_are_those_of_the_usage(gateway_server: Running) -> None:
+def test_counted_tokens_are_those_of_the_usage(gateway_server: RunningGateway) -> None:
     body = {"model": "tiny", "messages": HI}
     counted = post_message(gateway_server, api_paths.COUNT_TOKENS, body).json["input_tokens"]
     usage = post_message(gateway_server, api_paths.MESSAGES, {**body, "max_tokens": 1}).json["usage"]
@@ -71,7 +71,7 @@ def test_counted_tokens_are_those_of_the_usage(gateway_server: Running) -> None:
 
 
 @pytest.mark.parametrize("path", [served.path for served in PATHS if served.path not in OF_OTHERS])
-def test_every_path_is_one_of_the_server(gateway_server: Running, path: str) -> None:
+def test_every_path_is_one_of_the_server(gateway_server: RunningGateway, path: str) -> None:
     body = {
         "model": "tiny",
         "messages": HI,
@@ -84,7 +84,7 @@ def test_every_path_is_one_of_the_server(gateway_server: Running, path: str) -> 
     assert post_message(gateway_server, path, body).status == 200
 
 
-def test_anthropics_own_client_asks_and_streams_through_it(gateway_server: Running) -> None:
+def test_anthropics_own_client_asks_and_streams_through_it(gateway_server: RunningGateway) -> None:
     client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
     hi: list[MessageParam] = [{"role": "user", "content": "hi"}]
     message = client.messages.create(model="tiny", max_tokens=8, messages=hi)
@@ -94,7 +94,7 @@ def test_anthropics_own_client_asks_and_streams_through_it(gateway_server: Runni
     assert client.messages.count_tokens(model="tiny", messages=hi).input_tokens > 0
 
 
-def test_anthropics_own_client_reads_a_refusal_as_its_own_error(gateway_server: Running) -> None:
+def test_anthropics_own_client_reads_a_refusal_as_its_own_error(gateway_server: RunningGateway) -> None:
     client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
     with pytest.raises(anthropic.NotFoundError, match="serves no model of this name"):
         client.messages.create(model="nothing", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
@@ -103,7 +103,7 @@ def test_anthropics_own_client_reads_a_refusal_as_its_own_error(gateway_server: 
         stranger.messages.create(model="tiny", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
 
 
-def test_openais_own_client_uses_both_of_its_apis(gateway_server: Running) -> None:
+def test_openais_own_client_uses_both_of_its_apis(gateway_server: RunningGateway) -> None:
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}/v1", api_key=KEY, max_retries=0)
     assert {model.id for model in client.models.list()} == {"tiny", "claude-sonnet-4-5"}
     chunks = client.chat.completions.create(
@@ -139,11 +139,11 @@ def read_usage(body: bytes) -> tuple[int, int]:
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_tokens_of_a_client_are_the_engines_own_usage(
-    gateway_server: Running, llama: servers.Server, case: int
+    gateway_server: RunningGateway, llama: servers.Server, case: int
 ) -> None:
     path, body = CASES[case]
     before = server_counters(llama)["generated"]
-    answer = gateway_server.ask("POST", path, {"model": "tiny", "max_tokens": 8, **body}, key=key_of(f"by-{case}"))
+    answer = gateway_server.ask("POST", path, {"model": "tiny", "max_tokens": 8, **body}, key=client_key(f"by-{case}"))
     assert answer.status == 200, answer.body
     prompt, generated = read_usage(answer.body)
     counts = wait_for_count(gateway_server, f"by-{case}", 1)
@@ -151,7 +151,7 @@ def test_the_tokens_of_a_client_are_the_engines_own_usage(
     assert generated > 0 and server_counters(llama)["generated"] - before >= generated
 
 
-def wait_for_count(behind: Running, client: str, requests: int) -> dict[str, int]:
+def wait_for_count(behind: RunningGateway, client: str, requests: int) -> dict[str, int]:
     """Return a client's counts, once it has made so many requests: an answer is read a moment before it is counted."""
     until_s = time.monotonic() + DEADLINE_S
     pattern = re.compile(rf'^sparkwright_client_(\w+)_total\{{client="{client}"\}} (\d+)$', re.M)
@@ -164,9 +164,9 @@ def wait_for_count(behind: Running, client: str, requests: int) -> dict[str, int
         time.sleep(0.02)
 
 
-def test_a_request_that_only_counts_tokens_uses_none(gateway_server: Running) -> None:
+def test_a_request_that_only_counts_tokens_uses_none(gateway_server: RunningGateway) -> None:
     for n, path in enumerate((api_paths.COUNT_TOKENS, "/tokenize"), 1):
         body = {"model": "tiny", "messages": HI, "content": "hi"}
-        assert gateway_server.ask("POST", path, body, key=key_of("counted")).status == 200
+        assert gateway_server.ask("POST", path, body, key=client_key("counted")).status == 200
         counts = wait_for_count(gateway_server, "counted", n)
         assert counts["prompt_tokens"] == counts["generated_tokens"] == counts["estimated"] == 0

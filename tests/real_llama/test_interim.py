@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import own_hub
-from tests.gateway.steady import Steady
+from tests.gateway.steady import SteadyClients
 from tests.real_llama.container_desk import GGUF_REPO, GOOD, Images, Project, published, run_docker
 from tests.remote.sshd import free_port
 
@@ -69,15 +69,15 @@ def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(project: Proj
         result.out[-3000:] + result.err
     )
     before = project.container()["Id"]
-    steady = Steady(port, "tiny", tokens=8)
+    steady = SteadyClients(port, "tiny", tokens=8)
     with steady.running():
-        steady.answered(10)
+        steady.wait_for_answers(10)
         project.llama(ctx_size=4096)
         deployed = project.deploy()
-        steady.answered(10)
+        steady.wait_for_answers(10)
         after = project.container()
         restarted = project.run("restart", "--host", "here", "--json")
-        steady.answered(10)
+        steady.wait_for_answers(10)
     for result in (deployed, restarted):
         assert result.code in (0, 4), result.out[-3000:] + result.err
         why = result.task("Check whether a second server fits beside it")["msg"]

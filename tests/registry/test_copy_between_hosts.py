@@ -24,7 +24,7 @@ from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import lock_image, pull_image
 from tests.registry.test_hostile_images import load_archive, save_archive
-from tests.remote.conftest import Lab, lab  # noqa: F401  the fixture
+from tests.remote.conftest import SshLab, lab  # noqa: F401  the fixture
 from tests.remote.sshd import Sshd
 
 pytestmark = [pytest.mark.docker, pytest.mark.ssh]
@@ -85,7 +85,7 @@ def other_engine() -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture
 def pair(
-    lab: Lab,  # noqa: F811
+    lab: SshLab,  # noqa: F811
     other_engine: tuple[str, Any],
     registry: Registry,
     engine: Any,

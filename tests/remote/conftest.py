@@ -15,7 +15,7 @@ from sparkwright.remote.ssh import ssh_config
 from tests.remote.sshd import SSHD, Sshd
 
 
-class Lab:
+class SshLab:
     """A lab of sshd hosts on loopback, with the user's ssh files.
 
     The folder has keys, known_hosts and the ssh configuration; `sshd` is the first host.
@@ -32,23 +32,23 @@ class Lab:
         )
         self.write_config("")
         self.started: list[Sshd] = []
-        self.sshd = self.another("one")
+        self.sshd = self.start_sshd("one")
 
-    def another(self, name: str) -> Sshd:
+    def start_sshd(self, name: str) -> Sshd:
         value = Sshd(self.folder / name, self.folder / f"home-{name}")
         self.started.append(value)
         value.start()
         self.trust(value)
         return value
 
-    def trust(self, one: Sshd) -> None:
+    def trust(self, sshd: Sshd) -> None:
         with self.known_hosts.open("a") as file:
-            file.write(one.known_hosts_line())
+            file.write(sshd.known_hosts_line())
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the first host's key, as ssh shows it."""
-        words = ["ssh-keygen", "-lf", str(self.sshd.host_key.with_suffix(".pub"))]
-        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[1]
+        command = ["ssh-keygen", "-lf", str(self.sshd.host_key.with_suffix(".pub"))]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[1]
 
     def write_config(self, text: str) -> None:
         """Write the user's configuration, before the defaults for all hosts."""
@@ -60,7 +60,7 @@ class Lab:
         return Host(**{**usual, **fields})  # type: ignore[arg-type]
 
 
-def packed(path: Path) -> None:
+def pack_runtime(path: Path) -> None:
     """Pack a runtime with only the wheels of a play: a tenth of the time, and everything but an engine's client starts."""
     python, machine = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
     parts = [
@@ -76,22 +76,22 @@ def packed(path: Path) -> None:
 def small_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ship `packed` as the runtime, for links with the need "light"."""
     path = tmp_path / "small.tar.gz"
-    packed(path)
+    pack_runtime(path)
     monkeypatch.setattr(runtime, "ensure_archive", lambda python, machine: path)
     return path
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    yield from in_folder(tmp_path, monkeypatch)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshLab]:
+    yield from ssh_lab(tmp_path, monkeypatch)
 
 
-def in_folder(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def ssh_lab(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[SshLab]:
     if SSHD is None:
         pytest.skip("no sshd here (Debian: openssh-server)")
     if os.geteuid() != 0:
         pytest.skip("an sshd with its own HOME needs root")
-    value = Lab(folder)
+    value = SshLab(folder)
     wrapper = folder / "bin" / "ssh"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{value.config}" "$@"\n')

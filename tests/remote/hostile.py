@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 
 
-class Hostile:
+class HostileHost:
     """A wrapper that turns the lab's sshd into a hostile host."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: SshLab) -> None:
         self.lab = lab
         self.folder = lab.folder / "hostile"
         self.folder.mkdir()
@@ -46,10 +46,10 @@ class Hostile:
         return root
 
 
-def finished(**fields: Any) -> dict[str, Any]:
+def task_finished(**fields: Any) -> dict[str, Any]:
     """Return a `task_finished` event like an honest host's, with these fields changed."""
-    usual = {"task": "t1", "name": "look", "module": "command", "status": "ok", "msg": "", "fix": "", "diff": []}
-    return {"event": "task_finished", "time": 1.0, **usual, "data": {}, "seconds": 0.1, **fields}
+    defaults = {"task": "t1", "name": "look", "module": "command", "status": "ok", "msg": "", "fix": "", "diff": []}
+    return {"event": "task_finished", "time": 1.0, **defaults, "data": {}, "seconds": 0.1, **fields}
 
 
 def recap(**fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-def container(started_s: float, **state: Any) -> dict[str, Any]:
+def inspect_data(started_s: float, **state: Any) -> dict[str, Any]:
     """Return the inspect of a running container that publishes no port."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z", time.gmtime(started_s))
     return {
@@ -23,14 +23,14 @@ def container(started_s: float, **state: Any) -> dict[str, Any]:
     }
 
 
-class Server(socketserver.ThreadingUnixStreamServer):
+class UnixServer(socketserver.ThreadingUnixStreamServer):
     """A server that many hosts of a test can use at once, as Docker's."""
 
     request_queue_size = 64
 
 
 @contextmanager
-def engine(inspected: dict[str, Any]) -> Iterator[str]:
+def inspect_engine(inspected: dict[str, Any]) -> Iterator[str]:
     """Yield the DOCKER_HOST of an engine that returns this for every inspect, until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -49,7 +49,7 @@ def engine(inspected: dict[str, Any]) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:  # short: a unix socket's path has a limit
         path = Path(folder) / "docker.sock"
-        with Server(str(path), Handler) as server:
+        with UnixServer(str(path), Handler) as server:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             try:
                 yield f"unix://{path}"

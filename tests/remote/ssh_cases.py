@@ -6,8 +6,8 @@ a kind that it does not have, <dir> the folder of files. Every case starts from 
 
 from dataclasses import dataclass, field
 
-LOGIN = "IdentityFile <dir>/id\nIdentitiesOnly yes\nIdentityAgent none"
-KNOWN = "<me> <ed>\n"
+LOGIN_OPTIONS = "IdentityFile <dir>/id\nIdentitiesOnly yes\nIdentityAgent none"
+KNOWN_KEY = "<me> <ed>\n"
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Case:
     #: lines for the host
     config: str = ""
     #: the user's known_hosts
-    known: str = KNOWN
+    known: str = KNOWN_KEY
     #: the lines about the login
-    login: str = LOGIN
+    login: str = LOGIN_OPTIONS
     files: dict[str, str] = field(default_factory=dict)
     connects: bool = True
     #: why sparkwright refuses what ssh accepts
@@ -33,31 +33,33 @@ class Case:
     before: str = ""
 
 
-def refused(name: str, config: str = "", known: str = KNOWN, says: str = "", **more: object) -> Case:
+def refused_case(name: str, config: str = "", known: str = KNOWN_KEY, says: str = "", **more: object) -> Case:
     return Case(name, config, known, connects=False, says=says, **more)  # type: ignore[arg-type]
 
 
-UNKNOWN, CHANGED = "is not known yet", "is not the known one"
+UNKNOWN_KEY, CHANGED_KEY = "is not known yet", "is not the known one"
 SCRIPT = "#!/bin/sh\n"
 
 CASES = [
     # -- known_hosts
     Case("a known key"),
-    refused("an unknown key", known="", says=UNKNOWN),
-    refused("a changed key", known="<me> <other>\n", says=CHANGED),
-    refused("another port's key", known="[127.0.0.1]:1 <ed>\n", says=UNKNOWN),
+    refused_case("an unknown key", known="", says=UNKNOWN_KEY),
+    refused_case("a changed key", known="<me> <other>\n", says=CHANGED_KEY),
+    refused_case("another port's key", known="[127.0.0.1]:1 <ed>\n", says=UNKNOWN_KEY),
     Case("a line without the port", known="127.0.0.1 <ed>\n"),
-    refused("another key without the port", known="127.0.0.1 <other>\n", says=UNKNOWN),
+    refused_case("another key without the port", known="127.0.0.1 <other>\n", says=UNKNOWN_KEY),
     Case("two keys of one kind", known="<me> <other>\n<me> <ed>\n"),
     Case("only the RSA key is known", known="<me> <rsa>\n"),
     Case("a pattern", known="[127.0.0.?]:* <ed>\n"),
-    refused("a negated pattern", known="!*127.0.0.1*,* <ed>\n", says=UNKNOWN),
+    refused_case("a negated pattern", known="!*127.0.0.1*,* <ed>\n", says=UNKNOWN_KEY),
     Case("several names on a line", known="spark,<me>,other <ed> a comment\n"),
     Case("rubbish between the lines", known="# no\n\nrubbish\n<me> ssh-ed25519 ??\n<me> <ed>\n"),
     Case("a hashed name", known="<hashed> <ed>\n"),
-    refused("a revoked key", known="<me> <ed>\n@revoked * <ed>\n", says="is revoked in known_hosts"),
+    refused_case("a revoked key", known="<me> <ed>\n@revoked * <ed>\n", says="is revoked in known_hosts"),
     Case("another key is revoked", known="<me> <ed>\n@revoked * <other>\n"),
-    refused("a certificate authority, and no certificate", known="@cert-authority * <ed>\n", says="Host certificates"),
+    refused_case(
+        "a certificate authority, and no certificate", known="@cert-authority * <ed>\n", says="Host certificates"
+    ),
     Case(
         "a certificate of an authority",
         known="@cert-authority * <ca>\n",
@@ -67,60 +69,69 @@ CASES = [
     ),
     Case("a certificate, and the plain key is known", server="certified"),
     # -- StrictHostKeyChecking
-    refused("yes, unknown", "StrictHostKeyChecking yes", known="", says=UNKNOWN),
-    refused("ask, unknown", "StrictHostKeyChecking ask", known="", says=UNKNOWN),
+    refused_case("yes, unknown", "StrictHostKeyChecking yes", known="", says=UNKNOWN_KEY),
+    refused_case("ask, unknown", "StrictHostKeyChecking ask", known="", says=UNKNOWN_KEY),
     Case("accept-new, unknown", "StrictHostKeyChecking accept-new", known=""),
     Case("no, unknown", "StrictHostKeyChecking no", known=""),
     Case("off, unknown", "StrictHostKeyChecking off", known="# mine\n"),
     Case("accept-new, a name that is hashed", "StrictHostKeyChecking accept-new\nHashKnownHosts yes", known=""),
-    refused("accept-new, changed", "StrictHostKeyChecking accept-new", known="<me> <other>\n", says=CHANGED),
-    refused("accept-new, revoked", "StrictHostKeyChecking accept-new", known="@revoked * <ed>\n", says="is revoked"),
+    refused_case("accept-new, changed", "StrictHostKeyChecking accept-new", known="<me> <other>\n", says=CHANGED_KEY),
+    refused_case(
+        "accept-new, revoked", "StrictHostKeyChecking accept-new", known="@revoked * <ed>\n", says="is revoked"
+    ),
     Case(
         "no, changed",
         "StrictHostKeyChecking no",
         known="<me> <other>\n",
         stricter="whoever is in between would be given a plan with its secrets",
-        says=CHANGED,
+        says=CHANGED_KEY,
     ),
-    refused(
-        "accept-new, known by another kind", "StrictHostKeyChecking accept-new", known="<me> <ecdsa>\n", says=CHANGED
+    refused_case(
+        "accept-new, known by another kind",
+        "StrictHostKeyChecking accept-new",
+        known="<me> <ecdsa>\n",
+        says=CHANGED_KEY,
     ),
     Case(
         "NoHostAuthenticationForLocalhost",
         "NoHostAuthenticationForLocalhost yes",
         known="",
         stricter="a tunnel's end on this machine is another machine",
-        says=UNKNOWN,
+        says=UNKNOWN_KEY,
     ),
     # -- which files
-    refused(
+    refused_case(
         "UserKnownHostsFile none, beside a file of that name",
         "UserKnownHostsFile none",
-        files={"none": KNOWN},
-        says=UNKNOWN,
+        files={"none": KNOWN_KEY},
+        says=UNKNOWN_KEY,
     ),
-    refused(
-        "UserKnownHostsFile none, accept-new", "UserKnownHostsFile none\nStrictHostKeyChecking accept-new", says=UNKNOWN
+    refused_case(
+        "UserKnownHostsFile none, accept-new",
+        "UserKnownHostsFile none\nStrictHostKeyChecking accept-new",
+        says=UNKNOWN_KEY,
     ),
     Case("accept-new, a file that can't be written", "UserKnownHostsFile /proc/no\nStrictHostKeyChecking accept-new"),
-    Case("two files, one with a space", 'UserKnownHostsFile <dir>/no "<dir>/my hosts"', files={"my hosts": KNOWN}),
-    Case("UserKnownHostsFile with a token", "UserKnownHostsFile <dir>/known-%h", files={"known-127.0.0.1": KNOWN}),
-    Case("GlobalKnownHostsFile", "GlobalKnownHostsFile <dir>/all", known="", files={"all": KNOWN}),
-    refused("GlobalKnownHostsFile none", "GlobalKnownHostsFile none", known="", files={"none": KNOWN}, says=UNKNOWN),
+    Case("two files, one with a space", 'UserKnownHostsFile <dir>/no "<dir>/my hosts"', files={"my hosts": KNOWN_KEY}),
+    Case("UserKnownHostsFile with a token", "UserKnownHostsFile <dir>/known-%h", files={"known-127.0.0.1": KNOWN_KEY}),
+    Case("GlobalKnownHostsFile", "GlobalKnownHostsFile <dir>/all", known="", files={"all": KNOWN_KEY}),
+    refused_case(
+        "GlobalKnownHostsFile none", "GlobalKnownHostsFile none", known="", files={"none": KNOWN_KEY}, says=UNKNOWN_KEY
+    ),
     # -- other options about the host's key
     Case("HostKeyAlias", "HostKeyAlias spark", known="spark <ed>\n"),
-    refused("HostKeyAlias, known by the address only", "HostKeyAlias spark", says=UNKNOWN),
+    refused_case("HostKeyAlias, known by the address only", "HostKeyAlias spark", says=UNKNOWN_KEY),
     Case("CheckHostIP", "CheckHostIP yes"),
-    refused(
+    refused_case(
         "RevokedHostKeys", "RevokedHostKeys <dir>/gone", files={"gone": "# old\n<ed>\n"}, says="/gone (RevokedHostKeys)"
     ),
     Case("RevokedHostKeys with another key", "RevokedHostKeys <dir>/gone", files={"gone": "<other>\n"}),
-    refused("RevokedHostKeys, a KRL", "RevokedHostKeys <dir>/krl", before="krl ed", says="/krl (RevokedHostKeys)"),
+    refused_case("RevokedHostKeys, a KRL", "RevokedHostKeys <dir>/krl", before="krl ed", says="/krl (RevokedHostKeys)"),
     Case("RevokedHostKeys, a KRL with another key", "RevokedHostKeys <dir>/krl", before="krl other"),
-    refused(
+    refused_case(
         "RevokedHostKeys that is not there", "RevokedHostKeys <dir>/gone", says="ssh's RevokedHostKeys can't be read"
     ),
-    refused(
+    refused_case(
         "RevokedHostKeys with rubbish", "RevokedHostKeys <dir>/gone", files={"gone": "no key\n"}, says="is not a key"
     ),
     Case(
@@ -132,58 +143,62 @@ CASES = [
             + '[ "$1" = "<me>" ] && { [ "$2" = ssh-ed25519 ] || [ "$3" = ORDER ]; } && echo "<me> <ed>"\nexit 0\n'
         },
     ),
-    refused(
+    refused_case(
         "KnownHostsCommand that prints another host",
         "KnownHostsCommand <dir>/find",
         known="",
         files={"find": SCRIPT + "echo 'spark <ed>'\n"},
-        says=UNKNOWN,
+        says=UNKNOWN_KEY,
     ),
-    refused(
+    refused_case(
         "KnownHostsCommand that revokes",
         "KnownHostsCommand <dir>/find",
         files={"find": SCRIPT + "echo '@revoked * <ed>'\n"},
         says="is revoked",
     ),
-    refused(
+    refused_case(
         "KnownHostsCommand that fails",
         "KnownHostsCommand <dir>/find",
         files={"find": SCRIPT + "exit 3\n"},
         says="ssh's KnownHostsCommand failed with 3",
     ),
     Case("HostKeyAlgorithms", "HostKeyAlgorithms rsa-sha2-512", known="<me> <rsa>\n"),
-    refused("HostKeyAlgorithms without the known kind", "HostKeyAlgorithms rsa-sha2-256", says=CHANGED),
-    refused("RequiredRSASize", "RequiredRSASize 4096", known="<me> <rsa>\n", says="RequiredRSASize requires 4096"),
+    refused_case("HostKeyAlgorithms without the known kind", "HostKeyAlgorithms rsa-sha2-256", says=CHANGED_KEY),
+    refused_case("RequiredRSASize", "RequiredRSASize 4096", known="<me> <rsa>\n", says="RequiredRSASize requires 4096"),
     # -- who logs in
     Case("IdentityFile with a space", login='IdentityFile "<dir>/my key"', files={"my key": "<id>"}),
     Case("IdentityFile with tokens", login="IdentityFile <dir>/%h-%r-%p", files={"127.0.0.1-root-<port>": "<id>"}),
     Case("IdentityFile with a variable", login="IdentityFile ${LAB_DIR}/id"),
-    refused("IdentityFile none", login="IdentityFile none\nIdentityAgent none", says="and no key file"),
-    refused(
+    refused_case("IdentityFile none", login="IdentityFile none\nIdentityAgent none", says="and no key file"),
+    refused_case(
         "IdentityFile that others can read",
         login="IdentityFile <dir>/open\nIdentityAgent none",
         before="open",
         says="can be read by others",
     ),
-    refused("PubkeyAuthentication no", "PubkeyAuthentication no", says="accepts none of"),
+    refused_case("PubkeyAuthentication no", "PubkeyAuthentication no", says="accepts none of"),
     Case("IdentityAgent with a space", login='IdentityFile none\nIdentityAgent "<dir>/an agent"'),
     Case("the agent of SSH_AUTH_SOCK", login="IdentityFile none"),
     Case("the agent of another variable", login="IdentityFile none\nIdentityAgent $LAB_AGENT"),
-    refused("IdentityAgent none", login="IdentityFile none\nIdentityAgent none", says="accepts none of"),
-    refused("IdentitiesOnly", login="IdentityFile <dir>/nobody\nIdentitiesOnly yes", says="accepts none of"),
+    refused_case("IdentityAgent none", login="IdentityFile none\nIdentityAgent none", says="accepts none of"),
+    refused_case("IdentitiesOnly", login="IdentityFile <dir>/nobody\nIdentitiesOnly yes", says="accepts none of"),
     Case("IdentitiesOnly, the agent's key by its public part", login="IdentityFile <dir>/held.pub\nIdentitiesOnly yes"),
     Case("IdentitiesOnly, a passphrase that the agent knows", login="IdentityFile <dir>/locked\nIdentitiesOnly yes"),
-    Case("CertificateFile", login=f'{LOGIN.replace("/id", "/signed")}\nCertificateFile "<dir>/a cert.pub"'),
-    Case("a certificate beside the key", login=LOGIN.replace("/id", "/signed2")),
-    refused("a key whose certificate is elsewhere", login=LOGIN.replace("/id", "/signed"), says="accepts none of"),
-    Case("a certificate beside the key that is of no use", login=LOGIN.replace("/id", "/expired")),
+    Case("CertificateFile", login=f'{LOGIN_OPTIONS.replace("/id", "/signed")}\nCertificateFile "<dir>/a cert.pub"'),
+    Case("a certificate beside the key", login=LOGIN_OPTIONS.replace("/id", "/signed2")),
+    refused_case(
+        "a key whose certificate is elsewhere", login=LOGIN_OPTIONS.replace("/id", "/signed"), says="accepts none of"
+    ),
+    Case("a certificate beside the key that is of no use", login=LOGIN_OPTIONS.replace("/id", "/expired")),
     # -- the way there
     Case("ProxyJump by address", "ProxyJump 127.0.0.1:<jump>"),
     Case("ProxyJump by IPv6 address", "ProxyJump [::1]:<jump>"),
     Case("ProxyJump with a user", "ProxyJump root@[::1]:<jump>"),
     Case("ProxyJump as ssh://", "ProxyJump ssh://root@127.0.0.1:<jump>"),
     Case("ProxyJump over two", "ProxyJump ssh://root@127.0.0.1:<jump>,root@[::1]:<jump>"),
-    refused("ProxyJump over a host with an unknown key", "ProxyJump localhost:<jump>", says="over localhost:<jump>"),
+    refused_case(
+        "ProxyJump over a host with an unknown key", "ProxyJump localhost:<jump>", says="over localhost:<jump>"
+    ),
     Case("ProxyCommand", "ProxyCommand ssh -W [%h]:%p root@127.0.0.1 -p <jump> 2>/dev/null"),
     Case("Match exec", "HostKeyAlias wrong\n", known="right <ed>\n", before="match"),
 ]

@@ -15,8 +15,8 @@ from sparkwright.project import gateway_servers
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
-FIRST_PORT, PORTS, WORKERS = 10000, 920, 9
-_untried: list[int] = []
+FIRST_PORT, PORTS_PER_WORKER, WORKERS = 10000, 920, 9
+_untried_ports: list[int] = []
 
 
 def free_port() -> int:
@@ -26,9 +26,9 @@ def free_port() -> int:
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
-        if not _untried:
-            _untried.extend(random.sample(range(0, PORTS, 2), PORTS // 2))
-        port = FIRST_PORT + worker * PORTS + _untried.pop()
+        if not _untried_ports:
+            _untried_ports.extend(random.sample(range(0, PORTS_PER_WORKER, 2), PORTS_PER_WORKER // 2))
+        port = FIRST_PORT + worker * PORTS_PER_WORKER + _untried_ports.pop()
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
             for each in (port, port + 1, port + gateway_servers.INTERIM_PORT_OFFSET):
                 probes.enter_context(socket.socket()).bind(("127.0.0.1", each))

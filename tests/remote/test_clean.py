@@ -12,7 +12,7 @@ import pytest
 
 from sparkwright.sandbox import control
 from tests.modules.system.test_health_timer import CRONTAB, OWN_LINES
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 
 pytestmark = [
     pytest.mark.ssh,
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
+def project(lab: SshLab, tmp_path: Path) -> Iterator[Path]:
     """Create a project with one host over ssh. Its Docker Engine is a sandbox's, its crontab a file."""
     program = tmp_path / "host-bin/crontab"
     program.parent.mkdir()
@@ -39,15 +39,15 @@ def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
             "PATH": f"{program.parent}:{os.environ['PATH']}",
             "TABLE": str(tmp_path / "table"),
         }
-        about = {"address": "127.0.0.1", "port": lab.sshd.port, "env": env}
-        (folder / "hosts/spark1.yml").write_text(json.dumps(about))
+        host_file = {"address": "127.0.0.1", "port": lab.sshd.port, "env": env}
+        (folder / "hosts/spark1.yml").write_text(json.dumps(host_file))
         try:
             yield folder
         finally:
             control.down(Path(engine))
 
 
-def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_command(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     program = "from sparkwright.cli import main; main()"
     argv = [sys.executable, "-c", program, *words, "--host", "spark1"]
     return subprocess.run(
@@ -55,24 +55,24 @@ def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_nothing_is_left_of_a_host_that_checks_itself(lab: Lab, project: Path, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_host_that_checks_itself(lab: SshLab, project: Path, tmp_path: Path) -> None:
     home = lab.sshd.home
     (home / ".ssh").mkdir()
     keys = home / ".ssh/authorized_keys"
     keys.write_text("ssh-ed25519 AAAA me@desk\n")
     before = {path: path.is_file() and path.read_bytes() for path in home.rglob("*")}
-    installed = run(project, "health.install")
+    installed = run_command(project, "health.install")
     assert installed.returncode == 0, installed.stdout + installed.stderr
     assert "sparkwright" in (tmp_path / "table").read_text()
     keys.write_text(f'{keys.read_text()}restrict,command="x" ssh-ed25519 BBBB sparkwright-copy\n')
 
-    listed = run(project, "host.clean", "--check", "--json")
+    listed = run_command(project, "host.clean", "--check", "--json")
     assert listed.returncode == 2, listed.stdout + listed.stderr
     names = [row["name"] for row in json.loads(listed.stdout)["items"]]
     for part in ("crontab: ", "authorized_keys", "share/sparkwright/runtime", "state/sparkwright"):
         assert any(part in name for name in names), names
 
-    cleaned = run(project, "host.clean", "--yes")
+    cleaned = run_command(project, "host.clean", "--yes")
     assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
     assert {path: path.is_file() and path.read_bytes() for path in home.rglob("*")} == before
     assert (tmp_path / "table").read_text() == OWN_LINES

@@ -9,7 +9,7 @@ import pytest
 from sparkwright.protocol.events import Event
 from sparkwright.remote import runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 
 pytestmark = pytest.mark.ssh
 
@@ -27,8 +27,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "half of a module that is imported later": lambda there: (
         there / "lib/sparkwright/modules/system/command.py"
     ).write_bytes(b"import"),
-    "another content of the same size": lambda there: zeros(there / RUNNER / "status.py"),
-    "a compiled file cut short": lambda there: cut(next((there / RUNNER / "__pycache__").glob("status.*.pyc"))),
+    "another content of the same size": lambda there: fill_with_zeros(there / RUNNER / "status.py"),
+    "a compiled file cut short": lambda there: truncate(next((there / RUNNER / "__pycache__").glob("status.*.pyc"))),
     "no manifest": lambda there: (there / "manifest.json").unlink(),
     "an empty manifest": lambda there: (there / "manifest.json").write_bytes(b""),
     "a manifest of another kind": lambda there: (there / "manifest.json").write_bytes(b"[[1]]"),
@@ -43,15 +43,15 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-def zeros(path: Path) -> None:
+def fill_with_zeros(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def cut(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 
 
-def runs(lab: Lab) -> list[Event]:
+def query_runs(lab: SshLab) -> list[Event]:
     link = SshLink(lab.host(), "light")
     try:
         return list(link.request({"verb": "runs"}, {}))
@@ -60,24 +60,24 @@ def runs(lab: Lab) -> list[Event]:
 
 
 @pytest.mark.usefixtures("small_runtime")
-def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: Lab) -> None:
-    runs(lab)
-    (there,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
+def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: SshLab) -> None:
+    query_runs(lab)
+    (installed,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     for what, damage in reversed(DAMAGE.items()):
-        damage(there)
-        result = [run["text"] for run in runs(lab) if run["event"] == "note"]
+        damage(installed)
+        result = [run["text"] for run in query_runs(lab) if run["event"] == "note"]
         assert [text for text in result if text.startswith("the runtime on the host does not start: ")], what
         assert [text for text in result if text.startswith("shipping the runtime for ")], what
-        assert runs(lab) == [], what
-    assert {path.name for path in there.parent.iterdir()} == {there.name, ".lock"}
+        assert query_runs(lab) == [], what
+    assert {path.name for path in installed.parent.iterdir()} == {installed.name, ".lock"}
 
 
 @pytest.mark.usefixtures("small_runtime")
-def test_the_operator_reads_what_was_wrong(lab: Lab) -> None:
-    runs(lab)
-    (there,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
-    (there / "lib/sparkwright/shell.py").write_bytes(b"")
-    result = [run["text"] for run in runs(lab) if run["event"] == "note"]
+def test_the_operator_reads_what_was_wrong(lab: SshLab) -> None:
+    query_runs(lab)
+    (installed,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
+    (installed / "lib/sparkwright/shell.py").write_bytes(b"")
+    result = [run["text"] for run in query_runs(lab) if run["event"] == "note"]
     assert result[0] == (
-        f"the runtime on the host does not start: cannot use the runtime {there}: lib/sparkwright/shell.py is damaged"
+        f"the runtime on the host does not start: cannot use the runtime {installed}: lib/sparkwright/shell.py is damaged"
     )

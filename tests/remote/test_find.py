@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 from sparkwright.remote import find
 
 
-def name(text: str) -> bytes:
+def encode_name(text: str) -> bytes:
     return b"".join(bytes([len(word)]) + word.encode() for word in text.split(".")) + b"\0"
 
 
-def record(owner: bytes, kind: int, data: bytes) -> bytes:
+def encode_record(owner: bytes, kind: int, data: bytes) -> bytes:
     return owner + struct.pack("!HHIH", kind, 0x8001, 120, len(data)) + data
 
 
-def answer(*rows: bytes) -> bytes:
+def encode_answer(*rows: bytes) -> bytes:
     return struct.pack("!6H", 0, 0x8400, 0, len(rows), 0, 0) + b"".join(rows)
 
 
-def ssh_of(host: str) -> bytes:
+def ssh_answer(host: str) -> bytes:
     """Return avahi's answer for a host with ssh."""
     service = f"{host}._ssh._tcp.local"
-    return answer(
-        record(name("_ssh._tcp.local"), 12, name(service)),
-        record(name(service), 33, struct.pack("!3H", 0, 0, 22) + name(f"{host}.local")),
-        record(name(f"{host}.local"), 1, bytes([192, 168, 1, 20])),
+    return encode_answer(
+        encode_record(encode_name("_ssh._tcp.local"), 12, encode_name(service)),
+        encode_record(encode_name(service), 33, struct.pack("!3H", 0, 0, 22) + encode_name(f"{host}.local")),
+        encode_record(encode_name(f"{host}.local"), 1, bytes([192, 168, 1, 20])),
     )
 
 
@@ -54,38 +54,42 @@ class Responder:
 
 
 @pytest.fixture
-def responding() -> Iterator[list[Responder]]:
-    started: list[Responder] = []
-    yield started
-    for item in started:
+def responders() -> Iterator[list[Responder]]:
+    running: list[Responder] = []
+    yield running
+    for item in running:
         item.socket.close()
 
 
-def hosts_of(responding: list[Responder], *packets: bytes) -> list[str]:
-    responding.append(Responder(list(packets)))
-    return find.discover_hosts(responding[-1].address, listen_s=0.5)
+def discover(responders: list[Responder], *packets: bytes) -> list[str]:
+    responders.append(Responder(list(packets)))
+    return find.discover_hosts(responders[-1].address, listen_s=0.5)
 
 
-def test_who_offers_ssh_is_found_and_who_is_a_workstation(responding: list[Responder]) -> None:
-    other = answer(
-        record(name("_workstation._tcp.local"), 12, name("spark-9f9f [02:42:ac:11:00:02]._workstation._tcp.local"))
+def test_who_offers_ssh_is_found_and_who_is_a_workstation(responders: list[Responder]) -> None:
+    other = encode_answer(
+        encode_record(
+            encode_name("_workstation._tcp.local"),
+            12,
+            encode_name("spark-9f9f [02:42:ac:11:00:02]._workstation._tcp.local"),
+        )
     )
-    assert hosts_of(responding, ssh_of("spark-1a2b"), other, ssh_of("Spark-1A2B")) == [
+    assert discover(responders, ssh_answer("spark-1a2b"), other, ssh_answer("Spark-1A2B")) == [
         "spark-1a2b.local",
         "spark-9f9f.local",
     ]
-    assert name("_ssh._tcp.local") + struct.pack("!HH", 12, 0x8001) in responding[-1].asked
+    assert encode_name("_ssh._tcp.local") + struct.pack("!HH", 12, 0x8001) in responders[-1].asked
 
 
-def test_a_name_that_is_no_hosts_is_left_out_and_nonsense_is_no_answer(responding: list[Responder]) -> None:
-    strange = [ssh_of("-oProxyCommand=x"), ssh_of("a b"), ssh_of("x\x1b]52"), b"\0" * 12, b"x"]
+def test_a_name_that_is_no_hosts_is_left_out_and_nonsense_is_no_answer(responders: list[Responder]) -> None:
+    strange = [ssh_answer("-oProxyCommand=x"), ssh_answer("a b"), ssh_answer("x\x1b]52"), b"\0" * 12, b"x"]
     circle = struct.pack("!6H", 0, 0x8400, 0, 1, 0, 0) + b"\xc0\x0c"
-    assert hosts_of(responding, *strange, circle, ssh_of("spark-2")) == ["spark-2.local"]
+    assert discover(responders, *strange, circle, ssh_answer("spark-2")) == ["spark-2.local"]
 
 
 def test_a_compressed_name_is_read() -> None:
-    service = record(name("_ssh._tcp.local"), 12, b"\x05spark\xc0\x0c")
-    assert find.parse_records(answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
+    service = encode_record(encode_name("_ssh._tcp.local"), 12, b"\x05spark\xc0\x0c")
+    assert find.parse_records(encode_answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
 
 
 @given(st.binary(max_size=300))
@@ -111,8 +115,8 @@ def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path:
     (tmp_path / "known_hosts").write_text(
         "github.com,140.82.121.3 ssh-ed25519 A\nspark-7 ssh-ed25519 A\nSpark1 ssh-rsa A\n|1|a|b ssh-rsa A\n@revoked spark-8 x A\n"
     )
-    found = find.find_candidates(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
-    assert [(item.address, item.source) for item in found] == [
+    candidates = find.find_candidates(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
+    assert [(item.address, item.source) for item in candidates] == [
         ("spark1", "ssh configuration"),
         ("spark-9.local", "mDNS"),
         ("spark-7", "known_hosts"),

@@ -14,7 +14,7 @@ import yaml
 from sparkwright.project.inventory.inventory import Inventory
 from tests import commands, published
 from tests.on_a_terminal import open_screen
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 
 pytestmark = pytest.mark.ssh
 #: fits whatever machine this is
@@ -22,7 +22,7 @@ MODEL, RECIPE = "Qwen/Qwen3-Embedding-0.6B", "qwen3-embedding-0.6b"
 
 
 @pytest.fixture
-def laptop(lab: Lab, tmp_path: Path) -> dict[str, str]:
+def laptop(lab: SshLab, tmp_path: Path) -> dict[str, str]:
     """A user's environment: ssh has an alias for the lab's sshd, whose key is in no known_hosts."""
     lab.known_hosts.write_text("")
     lab.write_config(f"Host spark-1a2b\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n")
@@ -41,7 +41,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def downloaded(lab: Lab) -> Path:
+def put_model(lab: SshLab) -> Path:
     """Put a model into the host's ~/models manually, under its own name."""
     folder = lab.sshd.home / "models" / MODEL.rpartition("/")[2]
     folder.mkdir(parents=True)
@@ -51,74 +51,78 @@ def downloaded(lab: Lab) -> Path:
 
 
 def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_from_where_it_is(
-    lab: Lab, laptop: dict[str, str], project: Path
+    lab: SshLab, laptop: dict[str, str], project: Path
 ) -> None:
-    model = downloaded(lab)
-    with open_screen("init", cwd=project, env=laptop) as seen:
-        assert "spark-1a2b" in seen.wait_for("Which host?").split("github.com")[0]
-        seen.type("1\n")
-        options = seen.wait_for("(yes/no)")
+    model = put_model(lab)
+    with open_screen("init", cwd=project, env=laptop) as terminal:
+        assert "spark-1a2b" in terminal.wait_for("Which host?").split("github.com")[0]
+        terminal.type("1\n")
+        options = terminal.wait_for("(yes/no)")
         assert lab.fingerprint() in options
-        seen.type("yes\n")
-        found = seen.wait_for("Which recipe?")
-        assert f"1  {RECIPE} " in found and str(model) in found
-        seen.type("\n")
-        seen.wait_for("[Y/n]")
+        terminal.type("yes\n")
+        output = terminal.wait_for("Which recipe?")
+        assert f"1  {RECIPE} " in output and str(model) in output
+        terminal.type("\n")
+        terminal.wait_for("[Y/n]")
         assert not any(project.iterdir())
-        seen.type("\n")
-        assert seen.wait_for_exit() == 0
+        terminal.type("\n")
+        assert terminal.wait_for_exit() == 0
     host = Inventory.load(project).hosts["spark-1a2b"]
     assert (host.address, host.groups, host.recipe) == ("spark-1a2b", ("lab",), RECIPE)
     assert yaml.safe_load((project / f"recipes/{RECIPE}.yml").read_text())["model"]["dir"] == str(model)
     assert "of memory" in (project / "hosts/spark-1a2b.yml").read_text()
     assert not (project / "hosts/spark1.yml").exists()
     assert lab.known_hosts.read_text().split()[1:] == lab.sshd.known_hosts_line().split()[1:]
-    again = commands.run("hosts.check", "--host", "spark-1a2b", "--json", cwd=project, env=laptop)
-    row = json.loads(again.stdout)
+    second_run = commands.run("hosts.check", "--host", "spark-1a2b", "--json", cwd=project, env=laptop)
+    row = json.loads(second_run.stdout)
     assert (row["host"], row["models"][0]["dir"]) == ("spark-1a2b", str(model)) and row["memory_bytes"] > 0
 
 
 @pytest.mark.parametrize(
     "answers", [["1", "no"], ["1", "yes", "", "n"], ["1", "yes", "\x03"], ["\x04"], ["\x03"]], ids=repr
 )
-def test_whoever_stops_leaves_nothing(lab: Lab, laptop: dict[str, str], project: Path, answers: list[str]) -> None:
-    with open_screen("init", cwd=project, env=laptop) as seen:
+def test_whoever_stops_leaves_nothing(lab: SshLab, laptop: dict[str, str], project: Path, answers: list[str]) -> None:
+    with open_screen("init", cwd=project, env=laptop) as terminal:
         for question, answer in zip(("Which host?", "(yes/no)", "Which recipe?", "[Y/n]"), answers, strict=False):
-            seen.wait_for(question)
-            seen.wait_for(": ")
+            terminal.wait_for(question)
+            terminal.wait_for(": ")
             if answer == "\x03":
-                seen.interrupt()
+                terminal.interrupt()
             else:
-                seen.type(answer if answer == "\x04" else f"{answer}\n")
-        code = seen.wait_for_exit()
+                terminal.type(answer if answer == "\x04" else f"{answer}\n")
+        code = terminal.wait_for_exit()
     assert not any(project.iterdir())
     assert code == {"no": 3, "n": 0}.get(answers[-1], 4)
     assert bool(lab.known_hosts.read_text()) == ("yes" in answers)
 
 
 def test_without_a_terminal_an_unknown_key_is_refused_and_a_known_one_is_enough(
-    lab: Lab, laptop: dict[str, str], project: Path
+    lab: SshLab, laptop: dict[str, str], project: Path
 ) -> None:
-    words = ("init", "--address", "spark-1a2b", "--groups", "night")
-    refused = commands.run(*words, cwd=project, env=laptop)
+    command = ("init", "--address", "spark-1a2b", "--groups", "night")
+    refused = commands.run(*command, cwd=project, env=laptop)
     assert (refused.returncode, list(project.iterdir())) == (3, [])
     assert "is not known yet: SHA256:" in refused.stderr and not lab.known_hosts.read_text()
     lab.trust(lab.sshd)
-    done = commands.run(*words, cwd=project, env=laptop)
-    assert done.returncode == 0, done.stderr
+    completed = commands.run(*command, cwd=project, env=laptop)
+    assert completed.returncode == 0, completed.stderr
     assert Inventory.load(project).groups["night"] == ("spark-1a2b",)
-    more = ("hosts.add", "spark2", "--address", f"root@127.0.0.1:{lab.sshd.port}", "--recipe", RECIPE)
-    added = commands.run(*more, "--json", cwd=project, env=laptop)
+    add_host = ("hosts.add", "spark2", "--address", f"root@127.0.0.1:{lab.sshd.port}", "--recipe", RECIPE)
+    added = commands.run(*add_host, "--json", cwd=project, env=laptop)
     assert published.check_output("hosts.add", added.stdout) == []
     assert (added.returncode, json.loads(added.stdout)["files"]) == (0, ["hosts/spark2.yml"]), added.stderr
     host = Inventory.load(project).hosts["spark2"]
     assert (host.user, host.port, host.recipe) == ("root", lab.sshd.port, RECIPE)
-    taken = commands.run(*more, cwd=project, env=laptop)
-    assert taken.returncode == 5 and "there is a host spark2 already" in taken.stderr
+    second_add = commands.run(*add_host, cwd=project, env=laptop)
+    assert second_add.returncode == 5 and "there is a host spark2 already" in second_add.stderr
 
 
-def test_a_host_that_is_not_reached_is_a_row_and_exit_code_3(lab: Lab, laptop: dict[str, str], project: Path) -> None:
-    done = commands.run("init", "--address", "127.0.0.1:1", "--name", "spark1", "--offline", cwd=project, env=laptop)
-    assert done.returncode == 0, done.stderr
+def test_a_host_that_is_not_reached_is_a_row_and_exit_code_3(
+    lab: SshLab, laptop: dict[str, str], project: Path
+) -> None:
+    completed = commands.run(
+        "init", "--address", "127.0.0.1:1", "--name", "spark1", "--offline", cwd=project, env=laptop
+    )
+    assert completed.returncode == 0, completed.stderr
     checked = commands.run("hosts.check", "--host", "spark1", cwd=project, env=laptop)
     assert checked.returncode == 3 and "refuses connections" in checked.stderr and "unreachable" in checked.stdout

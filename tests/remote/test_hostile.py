@@ -24,17 +24,17 @@ from sparkwright.remote.ssh import ssh_link
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.runner import request as requests
 from sparkwright.transport.connection import MinimumRate
-from tests.remote.conftest import Lab
-from tests.remote.hostile import Hostile, finished, recap
+from tests.remote.conftest import SshLab
+from tests.remote.hostile import HostileHost, recap, task_finished
 
 pytestmark = pytest.mark.ssh
 
-MISSING = {"event": "runtime_missing", "path": "/usr/bin/python3", "python": "3.12", "machine": "x86_64"}
+RUNTIME_MISSING = {"event": "runtime_missing", "path": "/usr/bin/python3", "python": "3.12", "machine": "x86_64"}
 
 
 @pytest.fixture
-def hostile(lab: Lab) -> Hostile:
-    return Hostile(lab)
+def hostile(lab: SshLab) -> HostileHost:
+    return HostileHost(lab)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def ask(lab: Lab, header: dict[str, Any] | None = None) -> list[Event]:
+def query_host(lab: SshLab, header: dict[str, Any] | None = None) -> list[Event]:
     link = SshLink(lab.host())
     plan = Plan(run_id="run-1", host="spark1", play="Test", steps=())
     try:
@@ -56,7 +56,7 @@ def ask(lab: Lab, header: dict[str, Any] | None = None) -> list[Event]:
         link.close()
 
 
-def code_of(command: Any, **options: Any) -> int:
+def exit_code_of(command: Any, **options: Any) -> int:
     try:
         command.body(None, **options)
     except InvokeExit as exit:
@@ -80,11 +80,11 @@ def code_of(command: Any, **options: Any) -> int:
     ],
 )
 def test_what_names_the_runtime_is_matched_before_anything_is_packed(
-    lab: Lab, hostile: Hostile, home: Path, wrong: dict[str, str], why: str
+    lab: SshLab, hostile: HostileHost, home: Path, wrong: dict[str, str], why: str
 ) -> None:
-    hostile.says({**MISSING, **wrong})
+    hostile.says({**RUNTIME_MISSING, **wrong})
     with pytest.raises(SparkwrightError, match=why):
-        ask(lab)
+        query_host(lab)
     assert not any(b"PRIVATE KEY" in sent or sent[:2] == b"\x1f\x8b" for sent in hostile.sent)
     assert not (home / ".cache").exists(), "nothing was made in the cache for it"
 
@@ -96,10 +96,12 @@ def test_the_archive_of_a_runtime_lies_in_the_cache_whoever_names_it(home: Path)
         runtime.ensure_archive("3.12/..", "x86_64")
 
 
-def test_a_host_can_not_have_a_request_twice_by_losing_its_runtime_in_the_middle(lab: Lab, hostile: Hostile) -> None:
-    hostile.says({"event": "run_started", "run": "r", "play": "p"}, MISSING)
+def test_a_host_can_not_have_a_request_twice_by_losing_its_runtime_in_the_middle(
+    lab: SshLab, hostile: HostileHost
+) -> None:
+    hostile.says({"event": "run_started", "run": "r", "play": "p"}, RUNTIME_MISSING)
     with pytest.raises(Unreachable, match="the runner was killed"):
-        ask(lab)
+        query_host(lab)
     assert len(hostile.sent) == 1
 
 
@@ -107,27 +109,27 @@ def test_a_host_can_not_have_a_request_twice_by_losing_its_runtime_in_the_middle
 
 
 @pytest.fixture
-def project(hostile: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(hostile: HostileHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = hostile.project(tmp_path / "project", "spark2")
     monkeypatch.chdir(root)
     yield root
 
 
 def test_the_clipboard_is_not_written(
-    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     osc52 = "\x1b]52;c;Y3VybCBldmlsfHNo\x07"
-    nested = finished(status="failed", exit=1, msg=osc52, data={"evidence": [osc52]}, name="\x9b2J")
+    nested = task_finished(status="failed", exit=1, msg=osc52, data={"evidence": [osc52]}, name="\x9b2J")
     hostile.says({"event": "note", "text": osc52}, f"{osc52}\n".encode(), nested, recap(exit=1, failed=1, msg=osc52))
-    assert code_of(runs.attach, host="spark1") == 1
+    assert exit_code_of(runs.attach, host="spark1") == 1
     result = capsys.readouterr().out
     assert result.count("\\x1b]52;c;Y3VybCBldmlsfHNo\\x07") == 4  # the recap does not repeat the failure
     assert not {"\x1b", "\x07", "\x9b"} & set(result)
 
 
-def test_json_stays_json(lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hostile.says(finished(msg="\x1b[2J\ud800", data={"\x1b": float("nan")}), recap(ok=1e999), recap())
-    assert code_of(runs.attach, host="spark1", json=True) == 0
+def test_json_stays_json(lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile.says(task_finished(msg="\x1b[2J\ud800", data={"\x1b": float("nan")}), recap(ok=1e999), recap())
+    assert exit_code_of(runs.attach, host="spark1", json=True) == 0
     result = capsys.readouterr().out
     value, wrong, last = (json.loads(line, parse_constant=pytest.fail) for line in result.splitlines())
     assert value["msg"] == "\\x1b[2J\\ud800"
@@ -138,16 +140,16 @@ def test_json_stays_json(lab: Lab, hostile: Hostile, project: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("code", [99, -1, True, "0", None, 0.5, [0]])
-def test_an_exit_code_that_is_none_is_a_failure(lab: Lab, hostile: Hostile, project: Path, code: object) -> None:
+def test_an_exit_code_that_is_none_is_a_failure(lab: SshLab, hostile: HostileHost, project: Path, code: object) -> None:
     hostile.says(recap(exit=code))
-    assert code_of(runs.attach, host="spark1") == 1
+    assert exit_code_of(runs.attach, host="spark1") == 1
 
 
 def test_a_run_that_does_not_say_how_it_ended_is_a_failure(
-    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hostile.says({"event": "run_started", "run": "r", "play": "p"}, {"event": "recap", "exit": 0})
-    assert code_of(runs.attach, host="spark1") == 1
+    assert exit_code_of(runs.attach, host="spark1") == 1
     assert "did not report a result" in capsys.readouterr().out
 
 
@@ -168,19 +170,19 @@ def test_a_run_that_does_not_say_how_it_ended_is_a_failure(
     ],
 )
 def test_a_malformed_event_is_shown_as_it_is_and_ends_nothing(
-    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str], wrong: Any
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str], wrong: Any
 ) -> None:
-    hostile.says(wrong, finished(name="the next one"), recap())
-    assert code_of(runs.attach, host="spark1,spark2") == 0
+    hostile.says(wrong, task_finished(name="the next one"), recap())
+    assert exit_code_of(runs.attach, host="spark1,spark2") == 0
     result = capsys.readouterr()
     assert result.out.count("the next one") == 2
     assert "Error" not in result.out + result.err
 
 
-def test_a_line_without_an_end_is_read_over_in_little_memory(lab: Lab, hostile: Hostile) -> None:
+def test_a_line_without_an_end_is_read_over_in_little_memory(lab: SshLab, hostile: HostileHost) -> None:
     size = 80 * 2**20
     hostile.says(b"A" * size, b"\n", recap())
-    first, last = ask(lab)
+    first, last = query_host(lab)
     assert first["event"] == "raw"
     assert f"{size - LINE_BYTES} bytes more: a line is at most {LINE_BYTES} bytes" in first["text"]
     assert len(first["text"]) < 3000
@@ -190,7 +192,7 @@ def test_a_line_without_an_end_is_read_over_in_little_memory(lab: Lab, hostile: 
 # -- files ---------------------------------------------------------------------------------------------------------------
 
 
-def bundle(incident: str, *names: str, text: str = "print('pwned')\n") -> list[dict[str, Any]]:
+def incident_files(incident: str, *names: str, text: str = "print('pwned')\n") -> list[dict[str, Any]]:
     return [{"event": "file", "incident": incident, "name": name, "text": text} for name in names]
 
 
@@ -205,23 +207,26 @@ def bundle(incident: str, *names: str, text: str = "print('pwned')\n") -> list[d
     ],
 )
 def test_an_incident_writes_nothing_but_its_own_files(
-    lab: Lab, hostile: Hostile, project: Path, incident: str, name: str
+    lab: SshLab, hostile: HostileHost, project: Path, incident: str, name: str
 ) -> None:
     (project / "tasks.py").write_text("mine\n")
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    hostile.says(*bundle(incident.replace("PROJECT", str(project)), name))
-    assert code_of(runs.incident, host="spark1") == 1
+    hostile.says(*incident_files(incident.replace("PROJECT", str(project)), name))
+    assert exit_code_of(runs.incident, host="spark1") == 1
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 
 def test_an_incident_is_the_users_alone_and_never_lands_on_another(
-    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = json.dumps({"time": 1e300, "why": "\x1b]52;c;aGk=\x07"})
-    hostile.says(*bundle("20260101T000000-abc", "about.json", text=about), *bundle("20260101T000000-abc", "meminfo"))
+    metadata = json.dumps({"time": 1e300, "why": "\x1b]52;c;aGk=\x07"})
+    hostile.says(
+        *incident_files("20260101T000000-abc", "about.json", text=metadata),
+        *incident_files("20260101T000000-abc", "meminfo"),
+    )
     before = os.umask(0)
     try:
-        assert code_of(runs.incident, host="spark1") == 0
+        assert exit_code_of(runs.incident, host="spark1") == 0
     finally:
         os.umask(before)
     folder = project / "incidents/spark1/20260101T000000-abc"
@@ -231,23 +236,23 @@ def test_an_incident_is_the_users_alone_and_never_lands_on_another(
     assert "\x1b" not in capsys.readouterr().out
     (folder / "meminfo").unlink()
     (folder / "meminfo").symlink_to(project / "tasks.py")
-    assert code_of(runs.incident, host="spark1") == 5
+    assert exit_code_of(runs.incident, host="spark1") == 5
     assert not (project / "tasks.py").exists()
 
 
-def test_a_long_file_of_an_incident_arrives_whole(lab: Lab, hostile: Hostile, project: Path) -> None:
+def test_a_long_file_of_an_incident_arrives_whole(lab: SshLab, hostile: HostileHost, project: Path) -> None:
     from sparkwright.protocol.events import encode_lines, event
 
     log = 'a line with "quotes" and ünïcode 💡\n' * 80_000
-    whole = event("file", incident="20260101T000000-abc", name="container.log", text=log)
-    hostile.says(*encode_lines(whole))
-    assert code_of(runs.incident, host="spark1") == 0
+    log_file = event("file", incident="20260101T000000-abc", name="container.log", text=log)
+    hostile.says(*encode_lines(log_file))
+    assert exit_code_of(runs.incident, host="spark1") == 0
     assert (project / "incidents/spark1/20260101T000000-abc/container.log").read_text() == log
 
 
-def test_a_run_is_what_was_asked_for(lab: Lab, hostile: Hostile, project: Path) -> None:
-    hostile.says(*bundle("20260101T000000-abc", "meminfo"))
-    assert code_of(runs.incident, host="spark1", run="20250101T000000-xyz") == 1
+def test_a_run_is_what_was_asked_for(lab: SshLab, hostile: HostileHost, project: Path) -> None:
+    hostile.says(*incident_files("20260101T000000-abc", "meminfo"))
+    assert exit_code_of(runs.incident, host="spark1", run="20250101T000000-xyz") == 1
     assert not (project / "incidents").exists()
 
 
@@ -264,26 +269,26 @@ def test_a_run_is_what_was_asked_for(lab: Lab, hostile: Hostile, project: Path) 
     ],
 )
 def test_a_status_that_is_none_is_that_hosts_alone(
-    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str], record: dict[str, Any]
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str], record: dict[str, Any]
 ) -> None:
     hostile.says({"event": "status", "record": record, "live": False, "late": False, "busy": ""})
-    assert code_of(status.status, host="spark1,spark2", json=True) == 1
+    assert exit_code_of(status.status, host="spark1,spark2", json=True) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["host"], row["state"]) for row in rows] == [("spark1", "unknown"), ("spark2", "unknown")]
     assert all("its answer can't be used: the record" in row["why"] for row in rows)
 
 
 def test_checks_that_are_none_are_that_hosts_alone(
-    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [[time.time() - 60, "<script>", 41.0], [time.time(), "ok", "fast"]]
     hostile.says({"event": "checks", "fields": ["time_s", "state", "tok_per_s"], "rows": rows})
-    assert code_of(status.report, host="spark1,spark2", to="page.html") == 1
+    assert exit_code_of(status.report, host="spark1,spark2", to="page.html") == 1
     assert "spark2: its answer can't be used: a check[1].tok_per_s is not a number." in capsys.readouterr().out
     rows[1][2] = 42.0
     hostile.lab.sshd.stop()
     hostile.says({"event": "checks", "fields": ["time_s", "state", "tok_per_s"], "rows": rows})
-    assert code_of(status.report, host="spark1,spark2", to="page.html") == 0
+    assert exit_code_of(status.report, host="spark1,spark2", to="page.html") == 0
     page = (project / "page.html").read_text()
     assert "&lt;script&gt;" in page
     assert "<script" not in page
@@ -300,67 +305,67 @@ def test_checks_that_are_none_are_that_hosts_alone(
     ],
 )
 def test_a_modules_answer_that_is_none_is_a_sentence(
-    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str], data: dict[str, Any]
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str], data: dict[str, Any]
 ) -> None:
-    hostile.says(finished(module="doctor", data=data), recap())
-    assert code_of(doctor.doctor, host="spark1,spark2") == 1
+    hostile.says(task_finished(module="doctor", data=data), recap())
+    assert exit_code_of(doctor.doctor, host="spark1,spark2") == 1
     assert capsys.readouterr().out.count("its answer can't be used: doctor") == 2
 
 
-def test_an_answer_has_an_end(lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_has_an_end(lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "MAX_EVENTS_BYTES", 10**6)
     hostile.says(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
     with pytest.raises(Failed, match="its answer is longer than 1 MB"):
-        ask(lab)
+        query_host(lab)
 
 
 # -- time ----------------------------------------------------------------------------------------------------------------
 
 
-def answers_for_ever(hostile: Hostile, words: str) -> None:
+def answer_endlessly(hostile: HostileHost, words: str) -> None:
     """Make the host print some words again and again, never silent for long, and without an end."""
     script = f"#!/bin/sh\n{words}\n"
     (hostile.folder / "answer.sh").write_text(script)
     hostile.lab.sshd.start()
 
 
-LINES = 'while :; do echo \'{"event": "note", "text": "x"}\'; sleep 0.1; done'
-BYTES = "while :; do printf x; sleep 0.1; done"
+LINES_WITHOUT_END = 'while :; do echo \'{"event": "note", "text": "x"}\'; sleep 0.1; done'
+BYTES_WITHOUT_END = "while :; do printf x; sleep 0.1; done"
 
 
-@pytest.mark.parametrize("words", [LINES, BYTES])
+@pytest.mark.parametrize("words", [LINES_WITHOUT_END, BYTES_WITHOUT_END])
 def test_a_question_has_an_end_however_steadily_its_answer_comes(
-    lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
+    lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    short = {name: dataclasses.replace(kind, limit_s=1.0) for name, kind in requests.REQUEST_KINDS.items()}
-    monkeypatch.setattr(requests, "REQUEST_KINDS", short)
+    short_limits = {name: dataclasses.replace(kind, limit_s=1.0) for name, kind in requests.REQUEST_KINDS.items()}
+    monkeypatch.setattr(requests, "REQUEST_KINDS", short_limits)
     monkeypatch.setattr(requests, "SHORT_RUN_TIMEOUTS_S", {"copy_key": 1.0})
-    answers_for_ever(hostile, f'echo \'{{"event": "ready"}}\'\n{words}')
+    answer_endlessly(hostile, f'echo \'{{"event": "ready"}}\'\n{words}')
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
-        ask(lab, {"verb": "status"})
+        query_host(lab, {"verb": "status"})
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
-        ask(lab, build_module_request("doctor", {}))
+        query_host(lab, build_module_request("doctor", {}))
     task = Task(id="key", name="Allow", module="copy_key", args={})
     plan = Plan(run_id="run-1", host="spark1", play="Ask", steps=(task,))
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
-        ask(lab, {"verb": "run", "plan": plan.to_json()})
+        query_host(lab, {"verb": "run", "plan": plan.to_json()})
 
 
-@pytest.mark.parametrize("words", ["while :; do echo welcome; sleep 0.1; done", BYTES])
+@pytest.mark.parametrize("words", ["while :; do echo welcome; sleep 0.1; done", BYTES_WITHOUT_END])
 def test_a_login_that_never_stops_to_greet_has_an_end(
-    lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch, words: str
+    lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setattr(ssh_link, "READY_TIMEOUT_S", 1.0)
-    answers_for_ever(hostile, words)
+    answer_endlessly(hostile, words)
     with pytest.raises(Failed, match="its answer takes longer than 1 s"):
-        ask(lab)
+        query_host(lab)
 
 
-def test_an_image_that_never_ends_is_no_longer_carried(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_never_ends_is_no_longer_carried(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "MIN_RATE", MinimumRate(2**20, 1.0))
     link = SshLink(lab.host())
     try:
-        source = link.run(["sh", "-c", BYTES])
+        source = link.run(["sh", "-c", BYTES_WITHOUT_END])
         with pytest.raises(Failed, match="bytes: less than 1048576 bytes in 1 s"):
             relay.relay(source, link.run(["sh", "-c", "cat > /dev/null"]), lambda sent: None)
     finally:

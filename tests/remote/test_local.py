@@ -14,12 +14,12 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.remote.local import LocalLink
 
-LOUD = """#!/bin/sh
+LOUD_RUNNER = """#!/bin/sh
 read request
 head -c 1000000 /dev/zero | tr '\\0' x >&2
 echo '{"event": "alive"}'
 """
-DEAF = """#!/bin/sh
+DEAF_RUNNER = """#!/bin/sh
 exec <&-
 echo "no room left" >&2
 exit 3
@@ -38,16 +38,16 @@ def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtur
     value.close()
 
 
-@pytest.mark.parametrize("link", [LOUD], indirect=True, ids=["loud"])
+@pytest.mark.parametrize("link", [LOUD_RUNNER], indirect=True, ids=["loud"])
 def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
-    found: list[Event] = []
-    asking = threading.Thread(target=lambda: found.extend(link.request({"verb": "x"}, {})), daemon=True)
+    events: list[Event] = []
+    asking = threading.Thread(target=lambda: events.extend(link.request({"verb": "x"}, {})), daemon=True)
     asking.start()
     asking.join(20)
-    assert [item["event"] for item in found] == ["alive"]
+    assert [item["event"] for item in events] == ["alive"]
 
 
-@pytest.mark.parametrize("link", [DEAF], indirect=True, ids=["deaf"])
+@pytest.mark.parametrize("link", [DEAF_RUNNER], indirect=True, ids=["deaf"])
 def test_a_runner_that_does_not_listen_says_why(link: LocalLink) -> None:
     with pytest.raises(Unreachable, match="the runner exited with 3: no room left"):
         list(link.request({"verb": "x", "plan": "y" * 10_000_000}, {}))
@@ -66,12 +66,12 @@ def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkey
 
 def test_dockers_sdk_comes_without_ssh(tmp_path: Path) -> None:
     """It would import paramiko, half of its time, but it uses a socket."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-X", "importtime", "-P", "-m", "sparkwright.runner.main"],
         input=b'{"verb": "ask", "module": "diagnose", "args": {"container": "qwen35"}}\n',
         env={**os.environ, "HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"},
         capture_output=True,
         check=True,
     )
-    imported = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}
+    imported = {line.rpartition(b"|")[2].strip() for line in completed.stderr.splitlines()}
     assert b"docker.errors" in imported and b"paramiko.transport" not in imported

@@ -8,11 +8,11 @@ from sparkwright.app import connect
 from sparkwright.errors import Refused
 from sparkwright.project.inventory import patterns
 from sparkwright.remote.ssh.ssh_link import SshLink
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 
 
 @pytest.fixture
-def project(tmp_path: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     (folder / "hosts").mkdir(parents=True)
     (folder / "playbooks").mkdir()
@@ -21,31 +21,31 @@ def project(tmp_path: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def key_of(link: object) -> str:
+def link_host_key(link: object) -> str:
     assert isinstance(link, SshLink)
     return link.host_key()
 
 
-def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -> None:
+def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: SshLab) -> None:
     selection = connect.connect_hosts("spark1", "light")
     (member,) = selection.fleet.members
     link = member.link
-    assert lab.sshd.known_hosts_line().split()[2] in key_of(link)
+    assert lab.sshd.known_hosts_line().split()[2] in link_host_key(link)
     assert member.open() is link
     selection.fleet.close()
     assert (lab.sshd.folder / "log").read_text().count("Accepted publickey") == 1
 
 
-def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = lab.another("two")
+def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = lab.start_sshd("two")
     monkeypatch.setattr(patterns, "read_ssh_hosts", lambda project, pattern: [lab.host(port=other.port)])
     selection = connect.connect_hosts("spark1", "light")
     (member,) = selection.fleet.members
-    assert lab.sshd.known_hosts_line().split()[2] in key_of(member.link)
+    assert lab.sshd.known_hosts_line().split()[2] in link_host_key(member.link)
     selection.fleet.close()
 
 
-def test_a_mistake_in_the_file_lets_go_of_the_host(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_the_file_lets_go_of_the_host(project: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "hosts/spark1.yml").open("a").write("recipee: x\n")
     began: list[SshLink] = []
     real = connect.open_link

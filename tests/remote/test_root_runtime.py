@@ -13,7 +13,7 @@ from sparkwright.app.stores import runtimes as install
 from sparkwright.errors import Exit
 from sparkwright.host import root_runtime
 from sparkwright.remote import runtime
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 
 pytestmark = [
     pytest.mark.ssh,
@@ -32,7 +32,7 @@ def opt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("small_runtime")
 def test_a_runtime_of_roots_is_the_laptops_byte_for_byte_and_nobody_elses_to_change(
-    lab: Lab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: SshLab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = tmp_path / "project"
     (project / "hosts").mkdir(parents=True)
@@ -46,15 +46,15 @@ def test_a_runtime_of_roots_is_the_laptops_byte_for_byte_and_nobody_elses_to_cha
         "__init__.py"
     ).read_bytes()
     for path in (opt, *opt.rglob("*")):
-        found = path.lstat()
-        assert found.st_uid == 0 and not found.st_mode & 0o022 and found.st_mode & 0o004, path
+        status = path.lstat()
+        assert status.st_uid == 0 and not status.st_mode & 0o022 and status.st_mode & 0o004, path
     assert root_runtime.find_changeable(place / "lib/sparkwright") is None
     assert install.install(select_hosts("spark1")) == [Exit.OK], "once more changes nothing"
 
 
 @pytest.mark.usefixtures("small_runtime")
 def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
-    lab: Lab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: SshLab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -82,7 +82,7 @@ def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
     ],
 )
 def test_a_sudo_that_never_ends_or_prints_nonsense_is_a_sentence(
-    lab: Lab,
+    lab: SshLab,
     opt: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,5 +100,5 @@ def test_a_sudo_that_never_ends_or_prints_nonsense_is_a_sentence(
     monkeypatch.setattr(install, "SUDO", str(tmp_path / "sudo"))
     monkeypatch.setattr(install, "INSTALL_TIMEOUT_S", 2.0)
     assert install.install(select_hosts("spark1")) == [Exit.FAILED]
-    found = capsys.readouterr()
-    assert message in found.err and "internal error" not in found.err
+    output = capsys.readouterr()
+    assert message in output.err and "internal error" not in output.err

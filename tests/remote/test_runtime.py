@@ -23,11 +23,11 @@ from sparkwright.health import schedule
 from sparkwright.modules import registry
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime
-from tests.remote.conftest import packed
+from tests.remote.conftest import pack_runtime
 from tests.waiting import wait_until
 
 
-def unpacked(folder: Path) -> Path:
+def unpack_archive(folder: Path) -> Path:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with tarfile.open(runtime.ensure_archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
@@ -35,7 +35,7 @@ def unpacked(folder: Path) -> Path:
 
 
 def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> None:
-    lib = unpacked(tmp_path)
+    lib = unpack_archive(tmp_path)
     heavy = "docker, hf_transfer, hf_xet, psutil, tenacity, jinja2, packaging, requests"
     names = ", ".join(registry.IMPORT_PATHS[name] for name in registry.NAMES)
     paths = "[p for p in sys.path if 'site-packages' not in p and 'src' not in p]"
@@ -45,9 +45,9 @@ def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> No
 
 
 def test_the_laptops_side_stays_on_the_laptop(tmp_path: Path) -> None:
-    lib = unpacked(tmp_path)
-    there = {path.name for path in lib.iterdir()} | {path.stem for path in (lib / "sparkwright").iterdir()}
-    assert there.isdisjoint(
+    lib = unpack_archive(tmp_path)
+    names = {path.name for path in lib.iterdir()} | {path.stem for path in (lib / "sparkwright").iterdir()}
+    assert names.isdisjoint(
         {"fabric", "invoke", "paramiko", "pydantic", "rich", "cli", "fleet", "sandbox", "remote", "console"}
     )
 
@@ -72,40 +72,42 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def folder_of(home: Path) -> Path:
+def runtime_folder(home: Path) -> Path:
     return home / runtime.BOOTSTRAP_FOLDER
 
 
-def whole() -> bytes:
+def full_archive() -> bytes:
     return runtime.ensure_archive(f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()).read_bytes()
 
 
 @functools.cache
-def small() -> bytes:
+def small_archive() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        packed(Path(folder) / "it")
+        pack_runtime(Path(folder) / "it")
         return (Path(folder) / "it").read_bytes()
 
 
-def shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
+def start_shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
     """Start the unpacking on the host, as a laptop does; its standard input is the laptop's data."""
     env = {**os.environ, "HOME": str(home)}
-    words = ["sh", "-c", runtime.unpack_command(name, sys.executable)]
-    return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = ["sh", "-c", runtime.unpack_command(name, sys.executable)]
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, str]:
+def ship_archive(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, str]:
     """Return the answer to a whole archive, or to this one."""
-    result = shipping(home, name).communicate(runtime.unpacker_source() + (small() if data is None else data))
+    result = start_shipping(home, name).communicate(
+        runtime.unpacker_source() + (small_archive() if data is None else data)
+    )
     answer = json.loads(result[0].splitlines()[-1])
     assert isinstance(answer, dict), result
     return answer
 
 
-def starts(home: Path, name: str = "abc") -> bool:
+def start_answer(home: Path, name: str = "abc") -> bool:
     env = {**os.environ, "HOME": str(home)}
-    words = ["sh", "-c", runtime.start_command(name, "engine")]
-    result = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    command = ["sh", "-c", runtime.start_command(name, "engine")]
+    result = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return b'{"event": "ready"}' in result.stdout.splitlines()
 
 
@@ -114,16 +116,16 @@ def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Start the runner of a runtime, which then waits for its request and locks its runtime."""
     pending: list[subprocess.Popen[bytes]] = []
 
-    def begin(name: str) -> subprocess.Popen[bytes]:
-        words = ["sh", "-c", runtime.start_command(name, "light")]
+    def start_runner(name: str) -> subprocess.Popen[bytes]:
+        command = ["sh", "-c", runtime.start_command(name, "light")]
         env = {**os.environ, "HOME": str(home)}
-        process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         pending.append(process)
         assert process.stdout is not None
         assert b'{"event": "ready"}\n' in (process.stdout.readline(), process.stdout.readline())
         return process
 
-    yield begin
+    yield start_runner
     for process in pending:
         process.communicate()
 
@@ -131,95 +133,97 @@ def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 def test_a_runtime_that_somebody_else_brought_meanwhile_stays_and_one_for_another_python_is_replaced(
     home: Path,
 ) -> None:
-    there = folder_of(home) / "abc"
-    assert ship(home, data=whole())["event"] == "shipped"
-    assert starts(home)
-    (there / "in-use").touch()
-    was = there.stat().st_ino
-    assert ship(home, data=whole())["event"] == "shipped"
-    assert there.stat().st_ino == was, "a run reads from it"
-    assert {path.name for path in there.parent.iterdir()} == {"abc", ".lock"}
-    (there / "tag").write_text("3.9-x86_64\n")
-    assert not starts(home)
-    assert ship(home, data=whole())["event"] == "shipped"
-    assert there.stat().st_ino != was
-    assert starts(home)
-    assert (there / "in-use").exists(), "the timer's unit names this folder"
+    installed = runtime_folder(home) / "abc"
+    assert ship_archive(home, data=full_archive())["event"] == "shipped"
+    assert start_answer(home)
+    (installed / "in-use").touch()
+    was = installed.stat().st_ino
+    assert ship_archive(home, data=full_archive())["event"] == "shipped"
+    assert installed.stat().st_ino == was, "a run reads from it"
+    assert {path.name for path in installed.parent.iterdir()} == {"abc", ".lock"}
+    (installed / "tag").write_text("3.9-x86_64\n")
+    assert not start_answer(home)
+    assert ship_archive(home, data=full_archive())["event"] == "shipped"
+    assert installed.stat().st_ino != was
+    assert start_answer(home)
+    assert (installed / "in-use").exists(), "the timer's unit names this folder"
 
 
 def test_a_file_that_is_wrong_but_of_the_right_size_is_not_taken_for_somebody_elses_good_one(home: Path) -> None:
-    ship(home)
-    wrong = folder_of(home) / "abc/lib/sparkwright/modules/system/command.py"
-    right = wrong.read_bytes()
-    wrong.write_bytes(b"#" * len(right))
-    ship(home)
-    assert wrong.read_bytes() == right
+    ship_archive(home)
+    damaged = runtime_folder(home) / "abc/lib/sparkwright/modules/system/command.py"
+    original = damaged.read_bytes()
+    damaged.write_bytes(b"#" * len(original))
+    ship_archive(home)
+    assert damaged.read_bytes() == original
 
 
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.999])
 def test_an_archive_that_breaks_off_leaves_nothing(home: Path, left: float) -> None:
-    data = small()
-    result = ship(home, data=data[: int(len(data) * left)])
+    data = small_archive()
+    result = ship_archive(home, data=data[: int(len(data) * left)])
     assert result["event"] == "not_shipped"
     assert "did not arrive complete" in result["why"]
-    assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
+    assert [path.name for path in runtime_folder(home).iterdir()] == [".lock"]
 
 
 def test_a_byte_that_flips_on_the_way_is_noticed(home: Path) -> None:
-    tar = gzip.decompress(small())
+    tar = gzip.decompress(small_archive())
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         at = next(member.offset_data for member in archive if member.name.endswith("/status.py"))
-    result = ship(home, data=gzip.compress(tar[:at] + b"X" + tar[at + 1 :], 1))
+    result = ship_archive(home, data=gzip.compress(tar[:at] + b"X" + tar[at + 1 :], 1))
     assert (result["event"], "status.py is damaged" in result["why"]) == ("not_shipped", True)
 
 
 def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_not(home: Path) -> None:
-    killed, working = shipping(home), shipping(home)
+    killed, working = start_shipping(home), start_shipping(home)
     for item in (killed, working):
         assert item.stdin is not None
-        item.stdin.write(runtime.unpacker_source() + small()[:50_000])
+        item.stdin.write(runtime.unpacker_source() + small_archive()[:50_000])
         item.stdin.flush()
-    wait_until(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
+    wait_until(lambda: len(list(runtime_folder(home).glob(".new.*/manifest.json"))) == 2)
     killed.kill()
     killed.communicate()
-    assert ship(home, "other")["event"] == "shipped"
-    assert len(list(folder_of(home).glob(".new.*"))) == 1
-    result, _ = working.communicate(small()[50_000:])
+    assert ship_archive(home, "other")["event"] == "shipped"
+    assert len(list(runtime_folder(home).glob(".new.*"))) == 1
+    result, _ = working.communicate(small_archive()[50_000:])
     assert json.loads(result.splitlines()[-1])["event"] == "shipped"
-    assert {path.name for path in folder_of(home).iterdir()} == {"abc", "other", ".lock"}
+    assert {path.name for path in runtime_folder(home).iterdir()} == {"abc", "other", ".lock"}
 
 
 def test_old_runtimes_go_but_for_those_that_a_runner_or_a_timer_uses(
     home: Path, runner: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
-    ship(home, "run")
+    ship_archive(home, "run")
     for n, name in enumerate(("run", "timer", "idle", "b1", "b2", "b3")):
         if name != "run":
-            shutil.copytree(folder_of(home) / "run", folder_of(home) / name)
-        os.utime(folder_of(home) / name, (n, n))
-    (folder_of(home) / "timer/in-use").touch()
-    os.utime(folder_of(home) / "timer", (1, 1))
+            shutil.copytree(runtime_folder(home) / "run", runtime_folder(home) / name)
+        os.utime(runtime_folder(home) / name, (n, n))
+    (runtime_folder(home) / "timer/in-use").touch()
+    os.utime(runtime_folder(home) / "timer", (1, 1))
     process = runner("run")
-    ship(home, "new")
-    assert {path.name for path in folder_of(home).glob("[a-z]*")} == {"new", "b1", "b2", "b3", "run", "timer"}
+    ship_archive(home, "new")
+    assert {path.name for path in runtime_folder(home).glob("[a-z]*")} == {"new", "b1", "b2", "b3", "run", "timer"}
     process.communicate()
-    ship(home, "newer")
-    assert {path.name for path in folder_of(home).glob("[a-z]*")} == {"newer", "new", "b2", "b3", "timer"}
+    ship_archive(home, "newer")
+    assert {path.name for path in runtime_folder(home).glob("[a-z]*")} == {"newer", "new", "b2", "b3", "timer"}
 
 
 def test_a_detached_run_keeps_its_runtime(home: Path, runner: Callable[[str], subprocess.Popen[bytes]]) -> None:
-    ship(home, "run")
+    ship_archive(home, "run")
     go = home / "go"
-    words = ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
-    task = Task(id="t1", name="wait", module="command", args={"argv": words}, register="")
+    command = ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
+    task = Task(id="t1", name="wait", module="command", args={"argv": command}, register="")
     plan = Plan(run_id="run-1", host="spark1", play="Test", steps=(task,))
     process = runner("run")
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(json.dumps({"verb": "run", "plan": plan.to_json()}).encode() + b"\n")
     process.stdin.flush()
     assert b"run_started" in process.stdout.readline()
-    os.kill(int(_said("pgrep", "-P", str(process.pid))), signal.SIGKILL)  # the runner that follows it; the run goes on
-    lock = (folder_of(home) / "run/lock").open("rb+")
+    os.kill(
+        int(_output_of("pgrep", "-P", str(process.pid))), signal.SIGKILL
+    )  # the runner that follows it; the run goes on
+    lock = (runtime_folder(home) / "run/lock").open("rb+")
     try:
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,7 +233,7 @@ def test_a_detached_run_keeps_its_runtime(home: Path, runner: Callable[[str], su
     lock.close()
 
 
-def _said(*words: str) -> str:
+def _output_of(*words: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
@@ -240,7 +244,7 @@ def _said(*words: str) -> str:
 def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, options: str, why: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(home)], check=True)
     try:
-        result = ship(home)
+        result = ship_archive(home)
         assert result["event"] == "not_shipped"
         assert re.search(why, result["why"]) and runtime.BOOTSTRAP_FOLDER.split("/")[0] in result["why"]
         assert not list(home.glob("**/.new.*"))
@@ -252,10 +256,10 @@ def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, o
 def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=100", "tmpfs", str(home)], check=True)
     try:
-        result = ship(home)
+        result = ship_archive(home)
         assert result["event"] == "not_shipped"
         assert re.search(r"No space left on device \(\d+ MB free\)", result["why"])
-        assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
+        assert [path.name for path in runtime_folder(home).iterdir()] == [".lock"]
     finally:
         subprocess.run(["umount", str(home)], check=True)
 
@@ -264,15 +268,20 @@ def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
     "damage", ["lib/sparkwright/health/judging/judge.py", "lib/sparkwright/errors.py", "manifest.json", "lock"]
 )
 def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Path, damage: str) -> None:
-    ship(home)
-    there = folder_of(home) / "abc"
+    ship_archive(home)
+    installed = runtime_folder(home) / "abc"
     if damage == "lock":
-        (there / damage).unlink()
+        (installed / damage).unlink()
     else:
-        (there / damage).write_bytes(b"")
-    words = [sys.executable, "-I", str(there / "lib/sparkwright/runner/scheduled_checks.py"), str(there / "tag")]
+        (installed / damage).write_bytes(b"")
+    command = [
+        sys.executable,
+        "-I",
+        str(installed / "lib/sparkwright/runner/scheduled_checks.py"),
+        str(installed / "tag"),
+    ]
     env = {**os.environ, "HOME": str(home)}
-    result = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (75, "")
     assert result.stdout.endswith("`sparkwright health.install` again\n")
     assert not (home / ".local/state").exists()

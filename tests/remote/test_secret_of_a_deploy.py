@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from sparkwright.sandbox import control
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 from tests.remote.sshd import free_port
 from tests.watching import ProcessWatcher, find_files_with_secret
 
@@ -29,7 +29,7 @@ COMMAND = "from sparkwright.cli import main; main()"
 
 
 @pytest.fixture
-def project(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A user's folder: one host behind the sshd, which serves a gated model."""
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -38,11 +38,17 @@ def project(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.copytree(TOP / name, folder / name)
     for recipe in (folder / "recipes").glob("*.yml"):
         recipe.write_text(re.sub(r"(?m)^  load: .*\n", "", recipe.read_text()))
-    for book in (folder / "playbooks").rglob("*.yml"):
-        book.write_text(re.sub(r"( smoke_test:\n)( +)", r"\1\2tokens: 24\n\2", book.read_text()))
-    found, port = control.up(folder / ".sandbox"), free_port()
+    for playbook in (folder / "playbooks").rglob("*.yml"):
+        playbook.write_text(re.sub(r"( smoke_test:\n)( +)", r"\1\2tokens: 24\n\2", playbook.read_text()))
+    services, port = control.up(folder / ".sandbox"), free_port()
     (folder / ".sandbox/serve_port").write_text(str(port))
-    host = {"address": "127.0.0.1", "port": lab.sshd.port, "recipe": "llama-3.1-8b", "serve_port": port, "env": found}
+    host = {
+        "address": "127.0.0.1",
+        "port": lab.sshd.port,
+        "recipe": "llama-3.1-8b",
+        "serve_port": port,
+        "env": services,
+    }
     (folder / "hosts").mkdir()
     (folder / "hosts/spark1.yml").write_text(yaml.safe_dump(host))
     yield folder
@@ -65,7 +71,7 @@ def deploy(project: Path, source: dict[str, object], env: dict[str, str]) -> sub
     )
 
 
-def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab: Lab, project: Path) -> None:
+def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab: SshLab, project: Path) -> None:
     key = "spk-" + secrets.token_hex(20)
     name = project / "recipes/qwen3.5-35b.yml"
     name.write_text(name.read_text().replace("publish: loopback", f"server_key: {{command: [cat, {project}.key]}}"))
@@ -81,26 +87,28 @@ def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab
     assert result.returncode in (0, 4), result.stdout[-2000:] + result.stderr  # 4: this machine was too busy to measure
     assert watch.saw_command("sshd:") and watch.leaks == set()
     assert key not in result.stdout + result.stderr
-    (found,) = find_files_with_secret(key, lab.folder, project)
-    assert re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", found)
+    (key_file,) = find_files_with_secret(key, lab.folder, project)
+    assert re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", key_file)
 
 
 def test_without_a_token_it_says_where_to_accept_the_licence_and_how_to_give_one(project: Path) -> None:
     result = deploy(project, {"env": "HF_TOKEN"}, {})
     assert result.returncode in (1, 5)
-    words = json.loads(result.stdout.splitlines()[-1])["msg"]
-    assert "meta-llama/Llama-3.1-8B-Instruct is gated. Accept its license at " in words
-    assert "`secrets`" in words
+    message = json.loads(result.stdout.splitlines()[-1])["msg"]
+    assert "meta-llama/Llama-3.1-8B-Instruct is gated. Accept its license at " in message
+    assert "`secrets`" in message
 
 
 @pytest.mark.parametrize("source", ["env", "file", "command"])
-def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(lab: Lab, project: Path, source: str) -> None:
+def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(
+    lab: SshLab, project: Path, source: str
+) -> None:
     token = "hf_" + secrets.token_hex(20)
-    with tempfile.TemporaryDirectory() as own:
-        (Path(own) / "token").write_text(token + "\n")
-        given = {"env": "HF_TOKEN", "file": f"{own}/token", "command": ["cat", f"{own}/token"]}
+    with tempfile.TemporaryDirectory() as token_folder:
+        (Path(token_folder) / "token").write_text(token + "\n")
+        sources = {"env": "HF_TOKEN", "file": f"{token_folder}/token", "command": ["cat", f"{token_folder}/token"]}
         with ProcessWatcher(token) as watch:
-            result = deploy(project, {source: given[source]}, {"HF_TOKEN": token} if source == "env" else {})
+            result = deploy(project, {source: sources[source]}, {"HF_TOKEN": token} if source == "env" else {})
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     assert watch.saw_command("sparkwright.host.models.transfer_process") and watch.saw_command("sshd:")
     laptop = {line for line, where in watch.leaks if where == "environment"}

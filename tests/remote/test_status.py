@@ -16,7 +16,7 @@ from sparkwright.health.record import HISTORY_FILE, Container, Record, Speed
 from sparkwright.host.state import StateFolder
 from tests import commands
 from tests.remote import inspected
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 from tests.remote.sshd import Sshd, free_port
 
 pytestmark = pytest.mark.ssh
@@ -33,23 +33,23 @@ STARTED_S = float(int(time.time()) - 7200)
 
 
 @pytest.fixture
-def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
+def project(lab: SshLab, tmp_path: Path) -> Iterator[Path]:
     """Two hosts with scheduled checks whose container is the checked one, and one that is unreachable."""
-    two = lab.another("two")
+    two = lab.start_sshd("two")
     folder = tmp_path / "project"
     (folder / "hosts").mkdir(parents=True)
     (folder / "playbooks").mkdir()
     ports = {"spark1": lab.sshd.port, "spark2": two.port, "spark3": free_port()}
     for sshd, state in ((lab.sshd, "ok"), (two, "degraded")):
-        checked(sshd, replace(RECORD, state=state, why="slow" if state != "ok" else "fine"))  # type: ignore[arg-type]
-    with inspected.engine(inspected.container(STARTED_S)) as docker_host:
+        leave_checks(sshd, replace(RECORD, state=state, why="slow" if state != "ok" else "fine"))  # type: ignore[arg-type]
+    with inspected.inspect_engine(inspected.inspect_data(STARTED_S)) as docker_host:
         for name, port in ports.items():
-            about = f"address: 127.0.0.1\nport: {port}\nenv: {{DOCKER_HOST: '{docker_host}'}}\n"
-            (folder / f"hosts/{name}.yml").write_text(about)
+            host_file = f"address: 127.0.0.1\nport: {port}\nenv: {{DOCKER_HOST: '{docker_host}'}}\n"
+            (folder / f"hosts/{name}.yml").write_text(host_file)
         yield folder
 
 
-def checked(sshd: Sshd, record: Record) -> None:
+def leave_checks(sshd: Sshd, record: Record) -> None:
     """Leave the scheduled checks of ten minutes there, the last one just now."""
     state, now_s = StateFolder.of(sshd.home), time.time()
     container = replace(record.container, started_s=STARTED_S)
@@ -60,44 +60,44 @@ def checked(sshd: Sshd, record: Record) -> None:
     (state.path / HISTORY_FILE).write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
 
 
-def run(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
+def run_command(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
     result = commands.run(*words, cwd=project)
     return result.returncode, [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def connections(lab: Lab) -> list[int]:
+def count_connections(lab: SshLab) -> list[int]:
     return [(item.folder / "log").read_text().count("Accepted publickey") for item in lab.started]
 
 
-def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: Lab, project: Path) -> None:
-    code, rows = run(project, "status", "--json")
+def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: SshLab, project: Path) -> None:
+    code, rows = run_command(project, "status", "--json")
     assert {row["host"]: row["state"] for row in rows} == {
         "spark1": "ok",
         "spark2": "degraded",
         "spark3": "unreachable",
     }
     assert code == 3  # unreachable is worse than degraded
-    assert connections(lab) == [1, 1]
+    assert count_connections(lab) == [1, 1]
     assert rows[0]["tok_per_s"] == 51.0
     assert abs(rows[0]["up_s"] - (time.time() - STARTED_S)) < 60
     assert "refuses connections" in rows[2]["why"]
 
-    code, rows = run(project, "report", "--since", "3h", "--json")
+    code, rows = run_command(project, "report", "--since", "3h", "--json")
     assert code == 3
-    found = {row["host"]: row for row in rows}
-    assert 15 <= found["spark1"]["checks"] <= 18  # three hours of a check every ten minutes
-    assert {span["state"] for span in found["spark2"]["spans"]} == {"degraded"}
-    assert "refuses connections" in found["spark3"]["error"]
-    assert connections(lab) == [2, 2]
+    by_host = {row["host"]: row for row in rows}
+    assert 15 <= by_host["spark1"]["checks"] <= 18  # three hours of a check every ten minutes
+    assert {span["state"] for span in by_host["spark2"]["spans"]} == {"degraded"}
+    assert "refuses connections" in by_host["spark3"]["error"]
+    assert count_connections(lab) == [2, 2]
 
 
-def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: Lab, project: Path) -> None:
-    run(project, "status", "--host", "spark1,spark2", "--json")  # ships the runtime
-    before = connections(lab)
+def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: SshLab, project: Path) -> None:
+    run_command(project, "status", "--host", "spark1,spark2", "--json")  # ships the runtime
+    before = count_connections(lab)
     lab.started[1].stop()
-    words = ["status", "--host", "spark1,spark2", "--watch", "--every", "0.1", "--json"]
+    command = ["status", "--host", "spark1,spark2", "--watch", "--every", "0.1", "--json"]
     program = "from sparkwright.cli import main; main()"
-    with subprocess.Popen([sys.executable, "-c", program, *words], cwd=project, stdout=subprocess.PIPE) as watch:
+    with subprocess.Popen([sys.executable, "-c", program, *command], cwd=project, stdout=subprocess.PIPE) as watch:
         assert watch.stdout is not None
         states = [json.loads(watch.stdout.readline())["state"] for _ in range(4)]
         assert states == ["ok", "unreachable"] * 2
@@ -112,14 +112,14 @@ def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: La
             watch.kill()
     assert watch.returncode == 0
     assert states[-1] == "degraded"
-    assert connections(lab)[0] == before[0] + 1
+    assert count_connections(lab)[0] == before[0] + 1
 
 
-def test_a_deploy_is_imported_by_none_of_them(lab: Lab, project: Path) -> None:
+def test_a_deploy_is_imported_by_none_of_them(lab: SshLab, project: Path) -> None:
     """A short answer must stay fast: the modules of a plan are not imported for it."""
-    run(project, "status", "--host", "spark1", "--json")
+    run_command(project, "status", "--host", "spark1", "--json")
     lib = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/lib"))
     (lib / "sparkwright/runner/play.py").write_text("raise SystemExit('a plan is run')\n")
     (lib / "docker/__init__.py").write_text("raise SystemExit('docker is loaded')\n")
-    code, rows = run(project, "status", "--host", "spark1", "--json")
+    code, rows = run_command(project, "status", "--host", "spark1", "--json")
     assert (code, rows[0]["state"]) == (0, "ok")

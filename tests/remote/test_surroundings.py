@@ -20,7 +20,7 @@ from sparkwright.remote import runtime
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 from tests.remote.sshd import Sshd
 
 pytestmark = [pytest.mark.ssh, pytest.mark.usefixtures("small_runtime")]
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.ssh, pytest.mark.usefixtures("small_runtime")]
 class Account:
     """A user of this machine, with an sshd of its own."""
 
-    def __init__(self, lab: Lab, name: str, keys: Path) -> None:
+    def __init__(self, lab: SshLab, name: str, keys: Path) -> None:
         self.lab, self.name, self.keys = lab, name, keys
         self.home = Path(pwd.getpwnam(name).pw_dir)
         first = f"AuthorizedKeysFile {keys}/authorized_keys\nSetEnv SPARKWRIGHT_TEST=1\n"
@@ -51,8 +51,8 @@ class Account:
     def cut(self) -> None:
         """Kill the processes of its connections: for a user other than root, a monitor and its child."""
         parents = self.sshd.sessions()
-        words = ["pgrep", "-x", "sshd", "-P", ",".join(map(str, parents))]
-        children = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+        command = ["pgrep", "-x", "sshd", "-P", ",".join(map(str, parents))]
+        children = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
         for pid in [*map(int, children), *parents]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ class Account:
 
 
 @pytest.fixture
-def account(lab: Lab) -> Iterator[Account]:
+def account(lab: SshLab) -> Iterator[Account]:
     if not shutil.which("useradd"):
         pytest.skip("no useradd here (Debian: passwd)")
     name = f"sparktest{os.getpid()}"
@@ -87,12 +87,12 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "SILENCE_TIMEOUT_S", 8.0)
 
 
-def run(*words: str) -> dict[str, Any]:
+def run_request(*words: str) -> dict[str, Any]:
     task = Task(id="t1", name="say", module="command", args={"argv": list(words)}, register="said")
     return {"verb": "run", "plan": Plan(run_id="run-1", host="spark1", play="Test", steps=(task,)).to_json()}
 
 
-def printed(events: list[Event]) -> str:
+def raw_text(events: list[Event]) -> str:
     return "".join(event["text"] for event in events if event["event"] == "raw")
 
 
@@ -101,10 +101,10 @@ def test_whatever_an_rc_file_prints_the_runner_is_heard(account: Account) -> Non
         "echo welcome; echo oops >&2; stty sane; printf '{\"event\": \"recap\"'; trap 'echo bye' EXIT; printf tail\n"
     )
     account.write(".bashrc", noisy)
-    events = account.ask(run("printenv", "HOME"))
+    events = account.ask(run_request("printenv", "HOME"))
     assert [event["data"]["out"] for event in events if event["event"] == "task_finished"] == [str(account.home)]
     assert events[-1]["exit"] == 0
-    assert "welcome" in printed(events) and "bye" not in printed(events)
+    assert "welcome" in raw_text(events) and "bye" not in raw_text(events)
     assert not [item for item in account.ask({"verb": "runs"}) if item["event"] == "progress"], "it is there already"
 
 
@@ -115,7 +115,7 @@ def test_any_login_shell_will_do(account: Account, shell: str) -> None:
     account.shell(shell)
     account.write(".cshrc", "echo csh is here\n")
     account.write(".zshenv", "echo zsh is here\n")
-    events = account.ask(run("printenv", "HOME"))
+    events = account.ask(run_request("printenv", "HOME"))
     assert [event["data"]["out"] for event in events if event["event"] == "task_finished"] == [str(account.home)]
     assert account.ask({"verb": "runs"})[-1]["event"] == "run"
 
@@ -141,36 +141,36 @@ def test_a_login_shell_that_is_none_is_quoted(account: Account) -> None:
 def test_a_shell_that_an_rc_file_starts_instead_never_sees_the_request(account: Account) -> None:
     account.write(".bashrc", f"exec sh -c 'cat > {account.home}/heard'\n")
     with pytest.raises(Unreachable, match="silent for 8 s") as caught:
-        account.ask(run("true"), {"HF_TOKEN": Secret("hf_secretsecret")})
+        account.ask(run_request("true"), {"HF_TOKEN": Secret("hf_secretsecret")})
     assert "Nothing was started there." in str(caught.value)
     assert (account.home / "heard").read_bytes() == b""
 
 
-def no_home(account: Account) -> None:
+def remove_home(account: Account) -> None:
     shutil.rmtree(account.home)
 
 
-def home_of_root(account: Account) -> None:
+def give_home_to_root(account: Account) -> None:
     os.chown(account.home, 0, 0)
     account.home.chmod(0o755)
 
 
-def read_only(account: Account) -> None:
+def mount_read_only(account: Account) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(account.home)], check=True)
 
 
-def tiny(account: Account) -> None:
-    words = ["mount", "-t", "tmpfs", "-o", f"size=400k,uid={pwd.getpwnam(account.name).pw_uid}", "tmpfs"]
-    subprocess.run([*words, str(account.home)], check=True)
+def mount_tiny(account: Account) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", f"size=400k,uid={pwd.getpwnam(account.name).pw_uid}", "tmpfs"]
+    subprocess.run([*command, str(account.home)], check=True)
 
 
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (no_home, "Permission denied"),
-        (home_of_root, "Permission denied"),
-        (read_only, "Read-only file system"),
-        (tiny, r"No space left on device|no room: it takes \d+ MB, 0 MB are free"),
+        (remove_home, "Permission denied"),
+        (give_home_to_root, "Permission denied"),
+        (mount_read_only, "Read-only file system"),
+        (mount_tiny, r"No space left on device|no room: it takes \d+ MB, 0 MB are free"),
     ],
 )
 def test_a_home_that_takes_no_runtime_is_refused_with_the_reason(
@@ -195,13 +195,13 @@ def test_a_home_that_became_read_only_or_full_still_answers_and_begins_nothing(a
         with pytest.raises(OSError, match="No space"), (account.home / "everything").open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(2**16))
-        recap = account.ask(run("true"))[-1]
+        recap = account.ask(run_request("true"))[-1]
         assert (recap["event"], recap["exit"]) == ("recap", 1)
         assert "run not started" in recap["msg"] and "No space left on device" in recap["msg"]
         assert account.ask({"verb": "status", "container": ""})[-1]["event"] == "status"
         (account.home / "everything").unlink()
         subprocess.run(["mount", "-o", "remount,ro", str(account.home)], check=True)
-        recap = account.ask(run("true"))[-1]
+        recap = account.ask(run_request("true"))[-1]
         assert recap["exit"] == 1 and "Read-only file system" in recap["msg"]
         assert account.ask({"verb": "status", "container": ""})[-1]["event"] == "status"
     finally:

@@ -12,8 +12,8 @@ import pytest
 from sparkwright import host_side
 from sparkwright.errors import Failed
 from sparkwright.remote import runtime
-from tests.remote.conftest import Lab
-from tests.remote.ssh.test_ssh_link import ask
+from tests.remote.conftest import SshLab
+from tests.remote.ssh.test_ssh_link import send_request
 
 PYTHON, MACHINE = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
 COMMAND = [
@@ -42,14 +42,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def unplug(patch: pytest.MonkeyPatch) -> None:
+def use_dead_index(patch: pytest.MonkeyPatch) -> None:
     """Point pip at an index on a port where nothing listens."""
     patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     patch.delenv("PIP_NO_INDEX")
     patch.setenv("PIP_FIND_LINKS", "")
 
 
-def kept() -> Path:
+def wheel_folder() -> Path:
     return host_side.cache_folder() / "runtime" / "wheels" / f"{PYTHON}-{MACHINE}"
 
 
@@ -72,39 +72,39 @@ def test_another_wheel_is_another_runtime(tmp_path: Path, monkeypatch: pytest.Mo
 def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
     assert "downloaded in" in first.stdout
-    unplug(monkeypatch)
-    again = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
-    assert f"{len(runtime.pinned_requirements())} wheels" in again.stdout
-    assert "already cached; hashes verified." in again.stdout
+    use_dead_index(monkeypatch)
+    second_run = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
+    assert f"{len(runtime.pinned_requirements())} wheels" in second_run.stdout
+    assert "already cached; hashes verified." in second_run.stdout
 
 
 def test_without_internet_it_is_said_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unplug(monkeypatch)
+    use_dead_index(monkeypatch)
     result = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    what = f"the runtime for {MACHINE}, Python {PYTHON} is not in this laptop's cache, and no package index can be reached."
-    assert result.stderr == f"{what} {FIX}\n"
+    message = f"the runtime for {MACHINE}, Python {PYTHON} is not in this laptop's cache, and no package index can be reached."
+    assert result.stderr == f"{message} {FIX}\n"
 
 
 @pytest.mark.ssh
 def test_a_first_deploy_without_internet_says_what_to_do(
-    lab: Lab, index: Path, monkeypatch: pytest.MonkeyPatch
+    lab: SshLab, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unplug(monkeypatch)
+    use_dead_index(monkeypatch)
     with pytest.raises(Failed, match="no package index can be reached") as refused:
-        ask(lab, {"verb": "runs"})
+        send_request(lab, {"verb": "runs"})
     assert FIX in str(refused.value)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     subprocess.run(COMMAND, check=True, stdout=subprocess.DEVNULL)
-    unplug(monkeypatch)
-    assert any("shipping" in item.get("text", "") for item in ask(lab, {"verb": "runs"}))
+    use_dead_index(monkeypatch)
+    assert any("shipping" in item.get("text", "") for item in send_request(lab, {"verb": "runs"}))
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
 def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: object) -> None:
     runtime.fetch_wheels(PYTHON, MACHINE)
-    value = next(kept().glob("idna-*.whl"))
+    value = next(wheel_folder().glob("idna-*.whl"))
     whole = value.read_bytes()
     value.write_bytes(damage(whole))  # type: ignore[operator]
     options: list[str] = []
@@ -115,9 +115,9 @@ def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: obje
 
 def test_a_damaged_wheel_is_never_used_where_no_other_can_be_had(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime.fetch_wheels(PYTHON, MACHINE)
-    value = next(kept().glob("idna-*.whl"))
+    value = next(wheel_folder().glob("idna-*.whl"))
     value.write_bytes(value.read_bytes()[:100])
-    unplug(monkeypatch)
+    use_dead_index(monkeypatch)
     with pytest.raises(Failed, match="no package index can be reached"):
         runtime.ensure_archive(PYTHON, MACHINE)
 
@@ -128,7 +128,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
         wheel.writestr("idna/evil.py", "raise SystemExit\n")
     with pytest.raises(Failed, match="the package index offers a wheel that is not the pinned one"):
         runtime.ensure_archive(PYTHON, MACHINE)
-    assert list(kept().glob("*")) == []
+    assert list(wheel_folder().glob("*")) == []
 
 
 def test_an_archive_that_is_not_as_it_was_built_is_built_again(index: Path) -> None:

@@ -32,12 +32,12 @@ USER, PASSWORD, WRONG, TOKEN = (
     "wrong horse battery",
     "hf_s3cretT0kenOfThisRun",
 )
-RULES = Path("/etc/sudoers.d/sparkwright-test")
+RULES_FILE = Path("/etc/sudoers.d/sparkwright-test")
 #: sudo without a terminal remembers a password for the process that asked; with 0 it never does
-ASKS, ASKS_EVERY_TIME, ASKS_NOT = "ALL=(ALL) ALL", "ALL=(ALL) ALL", "ALL=(ALL) NOPASSWD: ALL"
+WITH_PASSWORD, WITH_PASSWORD_EACH_TIME, WITHOUT_PASSWORD = "ALL=(ALL) ALL", "ALL=(ALL) ALL", "ALL=(ALL) NOPASSWD: ALL"
 
 
-def usable_python() -> str:
+def find_shared_python() -> str:
     """Return a Python that another user may run, with the runner's requirements."""
     for item in (sys.executable, "/usr/bin/python3"):
         version = subprocess.run(
@@ -68,8 +68,10 @@ class Account:
     program_log: Path
 
     def rule(self, rule: str, defaults: str = "") -> None:
-        RULES.write_text((f"Defaults:{USER} {defaults}\n" if defaults else "") + (f"{USER} {rule}\n" if rule else ""))
-        RULES.chmod(0o440)
+        RULES_FILE.write_text(
+            (f"Defaults:{USER} {defaults}\n" if defaults else "") + (f"{USER} {rule}\n" if rule else "")
+        )
+        RULES_FILE.chmod(0o440)
 
     def request(self, header: dict[str, Any]) -> list[Event]:
         """Send a request to the runner, as the user, in a session of its own and with the user's own settings."""
@@ -79,9 +81,9 @@ class Account:
             "PYTHONPATH": f"{TOP / 'src'}:{self.home}/lib",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        words = ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups", self.python]
-        done = subprocess.run(
-            [*words, "-m", "sparkwright.runner.main"],
+        command = ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups", self.python]
+        completed = subprocess.run(
+            [*command, "-m", "sparkwright.runner.main"],
             input=json.dumps(header).encode() + b"\n",
             env=env,
             cwd=self.home,
@@ -90,13 +92,13 @@ class Account:
             timeout=100,
             check=False,
         )
-        assert done.stderr == b"", done.stderr
-        return [decode(line) for line in done.stdout.splitlines()]
+        assert completed.stderr == b"", completed.stderr
+        return [decode(line) for line in completed.stdout.splitlines()]
 
     def become(self, password: str = "", *argv: str, module: str = "command", **args: Any) -> list[Event]:
-        words = argv or ("id", "-u")
-        given = args or {"argv": list(words)}
-        task = Task("t1", "Become root", module, given, become=True)
+        command = argv or ("id", "-u")
+        module_args = args or {"argv": list(command)}
+        task = Task("t1", "Become root", module, module_args, become=True)
         secrets = {"HF_TOKEN": TOKEN, **({"BECOME_PASSWORD": password} if password else {})}
         run_id = f"r{len(list(self.home.glob('.local/state/sparkwright/runs/*')))}"
         plan = Plan(run_id, "spark1", "Test", (task,), who="a@b").to_json()
@@ -125,67 +127,67 @@ def account() -> Iterator[Account]:
     library.write_text(
         f"import os\nif os.geteuid() == 0: open({str(log)!r}, 'a').write('library')\nsplit = quote = join = str\n"
     )
-    found = pwd.getpwnam(USER)
+    user = pwd.getpwnam(USER)
     for path in (home, *home.rglob("*")):
-        os.chown(path, found.pw_uid, found.pw_gid)
+        os.chown(path, user.pw_uid, user.pw_gid)
     try:
-        yield Account(home, usable_python(), log)
+        yield Account(home, find_shared_python(), log)
     finally:
-        RULES.unlink(missing_ok=True)
+        RULES_FILE.unlink(missing_ok=True)
         subprocess.run(["userdel", "-f", USER], capture_output=True, check=False)
         shutil.rmtree(home, ignore_errors=True)
 
 
-def out(events: list[Event]) -> str:
-    done = next(event for event in events if event["event"] == "task_finished")
-    return str(done["data"].get("out", done["msg"]))
+def task_output(events: list[Event]) -> str:
+    finished = next(event for event in events if event["event"] == "task_finished")
+    return str(finished["data"].get("out", finished["msg"]))
 
 
 @pytest.mark.parametrize(
     ("rule", "defaults", "password"),
     [
-        (ASKS, "", PASSWORD),
-        (ASKS, "timestamp_timeout=0", PASSWORD),
-        (ASKS, "timestamp_type=tty", PASSWORD),
-        (ASKS, "!lecture, passwd_tries=5", PASSWORD),
-        (ASKS_NOT, "", ""),
-        (ASKS_NOT, "", PASSWORD),
-        (ASKS_NOT, "", WRONG),
+        (WITH_PASSWORD, "", PASSWORD),
+        (WITH_PASSWORD, "timestamp_timeout=0", PASSWORD),
+        (WITH_PASSWORD, "timestamp_type=tty", PASSWORD),
+        (WITH_PASSWORD, "!lecture, passwd_tries=5", PASSWORD),
+        (WITHOUT_PASSWORD, "", ""),
+        (WITHOUT_PASSWORD, "", PASSWORD),
+        (WITHOUT_PASSWORD, "", WRONG),
         ("ALL=(ALL) NOPASSWD: /usr/bin/id, PASSWD: ALL", "", PASSWORD),
     ],
 )
 def test_root_is_reached_whatever_the_rule(account: Account, rule: str, defaults: str, password: str) -> None:
     account.rule(rule, defaults)
     result = account.become(password)
-    assert (out(result), result[-1]["exit"]) == ("0", 0), result
+    assert (task_output(result), result[-1]["exit"]) == ("0", 0), result
 
 
 def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(account: Account) -> None:
-    account.rule(ASKS)
+    account.rule(WITH_PASSWORD)
     result = account.become(WRONG)
     assert result[-1]["msg"].startswith(
         f"sudo rejected the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
     )
     assert result[-1]["exit"] == 5
     assert (account.state() / "lock").read_text() == ""
-    assert out(account.become(PASSWORD)) == "0"
+    assert task_output(account.become(PASSWORD)) == "0"
     message = subprocess.run(["journalctl", "-q", "-t", "sudo"], capture_output=True, text=True, check=False).stdout
-    kept = [
+    files = [
         path.read_text(errors="replace")
         for path in account.home.rglob("*")
         if path.is_file() and path.name != "ballast"
     ]
-    for text in (message, *kept):
+    for text in (message, *files):
         assert TOKEN not in text and WRONG not in text and PASSWORD not in text
 
 
 @pytest.mark.parametrize(
     ("rule", "password", "sentence"),
     [
-        (ASKS, "", f"sudo on spark1 needs a password for {USER}."),
+        (WITH_PASSWORD, "", f"sudo on spark1 needs a password for {USER}."),
         ("", PASSWORD, f"sudo on spark1 denied {USER}: Sorry, user {USER} may not run sudo on"),
         ("ALL=(ALL) /usr/bin/true", PASSWORD, f"sudo on spark1 denied {USER}: Sorry, user {USER} is not allowed to"),
-        (ASKS, "two\nlines of it", "the secret BECOME_PASSWORD has more than one line."),
+        (WITH_PASSWORD, "two\nlines of it", "the secret BECOME_PASSWORD has more than one line."),
     ],
 )
 def test_what_sudo_refuses_is_a_sentence(account: Account, rule: str, password: str, sentence: str) -> None:
@@ -197,9 +199,9 @@ def test_what_sudo_refuses_is_a_sentence(account: Account, rule: str, password: 
 
 def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
     """Neither a program of ~/bin nor a library of PYTHONPATH, and sudo itself is the system's."""
-    account.rule(ASKS)
-    assert out(account.become(PASSWORD)) == "0"
-    path = out(account.become(PASSWORD, "sh", "-c", "echo $PATH $PYTHONPATH"))
+    account.rule(WITH_PASSWORD)
+    assert task_output(account.become(PASSWORD)) == "0"
+    path = task_output(account.become(PASSWORD, "sh", "-c", "echo $PATH $PYTHONPATH"))
     assert path.split(":")[0] == "/usr/local/sbin" and str(account.home) not in path
     account.become(PASSWORD, "systemctl", "is-enabled", "nothing")
     assert not account.program_log.exists(), account.program_log.read_text()
@@ -215,21 +217,21 @@ def test_no_sudo_but_the_systems_is_asked(tmp_path: Path) -> None:
 
 
 def test_what_root_writes_is_closed_to_others_and_the_state_is_the_users(account: Account) -> None:
-    account.rule(ASKS_NOT)
-    made = account.home / "made"
+    account.rule(WITHOUT_PASSWORD)
+    folder = account.home / "made"
     before = os.umask(0)
     try:
-        result = account.become("", "sh", "-c", f"umask; touch {made}")
+        result = account.become("", "sh", "-c", f"umask; touch {folder}")
     finally:
         os.umask(before)
-    assert out(result) == "0022"
+    assert task_output(result) == "0022"
     assert {path.stat().st_uid for path in account.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
 
 
 def test_what_a_program_of_a_root_task_prints_or_reads_is_not_the_conversation(account: Account) -> None:
-    account.rule(ASKS_NOT)
+    account.rule(WITHOUT_PASSWORD)
     result = account.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
-    assert out(result) == "loud"
+    assert task_output(result) == "loud"
 
 
 # -- what root leaves in the user's folder -----------------------------------------------------------------------------
@@ -247,15 +249,15 @@ def victim(account: Account) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def users(account: Account, path: Path) -> None:
+def give_to_user(account: Account, path: Path) -> None:
     os.lchown(path, pwd.getpwnam(USER).pw_uid, -1)
 
 
 @pytest.mark.parametrize("kind", ["hard link", "link", "link to its folder", "state itself"])
 def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind: str) -> None:
     """A hard link needs no race where the kernel allows them: `_give_back` by path made /etc/shadow the user's."""
-    account.rule(ASKS_NOT)
-    assert out(account.become()) == "0"
+    account.rule(WITHOUT_PASSWORD)
+    assert task_output(account.become()) == "0"
     trap = account.state() / "trap"
     if kind == "hard link":
         trap.hardlink_to(victim)
@@ -264,11 +266,11 @@ def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind
         account.state().symlink_to(victim.parent)
     else:
         trap.symlink_to(victim if kind == "link" else victim.parent)
-        users(account, trap)
+        give_to_user(account, trap)
     if kind == "state itself":  # the runner itself finds no place for its journal there
         become_server.restore_owner(account.state(), pwd.getpwnam(USER).pw_uid, -1)
     else:
-        assert out(account.become()) == "0"
+        assert task_output(account.become()) == "0"
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
 
 
@@ -279,12 +281,12 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Acco
     folder.mkdir(parents=True)
     link.symlink_to(victim.parent)
     (folder / "shadow").write_text("mine")
-    users(account, state)
-    ended = threading.Event()
+    give_to_user(account, state)
+    stop_requested = threading.Event()
 
     def exchange() -> None:
         away = state / "away"
-        while not ended.is_set():
+        while not stop_requested.is_set():
             folder.rename(away)
             link.rename(folder)
             folder.rename(link)
@@ -294,7 +296,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Acco
     racing.start()
     for _ in range(500):
         become_server.restore_owner(state, uid, -1)
-    ended.set()
+    stop_requested.set()
     racing.join()
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
     become_server.restore_owner(state, uid, -1)
@@ -304,7 +306,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Acco
 # -- root's own runtime ------------------------------------------------------------------------------------------------
 
 
-def runtime_of(folder: Path, name: str) -> Path:
+def create_runtime(folder: Path, name: str) -> Path:
     """Create a runtime as `runtime.install` does; its library is this tree's."""
     place = folder / name / "lib"
     shutil.copytree(TOP / "src/sparkwright", place / "sparkwright", ignore=shutil.ignore_patterns("__pycache__"))
@@ -319,7 +321,7 @@ def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path:
     try:
         with pytest.raises(Refused, match="is not installed there. Run `invoke runtime.install`"):
             root_runtime.resolve_library(runtimes)
-        place = runtime_of(runtimes, name)
+        place = create_runtime(runtimes, name)
         if root_runtime.find_changeable(Path(sys.executable).resolve()):
             pytest.skip("this Python is not root's")
         assert root_runtime.resolve_library(runtimes) == place

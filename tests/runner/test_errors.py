@@ -13,12 +13,12 @@ from sparkwright.modules.system.command import Fail
 from sparkwright.protocol.plan import Block, Task
 from sparkwright.protocol.result import Change, Result, arg
 from tests.runner import test_play
-from tests.runner.test_play import Say, Stage
+from tests.runner.test_play import SayModule, Stage
 
 stage = test_play.stage
 
 
-def swap(stage: Stage, *inside: Any) -> Block:
+def swap_block(stage: Stage, *inside: Any) -> Block:
     return Block(
         id="swap",
         name="swap",
@@ -37,17 +37,19 @@ BROKEN: dict[str, Callable[[Stage], Any]] = {
     "failed_when": lambda stage: stage.task("stop", failed_when=("nothing",)),
     "an argument": lambda stage: stage.task("x", args={"word": "{{ a }}"}, open=("word",)),
     "a filter that fails": lambda stage: stage.task("x", when=("1 / 0",)),
-    "a long time": lambda stage: stage.task("x", args={"word": LONG}, open=("word",)),
+    "a long time": lambda stage: stage.task("x", args={"word": LONG_TEMPLATE}, open=("word",)),
     "much memory": lambda stage: stage.task("x", when=("'a' * 10 ** 9",)),
-    "deep recursion": lambda stage: stage.task("x", args={"word": DEEP}, open=("word",)),
+    "deep recursion": lambda stage: stage.task("x", args={"word": DEEP_TEMPLATE}, open=("word",)),
 }
-LONG = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
-DEEP = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
+LONG_TEMPLATE = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
+DEEP_TEMPLATE = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_can_not_be_evaluated_fails_its_task_and_the_block_is_rescued(stage: Stage, what: str) -> None:
-    recap = stage.run(swap(stage, BROKEN[what](stage)), stage.task("next"), open_vars={"a": "{{ b }}", "b": "{{ a }}"})
+    recap = stage.run(
+        swap_block(stage, BROKEN[what](stage)), stage.task("next"), open_vars={"a": "{{ b }}", "b": "{{ a }}"}
+    )
     assert [item for item in stage.said() if item != "stop"] == ["put back", "tidy", "next"]
     assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
 
@@ -88,9 +90,11 @@ def test_many_variables_that_share_others_are_each_rendered_once(stage: Stage) -
 
 def test_a_change_is_not_forgotten_when_its_changed_when_breaks(stage: Stage) -> None:
     """Something was touched: a later refusal doesn't end the run with "nothing was touched"."""
-    broken = stage.task("act", args={"changed": True}, changed_when=("nothing",), ignore_errors=True, register="act")
+    broken_task = stage.task(
+        "act", args={"changed": True}, changed_when=("nothing",), ignore_errors=True, register="act"
+    )
     refused = stage.task("later", args={"refuse": "no"})
-    assert stage.run(broken, refused)["exit"] == 1
+    assert stage.run(broken_task, refused)["exit"] == 1
     assert stage.finished("act")["registered"]["word"] == "act"
 
 
@@ -101,13 +105,13 @@ def test_a_failed_try_says_its_own_reason_and_is_tried_again(stage: Stage) -> No
     assert stage.finished("w")["data"]["attempts"] == 3
 
 
-def round_and_round() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    found["self"] = found
-    return found
+def cyclic_value() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
 
 
-class Odd(Module["Odd.Args"]):
+class MisbehavingModule(Module["Odd.Args"]):
     """A module that ends in ways in which none should."""
 
     @dataclass(frozen=True)
@@ -115,31 +119,31 @@ class Odd(Module["Odd.Args"]):
         how: str = arg("how")
 
     def run(self, args: Args, context: Context) -> Result:
-        return HOWS[args.how]()  # type: ignore[no-any-return]
+        return MISBEHAVIOURS[args.how]()  # type: ignore[no-any-return]
 
 
-HOWS: dict[str, Callable[[], Any]] = {
+MISBEHAVIOURS: dict[str, Callable[[], Any]] = {
     "exits": lambda: sys.exit(3),
     "is interrupted": lambda: (_ for _ in ()).throw(KeyboardInterrupt()),
     "runs out of memory": lambda: (_ for _ in ()).throw(MemoryError()),
-    "recurses": lambda: HOWS["recurses"](),
+    "recurses": lambda: MISBEHAVIOURS["recurses"](),
     "returns nothing": lambda: None,
     "returns a dict": lambda: {"msg": "hello"},
-    "returns a circle": lambda: Result(data=round_and_round()),
+    "returns a circle": lambda: Result(data=cyclic_value()),
     "returns keys JSON lacks": lambda: Result(data={("a", 1): 2}),
     "returns a message of another type": lambda: Result(msg=5),  # type: ignore[arg-type]
     "returns a diff of another type": lambda: Result(diff=[("a", "b")]),  # type: ignore[list-item]
-    "returns a circle in its diff": lambda: Result(diff=[Change("a", None, round_and_round())]),
+    "returns a circle in its diff": lambda: Result(diff=[Change("a", None, cyclic_value())]),
 }
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", MISBEHAVIOURS)
 def test_a_module_that_ends_as_it_should_not_is_a_failed_task(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    kinds: dict[str, type[Module[Any]]] = {"say": Say, "fail": Fail, "odd": Odd}
+    kinds: dict[str, type[Module[Any]]] = {"say": SayModule, "fail": Fail, "odd": MisbehavingModule}
     monkeypatch.setattr(registry, "load", kinds.__getitem__)
-    recap = stage.run(swap(stage, Task(id="odd", name="odd", module="odd", args={"how": how})))
+    recap = stage.run(swap_block(stage, Task(id="odd", name="odd", module="odd", args={"how": how})))
     assert stage.said() == ["stop", "put back", "tidy"]
     assert (recap["rescued"], recap["exit"]) == (1, 0)
     assert stage.finished("odd")["msg"].startswith("odd")

@@ -23,7 +23,7 @@ from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 
 
-class Say(Module["Say.Args"]):
+class SayModule(Module["Say.Args"]):
     """A module for tests: appends a word to a file, is changed or not, refuses, or needs several attempts."""
 
     @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Say(Module["Say.Args"]):
         return Result(changed=args.changed, failed=failed, msg=f"try {tries}", data={"word": args.word}, exit=exit)
 
 
-class Create(Say):
+class Create(SayModule):
     """Creates the server's replacement, or starts it."""
 
-    def run(self, args: Say.Args, context: Context) -> Result:
+    def run(self, args: SayModule.Args, context: Context) -> Result:
         context.created = None if args.word == "start" else CreatedContainer("1" * 64, ContainerSpec("qwen", "image"))
         return Result(changed=True)
 
 
-class Proof(Say):
+class ProofModule(SayModule):
     """Reads what earlier tasks would have changed."""
 
     safe_in_check = False
@@ -95,7 +95,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    modules: dict[str, type[Module[Any]]] = {"say": Say, "create": Create, "proof": Proof, "fail": Fail}
+    modules: dict[str, type[Module[Any]]] = {"say": SayModule, "create": Create, "proof": ProofModule, "fail": Fail}
     monkeypatch.setattr(registry, "load", modules.__getitem__)
     return Stage(tmp_path)
 
@@ -286,7 +286,7 @@ def test_an_engine_that_goes_away_is_called_so(tmp_path: Path) -> None:
     from requests import ConnectionError as Gone
 
     client = docker.DockerClient(base_url=f"unix://{tmp_path}/docker.sock", version="1.41")
-    with pytest.raises(Gone) as gone:
+    with pytest.raises(Gone) as caught:
         client.api.inspect_container("qwen35")
-    assert is_engine_disconnect(gone.value)
+    assert is_engine_disconnect(caught.value)
     assert not is_engine_disconnect(Gone("of something else"))

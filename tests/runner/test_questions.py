@@ -21,27 +21,27 @@ from sparkwright.trust.redact import MASK
 KEY = "0123456789abcdef" * 4
 
 
-def ask(home: Path, module: str, args: dict[str, Any]) -> list[Event]:
+def ask_module(home: Path, module: str, args: dict[str, Any]) -> list[Event]:
     request = {"module": module, "args": args, "secrets": {}}
     events = questions.ask(request, Machine(home=home), StateFolder.of(home))
     return [row for row in events if row["event"] != "alive"]  # on a busy machine an import takes that long
 
 
 def test_a_question_is_a_task_and_a_recap_and_leaves_nothing_on_the_host(tmp_path: Path) -> None:
-    events = ask(tmp_path, "prune_caches", {})
+    events = ask_module(tmp_path, "prune_caches", {})
     assert [row["event"] for row in events] == ["run_started", "task_started", "task_finished", "recap"]
     assert (events[2]["data"]["caches"], events[3]["exit"]) == ([], 0)
     assert list(tmp_path.rglob("*")) == []
 
 
 def test_a_module_that_changes_something_says_what_it_would_change(tmp_path: Path) -> None:
-    finished = ask(tmp_path, "gateway_own_key", {})[2]
+    finished = ask_module(tmp_path, "gateway_own_key", {})[2]
     assert (finished["status"], finished["data"]["sha256"]) == ("ok", "")
     assert list(tmp_path.rglob("*")) == []
 
 
 def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
-    recap = ask(tmp_path, "link_rate", {"role": "shout", "ends": []})[-1]
+    recap = ask_module(tmp_path, "link_rate", {"role": "shout", "ends": []})[-1]
     assert (recap["exit"], recap["msg"]) == (5, "link_rate.role is one of listen, send, not 'shout'.")
 
 
@@ -49,7 +49,7 @@ def test_the_keys_of_a_hosts_servers_are_masked_as_in_a_journal(tmp_path: Path) 
     state = StateFolder.of(tmp_path)
     server_keys.save_key(state, "qwen", KEY, world_readable=False)
     baselines.write_cell(state, "a-series", "a-key", {"log": f"started with {KEY}"})
-    finished = ask(tmp_path, "bench_cells", {"series": "a-series", "keys": ["a-key"]})[2]
+    finished = ask_module(tmp_path, "bench_cells", {"series": "a-series", "keys": ["a-key"]})[2]
     assert finished["data"]["cells"]["a-key"]["log"] == f"started with {MASK}"
 
 

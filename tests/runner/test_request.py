@@ -19,8 +19,8 @@ from sparkwright.protocol.plan import Plan, Task
 PLAN = Plan("r1", "spark1", "Test", (Task("t1", "Say", "fail", {"msg": "no"}),), exclusive=False).to_json()
 
 
-def ask(home: Path, line: bytes) -> tuple[list[Event], str]:
-    done = subprocess.run(
+def send_request(home: Path, line: bytes) -> tuple[list[Event], str]:
+    completed = subprocess.run(
         [sys.executable, "-m", "sparkwright.runner.main"],
         input=line,
         env={**os.environ, "HOME": str(home)},
@@ -28,7 +28,7 @@ def ask(home: Path, line: bytes) -> tuple[list[Event], str]:
         check=True,
         timeout=60,
     )
-    return [decode(item) for item in done.stdout.splitlines()], done.stderr.decode()
+    return [decode(item) for item in completed.stdout.splitlines()], completed.stderr.decode()
 
 
 MALFORMED: dict[str, bytes] = {
@@ -63,7 +63,7 @@ MALFORMED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("what", MALFORMED)
 def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: str) -> None:
-    result, errors = ask(tmp_path, MALFORMED[what])
+    result, errors = send_request(tmp_path, MALFORMED[what])
     assert errors == ""
     assert [item["event"] for item in result] == ["recap"]
     assert "invalid" in result[0]["msg"] or "is not valid" in result[0]["msg"]
@@ -72,56 +72,56 @@ def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: st
 
 
 def test_a_proxy_with_a_password_is_a_secret_that_programs_of_the_run_have_and_nothing_shows(tmp_path: Path) -> None:
-    words = ["sh", "-c", 'echo "$HTTPS_PROXY $NOT_PASSED" >proxy; cat proxy; cut -d: -f3 proxy | cut -d@ -f1']
-    words[2] = words[2].replace("proxy;", f"{tmp_path}/proxy;").replace(" proxy |", f" {tmp_path}/proxy |")
-    plan = Plan("r1", "spark1", "Test", (Task("t1", "Say", "command", {"argv": words}),), exclusive=False).to_json()
+    command = ["sh", "-c", 'echo "$HTTPS_PROXY $NOT_PASSED" >proxy; cat proxy; cut -d: -f3 proxy | cut -d@ -f1']
+    command[2] = command[2].replace("proxy;", f"{tmp_path}/proxy;").replace(" proxy |", f" {tmp_path}/proxy |")
+    plan = Plan("r1", "spark1", "Test", (Task("t1", "Say", "command", {"argv": command}),), exclusive=False).to_json()
     secrets = {"HTTPS_PROXY": "http://ops:Tr0ub4dor-3@proxy:3128", "NOT_PASSED": "x" * 20}
-    result, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": secrets}).encode())
+    result, _ = send_request(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": secrets}).encode())
     assert (tmp_path / "proxy").read_text() == "http://ops:Tr0ub4dor-3@proxy:3128 \n"
     assert result[-1]["exit"] == 0
-    (done,) = (item for item in result if item["event"] == "task_finished")
-    assert done["data"]["out"] == "•••• \n••••"
-    kept = b"".join(path.read_bytes() for path in (tmp_path / ".local").rglob("*") if path.is_file())
-    assert b"Tr0ub4dor" not in kept
+    (finished,) = (item for item in result if item["event"] == "task_finished")
+    assert finished["data"]["out"] == "•••• \n••••"
+    files = b"".join(path.read_bytes() for path in (tmp_path / ".local").rglob("*") if path.is_file())
+    assert b"Tr0ub4dor" not in files
 
 
-def begun(state: StateFolder, name: str, ago_s: float) -> Journal:
-    book = Journal.begin(state, name, {"host": "spark1"}, ())
-    at = time.time() - ago_s
-    os.utime(book.folder / "plan.json", (at, at))
-    return book
+def begin_run(state: StateFolder, name: str, ago_s: float) -> Journal:
+    run_journal = Journal.begin(state, name, {"host": "spark1"}, ())
+    began_s = time.time() - ago_s
+    os.utime(run_journal.folder / "plan.json", (began_s, began_s))
+    return run_journal
 
 
-def stop(home: Path, run: str = "") -> dict[str, Any]:
-    return ask(home, json.dumps({"verb": "stop", "run": run}).encode())[0][-1]
+def request_stop(home: Path, run: str = "") -> dict[str, Any]:
+    return send_request(home, json.dumps({"verb": "stop", "run": run}).encode())[0][-1]
 
 
 def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -> None:
     state = StateFolder.of(tmp_path)
-    deploy, question = begun(state, "deploy", 60), begun(state, "question", 30)
-    ended = begun(state, "newest", 1)
+    deploy, question = begin_run(state, "deploy", 60), begin_run(state, "question", 30)
+    ended = begin_run(state, "newest", 1)
     deploy.open()
     question.open()
     ended.leave()
     os.utime(ended.folder, (0, 0))
     with lock.acquire(state, lock.LockOwner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
-        assert stop(tmp_path)["text"] == "run deploy will stop at the next safe point"
+        assert request_stop(tmp_path)["text"] == "run deploy will stop at the next safe point"
     assert (deploy.stop_requested(), question.stop_requested()) == (True, False)
 
 
 def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path: Path) -> None:
     state = StateFolder.of(tmp_path)
-    value, ended = begun(state, "one", 60), begun(state, "newest", 1)
+    value, ended = begin_run(state, "one", 60), begin_run(state, "newest", 1)
     value.open()
     ended.leave()
     os.utime(ended.folder, (0, 0))
-    assert stop(tmp_path)["text"] == "run one will stop at the next safe point"
-    two = begun(state, "two", 5)
+    assert request_stop(tmp_path)["text"] == "run one will stop at the next safe point"
+    two = begin_run(state, "two", 5)
     two.open()
-    result = stop(tmp_path)
+    result = request_stop(tmp_path)
     assert (result["exit"], "several runs in progress: two, one" in result["msg"]) == (5, True)
-    assert stop(tmp_path, "two")["text"].startswith("run two will stop")
-    assert "no run three" in stop(tmp_path, "three")["msg"]
+    assert request_stop(tmp_path, "two")["text"].startswith("run two will stop")
+    assert "no run three" in request_stop(tmp_path, "three")["msg"]
     assert journal.is_running(value.folder)
 
 
@@ -131,12 +131,14 @@ def test_secrets_are_dots_in_every_answer_and_in_what_the_runner_prints(tmp_path
     plan = Plan(
         "r1", "spark1", "Test", (task, Task("t2", secret, "command", {"argv": [f"/{secret}"]})), exclusive=False
     ).to_json()
-    result, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": {"KEY": secret}}).encode())
+    result, _ = send_request(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": {"KEY": secret}}).encode())
     assert result[-1]["event"] == "recap"
-    written = [
+    files = [
         path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("ballast", "alive")
     ]
-    for text in (json.dumps(result, ensure_ascii=False), *written):
+    for text in (json.dumps(result, ensure_ascii=False), *files):
         assert "zqx" not in text, text
-    refused, _ = ask(tmp_path, json.dumps({"verb": "attach", "run": secret, "secrets": {"KEY": secret}}).encode())
+    refused, _ = send_request(
+        tmp_path, json.dumps({"verb": "attach", "run": secret, "secrets": {"KEY": secret}}).encode()
+    )
     assert "zqx" not in refused[0]["msg"]

@@ -17,16 +17,16 @@ from sparkwright import host_side
 STATE = ".local/state/sparkwright"
 
 
-def ask(home: Path, verb: str) -> dict[str, Any]:
-    words = [sys.executable, "-c", "from sparkwright.runner.main import main; main()"]
-    done = subprocess.run(
-        words,
+def query_runner(home: Path, verb: str) -> dict[str, Any]:
+    command = [sys.executable, "-c", "from sparkwright.runner.main import main; main()"]
+    completed = subprocess.run(
+        command,
         input=json.dumps({"verb": verb}).encode() + b"\n",
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
         check=True,
     )
-    answer = json.loads(done.stdout)
+    answer = json.loads(completed.stdout)
     assert isinstance(answer, dict)
     return answer
 
@@ -35,21 +35,21 @@ def ask(home: Path, verb: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["health.json", "health.jsonl", "verified.json"])
 def test_a_folder_where_a_file_should_be_counts_as_no_file(tmp_path: Path, verb: str, name: str) -> None:
     (tmp_path / STATE / name).mkdir(parents=True)
-    assert ask(tmp_path, verb)["event"] == verb
+    assert query_runner(tmp_path, verb)["event"] == verb
 
 
 def test_what_can_not_be_answered_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / STATE / "lock").mkdir(parents=True)
-    answer = ask(tmp_path, "status")
+    answer = query_runner(tmp_path, "status")
     assert (answer["event"], answer["exit"]) == ("recap", 1)
     assert "Is a directory" in answer["msg"]
 
 
 def test_without_an_input_it_says_what_is_wrong_and_does_not_stumble_over_itself(tmp_path: Path) -> None:
     program = "from sparkwright.runner.main import main; main()"
-    words = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, program]
-    done = subprocess.run(words, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, check=False)
-    assert done.returncode != 0 and b"UnboundLocalError" not in done.stderr
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, program]
+    completed = subprocess.run(command, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, check=False)
+    assert completed.returncode != 0 and b"UnboundLocalError" not in completed.stderr
 
 
 def test_the_modules_that_a_runtime_imports_ahead_exist() -> None:

@@ -18,7 +18,7 @@ AUDIT = [sys.executable, str(Path(__file__).parents[2] / "tools" / "audit.py"), 
 IDNA = f"idna {runtime.pinned_requirements()['idna'].version}"
 
 
-class Osv(http.server.BaseHTTPRequestHandler):
+class OsvHandler(http.server.BaseHTTPRequestHandler):
     """Knows what `vulnerable` holds: a package's name, and the version that fixes it."""
 
     vulnerable: ClassVar[dict[str, str]] = {}
@@ -32,8 +32,8 @@ class Osv(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def entry(self, name: str) -> dict[str, object]:
-        fixed = [{"fixed": self.vulnerable[name]}] if self.vulnerable[name] else []
-        ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, *fixed]}]
+        events = [{"fixed": self.vulnerable[name]}] if self.vulnerable[name] else []
+        ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, *events]}]
         affected = [{"package": {"name": name, "ecosystem": "PyPI"}, "ranges": ranges}]
         return {"id": "PYSEC-2026-1", "modified": "2026-01-01T00:00:00Z", "details": "bad", "affected": affected}
 
@@ -43,13 +43,13 @@ class Osv(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def service() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Osv) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OsvHandler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1/query"
         server.shutdown()
 
 
-def audit(url: str) -> subprocess.CompletedProcess[str]:
+def run_audit(url: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*AUDIT, "--osv-url", url], capture_output=True, text=True, check=False)
 
 
@@ -64,14 +64,14 @@ def audit(url: str) -> subprocess.CompletedProcess[str]:
 def test_a_vulnerability_that_a_version_fixes_fails(
     service: str, monkeypatch: pytest.MonkeyPatch, vulnerable: dict[str, str], code: int, says: str
 ) -> None:
-    monkeypatch.setattr(Osv, "vulnerable", vulnerable)
-    result = audit(service)
+    monkeypatch.setattr(OsvHandler, "vulnerable", vulnerable)
+    result = run_audit(service)
     assert says in result.stdout, result.stderr
     assert "pip-audit: this environment: " in result.stdout
     assert result.returncode == code
 
 
 def test_a_service_that_cannot_be_reached_is_said_and_fails_nothing() -> None:
-    result = audit("http://127.0.0.1:9/v1/query")
+    result = run_audit("http://127.0.0.1:9/v1/query")
     assert result.stdout.startswith("pip-audit: no vulnerability data reachable, not checked")
     assert result.returncode == 0

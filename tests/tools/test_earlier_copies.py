@@ -9,7 +9,7 @@ from tools import earlier_copies
 
 def test_the_table_is_that_of_the_history() -> None:
     try:
-        found = earlier_copies.versions()
+        versions = earlier_copies.versions()
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this checkout has no history")
-    assert earlier_copies.text(found) == earlier_copies.TABLE.read_text()
+    assert earlier_copies.text(versions) == earlier_copies.TABLE.read_text()

@@ -8,10 +8,10 @@ from tools.lazy_imports import Group
 from tools import lazy_imports
 
 GROUPS = (Group("docker's SDK (60 ms)", ("host/*",), ("docker",)),)
-LAZY = "def f():\n    import docker.errors\n    {}\n"
+LAZY_SOURCE = "def f():\n    import docker.errors\n    {}\n"
 
 
-def findings(top: Path, **files: str) -> list[str]:
+def list_findings(top: Path, **files: str) -> list[str]:
     for name, text in files.items():
         path = top / "src/sparkwright" / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,23 +20,23 @@ def findings(top: Path, **files: str) -> list[str]:
 
 
 def test_an_import_of_a_group_has_its_reason(tmp_path: Path) -> None:
-    assert findings(tmp_path, host__a=LAZY.format("pass"), host__b="import json\n") == []
+    assert list_findings(tmp_path, host__a=LAZY_SOURCE.format("pass"), host__b="import json\n") == []
 
 
 @pytest.mark.parametrize("statement", ["import json", "from json import loads", "def g():\n        import json"])
 def test_any_other_is_refused_with_its_line(tmp_path: Path, statement: str) -> None:
-    (found,) = findings(tmp_path, host__a=LAZY.format(statement))
+    (finding,) = list_findings(tmp_path, host__a=LAZY_SOURCE.format(statement))
     line = 4 if "def" in statement else 3
-    assert found.startswith(f"src/sparkwright/host/a.py:{line}: json"), found
+    assert finding.startswith(f"src/sparkwright/host/a.py:{line}: json"), finding
 
 
 def test_a_group_speaks_for_its_files_only(tmp_path: Path) -> None:
-    found = findings(tmp_path, cli__a=LAZY.format("pass"))
-    assert [item.partition(": ")[0] for item in found] == ["src/sparkwright/cli/a.py:2", "tools/lazy_imports.py"]
+    findings = list_findings(tmp_path, cli__a=LAZY_SOURCE.format("pass"))
+    assert [item.partition(": ")[0] for item in findings] == ["src/sparkwright/cli/a.py:2", "tools/lazy_imports.py"]
 
 
 def test_a_group_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
-    assert findings(tmp_path, host__a="import json\n") == [
+    assert list_findings(tmp_path, host__a="import json\n") == [
         "tools/lazy_imports.py: nothing is left of the group: docker's SDK (60 ms)"
     ]
 

@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+def run_lint(tree: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "tools/voice.py"], cwd=tree, capture_output=True, text=True, check=False)
 
 
@@ -41,7 +41,7 @@ def test_plain_english_passes(tree: Path) -> None:
     (tree / "src/hosts.py").write_text(
         '"""The inventory."""\n\nnames = [host.name for host in ()]  # there is no other\n'
     )
-    assert lint(tree).returncode == 0
+    assert run_lint(tree).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,6 @@ def test_plain_english_passes(tree: Path) -> None:
 )
 def test_an_idiom_is_refused_with_its_place(tree: Path, file: str, text: str, expected: str) -> None:
     (tree / "src" / file).write_text(text)
-    result = lint(tree)
+    result = run_lint(tree)
     assert result.returncode == 1
     assert expected in result.stdout

@@ -37,7 +37,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+def run_lint(tree: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(tree / "tools/words.py")]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -61,7 +61,7 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
 )
 def test_a_retired_word_is_refused_where_it_stands(tree: Path, name: str, text: str, lines: list[int]) -> None:
     (tree / name).write_text(text)
-    result = lint(tree)
+    result = run_lint(tree)
     assert [line.partition(": ")[0] for line in result.stdout.splitlines() if "is retired" in line] == [
         f"{name}:{line}" for line in lines
     ], result.stderr
@@ -70,9 +70,11 @@ def test_a_retired_word_is_refused_where_it_stands(tree: Path, name: str, text: 
 
 def test_the_word_to_use_is_named(tree: Path) -> None:
     (tree / "docs/a.md").write_text("a neighbour\n")
-    assert lint(tree).stdout == ("docs/a.md:1: 'neighbour' is retired; write: peer\n1 retired word (docs/words.md)\n")
+    assert run_lint(tree).stdout == (
+        "docs/a.md:1: 'neighbour' is retired; write: peer\n1 retired word (docs/words.md)\n"
+    )
 
 
 def test_this_tree_uses_no_retired_word() -> None:
-    result = lint(TOP)
+    result = run_lint(TOP)
     assert result.returncode == 0, result.stdout + result.stderr

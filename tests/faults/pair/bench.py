@@ -17,16 +17,16 @@ from sparkwright.sandbox import control
 from sparkwright.trust import private
 from tests.e2e.conftest import TOP
 from tests.e2e.pair.project import HOSTS, NAME, PairProject
-from tests.faults.watching import Watching
+from tests.faults.watching import Watcher
 from tests.waiting import wait_until
 
 #: waits for the file `open` if the host's home has `hold`; fails if it has `fail`
 GATE = "test -e $HOME/hold || exit 0; touch $HOME/reached; until [ -e $HOME/open ]; do sleep 0.02; done; test ! -e $HOME/fail"
-SIGNS = ("hold", "reached", "open", "fail")
-RUNS_S = 150.0
+GATE_FILES = ("hold", "reached", "open", "fail")
+RUN_TIMEOUT_S = 150.0
 
 
-class Bench:
+class PairBench:
     """A pair that is reused from one fault to the next."""
 
     def __init__(self, project: PairProject) -> None:
@@ -45,18 +45,18 @@ class Bench:
 
     def outcome(self, old: dict[str, str]) -> str:
         """Return which ranks serve: old, new, none, or half if only one runs. old: the Ids of the ranks that served before."""
-        now = self.project.ids()
-        if len(now) < len(HOSTS):
-            return "half" if now else "none"
+        current = self.project.ids()
+        if len(current) < len(HOSTS):
+            return "half" if current else "none"
         status, text = self.project.token()
-        return ("old" if now == old else "new") if status == 200 else f"broken ({status}: {text})"
+        return ("old" if current == old else "new") if status == 200 else f"broken ({status}: {text})"
 
     # -- a deploy with a gate ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def gate(self, before: str, host: str, fail_at: str = "") -> Iterator[None]:
         """Put a gate on a host. fail_at: a task of the swap before which the run on that host also fails."""
-        for name in SIGNS:
+        for name in GATE_FILES:
             (self.home(host) / name).unlink(missing_ok=True)
         (self.home(host) / "hold").touch()
         self.project.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{GATE}"]}}}}')
@@ -73,28 +73,30 @@ class Bench:
         program = "from sparkwright.cli import main; main()"
         env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
         out = (self.project.root / "said").open("w")
-        words = [sys.executable, "-c", program, "deploy", "--host", "sandbox-pair", "--json"]
-        where: dict[str, Any] = {"cwd": self.project.root, "env": env, "stdout": out, "stderr": out}
-        return subprocess.Popen(words, **where, stdin=subprocess.DEVNULL, start_new_session=True, text=True)
+        command = [sys.executable, "-c", program, "deploy", "--host", "sandbox-pair", "--json"]
+        options: dict[str, Any] = {"cwd": self.project.root, "env": env, "stdout": out, "stderr": out}
+        return subprocess.Popen(command, **options, stdin=subprocess.DEVNULL, start_new_session=True, text=True)
 
     def reached(self, host: str, laptop: subprocess.Popen[str]) -> None:
         """Wait until the run on this host has reached the gate."""
-        there = self.home(host) / "reached"
-        wait_until(lambda: there.exists() or laptop.poll() is not None, "the gate", RUNS_S)
-        assert there.exists(), (self.project.root / "said").read_text()[-3000:]
+        marker = self.home(host) / "reached"
+        wait_until(lambda: marker.exists() or laptop.poll() is not None, "the gate", RUN_TIMEOUT_S)
+        assert marker.exists(), (self.project.root / "said").read_text()[-3000:]
 
     def open(self, host: str) -> None:
         (self.home(host) / "open").touch()
 
     def ended(self) -> dict[str, list[dict[str, Any]]]:
         """Wait for the end of the newest runs, with or without a laptop, and return their events by host."""
-        found = {}
+        events = {}
         for host in HOSTS:
             folder = next(StateFolder.of(self.home(host)).runs())
-            wait_until(lambda folder=folder: not journal.is_running(folder), f"the end of the run on {host}", RUNS_S)  # type: ignore[misc]
+            wait_until(
+                lambda folder=folder: not journal.is_running(folder), f"the end of the run on {host}", RUN_TIMEOUT_S
+            )  # type: ignore[misc]
             lines = (folder / "events.jsonl").read_bytes().splitlines()
-            found[host] = [json.loads(line) for line in lines if line.endswith(b"}")]
-        return found
+            events[host] = [json.loads(line) for line in lines if line.endswith(b"}")]
+        return events
 
     # -- faults --------------------------------------------------------------------------------------------------
 
@@ -138,10 +140,10 @@ class Bench:
         self.docker(host, laptop)
 
 
-class Watch(Watching):
+class ServerWatcher(Watcher):
     """A watcher that records the highest number of servers that ran at once on a host."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: PairBench) -> None:
         super().__init__()
         self.most = 0
         self._bench = bench
@@ -152,9 +154,9 @@ class Watch(Watching):
                 self.most = max(self.most, len(self._bench.project.running(host)))
 
 
-def left(bench: Bench) -> set[str]:
+def list_containers(bench: PairBench) -> set[str]:
     """Return the names of all containers on both hosts."""
     return {row["Names"][0] for host in HOSTS for row in bench.project.engine_of(host).api.containers(all=True)}
 
 
-KEPT = {f"/{NAME}"}
+EXPECTED_CONTAINERS = {f"/{NAME}"}

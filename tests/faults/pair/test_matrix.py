@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.e2e.pair.project import HOSTS, pair_project
-from tests.faults.pair.bench import KEPT, Bench, Watch, left
+from tests.faults.pair.bench import EXPECTED_CONTAINERS, PairBench, ServerWatcher, list_containers
 
 COLUMNS = ("fails", "killed", "cut", "docker", "reboot", "network")
 TABLE = """
@@ -47,11 +47,11 @@ CELLS = [
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
+def bench() -> Iterator[PairBench]:
     with pytest.MonkeyPatch.context() as patch, pair_project() as project:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         project.deployed()
-        yield Bench(project)
+        yield PairBench(project)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def bench() -> Iterator[Bench]:
     ids=[f"{fault} {host}: {step}" for step, fault, host, _, _ in CELLS],
 )
 def test_afterwards_the_cluster_serves_or_what_served_before_does(
-    bench: Bench,
+    bench: PairBench,
     record_property: Callable[[str, object], None],
     step: str,
     fault: str,
@@ -70,9 +70,9 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
 ) -> None:
     if fault == "network" and (os.geteuid() or not shutil.which("iptables")):
         pytest.skip("cutting a network needs root and iptables")
-    old = bench.whole()
+    old_server = bench.whole()
     bench.project.change()
-    with Watch(bench) as seen:
+    with ServerWatcher(bench) as watch:
         with bench.gate(step, host):
             laptop = bench.start()
             try:
@@ -85,12 +85,12 @@ def test_afterwards_the_cluster_serves_or_what_served_before_does(
                     laptop.wait(timeout=60)
                 finally:
                     bench.reconnect()
-        outcome = bench.outcome(old)
+        outcome = bench.outcome(old_server)
         record_property("outcome", outcome)  # `--junitxml FILE` shows it
         result = {key: events[-1].get("msg", "") for key, events in message.items()}
-        again = bench.project.deploy()
+        second_run = bench.project.deploy()
     assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, result)
-    assert again.proved, again.out[-3000:]
-    assert bench.outcome(old) in ("old", "new")
-    assert seen.most == 1, "two servers ran at once on one host"
-    assert left(bench) == KEPT, "the failed and the older ones are removed"
+    assert second_run.proved, second_run.out[-3000:]
+    assert bench.outcome(old_server) in ("old", "new")
+    assert watch.most == 1, "two servers ran at once on one host"
+    assert list_containers(bench) == EXPECTED_CONTAINERS, "the failed and the older ones are removed"

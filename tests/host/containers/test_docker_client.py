@@ -20,12 +20,16 @@ from sparkwright.host.containers import containers, docker_client, engine_socket
 from sparkwright.host.images import image_names
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import DockerEngine, is_engine_disconnect
-from tests.remote.inspected import Server, container
+from tests.remote.inspected import UnixServer, inspect_data
 
 IMAGE = {"Id": "sha256:" + "a" * 64, "Architecture": "arm64", "Os": "linux", "RepoTags": ["vllm/vllm-openai:v0.32.0"]}
 INSPECTED: dict[str, Any] = {
     "/info": {"ServerVersion": "28.5.1"},
-    "/containers/qwen35/json": {**container(time.time(), Running=True), "Image": IMAGE["Id"], "Config": {"Tty": False}},
+    "/containers/qwen35/json": {
+        **inspect_data(time.time(), Running=True),
+        "Image": IMAGE["Id"],
+        "Config": {"Tty": False},
+    },
     "/images/vllm/vllm-openai:v0.32.0/json": IMAGE,
 }
 #: as the engine frames what a container without a terminal wrote: on its standard output and error
@@ -80,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class EngineServer(Server):
+class EngineServer(UnixServer):
     """A server that does not wait for a silent connection."""
 
     daemon_threads = True

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.checks import Checks
-from tests.cluster.pair import Pair
+from tests.cluster.pair import ClusterPair
 from tests.real_engine.container.desk import CACHE_DROPPED, DENSE, ENV, FLAGS, Shelf
 from tests.real_engine.group.pair import THREADS
 
@@ -18,7 +18,7 @@ LIMITS = {"token_s": 120.0}
 APART = {"ipc": "private", "shm_size": "2g"}
 
 
-class RealPair(Pair):
+class RealPair(ClusterPair):
     """Its playbooks are the shipped ones but for the page cache, patience, and the rate that it had before."""
 
     model = "tiny"
@@ -37,7 +37,7 @@ class RealPair(Pair):
         """Write the recipe as Pair does; the real engine simulates no faults."""
         renamed = {key.replace("_", "-"): value for key, value in flags.items()}
         defaults = {**FLAGS, "max-model-len": 2048, "host": "127.0.0.1", "port": self.port}
-        self.serves(
+        self.write_recipe(
             {
                 "image": self.shelf.name(self.shelf.usual),
                 "model": {"id": DENSE, "dir": "~/models/tiny", "mount": "/models/tiny"},

@@ -58,7 +58,7 @@ def test_a_rank_that_is_killed_is_found_and_both_are_started_again(
     timeline.at("its own check names it")
     assert checks.run("one").record.seen == "down"
     timeline.at("the head's check gets no token")
-    healed = checks.healed()
+    healed = checks.run_all()
     assert all("restarted (run" in item.record.healed for item in healed.values()), healed
     timeline.at("both were restarted and proved by the head's next check")
     assert pair.generates()

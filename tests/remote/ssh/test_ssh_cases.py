@@ -11,7 +11,7 @@ import pytest
 from sparkwright.errors import SparkwrightError
 from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote import conftest
-from tests.remote.conftest import Lab
+from tests.remote.conftest import SshLab
 from tests.remote.ssh_cases import CASES, Case
 from tests.remote.sshd import Sshd
 
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.ssh
 AGENT = "an agent"
 
 
-class Bench:
+class SshBench:
     """Two servers, a jump host, an agent, and the files that a case starts from."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: SshLab) -> None:
         self.lab, self.made, self.files = lab, lab.folder / "made", lab.folder / "files"
         self.made.mkdir()
         for name, kind in (
@@ -46,11 +46,11 @@ class Bench:
 
     def _key(self, name: str, kind: str) -> None:
         bits = ["-b", "2048"] if kind == "rsa" else []
-        words = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", "", "-f", str(self.made / name)]
-        subprocess.run(words, check=True)
+        command = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", "", "-f", str(self.made / name)]
+        subprocess.run(command, check=True)
 
     def _sign(self, name: str, certificate: str, *more: str) -> None:
-        words = [
+        command = [
             "ssh-keygen",
             "-q",
             "-s",
@@ -62,7 +62,7 @@ class Bench:
             *more,
             str(self.made / name),
         ]
-        subprocess.run(words, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True)
         (self.made / f"{name}-cert.pub").rename(self.made / certificate)
 
     def _passphrase(self, name: str) -> None:
@@ -74,8 +74,8 @@ class Bench:
         )
 
     def _agent(self) -> subprocess.Popen[str]:
-        words = ["ssh-agent", "-D", "-a", str(self.made / AGENT)]
-        agent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        command = ["ssh-agent", "-D", "-a", str(self.made / AGENT)]
+        agent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert agent.stdout is not None
         agent.stdout.readline()  # it listens
         env = {**os.environ, "SSH_AUTH_SOCK": str(self.made / AGENT)}
@@ -88,7 +88,7 @@ class Bench:
         value.folder.mkdir()
         value.new_host_key()
         if name == "certified":
-            words = [
+            command = [
                 "ssh-keygen",
                 "-q",
                 "-s",
@@ -100,7 +100,7 @@ class Bench:
                 "127.0.0.1",
                 str(value.host_key),
             ]
-            subprocess.run(words, check=True, capture_output=True)
+            subprocess.run(command, check=True, capture_output=True)
             value.more += f"HostCertificate {value.host_key}-cert.pub\n"
         if name == "jump":
             value.more += "ListenAddress ::1\n"
@@ -120,14 +120,14 @@ class Bench:
         self.lab.started.append(value)
         return value
 
-    def filled(self, text: str, server: Sshd) -> str:
+    def fill_names(self, text: str, server: Sshd) -> str:
         """Return the text of a case with its names filled in."""
         name = f"[127.0.0.1]:{server.port}"
         jump = self.servers["jump"].port
-        known = {path.stem: " ".join(path.read_text().split()[:2]) for path in self.made.glob("*.pub")}
+        keys = {path.stem: " ".join(path.read_text().split()[:2]) for path in self.made.glob("*.pub")}
         values = {
-            "me": name, "port": server.port, "jump": jump, "dir": self.files, "rsa": known["rsa"], "other": known["other"],
-            "ecdsa": known["ecdsa"], "ca": known["ca"], "ed": " ".join(server.host_key.with_suffix(".pub").read_text().split()[:2]),
+            "me": name, "port": server.port, "jump": jump, "dir": self.files, "rsa": keys["rsa"], "other": keys["other"],
+            "ecdsa": keys["ecdsa"], "ca": keys["ca"], "ed": " ".join(server.host_key.with_suffix(".pub").read_text().split()[:2]),
             "hashed": paramiko.HostKeys.hash_host(name), "id": (self.lab.folder / "id").read_text(),
         }  # fmt: skip
         for key, value in values.items():
@@ -142,15 +142,15 @@ class Bench:
         for path in self.made.iterdir():
             (self.files / path.name).symlink_to(path)
         for name, text in case.files.items():
-            path = self.files / self.filled(name, server)
-            path.write_text(self.filled(text, server))
+            path = self.files / self.fill_names(name, server)
+            path.write_text(self.fill_names(text, server))
             path.chmod(0o700)
-        (self.files / "known").write_text(self.filled(case.known, server))
+        (self.files / "known").write_text(self.fill_names(case.known, server))
         self._before(case, server)
         key = jump.host_key.with_suffix(".pub").read_text()
         (self.files / "jumps").write_text(f"[127.0.0.1]:{jump.port} {key}[::1]:{jump.port} {key}")
         usual = "UserKnownHostsFile <dir>/known\nGlobalKnownHostsFile none\nUser root"
-        host = self.filled(f"{case.config}\n{case.login}\n{usual}", server).replace("\n", "\n  ")
+        host = self.fill_names(f"{case.config}\n{case.login}\n{usual}", server).replace("\n", "\n  ")
         hops = f"Match host 127.0.0.1,::1,localhost !originalhost target\n  UserKnownHostsFile {self.files}/jumps\n  User root\n  IdentityFile {self.files}/id\n"
         match = 'Match originalhost target exec "exit 1"\n  HostKeyAlias wrong\nMatch originalhost target exec "exit 0"\n  HostKeyAlias right\n'
         first = f"{match}\n" if case.before == "match" else ""
@@ -162,8 +162,8 @@ class Bench:
         match case.before.split():
             case ["krl", which]:
                 public = server.host_key.with_suffix(".pub") if which == "ed" else self.made / f"{which}.pub"
-                words = ["ssh-keygen", "-q", "-k", "-f", str(self.files / "krl"), str(public)]
-                subprocess.run(words, check=True)
+                command = ["ssh-keygen", "-q", "-k", "-f", str(self.files / "krl"), str(public)]
+                subprocess.run(command, check=True)
             case ["open"]:
                 (self.files / "open").write_bytes((self.lab.folder / "id").read_bytes())
                 (self.files / "open").chmod(0o644)
@@ -175,11 +175,11 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshBench]:
     with pytest.MonkeyPatch.context() as patch:
-        for lab in conftest.in_folder(tmp_path_factory.mktemp("cases"), patch):
+        for lab in conftest.ssh_lab(tmp_path_factory.mktemp("cases"), patch):
             lab.base = ""
-            value = Bench(lab)
+            value = SshBench(lab)
             value.files.mkdir()
             patch.chdir(value.files)
             patch.setenv("SSH_AUTH_SOCK", str(value.made / AGENT))
@@ -190,14 +190,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             value.agent.wait()
 
 
-def by_ssh(bench: Bench) -> str:
+def ssh_refusal(bench: SshBench) -> str:
     """Return ssh's refusal; empty if it connects."""
-    words = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=error", "target", "true"]
-    result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    command = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=error", "target", "true"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return result.stderr.strip() or f"exit {result.returncode}" if result.returncode else ""
 
 
-def by_sparkwright(bench: Bench) -> str:
+def sparkwright_refusal(bench: SshBench) -> str:
     """Return sparkwright's refusal; empty if it connects."""
     link = SshLink(bench.lab.host(address="target", port=None))
     try:
@@ -210,15 +210,15 @@ def by_sparkwright(bench: Bench) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_sparkwright_connects_where_ssh_does_and_nowhere_else(bench: Bench, case: Case) -> None:
+def test_sparkwright_connects_where_ssh_does_and_nowhere_else(bench: SshBench, case: Case) -> None:
     bench.lay_out(case)
-    theirs, their_file = by_ssh(bench), bench.kept()
+    theirs, their_file = ssh_refusal(bench), bench.kept()
     bench.lay_out(case)
-    ours, our_file = by_sparkwright(bench), bench.kept()
+    ours, our_file = sparkwright_refusal(bench), bench.kept()
     assert (theirs == "") is case.connects, f"ssh itself: {theirs or 'connects'}"
     assert (ours == "") is (case.connects and not case.stricter), (
         f"sparkwright: {ours or 'connects'}; ssh: {theirs or 'connects'}"
     )
-    assert bench.filled(case.says, bench.servers[case.server]) in ours
+    assert bench.fill_names(case.says, bench.servers[case.server]) in ours
     if not case.stricter:
         assert our_file == their_file

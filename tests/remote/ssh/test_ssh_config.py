@@ -11,20 +11,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.remote.ssh import host_keys, ssh_config
 from sparkwright.remote.ssh.ssh_config import SshTarget
-from tests.remote.conftest import Lab
-from tests.remote.ssh.test_ssh_link import refusal
+from tests.remote.conftest import SshLab
+from tests.remote.ssh.test_ssh_link import connection_error
 from tests.waiting import wait_until
 
-HEAD = "host spark1\nhostname 192.0.2.7\nuser ann\nport 2222\n"
+HOST_OUTPUT = "host spark1\nhostname 192.0.2.7\nuser ann\nport 2222\n"
 
 
-def key() -> paramiko.PKey:
+def generate_key() -> paramiko.PKey:
     raw = Ed25519PrivateKey.generate().public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     return paramiko.PKey.from_type_string("ssh-ed25519", base64.b64decode(raw.split()[1]))
 
 
-def line(name: str, one: paramiko.PKey) -> str:
-    return f"{name} {one.get_name()} {one.get_base64()}\n"
+def known_hosts_line(name: str, key: paramiko.PKey) -> str:
+    return f"{name} {key.get_name()} {key.get_base64()}\n"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_tokens_are_filled_in_once() -> None:
 
 def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    target = ssh_config.parse(f"{HEAD}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
+    target = ssh_config.parse(f"{HOST_OUTPUT}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
     assert host_keys.find_known_keys(target, target.known_as) == []
     assert not mark.exists()
 
@@ -82,9 +82,9 @@ def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> 
 def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
     tmp_path: Path, strict: str, peer: str
 ) -> None:
-    mine, other = key(), key()
+    mine, other = generate_key(), generate_key()
     file = tmp_path / "known"
-    file.write_text(line("[spark]:2222", mine) + line(f"[{peer}]:2222", other))
+    file.write_text(known_hosts_line("[spark]:2222", mine) + known_hosts_line(f"[{peer}]:2222", other))
     known = {"known_hosts": (file,), "keep_in": file, "strict": strict}
     careless = SshTarget("spark", "ann", 2222, **known)  # type: ignore[arg-type]
     careful = SshTarget("spark", "ann", 2222, check_ip=True, **known)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
 
 
 @pytest.mark.ssh
-def test_jump_hosts_in_a_circle_are_named(lab: Lab) -> None:
+def test_jump_hosts_in_a_circle_are_named(lab: SshLab) -> None:
     lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
     with pytest.raises(Refused, match="ProxyJump forms a loop: b > a > b"):
         from sparkwright.remote.ssh.login import open_connection
@@ -105,16 +105,16 @@ def test_jump_hosts_in_a_circle_are_named(lab: Lab) -> None:
 
 
 @pytest.mark.ssh
-def test_who_is_refused_is_hung_up_on(lab: Lab) -> None:
+def test_who_is_refused_is_hung_up_on(lab: SshLab) -> None:
     lab.known_hosts.write_text("")
-    assert "is not known yet" in refusal(lab)
+    assert "is not known yet" in connection_error(lab)
     wait_until(lambda: not lab.sshd.sessions(), "sshd turns others away for each that stays without a login")
 
 
 @pytest.mark.ssh
-def test_a_jump_host_is_left_when_the_host_behind_it_is_refused(lab: Lab) -> None:
-    jump = lab.another("jump")
+def test_a_jump_host_is_left_when_the_host_behind_it_is_refused(lab: SshLab) -> None:
+    jump = lab.start_sshd("jump")
     lab.known_hosts.write_text(jump.known_hosts_line())
     lab.write_config(f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump 127.0.0.1:{jump.port}\n")
-    assert "is not known yet" in refusal(lab, address="far", port=None)
+    assert "is not known yet" in connection_error(lab, address="far", port=None)
     wait_until(lambda: not jump.sessions())

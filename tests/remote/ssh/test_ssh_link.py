@@ -19,12 +19,12 @@ from sparkwright.remote.ssh import login, ssh_config
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
-from tests.remote.conftest import Lab, packed
+from tests.remote.conftest import SshLab, pack_runtime
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ssh
 #: these begin with a host that has no runtime
-SHIPPED = (
+SHIPPING_TESTS = (
     "test_a_host_without_python_says_so",
     "test_the_runtime_is_shipped_once",
     "test_a_runtime_for_another_python_is_replaced",
@@ -32,15 +32,17 @@ SHIPPED = (
 )
 
 
-def plan(*tasks: Task, run_id: str = "run-1", **fields: Any) -> dict[str, Any]:
+def run_request(*tasks: Task, run_id: str = "run-1", **fields: Any) -> dict[str, Any]:
     return {"verb": "run", "plan": Plan(run_id=run_id, host="spark1", play="Test", steps=tasks, **fields).to_json()}
 
 
-def say(*words: str) -> Task:
+def echo_task(*words: str) -> Task:
     return Task(id="t1", name="say", module="command", args={"argv": list(words)}, register="said")
 
 
-def ask(lab: Lab, header: dict[str, Any], secrets: dict[str, Secret] | None = None, **host: Any) -> list[Event]:
+def send_request(
+    lab: SshLab, header: dict[str, Any], secrets: dict[str, Secret] | None = None, **host: Any
+) -> list[Event]:
     link = SshLink(lab.host(**host))
     try:
         return list(link.request(header, secrets or {}))
@@ -48,9 +50,9 @@ def ask(lab: Lab, header: dict[str, Any], secrets: dict[str, Secret] | None = No
         link.close()
 
 
-def refusal(lab: Lab, **host: Any) -> str:
+def connection_error(lab: SshLab, **host: Any) -> str:
     with pytest.raises(Unreachable) as caught:
-        ask(lab, {"verb": "runs"}, **host)
+        send_request(lab, {"verb": "runs"}, **host)
     return str(caught.value)
 
 
@@ -71,206 +73,206 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def shipped(lab: Lab, kept: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+def shipped(lab: SshLab, kept: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     """Put the runtime on the host for tests that are not about it: unpacking takes two seconds of a processor."""
-    there = lab.sshd.home / ".local/share/sparkwright/runtime"
-    anew = request.node.originalname in SHIPPED
-    if kept.exists() and not anew:
-        shutil.copytree(kept, there, symlinks=True, copy_function=_linked)
-        for folder in (there, *there.parents[:3]):
+    target = lab.sshd.home / ".local/share/sparkwright/runtime"
+    ships_itself = request.node.originalname in SHIPPING_TESTS
+    if kept.exists() and not ships_itself:
+        shutil.copytree(kept, target, symlinks=True, copy_function=_copy_runtime)
+        for folder in (target, *target.parents[:3]):
             folder.chmod(0o700)
     yield
-    if not kept.exists() and not anew and there.exists():
-        shutil.copytree(there, kept, symlinks=True, copy_function=_linked)
+    if not kept.exists() and not ships_itself and target.exists():
+        shutil.copytree(target, kept, symlinks=True, copy_function=_copy_runtime)
 
 
-def _linked(source: str, target: str) -> None:
+def _copy_runtime(source: str, target: str) -> None:
     """Link the libraries, and copy the files that are locked or written to."""
     (os.link if "/lib/" in source else shutil.copy2)(source, target)
 
 
-def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: Lab) -> None:
-    events = ask(lab, plan(say("printenv", "HOME")))
+def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: SshLab) -> None:
+    events = send_request(lab, run_request(echo_task("printenv", "HOME")))
     finished = next(event for event in events if event["event"] == "task_finished")
     assert finished["data"]["out"] == str(lab.sshd.home)
     assert events[-1]["event"] == "recap"
     assert events[-1]["exit"] == 0
 
 
-def test_the_runtime_is_shipped_once(lab: Lab) -> None:
-    first, second = ask(lab, {"verb": "runs"}), ask(lab, {"verb": "runs"})
+def test_the_runtime_is_shipped_once(lab: SshLab) -> None:
+    first, second = send_request(lab, {"verb": "runs"}), send_request(lab, {"verb": "runs"})
     assert any("shipping" in item.get("text", "") for item in first)
     assert second == []
 
 
-def test_a_runtime_for_another_python_is_replaced(lab: Lab) -> None:
-    ask(lab, {"verb": "runs"})
+def test_a_runtime_for_another_python_is_replaced(lab: SshLab) -> None:
+    send_request(lab, {"verb": "runs"})
     tag = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/tag"))
     tag.write_text("3.9-x86_64\n")
-    assert any("shipping" in item.get("text", "") for item in ask(lab, {"verb": "runs"}))
+    assert any("shipping" in item.get("text", "") for item in send_request(lab, {"verb": "runs"}))
 
 
-def test_an_alias_with_include_is_resolved_as_ssh_does(lab: Lab) -> None:
+def test_an_alias_with_include_is_resolved_as_ssh_does(lab: SshLab) -> None:
     (lab.folder / "more").write_text(f"Host lab-box\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
     lab.write_config(f"Include {lab.folder}/more")
-    assert ask(lab, plan(say("true")), address="lab-box", port=None)[-1]["exit"] == 0
+    assert send_request(lab, run_request(echo_task("true")), address="lab-box", port=None)[-1]["exit"] == 0
 
 
-def test_a_jump_host_is_gone_through(lab: Lab) -> None:
-    jump = lab.another("jump")
+def test_a_jump_host_is_gone_through(lab: SshLab) -> None:
+    jump = lab.start_sshd("jump")
     lab.write_config(
         f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
         f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump hop\n"
     )
-    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
     assert "Accepted publickey" in (jump.folder / "log").read_text()
 
 
-def test_an_unknown_host_key_is_refused_with_what_mends_it(lab: Lab) -> None:
+def test_an_unknown_host_key_is_refused_with_what_mends_it(lab: SshLab) -> None:
     lab.known_hosts.write_text("")
-    result = refusal(lab)
+    result = connection_error(lab)
     assert "is not known yet: SHA256:" in result
     assert f"`ssh -p {lab.sshd.port} root@127.0.0.1`" in result
     assert lab.known_hosts.read_text() == ""
 
 
-def test_a_changed_host_key_is_refused_with_what_mends_it(lab: Lab) -> None:
+def test_a_changed_host_key_is_refused_with_what_mends_it(lab: SshLab) -> None:
     lab.sshd.stop()
     lab.sshd.new_host_key()
     lab.sshd.start()
-    result = refusal(lab)
+    result = connection_error(lab)
     assert "is not the known one" in result
     assert f"ssh-keygen -R '[127.0.0.1]:{lab.sshd.port}'" in result
 
 
-def test_a_hashed_known_hosts_line_is_understood(lab: Lab) -> None:
+def test_a_hashed_known_hosts_line_is_understood(lab: SshLab) -> None:
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(lab.known_hosts)], check=True, capture_output=True)
     assert "127.0.0.1" not in lab.known_hosts.read_text()
-    assert ask(lab, {"verb": "runs"}) is not None
+    assert send_request(lab, {"verb": "runs"}) is not None
 
 
-def test_an_alias_for_the_key_is_honoured(lab: Lab) -> None:
+def test_an_alias_for_the_key_is_honoured(lab: SshLab) -> None:
     lab.known_hosts.write_text(lab.sshd.known_hosts_line().replace(f"[127.0.0.1]:{lab.sshd.port}", "the-spark"))
     lab.write_config("Host 127.0.0.1\n  HostKeyAlias the-spark\n")
-    ask(lab, {"verb": "runs"})
+    send_request(lab, {"verb": "runs"})
 
 
-def test_accept_new_is_the_users_own_choice_and_is_written_down(lab: Lab) -> None:
+def test_accept_new_is_the_users_own_choice_and_is_written_down(lab: SshLab) -> None:
     lab.known_hosts.write_text("")
     lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
-    ask(lab, {"verb": "runs"})
+    send_request(lab, {"verb": "runs"})
     assert lab.known_hosts.read_text() == lab.sshd.known_hosts_line()
 
 
-def test_an_accepted_new_key_is_said(lab: Lab) -> None:
+def test_an_accepted_new_key_is_said(lab: SshLab) -> None:
     lab.known_hosts.write_text("# mine, without a newline at the end")
     lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
-    notes = [item["text"] for item in ask(lab, {"verb": "runs"}) if item["event"] == "note"]
+    notes = [item["text"] for item in send_request(lab, {"verb": "runs"}) if item["event"] == "note"]
     assert f"the new key of [127.0.0.1]:{lab.sshd.port} is now in {lab.known_hosts}" in notes[0]
     assert lab.known_hosts.read_text().splitlines()[1] + "\n" == lab.sshd.known_hosts_line()
 
 
-def test_a_pattern_and_a_key_of_a_strange_kind_are_understood(lab: Lab) -> None:
+def test_a_pattern_and_a_key_of_a_strange_kind_are_understood(lab: SshLab) -> None:
     line = lab.sshd.known_hosts_line().replace("[127.0.0.1]", "[127.0.0.*]")
     lab.known_hosts.write_text(line.replace("ssh-ed25519", "sk-ssh-ed25519@openssh.com") + line)
-    ask(lab, {"verb": "runs"})
+    send_request(lab, {"verb": "runs"})
 
 
 @pytest.mark.parametrize("strict", ["ask", "accept-new"])
-def test_a_revoked_key_is_refused_even_when_it_is_known(lab: Lab, strict: str) -> None:
+def test_a_revoked_key_is_refused_even_when_it_is_known(lab: SshLab, strict: str) -> None:
     line = lab.sshd.known_hosts_line()
     lab.known_hosts.write_text(f"{line}@revoked * {line.split(' ', 1)[1]}")
     lab.write_config(f"Host 127.0.0.1\n  StrictHostKeyChecking {strict}\n")
-    assert "is revoked in known_hosts: SHA256:" in refusal(lab)
+    assert "is revoked in known_hosts: SHA256:" in connection_error(lab)
 
 
-def test_a_certificate_authority_is_not_mistaken_for_the_key(lab: Lab) -> None:
+def test_a_certificate_authority_is_not_mistaken_for_the_key(lab: SshLab) -> None:
     lab.known_hosts.write_text(f"@cert-authority {lab.sshd.known_hosts_line()}")
-    result = refusal(lab)
+    result = connection_error(lab)
     assert "Host certificates are not checked here." in result
     assert f"`ssh-keyscan -p {lab.sshd.port} 127.0.0.1 >> {lab.known_hosts}`" in result
 
 
-def test_a_proxy_command_runs_as_ssh_runs_it(lab: Lab) -> None:
-    jump = lab.another("jump")
+def test_a_proxy_command_runs_as_ssh_runs_it(lab: SshLab) -> None:
+    jump = lab.start_sshd("jump")
     lab.write_config(
         f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
         f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyCommand ssh -W %h:%p hop 2>/dev/null\n"
     )
-    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
     assert "Accepted publickey" in (jump.folder / "log").read_text()
 
 
-def test_a_jump_host_may_have_one_of_its_own(lab: Lab) -> None:
-    near, middle = lab.another("near"), lab.another("middle")
+def test_a_jump_host_may_have_one_of_its_own(lab: SshLab) -> None:
+    near, middle = lab.start_sshd("near"), lab.start_sshd("middle")
     lab.write_config(
         f"Host near\n  HostName 127.0.0.1\n  Port {near.port}\n"
         f"Host middle\n  HostName 127.0.0.1\n  Port {middle.port}\n  ProxyJump near\n"
         f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump middle\n"
     )
-    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
     for jump in (near, middle):
         assert "Accepted publickey" in (jump.folder / "log").read_text()
 
 
-def test_one_jump_host_for_everyone_is_not_gone_through_to_reach_itself(lab: Lab) -> None:
-    jump = lab.another("jump")
+def test_one_jump_host_for_everyone_is_not_gone_through_to_reach_itself(lab: SshLab) -> None:
+    jump = lab.start_sshd("jump")
     lab.write_config(
         f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
         f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\nHost *\n  ProxyJump hop\n"
     )
-    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
 
 
-def test_a_key_behind_a_jump_host_is_mended_by_the_alias(lab: Lab) -> None:
-    jump = lab.another("jump")
+def test_a_key_behind_a_jump_host_is_mended_by_the_alias(lab: SshLab) -> None:
+    jump = lab.start_sshd("jump")
     lab.known_hosts.write_text(jump.known_hosts_line())
     lab.write_config(
         f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
         f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump hop\n"
     )
-    assert f"`ssh -p {lab.sshd.port} root@far`" in refusal(lab, address="far", port=None)
+    assert f"`ssh -p {lab.sshd.port} root@far`" in connection_error(lab, address="far", port=None)
 
 
-def test_an_encrypted_key_without_an_agent_says_what_to_do(lab: Lab) -> None:
-    words = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret phrase", "-f", str(lab.folder / "id")]
-    subprocess.run(words, check=True, capture_output=True)
-    assert "the key has a passphrase and no agent holds it. Add it to your agent: `ssh-add`." in refusal(lab)
+def test_an_encrypted_key_without_an_agent_says_what_to_do(lab: SshLab) -> None:
+    command = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret phrase", "-f", str(lab.folder / "id")]
+    subprocess.run(command, check=True, capture_output=True)
+    assert "the key has a passphrase and no agent holds it. Add it to your agent: `ssh-add`." in connection_error(lab)
 
 
 def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, small_runtime: Path
+    lab: SshLab, monkeypatch: pytest.MonkeyPatch, small_runtime: Path
 ) -> None:
     real = host_side.iter_sources
     odd = {"runner/status.py": b"raise RuntimeError('the disk is odd')\n"}
     monkeypatch.setattr(host_side, "iter_sources", lambda: [(name, odd.get(name, data)) for name, data in real()])
-    packed(small_runtime)
+    pack_runtime(small_runtime)
     link = SshLink(lab.host(), "light")
     with pytest.raises(Refused, match="was shipped and does not start: RuntimeError: the disk is odd"):
         list(link.request({"verb": "runs"}, {}))
     link.close()
 
 
-def test_a_key_the_host_does_not_take_is_named(lab: Lab) -> None:
+def test_a_key_the_host_does_not_take_is_named(lab: SshLab) -> None:
     (lab.sshd.folder / "authorized_keys").write_text("")
-    result = refusal(lab)
+    result = connection_error(lab)
     assert f"accepts none of the agent's keys and {lab.folder}/id" in result
 
 
-def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: Lab) -> None:
+def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: SshLab) -> None:
     lab.sshd.stop()
-    assert "refuses connections" in refusal(lab)
-    assert "cannot resolve nowhere.invalid" in refusal(lab, address="nowhere.invalid")
+    assert "refuses connections" in connection_error(lab)
+    assert "cannot resolve nowhere.invalid" in connection_error(lab, address="nowhere.invalid")
 
 
-def test_a_frozen_sshd_is_unreachable_within_the_deadline(lab: Lab) -> None:
+def test_a_frozen_sshd_is_unreachable_within_the_deadline(lab: SshLab) -> None:
     lab.sshd.signal(signal.SIGSTOP)
-    assert "does not answer within 4 s" in refusal(lab)
+    assert "does not answer within 4 s" in connection_error(lab)
 
 
-def test_a_session_that_freezes_midway_is_unreachable_and_says_how_to_go_on(lab: Lab) -> None:
+def test_a_session_that_freezes_midway_is_unreachable_and_says_how_to_go_on(lab: SshLab) -> None:
     link = SshLink(lab.host())
-    events = link.request(plan(say("sleep", "60")), {})
+    events = link.request(run_request(echo_task("sleep", "60")), {})
     with pytest.raises(Unreachable, match="silent for 4 s.*invoke attach --host spark1"):
         for event in events:
             if event["event"] == "task_started":
@@ -279,7 +281,7 @@ def test_a_session_that_freezes_midway_is_unreachable_and_says_how_to_go_on(lab:
     link.close()
 
 
-def test_a_frozen_session_opens_no_channel_for_ever(lab: Lab) -> None:
+def test_a_frozen_session_opens_no_channel_for_ever(lab: SshLab) -> None:
     link = SshLink(lab.host())
     list(link.request({"verb": "runs"}, {}))
     lab.sshd.signal(signal.SIGSTOP)
@@ -289,8 +291,8 @@ def test_a_frozen_session_opens_no_channel_for_ever(lab: Lab) -> None:
     link.close()
 
 
-def test_a_runner_that_is_never_asked_ends(lab: Lab) -> None:
-    ask(lab, {"verb": "runs"})
+def test_a_runner_that_is_never_asked_ends(lab: SshLab) -> None:
+    send_request(lab, {"verb": "runs"})
     link = SshLink(lab.host())
     running = ["pgrep", "-f", str(lab.sshd.home / ".local/share/sparkwright/runtime")]
     wait_until(lambda: subprocess.run(running, capture_output=True, check=False).stdout)
@@ -298,56 +300,56 @@ def test_a_runner_that_is_never_asked_ends(lab: Lab) -> None:
     wait_until(lambda: not subprocess.run(running, capture_output=True, check=False).stdout)
 
 
-def test_a_run_survives_its_connection_and_can_be_followed_again(lab: Lab) -> None:
+def test_a_run_survives_its_connection_and_can_be_followed_again(lab: SshLab) -> None:
     wait_for = lab.folder / "go"
-    slow = say("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done; echo survived")
+    slow = echo_task("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done; echo survived")
     link = SshLink(lab.host())
     with pytest.raises(Unreachable, match="invoke attach --host spark1"):
-        for item in link.request(plan(slow), {}):
+        for item in link.request(run_request(slow), {}):
             if item["event"] == "task_started":
                 for pid in lab.sshd.sessions():
                     os.kill(pid, signal.SIGKILL)
     link.close()
     wait_for.touch()
-    again = ask(lab, {"verb": "attach", "run": "run-1"})
+    again = send_request(lab, {"verb": "attach", "run": "run-1"})
     assert [item["data"]["out"] for item in again if item["event"] == "task_finished"] == ["survived"]
     assert again[-1]["exit"] == 0
 
 
-def test_a_second_writer_is_refused_and_told_who_is_at_work(lab: Lab) -> None:
+def test_a_second_writer_is_refused_and_told_who_is_at_work(lab: SshLab) -> None:
     wait_for = lab.folder / "go"
-    slow = say("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done")
+    slow = echo_task("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done")
     link = SshLink(lab.host())
-    for item in link.request(plan(slow, who="ann@desk"), {}):
+    for item in link.request(run_request(slow, who="ann@desk"), {}):
         if item["event"] == "task_started":
-            other = ask(lab, plan(say("true"), run_id="run-2"))
+            other = send_request(lab, run_request(echo_task("true"), run_id="run-2"))
             wait_for.touch()
     assert other[-1]["exit"] == 5
     assert "spark1 is locked: Test by ann@desk, since" in other[-1]["msg"]
     link.close()
 
 
-def test_a_noisy_shell_does_not_break_the_conversation(lab: Lab) -> None:
+def test_a_noisy_shell_does_not_break_the_conversation(lab: SshLab) -> None:
     (lab.sshd.home / ".bashrc").write_text("echo welcome to the lab\n")
-    assert ask(lab, plan(say("true")))[-1]["exit"] == 0
+    assert send_request(lab, run_request(echo_task("true")))[-1]["exit"] == 0
 
 
-def test_a_host_without_python_says_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_python_says_so(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "_START", runtime._START.replace("python3", "nopython3"))
     with pytest.raises(Refused, match="no Python 3.11 or newer"):
-        ask(lab, {"verb": "runs"})
+        send_request(lab, {"verb": "runs"})
 
 
-def test_a_secret_reaches_the_runner_and_no_file(lab: Lab) -> None:
+def test_a_secret_reaches_the_runner_and_no_file(lab: SshLab) -> None:
     token = "hf_" + "x" * 20
-    show = say("sh", "-c", "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; env")
-    events = ask(lab, plan(show), {"HF_TOKEN": Secret(token)})
+    show = echo_task("sh", "-c", "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; env")
+    events = send_request(lab, run_request(show), {"HF_TOKEN": Secret(token)})
     assert token not in str(events)
     result = subprocess.run(["grep", "-rlF", token, str(lab.sshd.home)], capture_output=True, text=True, check=False)
     assert result.stdout == ""
 
 
-def test_the_target_is_what_ssh_itself_says(lab: Lab) -> None:
+def test_the_target_is_what_ssh_itself_says(lab: SshLab) -> None:
     lab.write_config(
         "Host a*\n  Port 2200\n  User ann\nMatch host abc\n  HostName abc.example.org\n  ProxyJump x,y:23\n"
     )

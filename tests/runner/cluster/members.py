@@ -24,19 +24,19 @@ from tests.waiting import wait_until
 
 SECRET = "5e" * 32
 #: nobody waits for so long unless something is wrong
-LATE_S = 60
+TIMEOUT_S = 60
 
 
-def sh(name: str, script: str, **fields: Any) -> Task:
+def shell_task(name: str, script: str, **fields: Any) -> Task:
     return Task(name, name, "command", {"argv": ["sh", "-c", script]}, **fields)
 
 
-def barrier(name: str, **args: Any) -> Task:
+def barrier_task(name: str, **args: Any) -> Task:
     fields = {key: args.pop(key) for key in ("open", "register", "ignore_errors", "become") if key in args}
     return Task(f"b-{name}", f"Meet at {name}", "barrier", {"name": name, **args}, **fields)
 
 
-def swap(*tasks: Task, rescue: tuple[Task, ...]) -> Block:
+def swap_block(*tasks: Task, rescue: tuple[Task, ...]) -> Block:
     return Block("swap", "Swap", tasks, rescue=rescue)
 
 
@@ -63,9 +63,9 @@ class Member:
 
     def _ask(self, request: dict[str, Any]) -> subprocess.Popen[bytes]:
         self.home.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", "sparkwright.runner.main"]
+        command = [sys.executable, "-m", "sparkwright.runner.main"]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        process = subprocess.Popen(words, **pipes, env={**os.environ, "HOME": str(self.home)}, cwd=self.home)
+        process = subprocess.Popen(command, **pipes, env={**os.environ, "HOME": str(self.home)}, cwd=self.home)
         assert process.stdin is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.close()
@@ -75,7 +75,7 @@ class Member:
         assert self.process is not None and self.process.stdout is not None
         self.events.extend(decode(line) for line in self.process.stdout)
 
-    def laptop_vanishes(self) -> None:
+    def kill_laptop(self) -> None:
         """Kill the process that follows the run for the laptop."""
         assert self.process is not None
         self.process.kill()
@@ -106,7 +106,7 @@ class Member:
         recap = journal.read_recap(folder)
         if recap is None:
             assert self._reader is not None
-            self._reader.join(LATE_S)
+            self._reader.join(TIMEOUT_S)
             recap = self.events[-1]
         return recap
 
@@ -119,12 +119,12 @@ class Member:
 
     def outcome(self, task: str) -> tuple[str, str]:
         """Return status and message of a task; ("", "") if it has none yet."""
-        found = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
-        return next(((item["status"], item["msg"]) for item in found), ("", ""))
+        events = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
+        return next(((item["status"], item["msg"]) for item in events), ("", ""))
 
     def registered(self, task: str) -> dict[str, Any]:
-        found = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
-        return next(item["data"] for item in found)
+        events = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
+        return next(item["data"] for item in events)
 
     def said(self) -> str:
         """Return the output of its tasks."""
@@ -140,7 +140,7 @@ class Group:
     world: int = 2
     port: int = field(default_factory=free_port)
     name: str = "pair"
-    join_s: float = LATE_S
+    join_s: float = TIMEOUT_S
     beat_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -148,8 +148,8 @@ class Group:
         self.members = [Member(self.folder / host, host) for host in self.hosts]
 
     def cluster(self, rank: int, **fields: Any) -> Cluster:
-        about: dict[str, Any] = {"join_s": self.join_s, "beat_s": self.beat_s, "port": self.port, **fields}
-        return Cluster(self.name, rank, self.hosts, "127.0.0.1", **about)
+        settings: dict[str, Any] = {"join_s": self.join_s, "beat_s": self.beat_s, "port": self.port, **fields}
+        return Cluster(self.name, rank, self.hosts, "127.0.0.1", **settings)
 
     def plan(self, rank: int, *steps: Step, cluster: dict[str, Any] | None = None, **fields: Any) -> Plan:
         run = f"{self.name}-{rank}"
@@ -170,11 +170,11 @@ class Group:
             if alive and owner is not None:
                 os.kill(owner.pid, signal.SIGKILL)
             if member.process is not None:
-                member.process.wait(LATE_S)
+                member.process.wait(TIMEOUT_S)
 
 
 @contextmanager
-def group(folder: Path, **fields: Any) -> Iterator[Group]:
+def running_group(folder: Path, **fields: Any) -> Iterator[Group]:
     value = Group(folder, **fields)
     try:
         yield value

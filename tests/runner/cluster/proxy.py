@@ -40,21 +40,21 @@ class Cable:
                     continue
                 self._open += [near, far]
                 self.recorded.append(bytearray())
-                threading.Thread(target=self._carry, args=(near, far, self.recorded[-1]), daemon=True).start()
-                threading.Thread(target=self._carry, args=(far, near, bytearray()), daemon=True).start()
+                threading.Thread(target=self._forward, args=(near, far, self.recorded[-1]), daemon=True).start()
+                threading.Thread(target=self._forward, args=(far, near, bytearray()), daemon=True).start()
 
-    def _carry(self, source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, recorded: bytearray) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 if self._whole.is_set():
-                    kept += data
+                    recorded += data
                     target.sendall(data)
             if self._whole.is_set():
                 target.shutdown(socket.SHUT_WR)
 
 
 @contextlib.contextmanager
-def cable(to: int) -> Iterator[Cable]:
+def open_cable(to: int) -> Iterator[Cable]:
     value = Cable(to)
     try:
         yield value

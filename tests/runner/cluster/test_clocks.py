@@ -10,20 +10,20 @@ from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.wire import read_line
 from sparkwright.protocol.cluster import describe_clock_offset
 from sparkwright.secret import Secret
-from tests.runner.cluster.members import SECRET, Group, barrier, group
+from tests.runner.cluster.members import SECRET, Group, barrier_task, running_group
 from tests.waiting import wait_until
 
 FAR_S = 10**9
 
 
-class Head:
+class SkewedHead:
     """A head whose clock is ahead, seconds; it lets both members join."""
 
-    def __init__(self, of: Group, ahead_s: float) -> None:
-        self.group, self.ahead_s = of, ahead_s
-        self.listener = socket.create_server(("127.0.0.1", of.port))
+    def __init__(self, group: Group, ahead_s: float) -> None:
+        self.group, self.ahead_s = group, ahead_s
+        self.listener = socket.create_server(("127.0.0.1", group.port))
 
-    def welcomes(self) -> socket.socket:
+    def accept_members(self) -> socket.socket:
         sock, _ = self.listener.accept()
         nonce = wire.generate_nonce()
         sock.sendall(wire.build_greeting(nonce))
@@ -41,18 +41,18 @@ class Head:
 
 @pytest.mark.parametrize(("ahead_s", "how"), [(90.0, "behind"), (-90.0, "ahead of")])
 def test_a_clock_that_is_not_the_heads_is_told(tmp_path: Path, ahead_s: float, how: str) -> None:
-    with group(tmp_path) as pair:
-        head = Head(pair, ahead_s)
-        member = pair.begin(1, barrier("prepared"))
-        with head.welcomes():
+    with running_group(tmp_path) as pair:
+        head = SkewedHead(pair, ahead_s)
+        member = pair.begin(1, barrier_task("prepared"))
+        with head.accept_members():
             wait_until(lambda: any(text.startswith("the clock is ") for text in member.notes()), "it tells")
         note = next(text for text in member.notes() if text.startswith("the clock is "))
         assert f" s {how} that of spark1 (rank 0) (to within " in note
 
 
 def test_members_of_one_clock_say_nothing_of_it(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        members = pair.start(barrier("prepared"))
+    with running_group(tmp_path) as pair:
+        members = pair.start(barrier_task("prepared"))
         assert [member.recap()["exit"] for member in members] == [0, 0]
         assert not any("clock" in text for member in members for text in member.notes())
 

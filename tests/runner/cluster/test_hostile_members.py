@@ -11,13 +11,13 @@ from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.rendezvous import MAX_BARRIERS
 from sparkwright.host.cluster.wire import CLOSED, ConnectionLost, Session, read_line
 from sparkwright.secret import Secret
-from tests.runner.cluster.members import SECRET, Group, barrier, group
+from tests.runner.cluster.members import SECRET, Group, barrier_task, running_group
 from tests.waiting import wait_until
 
 FAR_S = 10**9
 
 
-class Hostile:
+class HostileMember:
     """A member of a group that sends arbitrary messages."""
 
     def __init__(self, group: Group, rank: int) -> None:
@@ -29,11 +29,11 @@ class Hostile:
     def say(self, *messages: dict[str, Any]) -> None:
         self.sock.sendall(b"".join(map(self.session.seal, messages)))
 
-    def heard(self, kind: str) -> dict[str, Any]:
+    def read_event(self, kind: str) -> dict[str, Any]:
         """Return the next event of a kind."""
-        while (found := self.session.opened(self._line(wire.MAX_LINE_BYTES)))["kind"] != kind:
+        while (event := self.session.opened(self._line(wire.MAX_LINE_BYTES)))["kind"] != kind:
             continue
-        return found
+        return event
 
     def _line(self, most_bytes: int) -> bytes:
         return read_line(self.sock, most_bytes, FAR_S)
@@ -41,28 +41,28 @@ class Hostile:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Group]:
-    with group(tmp_path) as value:
+    with running_group(tmp_path) as value:
         yield value
 
 
 def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: Group) -> None:
-    head = pair.begin(0, barrier("prepared"))
+    head = pair.begin(0, barrier_task("prepared"))
     wait_until(lambda: any("waiting for spark2" in text for text in head.notes()), "it waits")
-    hostile = Hostile(pair, 1)
+    hostile = HostileMember(pair, 1)
     hostile.say({"kind": "join"})
-    about = {"kind": "arrive", "phase": "forward", "data": {}}
-    hostile.say(*({**about, "barrier": f"b{n}"} for n in range(MAX_BARRIERS + 10)))
-    assert hostile.heard("lost")["text"] == "lost spark2 (rank 1): there are too many barriers"
+    arrival = {"kind": "arrive", "phase": "forward", "data": {}}
+    hostile.say(*({**arrival, "barrier": f"b{n}"} for n in range(MAX_BARRIERS + 10)))
+    assert hostile.read_event("lost")["text"] == "lost spark2 (rank 1): there are too many barriers"
     with pytest.raises(ConnectionLost, match=CLOSED):
-        hostile.heard("never")
+        hostile.read_event("never")
     assert "lost spark2 (rank 1): there are too many barriers" in head.recap()["msg"]
 
 
 def test_one_that_says_again_and_again_that_it_waits_is_answered_once(tmp_path: Path) -> None:
-    with group(tmp_path, world=3) as three:
-        three.begin(0, barrier("prepared"))
+    with running_group(tmp_path, world=3) as three:
+        three.begin(0, barrier_task("prepared"))
         wait_until(lambda: any("waiting for" in text for text in three.members[0].notes()), "it waits")
-        hostile = Hostile(three, 1)
+        hostile = HostileMember(three, 1)
         overdue = {"kind": "overdue", "phase": "forward", "barrier": "", "waited_s": 1.0}
         hostile.say({"kind": "join"}, *[overdue] * 500, {"kind": "bye"})
         kinds = []

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.runs import lock
-from tests.runner.cluster.members import SECRET, Group, barrier, group, sh
+from tests.runner.cluster.members import SECRET, Group, barrier_task, running_group, shell_task
 from tests.waiting import wait_until
 
-STEPS = (sh("Touch something", "echo touched >> said"), barrier("prepared"))
+STEPS = (shell_task("Touch something", "echo touched >> said"), barrier_task("prepared"))
 
 
 def test_who_waits_says_for_whom_and_gives_up_with_nothing_touched(tmp_path: Path) -> None:
-    with group(tmp_path, join_s=3) as pair:
+    with running_group(tmp_path, join_s=3) as pair:
         head = pair.begin(0, *STEPS)
         recap = head.recap()
         assert (recap["exit"], recap["msg"]) == (5, "spark2 (rank 1) never came within 3 s.")
@@ -24,7 +24,7 @@ def test_who_waits_says_for_whom_and_gives_up_with_nothing_touched(tmp_path: Pat
 
 
 def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
-    with group(tmp_path, join_s=3) as pair:
+    with running_group(tmp_path, join_s=3) as pair:
         worker = pair.begin(1, *STEPS)
         recap = worker.recap()
         message = f"spark1 (rank 0) never came within 3 s (127.0.0.1 port {pair.port}: connection refused)."
@@ -34,7 +34,7 @@ def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
 
 
 def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
-    with group(tmp_path, world=3) as three:
+    with running_group(tmp_path, world=3) as three:
         head = three.begin(0, *STEPS)
         wait_until(lambda: "waiting for spark2 (rank 1), spark3 (rank 2)" in head.notes(), "the head listens")
         worker = three.begin(1, *STEPS, cluster={"join_s": 5.0})
@@ -46,7 +46,7 @@ def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path, rank: int) -> None:
-    with group(tmp_path) as pair:
+    with running_group(tmp_path) as pair:
         locked, other = pair.members[rank], pair.members[1 - rank]
         owner = lock.LockOwner("playbooks/deploy.yml", "carol@x", "run-c", 7, 1.0)
         with lock.acquire(locked.state, owner, host="x"):
@@ -54,39 +54,39 @@ def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path,
             assert locked.recap()["exit"] == 5
             recap = other.recap()
         assert recap["exit"] == 5
-        why = f"spark{rank + 1} is locked: playbooks/deploy.yml by carol@x"
-        assert recap["msg"].startswith(f"spark{rank + 1} (rank {rank}) failed: {why}")
+        reason = f"spark{rank + 1} is locked: playbooks/deploy.yml by carol@x"
+        assert recap["msg"].startswith(f"spark{rank + 1} (rank {rank}) failed: {reason}")
         assert (other.said(), other.locked) == ("", False)
 
 
 def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
     """Each has the lock of one host and waits for the other's: the wait has a limit, and at least one of them gives up."""
-    value, two = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
-    two.members = [type(member)(member.home, member.name) for member in value.members]
+    value, second = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
+    second.members = [type(member)(member.home, member.name) for member in value.members]
     try:
         value.begin(0, *STEPS)
-        two.begin(1, *STEPS)
-        for member in (value.members[0], two.members[1]):
+        second.begin(1, *STEPS)
+        for member in (value.members[0], second.members[1]):
             wait_until(lambda member=member: member.locked, "each has a lock")
         value.begin(1, *STEPS, wait_s=60)
-        two.begin(0, *STEPS, wait_s=60)
-        for members in (value.members, two.members):
+        second.begin(0, *STEPS, wait_s=60)
+        for members in (value.members, second.members):
             for member in members:
                 assert member.process is not None
                 member.process.wait(120)
         for member in value.members:
             assert not member.locked
-            ends = sorted(event["exit"] for event in member.story() if event["event"] == "recap")
-            assert ends in ([5, 5], [0, 5])  # the other may come in time once one has let go
-            assert member.said() == "touched\n" * ends.count(0)
+            exit_codes = sorted(event["exit"] for event in member.story() if event["event"] == "recap")
+            assert exit_codes in ([5, 5], [0, 5])  # the other may come in time once one has let go
+            assert member.said() == "touched\n" * exit_codes.count(0)
         assert value.members[0].said() == value.members[1].said()
     finally:
         value.end()
-        two.end()
+        second.end()
 
 
 def test_a_stop_ends_the_waiting_for_members(tmp_path: Path) -> None:
-    with group(tmp_path, world=3) as three:
+    with running_group(tmp_path, world=3) as three:
         head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
         wait_until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it waits")
         worker.stop()
@@ -97,7 +97,7 @@ def test_a_stop_ends_the_waiting_for_members(tmp_path: Path) -> None:
 
 
 def test_a_member_that_dies_before_the_last_has_come_fails_it_for_all(tmp_path: Path) -> None:
-    with group(tmp_path, world=3) as three:
+    with running_group(tmp_path, world=3) as three:
         head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
         wait_until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it has come")
         worker.kill(signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_a_member_that_dies_before_the_last_has_come_fails_it_for_all(tmp_path: 
 
 
 def test_a_taken_port_is_refused_with_its_holder(tmp_path: Path) -> None:
-    with group(tmp_path) as pair, socket.create_server(("127.0.0.1", pair.port)):
+    with running_group(tmp_path) as pair, socket.create_server(("127.0.0.1", pair.port)):
         head = pair.begin(0, *STEPS)
         recap = head.recap()
         assert recap["exit"] == 5
@@ -116,7 +116,7 @@ def test_a_taken_port_is_refused_with_its_holder(tmp_path: Path) -> None:
 
 
 def test_an_address_that_the_head_does_not_have_is_refused(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
+    with running_group(tmp_path) as pair:
         plan = pair.plan(0, *STEPS)
         assert plan.cluster is not None
         elsewhere = replace(plan, cluster=replace(plan.cluster, address="192.0.2.7"))
@@ -127,7 +127,7 @@ def test_an_address_that_the_head_does_not_have_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("token", ["", "short", SECRET.upper()])
 def test_a_plan_of_a_cluster_without_its_token_is_refused(tmp_path: Path, token: str) -> None:
-    with group(tmp_path) as pair:
+    with running_group(tmp_path) as pair:
         recap = pair.members[0].start(pair.plan(0, *STEPS), token=token).recap()
         assert recap["exit"] == 5
         assert "the secret CLUSTER_TOKEN of a cluster's plan is not 64 hexadecimal digits" in recap["msg"]

@@ -6,22 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.cluster.members import SECRET, barrier, group, sh, swap
+from tests.runner.cluster.members import SECRET, barrier_task, running_group, shell_task, swap_block
 from tests.waiting import wait_until
 
-SAY = "echo {} >> said"
-RESCUE = (barrier("all stopped", phase="rescue"), sh("Restore previous server", SAY.format("restored")))
+SAY_COMMAND = "echo {} >> said"
+RESCUE = (
+    barrier_task("all stopped", phase="rescue"),
+    shell_task("Restore previous server", SAY_COMMAND.format("restored")),
+)
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_all_reach_it_and_know_what_the_others_share(tmp_path: Path, world: int) -> None:
-    with group(tmp_path, world=world) as pair:
+    with running_group(tmp_path, world=world) as pair:
         share = {"host": "{{ which.out }}"}
         steps = (
-            sh("Which", "basename $PWD", register="which"),
-            barrier("prepared", share=share, open=("share",), register="met"),
-            sh("Go on", SAY.format("on")),
-            barrier("verified"),
+            shell_task("Which", "basename $PWD", register="which"),
+            barrier_task("prepared", share=share, open=("share",), register="met"),
+            shell_task("Go on", SAY_COMMAND.format("on")),
+            barrier_task("verified"),
         )
         members = pair.start(*steps)
         assert [member.recap()["exit"] for member in members] == [0] * world
@@ -31,9 +34,11 @@ def test_all_reach_it_and_know_what_the_others_share(tmp_path: Path, world: int)
 
 
 def test_none_goes_on_before_all_have_come(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        head = pair.begin(0, barrier("prepared"), sh("Go on", SAY.format("on")))
-        worker = pair.begin(1, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier("prepared"))
+    with running_group(tmp_path) as pair:
+        head = pair.begin(0, barrier_task("prepared"), shell_task("Go on", SAY_COMMAND.format("on")))
+        worker = pair.begin(
+            1, shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier_task("prepared")
+        )
         wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "the head says whom it waits for")
         assert head.said() == ""
         (worker.home / "ready").touch()
@@ -42,10 +47,14 @@ def test_none_goes_on_before_all_have_come(tmp_path: Path) -> None:
 
 
 def test_the_failure_of_one_fails_it_for_all_with_its_sentence_and_all_run_their_rescue(tmp_path: Path) -> None:
-    with group(tmp_path, world=3) as three:
-        good = swap(barrier("prepared"), rescue=RESCUE)
+    with running_group(tmp_path, world=3) as three:
+        good = swap_block(barrier_task("prepared"), rescue=RESCUE)
         members = [three.begin(rank, good) for rank in (0, 2)]
-        bad = swap(sh("Pull image by digest", "echo no space left >&2; exit 3"), barrier("prepared"), rescue=RESCUE)
+        bad = swap_block(
+            shell_task("Pull image by digest", "echo no space left >&2; exit 3"),
+            barrier_task("prepared"),
+            rescue=RESCUE,
+        )
         members.append(three.begin(1, bad))
         assert [member.recap()["exit"] for member in members] == [0, 0, 0]
         for member in members[:2]:
@@ -57,55 +66,59 @@ def test_the_failure_of_one_fails_it_for_all_with_its_sentence_and_all_run_their
 
 
 def test_a_second_failure_fails_the_barriers_of_the_rescue(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        rescue = (barrier("all restored", phase="rescue"),)
-        head = pair.begin(0, swap(barrier("prepared"), rescue=rescue))
-        broken = (sh("Restore previous server", "exit 7"), *rescue)
-        worker = pair.begin(1, swap(sh("Pull", "exit 3"), barrier("prepared"), rescue=broken))
+    with running_group(tmp_path) as pair:
+        rescue = (barrier_task("all restored", phase="rescue"),)
+        head = pair.begin(0, swap_block(barrier_task("prepared"), rescue=rescue))
+        broken_rescue = (shell_task("Restore previous server", "exit 7"), *rescue)
+        worker = pair.begin(1, swap_block(shell_task("Pull", "exit 3"), barrier_task("prepared"), rescue=broken_rescue))
         assert (head.recap()["exit"], worker.recap()["exit"]) == (1, 1)
         message = head.outcome("Meet at all restored")[1]
         assert message == "spark2 (rank 1) failed at 'Restore previous server': sh exited with 7: no output."
 
 
 def test_a_failure_that_nothing_rescues_is_told_too_and_one_that_is_ignored_is_none(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        head = pair.begin(0, barrier("one"), barrier("two"))
-        ignored = sh("Try", "exit 1", ignore_errors=True)
-        worker = pair.begin(1, ignored, barrier("one"), sh("Pull", "exit 3"), barrier("two"))
+    with running_group(tmp_path) as pair:
+        head = pair.begin(0, barrier_task("one"), barrier_task("two"))
+        ignored = shell_task("Try", "exit 1", ignore_errors=True)
+        worker = pair.begin(1, ignored, barrier_task("one"), shell_task("Pull", "exit 3"), barrier_task("two"))
         assert (head.recap()["exit"], worker.recap()["exit"]) == (1, 1)
         assert head.outcome("Meet at one")[0] == "ok"
         assert head.outcome("Meet at two")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with 3: no output."
 
 
 def test_what_no_log_hides_is_not_sent(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        head = pair.begin(0, barrier("one"))
-        worker = pair.begin(1, sh("Log in", "echo password1234 >&2; exit 1", no_log=True), barrier("one"))
+    with running_group(tmp_path) as pair:
+        head = pair.begin(0, barrier_task("one"))
+        worker = pair.begin(1, shell_task("Log in", "echo password1234 >&2; exit 1", no_log=True), barrier_task("one"))
         worker.recap()
         assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': hidden by no_log."
 
 
 def test_secrets_stay_on_their_host(tmp_path: Path) -> None:
     """Not even the token of the deploy, which a member prints, reaches another one, a file or an event."""
-    with group(tmp_path) as pair:
-        tell = f"echo {SECRET} >&2; exit 1"
-        head = pair.begin(0, barrier("one", register="met"), barrier("two"))
-        worker = pair.begin(1, barrier("one", share={"key": SECRET}), sh("Log in", tell), barrier("two"))
+    with running_group(tmp_path) as pair:
+        print_secret = f"echo {SECRET} >&2; exit 1"
+        head = pair.begin(0, barrier_task("one", register="met"), barrier_task("two"))
+        worker = pair.begin(
+            1, barrier_task("one", share={"key": SECRET}), shell_task("Log in", print_secret), barrier_task("two")
+        )
         worker.recap()
         assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': sh exited with 1: ••••."
         assert head.registered("Meet at one")["members"]["spark2"] == {"key": "••••"}
         for item in (head, worker):
-            kept = b"".join(path.read_bytes() for path in item.home.rglob("*") if path.is_file())
-            assert kept.replace(b"echo " + SECRET.encode(), b"").count(SECRET.encode()) == 0
+            files = b"".join(path.read_bytes() for path in item.home.rglob("*") if path.is_file())
+            assert files.replace(b"echo " + SECRET.encode(), b"").count(SECRET.encode()) == 0
 
 
 def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> None:
-    with group(tmp_path, world=3) as three:
-        short, slow = barrier("prepared", timeout_s=0.5), barrier("prepared")
-        head = three.begin(0, swap(slow, rescue=RESCUE))
-        go = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
-        impatient = three.begin(1, go, swap(short, rescue=RESCUE))
-        late = three.begin(2, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), swap(slow, rescue=RESCUE))
+    with running_group(tmp_path, world=3) as three:
+        short, slow = barrier_task("prepared", timeout_s=0.5), barrier_task("prepared")
+        head = three.begin(0, swap_block(slow, rescue=RESCUE))
+        go = shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done")
+        impatient = three.begin(1, go, swap_block(short, rescue=RESCUE))
+        late = three.begin(
+            2, shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done"), swap_block(slow, rescue=RESCUE)
+        )
         wait_until(lambda: any("Meet" in item.get("name", "") for item in head.story()), "all have come")
         wait_until(lambda: head.notes()[-1:] == ["waiting for spark2 (rank 1), spark3 (rank 2)"], "the head is there")
         (impatient.home / "ready").touch()
@@ -119,18 +132,18 @@ def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> Non
 
 
 def test_a_run_that_ends_without_the_barrier_fails_it(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        head, worker = pair.begin(0, barrier("prepared")), pair.begin(1, sh("Prepare", "true"))
+    with running_group(tmp_path) as pair:
+        head, worker = pair.begin(0, barrier_task("prepared")), pair.begin(1, shell_task("Prepare", "true"))
         assert worker.recap()["exit"] == 0
         assert head.recap()["msg"] == "spark2 (rank 1) ended its run before barrier 'prepared'."
 
 
 def test_a_difference_fails_it_for_all_with_both_values(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
+    with running_group(tmp_path) as pair:
         same = {"engine": "0.32.0", "revision": {"commit": "ab", "files": 3}}
         names = [*same, "image_digest"]
         members = [
-            pair.begin(rank, barrier("prepared", share={**same, "image_digest": digest}, compare=names))
+            pair.begin(rank, barrier_task("prepared", share={**same, "image_digest": digest}, compare=names))
             for rank, digest in enumerate(("sha256:aaa", "sha256:bbb"))
         ]
         for member in members:
@@ -139,10 +152,10 @@ def test_a_difference_fails_it_for_all_with_both_values(tmp_path: Path) -> None:
 
 
 def test_a_stop_of_one_member_is_its_failure_and_says_so(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        head = pair.begin(0, swap(barrier("prepared"), rescue=RESCUE))
-        wait = sh("Prepare", "until [ -e stop ]; do sleep 0.05; done")
-        worker = pair.begin(1, swap(wait, barrier("prepared"), rescue=RESCUE))
+    with running_group(tmp_path) as pair:
+        head = pair.begin(0, swap_block(barrier_task("prepared"), rescue=RESCUE))
+        wait = shell_task("Prepare", "until [ -e stop ]; do sleep 0.05; done")
+        worker = pair.begin(1, swap_block(wait, barrier_task("prepared"), rescue=RESCUE))
         wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "all have come")
         worker.stop()
         (worker.home / "stop").touch()
@@ -153,9 +166,11 @@ def test_a_stop_of_one_member_is_its_failure_and_says_so(tmp_path: Path) -> None
 
 
 def test_a_stop_ends_the_waiting_at_a_barrier(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        head = pair.begin(0, barrier("prepared"))
-        worker = pair.begin(1, sh("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier("prepared"))
+    with running_group(tmp_path) as pair:
+        head = pair.begin(0, barrier_task("prepared"))
+        worker = pair.begin(
+            1, shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done"), barrier_task("prepared")
+        )
         wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
         head.stop()
         wait_until(lambda: head.outcome("Meet at prepared")[0], "it waits no more")
@@ -165,25 +180,28 @@ def test_a_stop_ends_the_waiting_at_a_barrier(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_tried_again_ends_when_another_member_failed(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        patient = sh("Wait", "touch waiting; exit 1", retries=100_000, delay_s=0.05)
-        head = pair.begin(0, swap(patient, rescue=RESCUE))
+    with running_group(tmp_path) as pair:
+        patient = shell_task("Wait", "touch waiting; exit 1", retries=100_000, delay_s=0.05)
+        head = pair.begin(0, swap_block(patient, rescue=RESCUE))
         worker = pair.begin(
-            1, swap(sh("Pull", f"until [ -e {head.home}/waiting ]; do sleep 0.05; done; exit 3"), rescue=RESCUE)
+            1,
+            swap_block(
+                shell_task("Pull", f"until [ -e {head.home}/waiting ]; do sleep 0.05; done; exit 3"), rescue=RESCUE
+            ),
         )
         assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
         assert head.outcome("Wait")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with 3: no output."
 
 
 def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
-        members = pair.start(wait, barrier("prepared"), sh("Go on", SAY.format("on")))
+    with running_group(tmp_path) as pair:
+        wait = shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done")
+        members = pair.start(wait, barrier_task("prepared"), shell_task("Go on", SAY_COMMAND.format("on")))
         for member in members:
             wait_until(
                 lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works"
             )
-            member.laptop_vanishes()
+            member.kill_laptop()
         for member in members:
             (member.home / "ready").touch()
         assert [member.recap()["exit"] for member in members] == [0, 0]
@@ -191,27 +209,27 @@ def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:
 
 
 def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        checking = pair.begin(0, barrier("prepared"), check=True)
+    with running_group(tmp_path) as pair:
+        checking = pair.begin(0, barrier_task("prepared"), check=True)
         assert checking.recap()["exit"] == 0
         assert checking.outcome("Meet at prepared") == ("skipped", "check mode: the members' runs do not meet")
-    with group(tmp_path / "other") as pair:
-        value = pair.members[0].start(replace(pair.plan(0, barrier("prepared")), cluster=None))
+    with running_group(tmp_path / "other") as pair:
+        value = pair.members[0].start(replace(pair.plan(0, barrier_task("prepared")), cluster=None))
         assert value.recap()["exit"] == 0
         assert value.outcome("Meet at prepared") == ("skipped", "this plan is of no cluster")
 
 
 def test_it_meets_the_others_in_a_play_that_becomes_root_too(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        members = pair.start(barrier("prepared", become=True))
+    with running_group(tmp_path) as pair:
+        members = pair.start(barrier_task("prepared", become=True))
         assert [member.recap()["exit"] for member in members] == [0, 0]
         assert members[0].outcome("Meet at prepared") == ("ok", "all 2 members")
 
 
 def test_the_listener_is_gone_once_all_have_come(tmp_path: Path) -> None:
-    with group(tmp_path) as pair:
-        wait = sh("Prepare", "until [ -e ready ]; do sleep 0.05; done")
-        members = pair.start(wait, barrier("prepared"))
+    with running_group(tmp_path) as pair:
+        wait = shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done")
+        members = pair.start(wait, barrier_task("prepared"))
         for member in members:
             wait_until(
                 lambda value=member: any(event["event"] == "task_started" for event in value.story()), "it works"

@@ -12,47 +12,47 @@ from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.wire import read_line
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
-from tests.runner.cluster.members import SECRET, Group, Member, barrier, group, sh
-from tests.runner.cluster.proxy import cable
+from tests.runner.cluster.members import SECRET, Group, Member, barrier_task, running_group, shell_task
+from tests.runner.cluster.proxy import open_cable
 from tests.waiting import wait_until
 
-STEPS = (barrier("prepared", share={"digest": "sha256:aaa"}), sh("Go on", "echo on >> said"))
+STEPS = (barrier_task("prepared", share={"digest": "sha256:aaa"}), shell_task("Go on", "echo on >> said"))
 FAR_S = 10**9
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Group]:
-    with group(tmp_path) as value:
+    with running_group(tmp_path) as value:
         yield value
 
 
-def listening(pair: Group) -> Member:
+def start_head(pair: Group) -> Member:
     """Return the head, which waits for its worker."""
     head = pair.begin(0, *STEPS)
     wait_until(lambda: "waiting for spark2 (rank 1)" in head.notes(), "it waits")
     return head
 
 
-def connected(pair: Group) -> socket.socket:
+def connect(pair: Group) -> socket.socket:
     value = socket.create_connection(("127.0.0.1", pair.port), timeout=30)
     value.settimeout(30)
     return value
 
 
-def goes_on(pair: Group, head: Member) -> None:
+def assert_goes_on(pair: Group, head: Member) -> None:
     worker = pair.begin(1, *STEPS)
     assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
     assert head.said() == worker.said() == "on\n"
 
 
-def dropped(one: socket.socket) -> bytes:
+def read_until_closed(sock: socket.socket) -> bytes:
     """Return everything that the other side sends until it hangs up."""
-    found = b""
+    received = b""
     with contextlib.suppress(ConnectionResetError):
-        while data := one.recv(65536):
-            found += data
-    one.close()
-    return found
+        while data := sock.recv(65536):
+            received += data
+    sock.close()
+    return received
 
 
 @pytest.mark.parametrize(
@@ -66,50 +66,50 @@ def dropped(one: socket.socket) -> bytes:
     }.values(),
 )
 def test_garbage_is_dropped_with_a_note(pair: Group, garbage: bytes) -> None:
-    head = listening(pair)
-    stranger = connected(pair)
+    head = start_head(pair)
+    stranger = connect(pair)
     stranger.sendall(garbage)
-    assert b"proof" not in dropped(stranger)
+    assert b"proof" not in read_until_closed(stranger)
     note = "dropped a connection from 127.0.0.1: it does not speak the protocol of clusters"
     wait_until(lambda: note in head.notes(), "a note says so")
-    goes_on(pair, head)
+    assert_goes_on(pair, head)
 
 
 def test_ten_megabytes_without_a_newline_are_not_kept(pair: Group) -> None:
-    head = listening(pair)
-    before = _peak_kib(head)
-    stranger = connected(pair)
+    head = start_head(pair)
+    before = _peak_memory_kib(head)
+    stranger = connect(pair)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         stranger.sendall(b"x" * 10_000_000)
     stranger.close()
     note = "dropped a connection from 127.0.0.1: a line has more than 1024 bytes"
     wait_until(lambda: note in head.notes(), "a note says so")
-    assert _peak_kib(head) - before < 4096
-    goes_on(pair, head)
+    assert _peak_memory_kib(head) - before < 4096
+    assert_goes_on(pair, head)
 
 
 def test_a_wrong_token_proves_nothing_and_gets_no_proof(pair: Group) -> None:
-    head = listening(pair)
+    head = start_head(pair)
     for about in ({"rank": 1}, {"rank": 0}, {"rank": 1, "name": "other"}, {"rank": 5}):
-        stranger = connected(pair)
+        stranger = connect(pair)
         greeted = read_line(stranger, wire.MAX_HELLO_BYTES, FAR_S)
         cluster = pair.cluster(1)
         named = Cluster(about.get("name", "pair"), 1, cluster.members, cluster.address, cluster.port)
         line, _ = wire.answer_greeting(greeted, named, Secret("ab" * 32))
         stranger.sendall(json.dumps({**json.loads(line), "rank": about["rank"]}).encode() + b"\n")
-        assert dropped(stranger) == b""
+        assert read_until_closed(stranger) == b""
     wait_until(lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so")
-    goes_on(pair, head)
+    assert_goes_on(pair, head)
 
 
 def test_a_member_with_the_token_of_another_deploy_does_not_come_in(pair: Group) -> None:
-    head = listening(pair)
+    head = start_head(pair)
     other = pair.members[1].start(pair.plan(1, *STEPS, cluster={"join_s": 1.0}), token="ab" * 32)
     recap = other.recap()
     assert (recap["exit"], other.said()) == (5, "")
     assert f"(127.0.0.1 port {pair.port}: connection closed)" in recap["msg"]
     pair.members[1] = Member(other.home.parent / "again", "spark2")
-    goes_on(pair, head)
+    assert_goes_on(pair, head)
 
 
 def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
@@ -120,7 +120,7 @@ def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
         near.sendall(wire.build_greeting("0" * 64))
         claim = json.loads(read_line(near, wire.MAX_HELLO_BYTES, FAR_S))
         near.sendall(json.dumps({"proof": claim["proof"]}).encode() + b"\n")  # reflected
-        assert dropped(near) == b""
+        assert read_until_closed(near) == b""
         recap = worker.recap()
         assert (recap["exit"], worker.said()) == (5, "")
         assert SECRET not in json.dumps(claim)
@@ -128,42 +128,42 @@ def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
 
 def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_path: Path) -> None:
     """Replay a message of a first run, by a member with this very token, to a second run."""
-    with cable(pair.port) as link:
+    with open_cable(pair.port) as link:
         head = pair.begin(0, *STEPS)
         worker = pair.begin(1, *STEPS, cluster={"port": link.port})
         assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
         recording = next(bytes(item) for item in link.recorded if b"arrive" in item)
-    with group(tmp_path / "second", port=pair.port) as second:
-        head = listening(second)
-        stranger = connected(second)
+    with running_group(tmp_path / "second", port=pair.port) as second:
+        head = start_head(second)
+        stranger = connect(second)
         stranger.sendall(recording)
-        assert b"proof" not in dropped(stranger)
+        assert b"proof" not in read_until_closed(stranger)
         wait_until(
             lambda: "dropped a connection from 127.0.0.1: it has another token" in head.notes(), "a note says so"
         )
         assert head.outcome("Meet at prepared") == ("", "")
-        goes_on(second, head)
+        assert_goes_on(second, head)
 
 
 def test_who_says_nothing_is_dropped_after_a_while(pair: Group) -> None:
-    head = listening(pair)
-    assert json.loads(dropped(connected(pair))).keys() == {"hello", "nonce"}
+    head = start_head(pair)
+    assert json.loads(read_until_closed(connect(pair))).keys() == {"hello", "nonce"}
     note = "dropped a connection from 127.0.0.1: no answer within 5 s"
     wait_until(lambda: note in head.notes(), "a note says so")
-    goes_on(pair, head)
+    assert_goes_on(pair, head)
 
 
 def test_two_hundred_that_say_nothing_keep_no_member_out(pair: Group) -> None:
-    head = listening(pair)
-    idle = [connected(pair) for _ in range(200)]
-    goes_on(pair, head)
+    head = start_head(pair)
+    idle = [connect(pair) for _ in range(200)]
+    assert_goes_on(pair, head)
     notes = [note for note in head.notes() if "dropped" in note or "more connections" in note]
     assert 0 < len(notes) <= 6
     for item in idle:
         item.close()
 
 
-def _peak_kib(head: Member) -> int:
+def _peak_memory_kib(head: Member) -> int:
     """Return the peak memory of the detached runner."""
     status = Path(f"/proc/{head.pid()}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
