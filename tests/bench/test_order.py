@@ -33,7 +33,7 @@ HERE = Path()
 )
 def test_what_cannot_be_meant_is_refused(order: BenchOptions, result: str) -> None:
     with pytest.raises(Refused, match=result):
-        order.checked()
+        order.validate()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_is_finished_is_not_measured_again() -> None:
     experiment = Experiment("ab", "x", (), turns)
     assert len(set(experiment.keys)) == 8
     first = {cell.key: {} for cell in experiment.turns[0].cells}
-    left = experiment.without({**first, experiment.turns[1].cells[0].key: {}})
+    left = experiment.remove_finished({**first, experiment.turns[1].cells[0].key: {}})
     assert [(turn.arm, len(turn.cells)) for turn in left.turns] == [("b", 1), ("b", 2), ("a", 2)]
     changed = build_turns(["a"], loads, {"a": {"command": ["z"]}})
     assert not {cell.key for turn in changed for cell in turn.cells} & set(experiment.keys)

@@ -70,7 +70,7 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
     disorder = MESSAGES.disorder(events)
     assert "content_block_start" in disorder
-    outcome = table.API_PROBES["messages"].judge(Reply(200, "", MESSAGES.assembled(events), disorder))
+    outcome = table.API_PROBES["messages"].evaluate(Reply(200, "", MESSAGES.assembled(events), disorder))
     assert (outcome.verdict, outcome.fault) == ("disproved", "events out of order")
 
 

@@ -31,7 +31,7 @@ def embedding_reply(vector: Any) -> dict[str, Any]:
     ],
 )
 def test_a_vector_is_numbers_of_which_one_is_not_zero(answer: Any, holds: str, why_not: str) -> None:
-    assert EMBED.judge(answer) == tasks.ProofResult(holds, why_not)
+    assert EMBED.evaluate(answer) == tasks.ProofResult(holds, why_not)
 
 
 def rerank_reply(first: Any, second: Any) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def rerank_reply(first: Any, second: Any) -> dict[str, Any]:
 
 
 def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
-    assert RERANK.judge(rerank_reply(0.93, 0.02)).why_not == ""
-    wrong = RERANK.judge(rerank_reply(-0.14, 0.29))
+    assert RERANK.evaluate(rerank_reply(0.93, 0.02)).why_not == ""
+    wrong = RERANK.evaluate(rerank_reply(-0.14, 0.29))
     assert wrong.holds
     assert "not a reranker" in wrong.why_not
 
@@ -50,7 +50,7 @@ def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
     "answer", [rerank_reply(None, 0.1), rerank_reply("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None]
 )
 def test_without_a_score_for_each_text_nothing_is_proved(answer: Any) -> None:
-    assert RERANK.judge(answer) == tasks.ProofResult("", "without a score for each text")
+    assert RERANK.evaluate(answer) == tasks.ProofResult("", "without a score for each text")
 
 
 @pytest.mark.parametrize("name", list(engines.TITLES))

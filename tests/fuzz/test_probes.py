@@ -36,7 +36,7 @@ HELP = {
 def test_answers_to_probes() -> None:
     def read(body: Any) -> None:
         for probe in PROBES:
-            outcome = probe.judge(Reply(200, "", body))
+            outcome = probe.evaluate(Reply(200, "", body))
             assert outcome.verdict in ("proved", "disproved", "inconclusive")
             assert len(outcome.evidence) < 2000
 

@@ -26,12 +26,19 @@ WORDS = (
 def test_the_header_says_what_was_written(tiny: Path) -> None:
     header = gguf.parse_header(tiny.read_bytes())
     shape = tiny_gguf.Shape()
-    assert (header.architecture, header.own("block_count"), header.own("context_length")) == (
+    assert (
+        header.architecture,
+        header.architecture_value("block_count"),
+        header.architecture_value("context_length"),
+    ) == (
         "llama",
         shape.layers,
         tiny_gguf.TRAINED_CONTEXT,
     )
-    assert (header.own("attention.head_count"), header.own("attention.head_count_kv")) == (shape.heads, shape.kv_heads)
+    assert (
+        header.architecture_value("attention.head_count"),
+        header.architecture_value("attention.head_count_kv"),
+    ) == (shape.heads, shape.kv_heads)
     assert header.tensors == 3 + 9 * shape.layers
     assert header.values["tokenizer.chat_template"] == tiny_gguf.TEMPLATE
     assert header.values["tokenizer.ggml.merges"] == ["t h"]

@@ -228,7 +228,7 @@ class BenchRun:
         finished = query_module(self.selection.fleet, member, "bench_cells", query)["cells"]
         for key in filter(finished.__contains__, experiment.keys):
             self.collector.add_cell(finished[key])
-        remaining = experiment.without(finished)
+        remaining = experiment.remove_finished(finished)
         finished_configs = {name: finished[key] for name, key in configs.items() if key in finished}
         known_settings = {name: value["settings"] for name, value in finished_configs.items()}
         for name, value in finished_configs.items():

@@ -33,7 +33,7 @@ from sparkwright.visible import one_line, parse_list
 
 def run(command: str, arguments: dict[str, Any]) -> int:
     """Run a bench command and return its exit code."""
-    order = build_bench_options(command, arguments).checked()
+    order = build_bench_options(command, arguments).validate()
     if bool(arguments.get("url")) == bool(arguments["host"]):
         hint = "where: --host NAME, or --url of a server." if "url" in arguments else "which host: --host NAME."
         raise Refused(f"say {hint}")
@@ -249,7 +249,12 @@ def run_at_url(
     target = lab.Target(http, url, served, key, counters=lambda: http_probe.read_counters(http, url, key)[0])
     for cell in [cell for turn in planned_turns for cell in turn.cells if cell.key not in collector.cells]:
         _print_progress(f"measuring: {describe_load(cell)}", quiet)
-        cell_fields = {"key": cell.key, "arm": SERVER_ARM, "repetition": cell.repetition, "load": cell.load.described}
+        cell_fields = {
+            "key": cell.key,
+            "arm": SERVER_ARM,
+            "repetition": cell.repetition,
+            "load": cell.load.result_fields,
+        }
         measured = {**cell_fields, **lab.measure_load(target, cell.load)}
         _print_progress(f"  {lab.describe_cell(measured)}", quiet)
         collector.add_cell(measured)

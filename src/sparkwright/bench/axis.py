@@ -40,7 +40,7 @@ class Axis:
         """The flag, without the key inside it."""
         return self.name.partition(".")[0]
 
-    def changes(self, value: Any, flags: Mapping[str, Any], engine_flags: Flags) -> dict[str, Any]:
+    def flag_changes(self, value: Any, flags: Mapping[str, Any], engine_flags: Flags) -> dict[str, Any]:
         """Return the flags to change for one value.
 
         Args:

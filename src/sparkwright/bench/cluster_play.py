@@ -73,7 +73,7 @@ def arm_tasks(
     known_settings: Mapping[str, Mapping[str, Any]],
     changed_flags: Sequence[str],
 ) -> list[Task]:
-    """Return the tasks of `play.with_arms` for all members of a cluster. Raises Refused for more turns than their runs can meet
+    """Return the tasks of `play.arm_tasks` for all members of a cluster. Raises Refused for more turns than their runs can meet
     for.
 
     Args:
@@ -88,7 +88,7 @@ def arm_tasks(
         message = f"{len(remaining.turns)} starts of a cluster in one experiment: at most {MAX_TURNS} can be."
         raise Refused(message, fix="Give fewer values, or a smaller --repeat.")
     lab = _Lab(experiment, series, parts, remaining, changed_flags)
-    conditions = [f"{lab.refused(name)!r} not in checked.any" for name in remaining.names]
+    conditions = [f"{lab.refused_register(name)!r} not in checked.any" for name in remaining.names]
     block = {
         "name": "Measure the arms",
         "when": (" and " if experiment.compares else " or ").join(conditions),
@@ -127,46 +127,46 @@ class _Lab:
     experiment: Experiment
     series: str
     parts: str
-    taken: play.RemainingTurns
+    remaining: play.RemainingTurns
     #: flags in which two arms differ
     changed: Sequence[str]
 
-    def refused(self, arm: str) -> str:
+    def refused_register(self, arm: str) -> str:
         """Return the name under which a member reports that its image refuses an arm or that the arm does not fit."""
         return f"refused_{self._arm_index(arm)}"
 
     def preparation_tasks(self) -> Iterator[Task]:
         """Yield the checks and downloads that run while the cluster still serves, after which members agree on refused arms."""
         yield self._fabric_task()
-        yield from play.fit_tasks(self.experiment, self.taken.names)
-        for arm in play.distinct_arms(self.experiment, self.taken.names):
+        yield from play.fit_tasks(self.experiment, self.remaining.names)
+        for arm in play.distinct_arms(self.experiment, self.remaining.names):
             to_serve = as_template(f"arms[{arm.name!r}]")
             engine = as_template(f"arms[{arm.name!r}].engine.name")
             variables = {"to_serve": to_serve, "engine_inside": engine, "turn": f" for arm {arm.name}"}
             yield {"include": f"{self.parts}/{FETCH_FILE}", "vars": variables}
-        for name in self.taken.names:
+        for name in self.remaining.names:
             yield play.lint_task(name, f"lint_{self._arm_index(name)}")
         share = {
-            self.refused(name): as_template(
+            self.refused_register(name): as_template(
                 f"lint_{place}.failed or {play.fits_register(self.experiment, name)}.failed"
             )
-            for name in self.taken.names
+            for name in self.remaining.names
             for place in [self._arm_index(name)]
         }
         yield _barrier_task("Wait until every member has passed its checks", "checked", share=share, register="checked")
 
     def turn(self, turn: Turn, number: int) -> Task:
         """Return an arm's turn, in which the head measures while the workers wait and watch their own ranks."""
-        arm, compared_turn = turn.arm, self.taken.judged
+        arm, compared_turn = turn.arm, self.remaining.compared_turn
         conditions, measure_conditions = (
-            [f"{self.refused(arm)!r} not in checked.any", f"{FAILED_ARM_EXPRESSION}.arm == ''"],
+            [f"{self.refused_register(arm)!r} not in checked.any", f"{FAILED_ARM_EXPRESSION}.arm == ''"],
             ["head"],
         )
         if compared_turn is not None and number > compared_turn:
             conditions.append(f"'same' not in ready_{compared_turn}.any")
         if number == compared_turn:
             measure_conditions.append(f"'same' not in ready_{compared_turn}.any")
-        config = play.config_arguments(turn, number, self.series, self.taken, self.changed)
+        config = play.config_arguments(turn, number, self.series, self.remaining, self.changed)
         share = {"same": as_template(f"(config_{number} | default({{}})).same | default(false)")}
         why = "{{ failed_result.msg }}"
         rank = {"rank_of": "{{ to_serve.spec.name }}"}

@@ -62,7 +62,7 @@ class Experiment:
         """True if two arms are compared with each other."""
         return self.command != "sweep" and len(self.arms) == 2
 
-    def without(self, finished: Mapping[str, Any]) -> Experiment:
+    def remove_finished(self, finished: Mapping[str, Any]) -> Experiment:
         """Return the experiment without finished cells and without turns that have no cells left."""
         remaining = [
             replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished)) for turn in self.turns
@@ -232,7 +232,7 @@ def grid_arms(
 
 
 def value_arms(base: Recipe, swept: Axis, pinned: Mapping[str, Any]) -> list[Arm]:
-    """Return two arms that differ in the value of one flag. Raises Refused as `grid` does."""
+    """Return two arms that differ in the value of one flag. Raises Refused as `grid_arms` does."""
     return grid_arms(base, [swept], pinned, names=("a", "b"))
 
 
@@ -240,7 +240,7 @@ def _grid_arm(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str
     """Return the arm of one combination of values."""
     changes: dict[str, Any] = {}
     for swept in axes:
-        changes |= swept.changes(values[swept.name], {**base.file.flags, **changes}, base.engine.flags)
+        changes |= swept.flag_changes(values[swept.name], {**base.file.flags, **changes}, base.engine.flags)
     title = ", ".join(f"{flag} {axis.format_value(value)}" for flag, value in values.items())
     return _build_arm(name, title, base, changes, values)
 

@@ -65,7 +65,7 @@ class BenchOptions:
     server is measured.
     """
 
-    #: name of the command, a key of LOADS
+    #: name of the command, a key of LOADS_BY_COMMAND
     command: str
     #: recipe of the first arm
     a: str = ""
@@ -107,8 +107,8 @@ class BenchOptions:
         """True if the experiment starts containers."""
         return bool(self.a or self.flag or self.sizes or self.axes)
 
-    def checked(self) -> BenchOptions:
-        """Return the order unchanged. Raises Refused if its options contradict each other."""
+    def validate(self) -> BenchOptions:
+        """Return the options unchanged. Raises Refused if they contradict each other."""
         if bool(self.a) != bool(self.b):
             raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
         if self.a and (self.flag or self.axes):
@@ -254,7 +254,7 @@ def _with_sizes(options: BenchOptions, default: Load) -> Load:
 
 
 def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """Return the length of a long prompt and notes. It is at least STEPS times the largest budget if the context allows it."""
+    """Return the length of a long prompt and notes. It is at least MIN_PREFILL_STEPS times the largest budget if the context allows it."""
     answer_tokens = max(load.output_tokens for load in loads)
     max_tokens = limits.length - answer_tokens - MARGIN_TOKENS if limits.length else None
     if options.long_tokens:

@@ -44,7 +44,7 @@ def server_tasks(experiment: Experiment, series: str, parts: str) -> list[Task]:
     Args:
         experiment: the experiment.
         series: name of the series.
-        parts: see `with_arms`.
+        parts: see `arm_tasks`.
     """
     server = {"base_url": "{{ base_url }}", "model": "{{ served_name }}"}
     check_only: Task = {"register": "server", "check_mode": True, "changed_when": False}
@@ -151,7 +151,7 @@ class _Lab:
     experiment: Experiment
     series: str
     parts: str
-    taken: RemainingTurns
+    remaining: RemainingTurns
     #: flags in which two arms differ
     changed: Sequence[str]
 
@@ -165,11 +165,11 @@ class _Lab:
 
     def preparation_tasks(self) -> Iterator[Task]:
         """Yield the checks and downloads that run while the server still serves."""
-        for arm in distinct_arms(self.experiment, self.taken.names):
+        for arm in distinct_arms(self.experiment, self.remaining.names):
             yield from _fetch_tasks(arm)
-        for name in self.taken.names:
+        for name in self.remaining.names:
             yield lint_task(name, self.lint_register(name))
-        yield from fit_tasks(self.experiment, self.taken.names)
+        yield from fit_tasks(self.experiment, self.remaining.names)
 
     def turn(self, turn: Turn, number: int) -> Task:
         """Return an arm's turn.
@@ -178,12 +178,12 @@ class _Lab:
         compare.
         """
         arm, conditions, settings_differ = turn.arm, [self.start_condition(turn.arm)], {}
-        compared_turn = self.taken.judged
+        compared_turn = self.remaining.compared_turn
         if compared_turn is not None and number > compared_turn:
             conditions.append(f"not config_{compared_turn}.same")
         if number == compared_turn:
             settings_differ = {"when": f"not config_{number}.same"}
-        config = config_arguments(turn, number, self.series, self.taken, self.changed)
+        config = config_arguments(turn, number, self.series, self.remaining, self.changed)
         why = "{{ failed_result.msg }}"
         rescue = [
             task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": why}, ignore_errors=True),
@@ -254,7 +254,7 @@ class RemainingTurns:
     #: arms that have a turn
     names: tuple[str, ...]
     #: index of the turn in which the settings of two arms are compared; None for no turn
-    judged: int | None = None
+    compared_turn: int | None = None
 
 
 def remaining_turns(experiment: Experiment, known_settings: Mapping[str, Any]) -> RemainingTurns:
@@ -311,7 +311,7 @@ def _budget_arguments() -> dict[str, str]:
 
 
 def drain_task(**keywords: Any) -> Task:
-    """Return the task that drains requests, after which gateways send none until `after`.
+    """Return the task that drains requests, after which gateways send none until `return_tasks`.
 
     Clients are neither served by an arm nor disturb its measurement.
     """
@@ -372,7 +372,7 @@ def config_arguments(
     """Return the arguments for reading and storing an arm's settings, and in one turn for comparing them with the other arm's."""
     config: dict[str, Any] = {"name": "{{ to_serve.spec.name }}", "series": series}
     config |= {"key": config_key(turn.arm), "arm": turn.arm}
-    if number == remaining.judged:
+    if number == remaining.compared_turn:
         other_arm = next(name for name in remaining.names if name != turn.arm)
         other_settings = as_template("config_0.settings" if number else f"arms_known[{other_arm!r}]")
         config |= {"against": other_settings, "changed": list(changed_flags)}

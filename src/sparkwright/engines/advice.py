@@ -154,7 +154,7 @@ def decide_without_switch(
 ) -> Decision:
     """Return the decision about chunked prefill for an engine without a switch for it.
 
-    title: the engine's. why: a clause that says what the engine does instead.
+    title: the engine's name. why: a clause that says what the engine does instead.
     """
     if expected == "any":
         return Decision(request.flags, "any")

@@ -291,7 +291,7 @@ def _start_check_rows(memory: Memory, total_bytes: int, counted_bytes: int) -> l
 
 def format_largest_fit(memory: Memory, budget: Budget) -> str:
     """Return the flag and its largest value with which a too large server fits, as "FLAG VALUE"; empty if none does."""
-    fit = memory.largest(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
+    fit = memory.largest_fit(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
     return f"{fit[0]} {fit[1]:g}" if fit else ""
 
 
@@ -374,7 +374,7 @@ def _list_ways(memory: Memory, budget: Budget, excess_bytes: int, shm_bytes: int
         return
     smaller_bytes = min(shm_bytes, SHM_BYTES)
     room_bytes = memory.engine_bytes(budget.total_bytes) - (excess_bytes - shm_bytes + smaller_bytes)
-    fit = memory.largest(budget.total_bytes, room_bytes)
+    fit = memory.largest_fit(budget.total_bytes, room_bytes)
     shm_change = f" and shm_size to {SHM_SIZE}" if shm_bytes > smaller_bytes else ""
     if fit is None:
         yield Way("serve a smaller model, or a shorter context")

@@ -158,7 +158,7 @@ def prefix_length_tokens(block_tokens: int) -> int:
 CACHE_MOUNT = "/var/cache/sparkwright"
 #: the host's folder for the caches, below the user's home; see host/containers/compile_caches.py
 HOST_FOLDER = ".local/share/sparkwright/compile-caches"
-#: below the folder of a key: LIVE/NAME/CACHE is mounted at MOUNT in the container NAME
+#: below the folder of a key: LIVE_FOLDER/NAME/CACHE_FOLDER is mounted at CACHE_MOUNT in the container NAME
 LIVE_FOLDER, CACHE_FOLDER = "live", "cache"
 
 
@@ -166,7 +166,7 @@ LIVE_FOLDER, CACHE_FOLDER = "live", "cache"
 class CompileCaches:
     """The compile caches of one engine."""
 
-    #: environment variables, each with the folder below MOUNT that it is set to
+    #: environment variables, each with the folder below CACHE_MOUNT that it is set to
     variables: Mapping[str, str]
     #: ends of the folders that hold the caches without these variables: a recipe that mounts one keeps its caches itself
     usual: tuple[str, ...]
@@ -177,7 +177,7 @@ class CompileCaches:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that move every cache below MOUNT."""
+        """The environment variables that move every cache below CACHE_MOUNT."""
         return {name: f"{CACHE_MOUNT}/{folder}" for name, folder in self.variables.items()}
 
     def sources(self, live: str) -> dict[str, str]:
@@ -187,7 +187,7 @@ class CompileCaches:
         next start would mount whatever the link names.
 
         Args:
-            live: The folder above them on the host, see `live_folder`.
+            live: The folder above them on the host, see `live_folder_path`.
         """
         return {
             CACHE_MOUNT: f"{live}/{CACHE_FOLDER}",
@@ -218,7 +218,7 @@ def live_folder_path(home: str, key: str, container: str) -> str:
 
     Args:
         home: The home folder of the host's user.
-        key: See `key_of`.
+        key: See `compile_cache_key`.
         container: The name of the container. Two containers never share a folder.
     """
     return f"{home}/{HOST_FOLDER}/{key}/{LIVE_FOLDER}/{container}"
@@ -231,5 +231,5 @@ def compile_cache_key(inputs: Mapping[str, Any]) -> str:
 
 
 def own_variables(environment: Mapping[str, str]) -> set[str]:
-    """Return the variables of a container that point below MOUNT."""
+    """Return the variables of a container that point below CACHE_MOUNT."""
     return {name for name, value in environment.items() if value.startswith(f"{CACHE_MOUNT}/")}

@@ -12,7 +12,7 @@ An engine is a folder here. A file has the same name in each folder, and `Engine
     files.py        the files of a repository that it needs
     parallel.py     one model on several hosts; member_log.py reads the log of one of them
 
-NEEDED files are in every folder. Files are imported on first use: a health check needs http.py alone.
+NEEDED_FILES are in every folder. Files are imported on first use: a health check needs http.py alone.
 
 An engine with description.py is known from its recipe alone: its values are made from that description, which travels with the
 container as a label.

@@ -154,7 +154,7 @@ class Http:
     unlike: Mapping[str, MetricSample] = field(default_factory=dict)
     #: paths that render a conversation's prompt without generating: the first takes messages, the second tokens
     render: tuple[str, ...] = ()
-    #: seconds for which all of MOVES may stay unchanged while a slow model works
+    #: seconds for which all of PROGRESS_ROLES may stay unchanged while a slow model works
     still_s: int = 0
     #: paths that clients use and a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI_PATHS
@@ -208,7 +208,7 @@ MAKE_KEY_HINT = "`openssl rand -hex 24` makes one."
 
 
 def is_valid_key(key: str) -> bool:
-    """Return True if a text can be a server's key, see VALID."""
+    """Return True if a text can be a server's key, see VALID_KEY_RULE."""
     return _KEY_PATTERN.fullmatch(key) is not None
 
 

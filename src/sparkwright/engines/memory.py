@@ -77,7 +77,7 @@ class Memory:
         """Return the bytes that the engine takes by its flags; `host_bytes` come on top. total_bytes: the host's MemTotal."""
         return int(self.share * total_bytes) + self.bytes
 
-    def largest(self, total_bytes: int, room_bytes: int) -> tuple[str, float] | None:
+    def largest_fit(self, total_bytes: int, room_bytes: int) -> tuple[str, float] | None:
         """Return the flag and its largest value with which the engine takes at most room_bytes.
 
         None if no value does, or no flag is known. total_bytes: the host's MemTotal.

@@ -34,7 +34,7 @@ class Span:
     first: int | None
     #: None: the newest release that was read has it
     last: int | None
-    #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF, NOTHING; "" where it is not known
+    #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF, NO_SUCCESSOR; "" where it is not known
     instead: str = ""
 
 

@@ -98,7 +98,7 @@ def _suggest_replacement(case: OptionCase, name: str, flag_value: Any) -> Way:
 
 
 def newer_release(engine: str, newest: str, kind: str = "release", then: str = "") -> Iterator[Finding]:
-    """Yield a finding for an engine newer than all known releases. then: a clause about what else is judged differently."""
+    """Yield a finding for an engine newer than all known releases. then: a clause about what else is evaluated differently."""
     sentence = f"{engine} is newer than {newest}, the newest {kind} that is known here: its options are judged by the image's own help{then}."
     way = Way("update sparkwright, if there is a newer one")
     yield Finding("info", sentence, (way,), f"read up to {newest}")

@@ -1,4 +1,4 @@
-"""Causes of slowness that every engine shares. Causes of one engine alone are in its folder, as causes.py."""
+"""Causes of slowness that every engine shares. Causes of one engine alone are in its folder, in log.py."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Proof:
     path: str
     #: body of the request, without the model's name
     asked: Mapping[str, Any]
-    judge: Callable[[Any], ProofResult]
+    evaluate: Callable[[Any], ProofResult]
 
     def request(self, model: str) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of the request."""

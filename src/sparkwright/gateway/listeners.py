@@ -1,6 +1,6 @@
 """The listeners of a gateway, with limits on connections, in total and per client address.
 
-An address is known if it has sent a valid key within the last KNOWN_MIN minutes. Unknown addresses share only a part of the
+An address is known if it has sent a valid key within the last KNOWN_MINUTES minutes. Unknown addresses share only a part of the
 connections and have seconds to send the head of a request, so that clients without a key can't lock out those with one. The
 gateway's own hosts have a separate port, and the check of a deploy has a separate socket, which clients can't fill.
 """
@@ -24,7 +24,7 @@ KNOWN_MINUTES = 60
 MAX_ADDRESSES = 65536
 #: maximum number of connections of a deploy's check, and of the gateway's hosts
 MAX_PROOF_CONNECTIONS, MAX_HOST_CONNECTIONS = 8, 64
-#: limit on new connections from an unknown address in RATE_S seconds
+#: limit on new connections from an unknown address in RATE_WINDOW_S seconds
 MAX_NEW_CONNECTIONS, RATE_WINDOW_S = 300, 10
 
 

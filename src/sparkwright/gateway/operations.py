@@ -23,7 +23,7 @@ DRAIN, MAINTENANCE, READY = "drain", "maint", "ready"
 METHODS = {DRAIN: "set_drain", MAINTENANCE: "set_maint", READY: "set_ready"}
 READ = "read"
 
-#: executes lines of OPERATIONS, "drain BACKEND/SERVER" or "read BACKEND/SERVER BACKEND/SERVER ..."
+#: executes lines of OPERATIONS_FILE, "drain BACKEND/SERVER" or "read BACKEND/SERVER BACKEND/SERVER ..."
 _SCRIPT = """-- Written by sparkwright. It does what operations.map names, and reads nothing of a request.
 local methods = { %s }
 
@@ -61,7 +61,7 @@ def render_files(gateway: Gateway) -> dict[str, str]:
 
 
 def _operation_lines(gateway: Gateway) -> Iterator[str]:
-    """Yield the lines of OPERATIONS."""
+    """Yield the lines of OPERATIONS_FILE."""
     servers_by_machine: dict[str, list[str]] = {}
     for model in gateway.models:
         for upstream in model.upstreams:

@@ -1,1 +1,1 @@
-"""The health check of a host: observation, judgement, record and notification. It runs on the host, without a laptop."""
+"""The health check of a host: observation, evaluation, record and notification. It runs on the host, without a laptop."""

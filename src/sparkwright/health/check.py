@@ -1,4 +1,4 @@
-"""A health check: observe, judge, damp, record, notify, and heal if allowed."""
+"""A health check: observe, evaluate, damp, record, notify, and heal if allowed."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class HealthCheck:
         textfile.write(self.context, record, history, self.settings)
 
     def _update_guard(self, observation: Observation) -> None:
-        """Tell the memory guard, if one is installed, which containers are running now."""
+        """Pass the running containers to the memory guard, if one is installed."""
         if self.context.check or observation.busy or observation.engine_error or not self.settings.every_s:
             return
         try:

@@ -47,7 +47,7 @@ class HealVote:
     #: describes the run in progress on this host, which has priority; empty for none
     busy: Callable[[], str]
 
-    def call(self, decision: Decision) -> Decision:
+    def open_vote(self, decision: Decision) -> Decision:
         """Open the vote as the head and wait for the others' checks. Return the common decision, or why there is none."""
         with ExitStack() as exit_stack:
             if not exit_stack.enter_context(store.try_heal_lock(self.context.state)):
@@ -63,7 +63,7 @@ class HealVote:
             except SparkwrightError as error:
                 return Decision(message=f"{NOT_RESTARTED}{self.busy() or error.message.rstrip('.')}")
 
-    def answer(self) -> Decision:
+    def join_vote(self) -> Decision:
         """Join the vote as a worker. The decision has neither plan nor message if the head's check is not waiting."""
         with ExitStack() as exit_stack:
             if not exit_stack.enter_context(store.try_heal_lock(self.context.state)) or not self._vote_token:
@@ -141,8 +141,8 @@ def vote_on_decision(
         )
     vote = HealVote(context, settings, cluster, record, busy)
     if cluster.rank == 0:
-        return vote.call(decision) if decision.plan is not None else decision
-    joint_decision = vote.answer()
+        return vote.open_vote(decision) if decision.plan is not None else decision
+    joint_decision = vote.join_vote()
     return joint_decision if joint_decision.plan is not None or joint_decision.message else decision
 
 

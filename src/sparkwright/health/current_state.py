@@ -1,4 +1,4 @@
-"""The current state as judged from a snapshot alone, which is used if no check is valid any more."""
+"""The current state according to a snapshot alone, which is used if no check is valid any more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def evaluate_snapshot(
     asleep: str = "",
     wake: str = "",
 ) -> tuple[str, str]:
-    """Judge a snapshot by the rules of a check.
+    """Evaluate a snapshot by the rules of a check.
 
     Args:
         rank: the rank of a cluster's worker, which has no /health.
@@ -73,7 +73,7 @@ def start_limit_s(good: Mapping[str, Any], limits: Limits) -> float:
 def build_record(
     current: Snapshot, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
 ) -> dict[str, Any]:
-    """Return a snapshot as the JSON of a record, with the state from `judged`, or `in progress` while a run changes the server.
+    """Return a snapshot as the JSON of a record, with the state from `evaluate_snapshot`, or `in progress` while a run changes the server.
 
     Args:
         folder: the host's state folder, with the results of earlier checks and runs.

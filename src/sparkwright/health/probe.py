@@ -1,4 +1,4 @@
-"""Observing a host, and its rank in a cluster: gathers everything that `judge` needs, and may request one token."""
+"""Observing a host, and its rank in a cluster: gathers everything that `evaluate_observation` needs, and may request one token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Prober:
 
     #: the host
     context: Context
-    remembered: CheckHistory
+    history: CheckHistory
     limits: Limits
     #: returns the time in seconds since the epoch
     now: Callable[[], float] = time.time
@@ -109,18 +109,16 @@ class Prober:
                 else ""
             )
             drift = snapshot.find_drift(self.context, self.good, inspected)
-            rank = probe_rank(
-                self.context, observation.rank, container, inspected, self.remembered, start_id(container)
-            )
+            rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
         except SparkwrightError as error:
             return {}, replace(observation, engine_error=error.message, container=Container(name))
         except Exception as error:  # of requests and docker, for an engine that hangs or sends an invalid answer
             return {}, replace(
                 observation, engine_error=engine_socket.no_answer_message(error), container=Container(name)
             )
-        why = self.remembered.stopped_for(container.id, self.good)
-        answered = self.remembered.answered == start_id(container) or is_verified_since_start(container, self.good)
-        stopping_run = self.remembered.stopped_by(self.context.state, container.id)
+        why = self.history.stopped_for(container.id, self.good)
+        answered = self.history.answered == start_id(container) or is_verified_since_start(container, self.good)
+        stopping_run = self.history.stopped_by(self.context.state, container.id)
         guard_reason = service_guard.stop_reason(self.context.state, container.id, container.started_s or 0)
         observation = replace(
             observation, container=container, loop=loop, broken=why, stopped=stopping_run, rank=rank, saved=guard_reason
@@ -194,7 +192,7 @@ class Prober:
         Both checks must have seen the same start of the server. A token that the previous check did not get in time counts as a
         running request.
         """
-        since_s = self.remembered.still_since_s(start_id(observation.container), heartbeat)
+        since_s = self.history.still_since_s(start_id(observation.container), heartbeat)
         return observation.time_s - since_s if server.running and since_s is not None else None
 
     def _given_key(self, http: Http) -> str:
@@ -270,7 +268,7 @@ def deployed_rank(good: Mapping[str, Any]) -> Rank:
 def read_rank(
     context: Context, good: Mapping[str, Any], container: Container, past_checks: CheckHistory, start: str
 ) -> Rank:
-    """Return the observed state of this host's rank. box: the current container. start: see `probe_rank`."""
+    """Return the observed state of this host's rank. container: the current one. start: see `probe_rank`."""
     deployed = deployed_rank(good)
     if not deployed.cluster or container.status in ("", "absent"):
         return deployed

@@ -53,11 +53,11 @@ class Scheduler:
         return [self.folder / name for name in names] if self.folder else []
 
     @property
-    def there(self) -> bool:
+    def is_installed(self) -> bool:
         """Return True if units of this kind are installed."""
         return any(path.exists() for path in self.files)
 
-    def clock(self, check_settings: settings.Settings, context: Context, *, confined: bool) -> Schedule:
+    def build_schedule(self, check_settings: settings.Settings, context: Context, *, confined: bool) -> Schedule:
         """Return the programs to start, the interval, and the folders that they may write to."""
         env = {name: context.machine.env[name] for name in PASSED_VARIABLES if context.machine.env.get(name)}
         # a restart renames compile caches into the trash next to them, so both must be in one mount; it may not exist yet
@@ -107,7 +107,7 @@ def find_runtime() -> Path | None:
 
 
 def mark_in_use(runtime_folder: Path) -> None:
-    """Keep this runtime for the scheduler. The previous runtime is kept until the scheduler uses this one, see `unmark`."""
+    """Keep this runtime for the scheduler. The previous runtime is kept until the scheduler uses this one, see `release_runtimes`."""
     (runtime_folder / IN_USE_MARK).touch()
 
 

@@ -1,6 +1,6 @@
 """Requests to a server: prompts with a given number of tokens, options that the engine accepts, and a long prefix.
 
-A `Ruler` learns the number of tokens per word from two prompts whose tokens the server counted, which also warm it up.
+A `TokenEstimator` learns the number of tokens per word from two prompts whose tokens the server counted, which also warm it up.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class ServerClient:
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
-    ruler: TokenEstimator = field(default_factory=TokenEstimator)
+    token_estimator: TokenEstimator = field(default_factory=TokenEstimator)
     #: options that the server has refused, as learned by `run`
-    left_out: tuple[str, ...] = ()
+    refused_options: tuple[str, ...] = ()
     temperature: float = 0.0
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """Return a request without the options that this server refuses."""
         body = openai_api.build_stream_request(self.http, self.model, text, tokens, temperature=self.temperature)
-        return Request({key: value for key, value in body.items() if key not in self.left_out}, at_s, group)
+        return Request({key: value for key, value in body.items() if key not in self.refused_options}, at_s, group)
 
     def sized_request(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """Return a request with a prompt of about this many tokens."""
-        return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
+        return self.request(self.token_estimator.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **options: Any) -> stream.Stream:
         """Send a request now, and record the options that the server refuses. Raises stream.StreamError.
@@ -86,7 +86,7 @@ class ServerClient:
                     raise
                 body = reduced_body
                 continue
-            self.left_out += tuple(key for key in request.body if key not in body)
+            self.refused_options += tuple(key for key in request.body if key not in body)
             return result
 
 

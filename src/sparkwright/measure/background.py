@@ -103,7 +103,7 @@ class GpuState(GpuSample):
             baseline_mhz is not None and self.clock_mhz < MIN_CLOCK_SHARE * baseline_mhz
         )
 
-    def stalled(self, baseline_w: float | None) -> str:
+    def describe_stall(self, baseline_w: float | None) -> str:
         """Return a sentence if the GPU is busy with far less power than in the baseline; otherwise empty."""
         if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= MIN_BUSY_PERCENT:
             return ""
@@ -129,7 +129,7 @@ class GpuSampler(BackgroundSampler):
     """Samples the GPU during a `with` block.
 
     Args:
-        query: returns the figures of a sample, by the field names of `Sample`; empty if that fails.
+        query: returns the figures of a sample, by the field names of `GpuSample`; empty if that fails.
     """
 
     def __init__(self, query: Callable[[], Mapping[str, float | None]]) -> None:
@@ -137,7 +137,7 @@ class GpuSampler(BackgroundSampler):
         self.query = query
         self.samples: list[GpuSample] = []
 
-    def forget(self) -> None:
+    def discard_samples(self) -> None:
         """Discard the samples taken so far, before decoding begins."""
         self.samples.clear()
 

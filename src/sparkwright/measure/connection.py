@@ -24,7 +24,7 @@ class _Socket(socket.socket):
     until_s = float("inf")
     silence_s = 30.0
 
-    def waits(self, silence_s: float) -> None:
+    def set_timeout(self, silence_s: float) -> None:
         """Set the longest wait of a send or a receive."""
         self.silence_s = silence_s
         self.setblocking(True)
@@ -54,7 +54,7 @@ class _TlsSocket(ssl.SSLSocket):
     until_s = float("inf")
     silence_s = 30.0
 
-    def waits(self, silence_s: float) -> None:
+    def set_timeout(self, silence_s: float) -> None:
         """Set the longest wait of a send or a receive."""
         self.silence_s = silence_s
         self.settimeout(silence_s)
@@ -86,7 +86,7 @@ def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
         raise TimeoutError(str(error)) from None
     except TransportError as error:
         raise getattr(error, "error", None) or OSError(str(error)) from None
-    sock.waits(timeout_s)
+    sock.set_timeout(timeout_s)
     connection.sock = sock
     return connection
 

@@ -168,7 +168,7 @@ def request_tokens(
         tokens: number of tokens to generate.
         timeout_s: time limit for each attempt.
         api_key: key of the server.
-        priority: see `openai_api.generated`.
+        priority: see `openai_api.build_request`.
     """
     if http.task != GENERATE:
         path, request_body = tasks.PROOFS[http.task].request(model)
@@ -189,7 +189,7 @@ class TokenCheck:
 
 
 def check_token(http: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
-    """Request a token and judge the answer. Takes the arguments of `ask_token_check`. Never raises."""
+    """Request a token and evaluate the answer. Takes the arguments of `request_tokens`. Never raises."""
     began_s = time.monotonic()
     response = request_tokens(http, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
     token_s = time.monotonic() - began_s
@@ -220,7 +220,7 @@ def find_missing_part(http: Http, document: Any) -> str:
     """
     if http.task == GENERATE:
         return "" if openai_api.count_tokens(document) > 0 else "without a token"
-    verdict = tasks.PROOFS[http.task].judge(document)
+    verdict = tasks.PROOFS[http.task].evaluate(document)
     return "" if verdict.holds else verdict.why_not
 
 
@@ -274,7 +274,7 @@ def has_foreign_tokens(served: float, streamed: int, capped: int) -> bool:
 
 
 def has_count_mismatch(served: float, streamed: int, capped: int) -> bool:
-    """Return True if the two counts disagree in either direction. Takes the arguments of `uncounted`."""
+    """Return True if the two counts disagree in either direction. Takes the arguments of `has_foreign_tokens`."""
     return has_foreign_tokens(served, streamed, capped) or streamed - served > MAX_MISMATCH_SHARE * served
 
 

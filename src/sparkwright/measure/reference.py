@@ -1,7 +1,7 @@
 """Checking that a server runs the expected model, by comparing greedy texts for a few fixed prompts with earlier ones.
 
 Greedy decoding is repeatable except at near-ties, where a batch, a cache or a kernel may round differently so that the second
-best token wins. Therefore the first difference between two texts is judged by the distance of the two tokens in both runs' log
+best token wins. Therefore the first difference between two texts is evaluated by the distance of the two tokens in both runs' log
 probabilities (docs/decisions/0015).
 """
 
@@ -21,7 +21,7 @@ from sparkwright.visible import format_count, one_line
 
 Verdict = Literal["same", "doubtful", "another"]
 
-#: prompts that every model answers in its own words, with more than TOKENS tokens and regardless of the date. Changing them
+#: prompts that every model answers in its own words, with more than MAX_TOKENS tokens and regardless of the date. Changing them
 #: requires another PROMPT_SET.
 PROMPTS: tuple[str, ...] = (
     "Explain in three sentences why the sky is blue.",
@@ -92,7 +92,7 @@ class Divergence:
     token: int = 0
     #: distance of the two tokens in nats, in the run where it is larger; None if unknown
     gap: float | None = None
-    #: True for a near-tie, where the tokens are closer than TIE in both runs
+    #: True for a near-tie, where the tokens are closer than NEAR_TIE_NATS in both runs
     tied: bool = False
 
     @property
@@ -122,7 +122,7 @@ def query_texts(
         model: served name.
         api_key: key of the server.
         timeout_s: time limit for each request.
-        long: also send LONG, unless the context is too short for it.
+        long: also send LONG_PROMPT, unless the context is too short for it.
     """
     texts = []
     for prompt in (*PROMPTS, *((LONG_PROMPT,) if long else ())):
@@ -272,7 +272,7 @@ MIN_LOOP_CHARS, MAX_LOOP_DISTINCT_CHARS = 24, 4
 
 @dataclass(frozen=True, slots=True)
 class AnswersEvaluation:
-    """The judgement of a server's first answers."""
+    """The evaluation of a server's first answers."""
 
     verdict: AnswersVerdict
     sentence: str
@@ -296,7 +296,7 @@ def describe_nonsense(text: str) -> str:
 
 
 def evaluate_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> AnswersEvaluation:
-    """Judge a server's first answers.
+    """Evaluate a server's first answers.
 
     Args:
         answers: answers to QUESTIONS, in order.
@@ -329,7 +329,7 @@ def evaluate_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Answe
 
 
 def evaluate_cached_answer(evaluation: AnswersEvaluation, fresh: str, cached: str) -> AnswersEvaluation:
-    """Return the judgement after the longest question was repeated, with its prompt in the prefix cache."""
+    """Return the evaluation after the longest question was repeated, with its prompt in the prefix cache."""
     right = [bool(re.search(NEEDLE_QUESTION.answer, text[:MAX_SEARCHED_CHARS], re.I)) for text in (fresh, cached)]
     if evaluation.verdict != "sane" or right[0] == right[1]:
         return evaluation

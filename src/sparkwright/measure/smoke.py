@@ -1,7 +1,7 @@
 """The throughput smoke test and its criteria for a regression.
 
 It discards a warm-up and takes the median of three runs, or of seven if the result is unclear. The thresholds come from the
-simulation in docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are judged as shares of the baseline for their
+simulation in docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are compared as shares of the baseline for their
 prompt, because with speculation the rate depends on the prompt.
 """
 
@@ -169,7 +169,7 @@ class Measurements:
         """The median decoding time of a run in seconds."""
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
-    def count(self, measured: stream.Stream) -> None:
+    def add_tokens(self, measured: stream.Stream) -> None:
         """Add the tokens of a stream, whether or not it counts as a run."""
         self.tokens += measured.tokens
         self.thinking_tokens += (
@@ -179,9 +179,9 @@ class Measurements:
         self.approximate = self.approximate or measured.approximate
         self.prompt_tokens += measured.prompt_tokens
 
-    def take(self, name: str, measured: stream.Stream) -> None:
+    def add_run(self, name: str, measured: stream.Stream) -> None:
         """Add a stream for a prompt. A stream without a decode rate is not a run."""
-        self.count(measured)
+        self.add_tokens(measured)
         if measured.in_bursts and measured.request_tok_per_s:
             self.burst_rates.append(measured.request_tok_per_s)
         elif measured.tok_per_s is not None:
@@ -190,7 +190,7 @@ class Measurements:
 
 @dataclass
 class SmokeResult(Measurements):
-    """Measured requests with the verdict of `judge`."""
+    """Measured requests with the verdict of `evaluate_runs`."""
 
     verdict: Verdict = "unclear"
     reason: str = ""
@@ -225,7 +225,7 @@ def measure_decode_rate(
     progress: Callable[[int, int], None] = lambda done, total: None,
     on_decoding: Callable[[], None] = lambda: None,
 ) -> SmokeResult:
-    """Measure the decode rate of a single stream and judge it. Raises stream.StreamError.
+    """Measure the decode rate of a single stream and evaluate it. Raises stream.StreamError.
 
     Args:
         http: the engine's HTTP API.
@@ -250,9 +250,9 @@ def measure_decode_rate(
     def take_runs(count: int) -> None:
         for _ in range(count):
             name = tuple(PROMPTS)[(len(result.runs) + len(result.burst_rates)) % len(PROMPTS)]
-            result.take(name, send(name, run_tokens, RUN_CAP_S))
+            result.add_run(name, send(name, run_tokens, RUN_CAP_S))
 
-    result.count(send("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S))
+    result.add_tokens(send("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S))
     on_decoding()
     take_runs(MIN_RUNS)
     if result.in_bursts:

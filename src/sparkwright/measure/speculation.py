@@ -132,7 +132,7 @@ def _evaluate_cell(streams: int, temperature: float, texts: Sequence[str]) -> Ce
 def describe_failure(cells: Sequence[Cell]) -> str:
     """Return the reason why speculation fails, as a clause; empty if it works.
 
-    The first cell is the reference. If it has few right answers, only degenerate texts and failures are judged.
+    The first cell is the reference. If it has few right answers, only degenerate texts and failures count.
     """
     reference_cell = cells[0]
     for cell in cells:

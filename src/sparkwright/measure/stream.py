@@ -1,6 +1,6 @@
 """Measuring a single stream: the connection is opened beforehand, and the clock is read before anything is parsed.
 
-`record` only receives and reads the clock; `read` extracts the tokens afterwards. Tokens come from the cumulative usage in each
+`record` only receives and reads the clock; `parse_recording` extracts the tokens afterwards. Tokens come from the cumulative usage in each
 chunk, or else from the final usage. If there is neither, chunks are counted and the result is marked as approximate, because a
 chunk can carry many tokens. Everything generated counts: content, thinking, and tool calls, but not a chunk with only the role.
 """
@@ -250,7 +250,7 @@ def parse_recording(recording: Recording, counter_keys: CounterKeys = USAGE_KEYS
 
 
 def parse_chunks(recording: Recording) -> list[dict[str, Any]]:
-    """Return the JSON of each chunk in a recording. Raises StreamError as `read` does."""
+    """Return the JSON of each chunk in a recording. Raises StreamError as `parse_recording` does."""
     parse_recording(recording)
     lines = b"".join(piece for _, piece in recording.pieces).split(b"\n")
     data = (line[5:].strip() for line in lines if line.startswith(b"data:"))
@@ -277,7 +277,7 @@ def parse_event_stream(content: bytes, final_types: Collection[str]) -> list[dic
 
     Args:
         content: of the stream.
-        final_types: as for `events`; empty for an API whose streams end with `[DONE]`.
+        final_types: as for `parse_events`; empty for an API whose streams end with `[DONE]`.
 
     Raises:
         StreamError: it broke off, or holds the server's own error.

@@ -68,7 +68,7 @@ class Load:
         return asdict(self)
 
     @property
-    def described(self) -> dict[str, Any]:
+    def result_fields(self) -> dict[str, Any]:
         """The load as stored in results, with the number of prompts instead of their texts."""
         return {**self.to_json(), "prompts": len(self.prompts)}
 
@@ -107,7 +107,7 @@ def _serve(load: Load, client: ServerClient) -> list[Phase]:
     requests = []
     for (text, prompt_tokens, tokens), at_s in zip(lengths, times, strict=False):
         # prompts of a data set keep their text, and only the prefix is new
-        prompt = f"{secrets.token_hex(16)} {text}" if text else client.ruler.text(prompt_tokens)
+        prompt = f"{secrets.token_hex(16)} {text}" if text else client.token_estimator.text(prompt_tokens)
         requests.append(client.request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 

@@ -88,7 +88,7 @@ class Bench(Module["Bench.Args"]):
             )
         if memory is not None:
             measured["derived"] |= {"lowest_available_gib": round(memory.lowest_bytes / GIB, 3)}
-        fields = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": load.described}
+        fields = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": load.result_fields}
         cell = {**fields, **measured}
         if cell["verdict"] == "measured":
             baselines.write_cell(context.state, args.series, args.key, cell)

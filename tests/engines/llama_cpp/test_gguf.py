@@ -47,7 +47,7 @@ def test_values_of_every_plain_type_are_read() -> None:
     kinds = {str(kind): (kind, struct.pack(form, 1)) for kind, form in gguf.SCALAR_FORMATS.items()}
     header = gguf.parse_header(build_header(kinds, version=2))
     assert header.values == {str(kind): 1 for kind in gguf.SCALAR_FORMATS}
-    assert header.architecture == "" and header.own("block_count") is None
+    assert header.architecture == "" and header.architecture_value("block_count") is None
 
 
 def test_a_vocabulary_is_passed_over_and_what_follows_is_read() -> None:

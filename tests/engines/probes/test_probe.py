@@ -68,7 +68,7 @@ def tool_call_reply(arguments: Any, name: str = "get_weather") -> Reply:
 )  # fmt: skip
 def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, fault: str | None) -> None:
     (value,) = table.parse_probes([probe])
-    outcome = value.judge(answer)
+    outcome = value.evaluate(answer)
     assert (outcome.verdict, outcome.fault) == (verdict, fault)
     assert len(outcome.evidence) < 300
 
@@ -78,7 +78,7 @@ def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, f
 )
 def test_an_answer_of_another_shape_is_never_taken_for_a_good_one(body: Any) -> None:
     for item in table.parse_probes([*table.PLAIN_PROBES, {"language": "fr"}, {"embedding_dimension": 3}]):
-        assert item.judge(Reply(200, "", body)).verdict == "disproved"
+        assert item.evaluate(Reply(200, "", body)).verdict == "disproved"
 
 
 def test_each_language_is_told_from_every_other_by_its_own_question() -> None:
@@ -126,13 +126,13 @@ def test_a_recipe_may_ask_for_nothing_else() -> None:
 )
 def test_a_second_turn_is_judged_by_its_own_question(answer: Reply, verdict: str) -> None:
     second = next(probe for probe in fields.TOOL_CALL_VARIANTS if probe.name == "tool_call, second turn")
-    assert second.judge(answer).verdict == verdict
+    assert second.evaluate(answer).verdict == verdict
 
 
 def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
     none = next(probe for probe in fields.TOOL_CALL_VARIANTS if probe.name == "tool_call, tool_choice none")
-    assert none.judge(reply("tool_calls", tool_calls=[CALL])).fault == "tool choice ignored"
-    assert none.judge(reply(content="It is sunny in Paris.")).verdict == "proved"
+    assert none.evaluate(reply("tool_calls", tool_calls=[CALL])).fault == "tool choice ignored"
+    assert none.evaluate(reply(content="It is sunny in Paris.")).verdict == "proved"
 
 
 @pytest.mark.parametrize(
@@ -153,17 +153,17 @@ def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
     name: str, answer: Reply, verdict: str, note: str
 ) -> None:
     (probe,) = (variant for variant in table.variants(fields.REASONING_PROBE) if variant.name == name)
-    outcome = probe.judge(answer)
+    outcome = probe.evaluate(answer)
     assert outcome.verdict == verdict
     assert note in outcome.note and bool(note) == bool(outcome.note)
 
 
 def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
     (probe,) = (variant for variant in table.variants(fields.TOOL_CALL_PROBE) if variant.name.endswith("required"))
-    assert probe.judge(tool_call_reply('{"city": "Paris"}')).note == ""
+    assert probe.evaluate(tool_call_reply('{"city": "Paris"}')).note == ""
     assert (
-        probe.judge(reply(content="Hello!")).verdict,
-        probe.judge(reply(content="Hello!")).note,
+        probe.evaluate(reply(content="Hello!")).verdict,
+        probe.evaluate(reply(content="Hello!")).note,
     ) == ("proved", "`tool_choice: required` is ignored")
 
 
@@ -210,5 +210,5 @@ def test_a_streamed_answer_is_put_together_as_it_would_be_without_stream() -> No
     chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}, {"choices": []}, None]
     put_together = Reply(200, "", openai_api.assemble_stream(chunks))
     assert put_together.thinking == "Hm."
-    assert fields.TOOL_CALL_PROBE.judge(put_together).verdict == "proved"
+    assert fields.TOOL_CALL_PROBE.evaluate(put_together).verdict == "proved"
     assert put_together.choice["finish_reason"] == "tool_calls"

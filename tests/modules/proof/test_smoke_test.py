@@ -282,9 +282,9 @@ def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> Non
 
 def test_a_busy_gpu_at_little_power_is_told() -> None:
     waiting = background.GpuState(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
-    assert waiting.stalled(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
-    assert waiting.stalled(30.0) == waiting.stalled(None) == ""
-    assert background.GpuState(power_w=28.5, utilization_percent=40.0).stalled(70.0) == ""  # it has little to do
+    assert waiting.describe_stall(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
+    assert waiting.describe_stall(30.0) == waiting.describe_stall(None) == ""
+    assert background.GpuState(power_w=28.5, utilization_percent=40.0).describe_stall(70.0) == ""  # it has little to do
 
 
 SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']}

@@ -54,7 +54,7 @@ def load_config(source: str, revision: str = "main") -> Mapping[str, Any]:
 
 
 def load_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
-    """Return the facts in a model's chat files (see `chat_template.kept`), or None if the hub does not provide them.
+    """Return the facts in a model's chat files (see `chat_template.validate_entry`), or None if the hub does not provide them.
 
     Args:
         source: as for `load_config`; for a config.json, its folder is used.

@@ -213,13 +213,13 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
         background.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
         try:
-            measurement.count(run_stream("prose", WARM_UP_TOKENS))
-            sampler.forget()
-            measurement.take("prose", run_stream("prose", MEASURED_TOKENS))
+            measurement.add_tokens(run_stream("prose", WARM_UP_TOKENS))
+            sampler.discard_samples()
+            measurement.add_run("prose", run_stream("prose", MEASURED_TOKENS))
             share = expected.share(measurement.runs)
             is_inconclusive = share is None or CONCLUSIVE_SHARE < share < 1 - expected.tolerance / 2
             for name in ("code", "reasoning") if is_inconclusive else ():
-                measurement.take(name, run_stream(name, MEASURED_TOKENS))
+                measurement.add_run(name, run_stream(name, MEASURED_TOKENS))
             _measure_reasoning(measurement, http, url, model, key)
         except stream.StreamError as error:
             measurement.error = str(error)
@@ -245,7 +245,7 @@ def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: st
         )
     except stream.StreamError:
         return
-    measurement.count(result)
+    measurement.add_tokens(result)
     measurement.thought, measurement.answered = min(result.thought, result.tokens), result.tokens
 
 

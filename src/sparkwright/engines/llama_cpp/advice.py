@@ -192,13 +192,15 @@ def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
 
     A context beyond the trained one is allocated in full, though a slot serves no more than the trained one.
     """
-    slot = flag_words.context(flags) or flag_words.round_up_context(count_or_none(header.own("context_length")) or 0)
+    slot = flag_words.context(flags) or flag_words.round_up_context(
+        count_or_none(header.architecture_value("context_length")) or 0
+    )
     return slot * (1 if flag_words.has_unified_cache(flags) else flag_words.slots(flags)) or None
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
     """Return the size of the KV cache in bytes; None if the header does not tell its sizes."""
-    tokens, layers = cache_tokens(header, flags), count_or_none(header.own("block_count"))
+    tokens, layers = cache_tokens(header, flags), count_or_none(header.architecture_value("block_count"))
     if tokens is None or layers is None or layers > MAX_LAYERS:
         return None
     heads = _total_kv_heads(header, layers)
@@ -217,8 +219,8 @@ def _quantized_bytes(values: int, kind: Any) -> int:
 
 def _total_kv_heads(header: Header, layers: int) -> int | None:
     """Return the KV heads of all layers together; the header has one number for all layers, or one each."""
-    head_counts = header.own("attention.head_count_kv")
-    head_counts = header.own("attention.head_count") if head_counts is None else head_counts
+    head_counts = header.architecture_value("attention.head_count_kv")
+    head_counts = header.architecture_value("attention.head_count") if head_counts is None else head_counts
     if isinstance(head_counts, list):
         counts = [count_or_none(item) for item in head_counts[:layers]]
         return sum(index for index in counts if index is not None) if None not in counts else None
@@ -228,8 +230,11 @@ def _total_kv_heads(header: Header, layers: int) -> int | None:
 
 def _head_widths(header: Header) -> tuple[int, int] | None:
     """Return the numbers per key and per value of a head."""
-    lengths = [count_or_none(header.own(f"attention.{part}_length")) for part in ("key", "value")]
-    embedding, heads = count_or_none(header.own("embedding_length")), header.own("attention.head_count")
+    lengths = [count_or_none(header.architecture_value(f"attention.{part}_length")) for part in ("key", "value")]
+    embedding, heads = (
+        count_or_none(header.architecture_value("embedding_length")),
+        header.architecture_value("attention.head_count"),
+    )
     heads = count_or_none(
         max(heads, default=0) if isinstance(heads, list) and all(type(head) is int for head in heads) else heads
     )

@@ -130,7 +130,7 @@ def config_of(beginning: bytes) -> dict[str, Any] | None:
         header = gguf.parse_partial_header(beginning)
     except gguf.NotGguf:
         return None
-    values = {key: header.own(key) for key in gguf.SHAPE_KEYS}
+    values = {key: header.architecture_value(key) for key in gguf.SHAPE_KEYS}
     shape = {f"{header.architecture}.{key}": value for key, value in values.items() if gguf.is_integer(value)}
     return (
         {gguf.ARCHITECTURE_KEY: header.architecture, **shape}

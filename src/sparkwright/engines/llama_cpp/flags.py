@@ -162,7 +162,7 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the flags, their files below the model, and the constant flags (ALWAYS).
+    """Return the words after the image: the flags, their files below the model, and the constant flags (DEFAULT_FLAGS).
 
     model: its folder in the container; the flag MODEL names a file there (the first of its shards).
     """

@@ -93,7 +93,7 @@ class Header:
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         }
 
-    def own(self, key: str) -> Any:
+    def architecture_value(self, key: str) -> Any:
         """Return a value of its architecture, as `block_count`; None if the header has none."""
         return self.values.get(f"{self.architecture}.{key}")
 
@@ -120,7 +120,7 @@ def parse_partial_header(data: bytes) -> Header:
 def _read_header(reader: _ByteReader, *, to_end: bool = True) -> Header:
     if reader.take(4) != MAGIC:
         raise NotGguf("does not begin as a GGUF file")
-    version = reader.plain("<I")
+    version = reader.scalar("<I")
     if version not in VERSIONS:
         raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are known")
     tensors = reader.count("<Q", MAX_TENSORS, "tensors")
@@ -129,7 +129,7 @@ def _read_header(reader: _ByteReader, *, to_end: bool = True) -> Header:
     try:
         for _ in range(reader.count("<Q", MAX_PAIRS, "values")):
             key = reader.text(MAX_KEY_BYTES)
-            values[key] = reader.value(reader.plain("<I"))
+            values[key] = reader.value(reader.scalar("<I"))
     except struct.error:
         if to_end:
             raise
@@ -150,11 +150,11 @@ class _ByteReader:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def plain(self, form: str) -> Any:
+    def scalar(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def count(self, form: str, maximum: int, noun: str) -> int:
-        number: int = self.plain(form)
+        number: int = self.scalar(form)
         if number > maximum:
             raise NotGguf(f"claims {number} {noun}, more than any model has")
         return number
@@ -169,10 +169,10 @@ class _ByteReader:
             return self._array()
         if kind not in SCALAR_FORMATS:
             raise NotGguf(f"has a value of the unknown type {kind}")
-        return self.plain(SCALAR_FORMATS[kind])
+        return self.scalar(SCALAR_FORMATS[kind])
 
     def _array(self) -> list[Any] | None:
-        kind, items = self.plain("<I"), self.count("<Q", MAX_ARRAY_ITEMS, "items of one list")
+        kind, items = self.scalar("<I"), self.count("<Q", MAX_ARRAY_ITEMS, "items of one list")
         if kind == ARRAY_TYPE:
             raise NotGguf("has a list of lists, which llama.cpp does not load")
         if items <= min(MAX_KEPT_ARRAY_ITEMS, self._items_to_keep):

@@ -52,11 +52,11 @@ class LogFormat:
     #: in their order, each with the lines that begin it; the last is ready
     stages: tuple[tuple[str, tuple[Line, ...]], ...]
     failures: tuple[FailurePattern, ...]
-    #: lines that are never last words
+    #: lines that are never failures
     harmless: re.Pattern[str]
     #: the source, time and place before a line's message
     prefix: re.Pattern[str]
-    #: see values.clock
+    #: see text.parse_time
     clock: re.Pattern[str]
     #: the engine is a Python program: exceptions are read whole, whatever their class
     tracebacks: bool = False
@@ -109,7 +109,7 @@ class LogFormat:
     on_cpu: tuple[Line, ...] = ()
     #: a needle of lines that are read in full
     uncut: str = ""
-    #: reads what the tables can't express: keeps readings from a line, and returns True if nothing else of the line is to be read
+    #: reads lines that the tables can't express; returns True if the rest of the line is to be skipped
     hook: Callable[[EngineState, str], bool] = _read_nothing
     #: lines that `hook` looks for
     hooked: tuple[Line, ...] = ()
@@ -143,7 +143,7 @@ class LogFormat:
         yield from (row for _, row, _ in self.fixed)
         yield from (row for _, *rows in self.spans for row in rows)
         yield from (*self.warnings, *self.unmet, *self.stopping, *self.stopping_when_ready)
-        yield from (death.line for death in self.failures)
+        yield from (failure.line for failure in self.failures)
         if self.shards is not None:
             yield self.shards
 

@@ -1,4 +1,4 @@
-"""The reason why an engine did not start or failed, from the Python exceptions and the last words in its log."""
+"""Failures in an engine's log: the cause of a failed start or an end, from exceptions and known failure lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTINUATION_WINDOWS: tuple[tuple[str, int], ...] = (
 #: lines kept below an exception, and how many exceptions and processes are kept at most
 MAX_DETAIL_LINES, MAX_EXCEPTIONS, MAX_PROCESSES = 8, 64, 32
 MAX_DETAIL_CHARS = 200
-#: "(EngineCore pid=16) " of vLLM, the innermost of several; SGLang's rank is in the prefix that the LogBook strips
+#: "(EngineCore pid=16) " of vLLM, the innermost of several; SGLang's rank is in the prefix that the LogFormat strips
 PROCESS_TAG = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
 ERROR_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
 #: after a traceback any name is an exception's; elsewhere only a name that ends so, or that has a module and a message
@@ -168,7 +168,7 @@ def _add_detail(process: _ProcessPosition, message: str, prefixed: bool) -> None
         current.detail.append(text[:MAX_DETAIL_CHARS])
 
 
-#: greatest distance between last words and their cause, in lines
+#: greatest distance between a failure and its cause, in lines
 MAX_DISTANCE_LINES = 600
 #: lines after the last exception of a log that has no other end
 MAX_TRAILING_LINES = 2
@@ -180,7 +180,7 @@ FailureKind = Literal["cause", "while serving", "consequence"]
 
 @dataclass(frozen=True, slots=True)
 class FailurePattern:
-    """A row of the table of failures."""
+    """A log line that reports a failure, with the sentence that explains it."""
 
     line: Line
     sentence: str  # the groups of the line's pattern fill it in
@@ -193,13 +193,13 @@ class FailurePattern:
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """Last words found in a log."""
+    """A failure found in a log."""
 
     at: int  # the number of the line
     sentence: str
     line: str
     unexplained: bool = False  # an exception while serving, without a cause in any table
-    alone: str = ""  # see Death.alone
+    alone: str = ""  # see FailurePattern.alone
 
 
 def failure_pattern(
@@ -210,12 +210,12 @@ def failure_pattern(
 
 
 class FailureCollector:
-    """A collector of last words that may explain an end: at most one per row, and a bounded number of exceptions.
+    """A collector of the failures in a log: at most one per pattern, and a bounded number of exceptions.
 
     Args:
         failures: specific rows first: of all causes in a log, the first row wins. Exceptions come after the causes, and before
             rows of the other kinds.
-        harmless: lines that are never last words, whatever they quote.
+        harmless: lines that are never failures, whatever they quote.
         exceptions: reader of Python exceptions; None if the engine is not a Python program.
         consequences: exceptions that only follow from another process's end.
         front: the process that answers requests: an exception of another process explains more.
@@ -265,14 +265,14 @@ class FailureCollector:
         )
 
     def forget(self) -> None:
-        """Drop all last words: the start went on after them."""
+        """Drop all failures: the start went on after them."""
         self._reports.clear()
         self._end = None
         if self._exceptions:
             self._exceptions.forget()
 
     def verdict(self, line_count: int) -> FailureReport | None:
-        """Return the most specific words near the end; None if nothing proves an end.
+        """Return the most specific failure near the end; None if nothing proves an end.
 
         Args:
             line_count: the number of lines in the log so far.

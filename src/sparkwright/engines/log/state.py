@@ -46,7 +46,7 @@ class EngineState:
     readings: dict[str, Reading] = field(default_factory=dict)
     #: kernels and backends that compute, by kind, each with the line that names it
     kernels: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: a stage of the LogBook, empty before the first
+    #: a stage of the LogFormat, empty before the first
     stage: str = ""
     #: seconds from a stage's first line to the next stage's, if the log has times
     stage_s: dict[str, float] = field(default_factory=dict)

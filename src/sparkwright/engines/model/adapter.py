@@ -38,7 +38,7 @@ def parse_adapter(config: Any, header: Mapping[str, Any] | None) -> dict[str, An
 
     Args:
         config: adapter_config.json.
-        header: of its weights, as `header_of` returns it; None if it was not read.
+        header: of its weights, as `parse_header` returns it; None if it was not read.
     """
     if not isinstance(config, Mapping) or not bounds.count_or_none(config.get("r"), MAX_RANK):
         return None

@@ -115,7 +115,7 @@ def select_server_chat(pinned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the differences between two revisions of a model, as (label, before, after). old, new: see `kept`."""
+    """Yield the differences between two revisions of a model, as (label, before, after). old, new: see `validate_entry`."""
     before, after = dict(fact_lines(old)), dict(fact_lines(new))
     for label in [*before, *(label for label in after if label not in before)]:
         pair = before.get(label, "nothing"), after.get(label, "nothing")

@@ -60,7 +60,7 @@ def command_words(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """See `words`."""
+    """See `command_words`."""
     return command_words(flags)
 
 

@@ -19,8 +19,8 @@ from sparkwright.visible import format_count
 
 
 def evaluate_dimension(dimension: int, reply: Reply) -> ProbeResult:
-    """Judge if the vector has the wanted dimension."""
-    vector = tasks.PROOFS["embed"].judge(reply.body)
+    """Check whether the vector has the wanted dimension."""
+    vector = tasks.PROOFS["embed"].evaluate(reply.body)
     if vector.why_not:
         return ProbeResult("disproved", f"the response was 200 {vector.why_not}", "another dimension")
     length = len(reply.body["data"][0]["embedding"])
@@ -52,7 +52,7 @@ MAX_JSON_CHARS = 1 << 14
 
 
 def evaluate_json_schema(reply: Reply) -> ProbeResult:
-    """Judge if the content is JSON of the schema."""
+    """Check whether the content is JSON of the schema."""
     text = reply.content
     if reply.cut and not _matches_schema(text):
         return ProbeResult(
@@ -161,7 +161,7 @@ LANGUAGES: Mapping[str, Language] = {
 
 
 def evaluate_language(name: str, reply: Reply) -> ProbeResult:
-    """Judge if the answer is in this language."""
+    """Check whether the answer is in this language."""
     text = reply.content[:MAX_SEARCHED_CHARS]
     if not text.strip():
         if reply.cut:
@@ -216,7 +216,7 @@ def _png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def evaluate_image(reply: Reply) -> ProbeResult:
-    """Judge if the answer names the colour."""
+    """Check whether the answer names the colour."""
     text = reply.content
     if COLOUR_NAMES.search(text[:MAX_SEARCHED_CHARS]):
         return ProbeResult("proved", f"saw the red picture: {quote_text(text)}")

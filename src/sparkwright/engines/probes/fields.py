@@ -15,7 +15,7 @@ REASONING_TOKENS = 1536
 
 
 def evaluate_reasoning(reply: Reply) -> ProbeResult:
-    """Judge if the thinking is separate from the content."""
+    """Check whether the thinking is separate from the content."""
     if reply.cut:
         token_place = f"in `{reply.thinking_field}`" if reply.thinking else "in the content"
         return ProbeResult(
@@ -32,7 +32,7 @@ def evaluate_reasoning(reply: Reply) -> ProbeResult:
 
 
 def evaluate_answer(reply: Reply) -> ProbeResult:
-    """Judge an answer with or without thinking before it: it must not be empty."""
+    """Evaluate an answer with or without thinking before it: it must not be empty."""
     if reply.cut and not reply.content:
         return ProbeResult("inconclusive", f"the answer had not ended within {REASONING_TOKENS} tokens")
     if not reply.content:
@@ -42,14 +42,14 @@ def evaluate_answer(reply: Reply) -> ProbeResult:
 
 
 def evaluate_thinking_off(reply: Reply) -> ProbeResult:
-    """Judge an answer for which thinking was turned off."""
+    """Evaluate an answer for which thinking was turned off."""
     result = evaluate_answer(reply)
     note = "it thinks although a request turns that off" if reply.thinking else ""
     return replace(result, note=note)
 
 
 def evaluate_thinking_effort(reply: Reply) -> ProbeResult:
-    """Judge an answer for which thinking was turned off and an effort was set, which clients take for a hint about depth only."""
+    """Evaluate an answer for which thinking was turned off and an effort was set, which clients take for a hint about depth only."""
     note = f"`{EFFORT_FIELD}` turns thinking on, also where a request turns it off" if reply.thinking else ""
     return replace(evaluate_answer(reply), note=note)
 
@@ -115,7 +115,7 @@ MAX_SEARCHED_CHARS = 1 << 14
 
 
 def evaluate_tool_call(reply: Reply) -> ProbeResult:
-    """Judge if the answer holds a proper tool call."""
+    """Check whether the answer holds a proper tool call."""
     calls = reply.first_message.get("tool_calls")
     if isinstance(calls, list) and calls:
         return _evaluate_call(calls[0])
@@ -162,7 +162,7 @@ def _evaluate_call(call: Any) -> ProbeResult:
 
 
 def evaluate_second_turn(reply: Reply) -> ProbeResult:
-    """Judge if the second turn has a tool call, with the argument of that turn."""
+    """Check whether the second turn has a tool call, with the argument of that turn."""
     result = evaluate_tool_call(reply)
     if result.verdict == "proved" and SECOND_CITY.lower() not in result.evidence.lower():
         return ProbeResult("disproved", f"asked about {SECOND_CITY} it {result.evidence}", "no tool call")
@@ -170,7 +170,7 @@ def evaluate_second_turn(reply: Reply) -> ProbeResult:
 
 
 def evaluate_tool_choice_none(reply: Reply) -> ProbeResult:
-    """Judge if `tool_choice: none` was obeyed: text, and no call."""
+    """Check whether `tool_choice: none` was obeyed: text, and no call."""
     calls = reply.first_message.get("tool_calls")
     if (isinstance(calls, list) and calls) or TOOL_CALL_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
         return ProbeResult("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")
@@ -182,7 +182,7 @@ def evaluate_tool_choice_none(reply: Reply) -> ProbeResult:
 
 
 def evaluate_tool_choice_required(reply: Reply) -> ProbeResult:
-    """Judge an answer to a question that needs no tool, with `tool_choice: required`; text instead of a call gives a note."""
+    """Evaluate an answer to a question that needs no tool, with `tool_choice: required`; text instead of a call gives a note."""
     calls = reply.first_message.get("tool_calls")
     if isinstance(calls, list) and calls:
         return ProbeResult("proved", "called a tool with `tool_choice: required`")

@@ -1,4 +1,4 @@
-"""Probes: small requests, the rules that judge their answers, and the flags that cause faults."""
+"""Probes: small requests, the rules that evaluate their answers, and the flags that cause faults."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A small request, and the rule that judges its answer."""
+    """A small request, and the rule that evaluates its answer."""
 
     name: str  # as the recipe has it, with its value
     path: str
@@ -125,8 +125,8 @@ class Probe:
         """Return the same request as a stream, as most clients send it."""
         return replace(self, name=f"{self.name}, streamed", streamed=True, variant=True)
 
-    def judge(self, reply: Reply) -> ProbeResult:
-        """Judge an answer. No content of any probe may hold thinking marks."""
+    def evaluate(self, reply: Reply) -> ProbeResult:
+        """Evaluate an answer. The content of an answer must not contain thinking marks."""
         if reply.disorder:
             return ProbeResult("disproved", reply.disorder, "events out of order", reply.disorder)
         if THINKING_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):

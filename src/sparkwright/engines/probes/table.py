@@ -31,7 +31,7 @@ API_PROBES = {name: _build_api_probe(dialect) for name, dialect in dialects.OTHE
 
 
 def evaluate_token_count(reply: Reply) -> ProbeResult:
-    """Judge if the counted tokens are those that the server read. body: `counted` and `prompt`."""
+    """Check whether the counted tokens are those that the server read. body: `counted` and `prompt`."""
     body = reply.body if isinstance(reply.body, dict) else {}
     counted, prompt = body.get("counted"), body.get("prompt")
     if counted is None or prompt is None:

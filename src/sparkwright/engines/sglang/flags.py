@@ -144,7 +144,7 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the model's folder, the constant flags (ALWAYS), the flags."""
+    """Return the words after the image: the model's folder, the constant flags (DEFAULT_FLAGS), the flags."""
     recipe_flags = normalize(flags)
     defaults = {name: value for name, value in DEFAULT_FLAGS.items() if recipe_flags.get(name) is None}
     return argv({MODEL: model, **defaults, **recipe_flags})

@@ -69,7 +69,7 @@ FIXED: tuple[tuple[str, Line, Any], ...] = (
     ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
 )
 
-#: sizes of what it took, in GiB that it calls GB; see log/gpu_memory.py
+#: sizes of what it took, in GiB that it calls GB; see `log.state.gpu_memory`
 MEMORY_READINGS = ("weights_gib", "kv_cache_keys_gib", "kv_cache_values_gib", "graphs_gib")
 
 FAILURES: tuple[FailurePattern, ...] = (

@@ -53,7 +53,7 @@ def decide(
     wanted: PrefillExpectation,
     impossible: ImpossiblePolicy,
 ) -> Decision:
-    """See `expectation.decide`."""
+    """See `decide_chunked_prefill`."""
     return decide_chunked_prefill(_to_vllm_request(request), kind(model), version, wanted, impossible)
 
 
@@ -65,7 +65,7 @@ def check(
 
 
 def effective(request: advice.ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """See `predict.effective`."""
+    """See `prediction.predict_effective`."""
     return prediction.predict_effective(_to_vllm_request(request), kind(model), version)
 
 
@@ -99,7 +99,7 @@ def chunked_prefill_arms(
     """Return the flags for chunked prefill on and off, alike in everything else.
 
     A recurrent model's prefix caching needs chunked prefill, so prefix caching is off in both. Without chunked prefill a step
-    takes a whole prompt, so the context is at most UNCHUNKED_LENGTH in both.
+    takes a whole prompt, so the context is at most MAX_UNCHUNKED_TOKENS in both.
     """
     model_kind = kind(model)
     common: dict[str, Any] = {}

@@ -107,7 +107,7 @@ def render_key_file(key: str) -> str:
 
 
 def parse_key_file(content: str) -> str:
-    """Return the key in a file that `text` made; empty if it holds none."""
+    """Return the key in a file that `render_key_file` made; empty if it holds none."""
     name, _, value = content.partition(":")
     try:
         key = json.loads(value) if name == KEY_FLAG else ""

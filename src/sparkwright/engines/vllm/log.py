@@ -126,7 +126,7 @@ def _normalize_cudagraph_mode(text: str) -> str:
     return log_lines.CUDAGRAPH_NUMBERS.get(re.sub(r", ?", ", ", text), text)
 
 
-#: sizes of what it took; see log/gpu_memory.py
+#: sizes of what it took; see `log.state.gpu_memory`
 MEMORY_READINGS = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),

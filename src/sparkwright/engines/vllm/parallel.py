@@ -32,7 +32,7 @@ STEP_TIMEOUT_S = 90
 TRACE = "NCCL_DEBUG"
 TRACE_VARIABLES = {TRACE: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
-#: variables that no recipe sets in a cluster; it may override STEP_TIMEOUT and TRACE
+#: variables that no recipe sets in a cluster; it may override STEP_TIMEOUT_VARIABLE and TRACE
 VARIABLES: Sequence[str] = (HOST_IP_VARIABLE, *INTERFACE_VARIABLES, ADAPTERS_VARIABLE)
 
 #: a worker takes 11 to 12.4 s to stop (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker kills after 10

@@ -163,7 +163,7 @@ def _read_numbers(part: ConfigPart, *names: str) -> tuple[int, ...] | None:
 
 # Prediction of an engine's effective settings from its flags. None: not known.
 #
-# The engine's own config dump, read by `logs`, is the truth; `make test-engine` compares the two.
+# The engine's own config dump, read by engines/log, is the truth; `make test-engine` compares the two.
 
 
 # Defaults of vLLM by release, on a GB10.

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from packaging.version import Version
 
 TableName = Literal["options", "architectures", "variables"]
-#: indexes in `read()`: the first and the last release of a run
+#: indexes in `release_names()`: the first and the last release of a run
 Run = tuple[int, int]
 FILE = Path(__file__).with_suffix(".json")
 

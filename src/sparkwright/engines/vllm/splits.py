@@ -131,12 +131,12 @@ class SplitCase:
     def ways(self) -> tuple[Way, ...]:
         """Return the valid splits over as many hosts, else the advice to use fewer or more hosts."""
         hosts = self.split.hosts
-        fitting = [split for split in _list_splits(hosts) if split != self.split and self._fits(split)]
+        fitting = [split for split in _list_splits(hosts) if split != self.split and self._is_valid(split)]
         if fitting:
             return tuple(Way(f"write `parallel: {format_split(split)}`") for split in fitting[:2])
         return (Way("serve it from another number of hosts, or from each host alone"),)
 
-    def _fits(self, split: Split) -> bool:
+    def _is_valid(self, split: Split) -> bool:
         problem = check_tensor(self.architecture, split.tensor)
         problem = problem or check_pipeline(self.architecture, split.pipeline)
         return not problem and not (split.pipeline > 1 and is_pipeline_broken(self.version))

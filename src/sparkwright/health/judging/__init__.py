@@ -1,1 +1,1 @@
-"""Judging an observation, and damping the reported state."""
+"""Evaluating an observation, and damping the reported state."""

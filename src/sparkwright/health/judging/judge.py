@@ -1,4 +1,4 @@
-"""Judging an observation: the worst answer to the questions decides the state. There is no I/O here."""
+"""Evaluating an observation: the worst answer to the questions decides the state. There is no I/O here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Evaluation:
 
 
 def evaluate_observation(observation: Observation, limits: Limits, names: Collection[str] = ()) -> Evaluation:
-    """Return the state implied by a single observation. wanted: names of the questions to use; empty for all."""
+    """Return the state implied by a single observation. names: the questions to use; empty for all."""
     answers = [(name, ask(observation, limits)) for name, ask in QUESTIONS.items() if not names or name in names]
     findings = [found for name, answer in answers if (found := _build_finding(name, answer)) is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))
@@ -82,7 +82,7 @@ def _describe_healthy(observation: Observation) -> str:
 
 #: number of consecutive checks that confirm a worse state, 1 by default. A stalled server was already frozen over two checks.
 CONFIRMING_CHECKS: dict[State, int] = {"degraded": 2, "unknown": 2}
-#: FLAPS changes within WINDOW checks count as flapping; a good state must then hold for HOLD checks
+#: MIN_FLAP_CHANGES changes within FLAP_WINDOW_CHECKS checks count as flapping; a good state must then hold for HOLD_CHECKS checks
 MIN_FLAP_CHANGES = 4
 FLAP_WINDOW_CHECKS = 12
 HOLD_CHECKS = 3

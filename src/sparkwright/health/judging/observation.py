@@ -1,4 +1,4 @@
-"""A check's observation of a host, and the limits that it is judged by."""
+"""A check's observation of a host, and the limits for its evaluation."""
 
 from __future__ import annotations
 

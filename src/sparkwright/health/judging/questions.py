@@ -105,7 +105,7 @@ def _check_rank(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_health(observed: Observation, limits: Limits) -> Answer:
-    """Judge /health. During a start it may not answer or report that it is loading; later that means that the server failed."""
+    """Evaluate /health. During a start it may not answer or report that it is loading; later that means that the server failed."""
     status, container = observed.server.health_status, observed.container
     if status is None:
         return None
@@ -188,7 +188,7 @@ def _check_stall(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_power(observed: Observation, limits: Limits) -> Answer:
-    """Judge the power supply, which negotiated too little if every sample shows a busy GPU with low power and a low clock."""
+    """Evaluate the power supply, which negotiated too little if every sample shows a busy GPU with low power and a low clock."""
     if not observed.gpus:
         return None if observed.busy else ("unknown", "nvidia-smi returned no data")
     if all(is_power_starved(gpu, limits) for gpu in observed.gpus):
@@ -272,7 +272,7 @@ def _check_drift(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_model_files(observed: Observation, limits: Limits) -> Answer:
-    """Judge the periodic hash of the model's files, if the install enabled it."""
+    """Evaluate the periodic hash of the model's files, if the install enabled it."""
     model_files = observed.model_files
     if model_files is None or observed.busy:
         return None
@@ -301,7 +301,7 @@ def _check_gateway(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_growth(observed: Observation, limits: Limits) -> Answer:
-    """Judge the growth of memory use, because a server that grew once will grow again with the next longer prompt."""
+    """Evaluate the growth of memory use, because a server that grew once will grow again with the next longer prompt."""
     level = observed.level
     if not level.growth or observed.busy:
         return None
@@ -312,7 +312,7 @@ def _check_growth(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_guard(observed: Observation, limits: Limits) -> Answer:
-    """Judge the memory guard, if one is installed."""
+    """Evaluate the memory guard, if one is installed."""
     if observed.level.left_bytes is None:
         return None
     if observed.level.running:

@@ -18,7 +18,7 @@ RANK_GONE = ": a rank of its cluster is gone or hung"
 
 
 def check_ended(observed: Observation) -> Answer:
-    """Judge a member whose container is not running."""
+    """Evaluate a member whose container is not running."""
     container, rank = observed.container, observed.rank
     why = rank.failure.rstrip(".") or ("its host was restarted" if _is_host_restart(observed) else "")
     message = (
@@ -32,7 +32,7 @@ def check_ended(observed: Observation) -> Answer:
 
 
 def check_running(observed: Observation, limits: Limits, start_limit_s: float) -> Answer:
-    """Judge a member whose container is running. allowed_s: how long a start may take."""
+    """Evaluate a member whose container is running. start_limit_s: how long a start may take."""
     container, rank = observed.container, observed.rank
     if observed.busy or not rank.cluster or rank.rank is None or container.status != "running":
         return None
@@ -60,7 +60,7 @@ def describe_place(observed: Observation) -> str:
 
 
 def _check_unjoined(observed: Observation, start_limit_s: float) -> Answer:
-    """Judge a rank that is running but has not joined its group."""
+    """Evaluate a rank that is running but has not joined its group."""
     container, rank = observed.container, observed.rank
     message = f"rank {rank.rank} has not joined the group of {rank.cluster}"
     stage = f"; the last stage in its log: {rank.stage}" if rank.stage else ""

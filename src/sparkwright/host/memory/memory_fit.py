@@ -118,7 +118,7 @@ def budget_data(context: Context, server: PlannedServer, start_budget: Budget) -
         budget (as JSON, with `fix`: what to change if the start exceeds it), and expected_lowest_bytes (the lowest available
         memory during the last verified start of the same image, model and arguments; missing if there was none).
     """
-    lower = server.memory.largest(
+    lower = server.memory.largest_fit(
         start_budget.total_bytes, server.memory.engine_bytes(start_budget.total_bytes) - REDUCTION_BYTES
     )
     fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."

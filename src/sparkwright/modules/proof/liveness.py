@@ -229,7 +229,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
                 "models": list(served),
                 "max_model_len": served.get(model),
             }
-            return _proof_result(tasks.PROOFS[http.task].judge(answer.json()), token_s, fields)
+            return _proof_result(tasks.PROOFS[http.task].evaluate(answer.json()), token_s, fields)
         content, thought = openai_api.parse_answer(answer.json())
         if not content and not thought:
             return _failed_result("no content", "the response was 200 without text.")

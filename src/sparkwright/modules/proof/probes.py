@@ -252,7 +252,7 @@ def _evaluate_reply(probe: Probe, reply: Reply | http_probe.Response, timeout_s:
         if reply.status in (404, 405) and probe.path != openai_api.CHAT_PATH and "model" not in message:
             return ProbeResult("disproved", f"{probe.path} is not there ({reply.status}: {message})", "path missing")
         return ProbeResult("disproved", f"refused with {reply.status}: {message}", probe.refused, reply.message)
-    return probe.judge(reply)
+    return probe.evaluate(reply)
 
 
 def _build_check(engine: Engine, probe: Probe, seen: ProbeResult) -> Check:

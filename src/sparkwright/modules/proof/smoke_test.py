@@ -163,7 +163,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
         elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.about(name):
             baselines.add(name, _baseline_conditions(args, observed, context))
         data["kernels"] = baselines.about(name).get("kernels", {}) if args.baseline_key else {}
-        witness = observed.gpu.stalled((baselines.about(name).get("gpu") or {}).get("power_w")) if baseline else ""
+        witness = (
+            observed.gpu.describe_stall((baselines.about(name).get("gpu") or {}).get("power_w")) if baseline else ""
+        )
         return Result(
             msg="; ".join(
                 filter(
@@ -205,7 +207,7 @@ def _measure(
             tokens=args.tokens,
             api_key=key,
             progress=lambda done, total: context.progress(done, total, unit="tokens", text="measuring"),
-            on_decoding=sampler.forget,
+            on_decoding=sampler.discard_samples,
         )
         state = sampler.state
     counters = read_settled_counters(

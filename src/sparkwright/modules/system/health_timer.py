@@ -116,7 +116,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
             or all(place.systemctl(context, "is-active", unit).ok for unit in _running_units(settings)),
             lingers=place.scope != "user" or _linger_file(place).exists(),
             marked=runtime is None or (runtime / schedule.IN_USE_MARK).exists(),
-            elsewhere=tuple(other.scope for other in others if other.there),
+            elsewhere=tuple(other.scope for other in others if other.is_installed),
             left=tuple(path for path in schedule.list_leftover_files(context, before) if path.exists()),
             before=before,
         )
@@ -173,7 +173,7 @@ def _intended_files(settings: Settings, place: Scheduler, context: Context) -> d
     settings_file = {
         str(place.settings_file): tuple(_render_settings(settings, lingers=item) for item in (False, True))
     }
-    schedules = [place.clock(settings, context, confined=confined) for confined in (True, False)]
+    schedules = [place.build_schedule(settings, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
         return {**settings_file, CRONTAB: (schedule.render_cron_lines(schedules[0]),)}
     service, timer, guard, wake = map(str, place.files)
@@ -345,7 +345,7 @@ def _write_crontab(table: str, context: Context) -> None:
 def _uninstall(found: HealthTimerState, context: Context) -> dict[str, Any]:
     """Remove everything that an install and its checks created."""
     place = found.place
-    if place.there:
+    if place.is_installed:
         place.systemctl(context, "disable", "--now", schedule.TIMER_UNIT)
         place.systemctl(context, "stop", schedule.SERVICE_UNIT)
         place.systemctl(context, "disable", "--now", schedule.GUARD_UNIT, schedule.WAKE_UNIT)
