@@ -25,7 +25,7 @@ SILENT_FACTOR = 3
 METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
 METRIC_LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 
-#: Lines of LIST_FILE are "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL" and "... check PATH BODY".
+#: Lines of LIST_FILE: "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL", "... check PATH BODY".
 #: A stuck server is down for HAProxy until a check generates a token. Its requests are ended if another server is up, and those
 #: without a first byte are then sent to that one (`retry-on empty-response`).
 _SCRIPT = """-- Written by sparkwright. It reads the counters of servers that have requests, and takes those out that stand still.

@@ -2,8 +2,8 @@
 
 Usage is at the end of an answer's body, which HAProxy's rules can't read. A Lua filter keeps the first and last bytes of each
 answer to such a client, and only to such a client. If an answer has no usage, the tokens are estimated from the request's size
-and the number of events in the stream. Every WRITE_INTERVAL_S seconds the counts are appended to the day's file, so that none are lost
-in a reload or restart, and so that the streams of a process from before a reload count too.
+and the number of events in the stream. Every WRITE_INTERVAL_S seconds the counts are appended to the day's file, so that none are
+lost in a reload or restart, and so that the streams of a process from before a reload count too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Observing a host, and its rank in a cluster: gathers everything that `evaluate_observation` needs, and may request one token."""
+"""Observing a host, and its rank in a cluster: gathers what `evaluate_observation` needs, and may request one token."""
 
 from __future__ import annotations
 

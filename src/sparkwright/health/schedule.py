@@ -107,7 +107,7 @@ def find_runtime() -> Path | None:
 
 
 def mark_in_use(runtime_folder: Path) -> None:
-    """Keep this runtime for the scheduler. The previous runtime is kept until the scheduler uses this one, see `release_runtimes`."""
+    """Keep this runtime for the scheduler, and the previous one until the scheduler uses this one, see `release_runtimes`."""
     (runtime_folder / IN_USE_MARK).touch()
 
 

@@ -1,8 +1,8 @@
 """The throughput smoke test and its criteria for a regression.
 
 It discards a warm-up and takes the median of three runs, or of seven if the result is unclear. The thresholds come from the
-simulation in docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are compared as shares of the baseline for their
-prompt, because with speculation the rate depends on the prompt.
+simulation in docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are compared as shares of the baseline for
+their prompt, because with speculation the rate depends on the prompt.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _check_rank(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_health(observed: Observation, limits: Limits) -> Answer:
-    """Evaluate /health. During a start it may not answer or report that it is loading; later that means that the server failed."""
+    """Evaluate /health. During a start it may not answer or report that it is loading; later that means the server failed."""
     status, container = observed.server.health_status, observed.container
     if status is None:
         return None
