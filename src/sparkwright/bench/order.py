@@ -254,7 +254,7 @@ def _with_sizes(options: BenchOptions, default: Load) -> Load:
 
 
 def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """Return the length of a long prompt and notes: at least MIN_PREFILL_STEPS times the largest budget if the context allows it."""
+    """Return a long prompt's length and notes: MIN_PREFILL_STEPS times the largest budget or more, if the context allows it."""
     answer_tokens = max(load.output_tokens for load in loads)
     max_tokens = limits.length - answer_tokens - MARGIN_TOKENS if limits.length else None
     if options.long_tokens:

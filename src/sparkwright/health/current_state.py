@@ -73,7 +73,7 @@ def start_limit_s(good: Mapping[str, Any], limits: Limits) -> float:
 def build_record(
     current: Snapshot, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
 ) -> dict[str, Any]:
-    """Return a snapshot as a record's JSON, with the state from `evaluate_snapshot`, or `in progress` while a run changes the server.
+    """Return a snapshot as a record, with the state from `evaluate_snapshot`, or `in progress` while a run changes the server.
 
     Args:
         folder: the host's state folder, with the results of earlier checks and runs.

@@ -1,8 +1,9 @@
 """Measuring a single stream: the connection is opened beforehand, and the clock is read before anything is parsed.
 
-`record` only receives and reads the clock; `parse_recording` extracts the tokens afterwards. Tokens come from the cumulative usage
-in each chunk, or else from the final usage. If there is neither, chunks are counted and the result is marked as approximate,
-because a chunk can carry many tokens. Everything generated counts: content, thinking, and tool calls, but not a chunk with only the role.
+`record` only receives and reads the clock; `parse_recording` extracts the tokens afterwards. Tokens come from the cumulative
+usage in each chunk, or else from the final usage. If there is neither, chunks are counted and the result is marked as
+approximate, because a chunk can carry many tokens. Everything generated counts: content, thinking, and tool calls, but not a
+chunk with only the role.
 """
 
 from __future__ import annotations
