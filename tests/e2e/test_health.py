@@ -170,7 +170,7 @@ def test_no_state_is_invented_in_200_checks(ward: CheckedHost) -> None:
     records = [ward.check(later_s=300, pause=lambda s: None) for _ in range(200)]
     assert {(item.state, item.seen, item.flapping) for item in records} == {("ok", "ok", False)}
     assert len(load_history(ward.state.path)) == 200
-    assert CheckHistory.of(ward.state).heals == []
+    assert CheckHistory.load(ward.state).heals == []
 
 
 def test_a_server_at_work_is_not_asked_for_a_token(ward: CheckedHost) -> None:
@@ -244,7 +244,7 @@ def test_a_starved_gpu_is_wedged_and_only_power_helps(ward: CheckedHost) -> None
     records = [ward.check(heals, later_s=300, scheduled=True, pause=lambda s: None) for _ in range(3)]
     assert {(item.state, item.cure) for item in records} == {("degraded", "power")}
     assert "AC power" in records[-1].healed
-    assert CheckHistory.of(ward.state).heals == []
+    assert CheckHistory.load(ward.state).heals == []
 
 
 def test_heat_is_degraded_when_it_lasts(ward: CheckedHost) -> None:
@@ -397,7 +397,7 @@ def test_a_deploy_in_progress_is_neither_probed_nor_a_change(ward: CheckedHost) 
     assert (record.state, record.server.token) == ("unknown", "") and "ops@laptop" in record.busy
     after = ward.check(scheduled=True)
     assert (after.state, after.before) == ("ok", "ok")
-    assert CheckHistory.of(ward.state).notified == "ok"
+    assert CheckHistory.load(ward.state).notified == "ok"
 
 
 def test_a_wedged_server_is_restarted_once_an_hour(ward: CheckedHost) -> None:
@@ -415,7 +415,7 @@ def test_a_wedged_server_is_restarted_once_an_hour(ward: CheckedHost) -> None:
     ward.fault("wedge")
     second = [ward.check(heals, later_s=300, scheduled=True) for _ in range(3)]
     assert {item.state for item in second} <= {"wedged", "stalled"} and "--heal-every ago" in second[-1].healed
-    assert len(CheckHistory.of(ward.state).heals) == 1
+    assert len(CheckHistory.load(ward.state).heals) == 1
 
 
 def test_the_command_says_it_with_its_exit_code(ward: CheckedHost) -> None:

@@ -271,7 +271,7 @@ def test_whoever_is_notified_hears_which_server_it_is(both: SandboxProject, tmp_
     context = RunContext(Machine.here(control.up(both.sandbox)), state, "run-1", lambda event: None)
     for _ in range(2):
         build_check(context, settings, scheduled=True).run()
-        history = CheckHistory.of(state)
+        history = CheckHistory.load(state)
         history.notified = "down"
         history.save(state)
     assert message.read_text() == "sandbox/qwen35\n"

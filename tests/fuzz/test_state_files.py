@@ -134,17 +134,17 @@ class _NoContainers:
 
 
 def read_check_history(context: RecordingContext) -> None:
-    history = CheckHistory.of(context.state)
+    history = CheckHistory.load(context.state)
     history.last_speed  # noqa: B018
     history.save(context.state)
-    CheckHistory.of(context.state)
+    CheckHistory.load(context.state)
     probe.Prober(context, history, probe.Limits())
 
 
 def read_checks(context: RecordingContext) -> None:
     latest = store.load_latest(context.state.path)
     if latest is not None:
-        assert latest.late(2e9) in (True, False)
+        assert latest.is_overdue(2e9) in (True, False)
         json.dumps(latest.to_json(), allow_nan=False).encode()
     for row in status.read_checks({"since_s": 0}, context.machine, context.state):
         json.dumps(row, allow_nan=False).encode()
@@ -195,7 +195,7 @@ def read_manifests(context: RecordingContext) -> None:
 
 
 def read_settings(context: RecordingContext) -> None:
-    stored = settings.Settings.of(context.state)
+    stored = settings.Settings.load(context.state)
     assert stored.every_s >= 0
     json.dumps(stored.to_json())
 

@@ -30,10 +30,10 @@ def test_a_rate_is_a_poisson_process_and_the_seed_decides_it() -> None:
 
 
 def test_a_ruler_learns_tokens_from_two_counted_prompts() -> None:
-    ruler = TokenEstimator.of((32, 90), (256, 426))
+    ruler = TokenEstimator.from_prompts((32, 90), (256, 426))
     assert (ruler.per_word, ruler.fixed) == (1.5, 42)
     assert len(ruler.text(1542).split()) == 1 + 1000
-    assert TokenEstimator.of((32, 0), (256, 0)) == TokenEstimator()
+    assert TokenEstimator.from_prompts((32, 0), (256, 0)) == TokenEstimator()
 
 
 def test_every_prompt_begins_with_fresh_random_text() -> None:

@@ -179,7 +179,7 @@ class BenchRun:
             raise Refused(f"the engine would start none of the arms: {finding.sentence}", fix="Give other values.")
         runnable = [arm for arm in runnable if arm.name not in self.failed]
         loads = plan_loads(
-            self.options, LoadLimits.of([arm.effective(pinned[arm.name]) for arm in runnable]), Path.cwd()
+            self.options, LoadLimits.from_arms([arm.effective(pinned[arm.name]) for arm in runnable]), Path.cwd()
         )
         identities = {
             arm.name: self._arm_variables(arm, pinned[arm.name], self.host)["serve"]["baseline_key"] for arm in runnable

@@ -158,7 +158,7 @@ class LoadLimits:
     length: int | None = None
 
     @classmethod
-    def of(cls, arms: Sequence[Effective]) -> LoadLimits:
+    def from_arms(cls, arms: Sequence[Effective]) -> LoadLimits:
         """Return the limits over all arms. Arms without chunked prefill do not count for the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
         lengths = [arm.max_model_len for arm in arms if arm.max_model_len]

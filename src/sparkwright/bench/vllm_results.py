@@ -138,7 +138,7 @@ def _gap_figures(data: Mapping[str, Any]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     gaps, firsts = _flatten(data.get("itls")), _flatten(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", firsts)):
-        spread = TimeSpread.of(values)
+        spread = TimeSpread.from_values(values)
         figures |= spread.to_json(name) if spread else {}
     if gaps:
         limit_s = STALL_FACTOR * statistics.median(gaps)

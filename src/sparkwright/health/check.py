@@ -66,7 +66,7 @@ class HealthCheck:
         if joint_decision.plan is None:
             return record if joint_decision is decision else self._check_again(joint_decision.message)
         with store.acquire_check_lock(self.context.state):
-            history = CheckHistory.of(self.context.state)
+            history = CheckHistory.load(self.context.state)
         outcome = heal.restart(
             self.context, joint_decision, history, joint_decision.why or record.why, self.now(), self.run_plan
         )
@@ -92,7 +92,7 @@ class HealthCheck:
     def _check_once(self, healed: str = "") -> tuple[Record, CheckHistory, heal.Decision]:
         """Check once. Return the record, the history for the next check, and the decision about a restart."""
         started_s, cpu = time.monotonic(), _cpu_s()
-        history = CheckHistory.of(self.context.state)
+        history = CheckHistory.load(self.context.state)
         prober = Prober(self.context, history, self.settings.limits, self.now, self.pause)
         busy = _describe_active_run(self.context)
         observation = self._observe(prober, busy)

@@ -78,7 +78,7 @@ def build_record(
     Args:
         folder: the host's state folder, with the results of earlier checks and runs.
     """
-    container, past_checks = current.container, CheckHistory.of(folder)
+    container, past_checks = current.container, CheckHistory.load(folder)
     broken, stopped = past_checks.stopped_for(container.id, good), past_checks.stopped_by(folder, container.id)
     asleep, wake = turns.other_awake_server(folder), turns.service_message(folder)
     state, why = evaluate_snapshot(current, good, rank, broken=broken, stopped=stopped, asleep=asleep, wake=wake)

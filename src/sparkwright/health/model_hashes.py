@@ -56,7 +56,7 @@ class ModelHashes:
     paused: str = ""
 
     @classmethod
-    def of(cls, context: Context, manifest: Manifest) -> ModelHashes:
+    def load(cls, context: Context, manifest: Manifest) -> ModelHashes:
         """Read the state of a folder, or start a new one if there is none or it is for different files."""
         stored = context.state.read(_state_name(manifest.folder)) or {}
         try:
@@ -82,7 +82,7 @@ def load_model_files(context: Context, settings: Settings, now_s: float) -> Mode
         return None
     if not manifest.about.get("paths"):
         return ModelFiles(0, 0, (), "", None, False)
-    hashes = ModelHashes.of(context, manifest)
+    hashes = ModelHashes.load(context, manifest)
     since_s = hashes.finished_s or hashes.began_s
     is_late = bool(since_s) and now_s - since_s > 2 * settings.verify_every_s
     age_s = now_s - hashes.finished_s if hashes.finished_s else None
@@ -111,7 +111,7 @@ def hash_more_files(
     manifest = _load_manifest(context) if settings.verify_every_s else None
     if manifest is None or not manifest.about.get("paths") or context.check:
         return ""
-    hashes = ModelHashes.of(context, manifest)
+    hashes = ModelHashes.load(context, manifest)
     if not hashes.began_s:  # the check during the installation only records that it is enabled
         hashes.began_s = now()
         hashes.save(context)

@@ -242,7 +242,7 @@ class Record:
         """Return the reason for the state, marking a finding that is not confirmed yet."""
         return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
-    def late(self, now_s: float) -> bool:
+    def is_overdue(self, now_s: float) -> bool:
         """Return True if a scheduled check is overdue.
 
         That is the case after three missed checks, or if its time is in the future because of a wrong clock.

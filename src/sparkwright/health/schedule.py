@@ -39,8 +39,8 @@ class Scheduler:
     folder: Path | None
 
     @classmethod
-    def of(cls, scope: Scope, context: Context) -> Scheduler:
-        """Return the place of a scheduler. The user is the owner of this home, even if someone else runs this."""
+    def from_scope(cls, scope: Scope, context: Context) -> Scheduler:
+        """Return the scheduler of a scope. The user is the owner of this home, even if someone else runs this."""
         home = context.machine.home
         folders = {"user": home / ".config/systemd/user", "system": Path("/etc/systemd/system"), "cron": None}
         user = pwd.getpwuid(home.stat().st_uid).pw_name
@@ -85,7 +85,7 @@ class Scheduler:
 def find_scheduler(context: Context, *, system: bool) -> Scheduler:
     """Return the scheduler of this host, which is systemd if that is PID 1, and otherwise cron."""
     has_systemd = context.machine.path("/run/systemd/system").is_dir()
-    return Scheduler.of("cron" if not has_systemd else "system" if system else "user", context)
+    return Scheduler.from_scope("cron" if not has_systemd else "system" if system else "user", context)
 
 
 def check_command(*words: str) -> list[str]:

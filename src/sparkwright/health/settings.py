@@ -67,6 +67,6 @@ class Settings:
         return build_dataclass(cls, data, command=tuple(data.get("command") or ()), limits=limits)
 
     @classmethod
-    def of(cls, state: StateFolder) -> Settings:
+    def load(cls, state: StateFolder) -> Settings:
         """Read this host's settings, or return the defaults if nothing is installed."""
         return cls.from_json(state.read(NAME) or {})

@@ -62,7 +62,7 @@ class CheckHistory:
     speed: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, state: StateFolder) -> CheckHistory:
+    def load(cls, state: StateFolder) -> CheckHistory:
         """Read the history that the last check saved. It is empty if there is none or it can't be read."""
         field_names = {field.name for field in dataclasses.fields(cls)}
         try:

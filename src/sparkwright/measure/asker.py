@@ -30,8 +30,8 @@ class TokenEstimator:
     fixed: float = 24.0
 
     @classmethod
-    def of(cls, short: tuple[int, int], long: tuple[int, int]) -> TokenEstimator:
-        """Return a ruler from two prompts, given as (words, tokens), or the default if the server does not count tokens."""
+    def from_prompts(cls, short: tuple[int, int], long: tuple[int, int]) -> TokenEstimator:
+        """Return an estimator from two prompts, given as (words, tokens), or the default if the server does not count tokens."""
         (short_words, short_tokens), (long_words, long_tokens) = short, long
         if short_tokens <= 0 or long_tokens <= short_tokens or long_words <= short_words:
             return cls()

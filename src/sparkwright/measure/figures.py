@@ -31,7 +31,7 @@ class TimeSpread:
     max: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> TimeSpread | None:
+    def from_values(cls, values: Sequence[float]) -> TimeSpread | None:
         """Return the spread of the values, or None if there are none."""
         if not values:
             return None
@@ -95,7 +95,7 @@ def summarize(streams: Sequence[Stream]) -> Figures:
     """Return the figures of finished streams. Streams without tokens are only counted in `streams`."""
     with_tokens = [stream for stream in streams if stream.points]
     gaps = [gap for stream in with_tokens for gap in stream.gaps_s]
-    itl = TimeSpread.of(gaps)
+    itl = TimeSpread.from_values(gaps)
     limit_s = STALL_FACTOR * _typical_gap_s(itl) if itl else math.inf
     stalls = [gap for gap in gaps if gap > limit_s]
     began_s = min((stream.sent_s for stream in with_tokens), default=0.0)
@@ -107,10 +107,10 @@ def summarize(streams: Sequence[Stream]) -> Figures:
         tokens=tokens,
         prompt_tokens=sum(stream.prompt_tokens for stream in with_tokens),
         wall_s=wall_s,
-        ttft=TimeSpread.of([stream.ttft_s for stream in with_tokens if stream.ttft_s is not None]),
+        ttft=TimeSpread.from_values([stream.ttft_s for stream in with_tokens if stream.ttft_s is not None]),
         itl=itl,
-        tpot=TimeSpread.of([stream.tpot_s for stream in with_tokens if stream.tpot_s]),
-        e2el=TimeSpread.of([stream.points[-1][0] for stream in with_tokens]),
+        tpot=TimeSpread.from_values([stream.tpot_s for stream in with_tokens if stream.tpot_s]),
+        e2el=TimeSpread.from_values([stream.points[-1][0] for stream in with_tokens]),
         largest_gap_s=max(gaps, default=0.0),
         stalls=len(stalls),
         stall_s=sum(stalls),

@@ -115,7 +115,7 @@ def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
 
     short_tokens = send(asker.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
     long_tokens = send(asker.request(random_text(MANY_WORDS), 1))
-    asker.token_estimator = TokenEstimator.of((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
+    asker.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
     for tokens in workload.warm_up_lengths(spec):
         send(asker.sized_request(tokens, WARM_UP_TOKENS))
     return asker

@@ -85,7 +85,7 @@ def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
     In the request, `token_s` is how long the token may take in seconds, where 0 means the installed check's limit.
     """
-    settings = Settings.of(state)
+    settings = Settings.load(state)
     if request["token_s"]:
         limits = dataclasses.replace(settings.limits, token_s=float(request["token_s"]))
         settings = dataclasses.replace(settings, limits=limits)

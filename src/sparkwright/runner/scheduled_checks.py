@@ -65,7 +65,7 @@ def _check_servers() -> int:
 
         context = RunContext(machine, state, new_run_id("check"), emit, engine=engine)
         try:
-            record = build_check(context, Settings.of(state), scheduled=True).run()
+            record = build_check(context, Settings.load(state), scheduled=True).run()
             checked.append((prefix, context, state))
         except SparkwrightError as error:
             print(f"{prefix}{error}", flush=True)
@@ -75,7 +75,7 @@ def _check_servers() -> int:
         if record.healed:
             print(f"{prefix}{record.healed}", flush=True)
     for prefix, context, state in checked:  # last, because it permanently lowers the priority of this process
-        if message := model_hashes.hash_more_files(context, Settings.of(state)):
+        if message := model_hashes.hash_more_files(context, Settings.load(state)):
             print(f"{prefix}{message}", flush=True)
     return failed
 

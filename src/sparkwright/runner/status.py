@@ -43,7 +43,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     name = last_check.container.name if last_check is not None and last_check.container.name else request["container"]
     current = snapshot.inspect(machine, good, name, now_s)
     outdated = "" if last_check is None else snapshot.describe_outdated(last_check, current, good)
-    late = last_check is not None and last_check.late(now_s)
+    late = last_check is not None and last_check.is_overdue(now_s)
     if last_check is not None and not outdated:
         outdated = _describe_gateway_change(last_check, gateway)
     fields: dict[str, Any] = {
@@ -174,7 +174,7 @@ def _observe_rank(machine: Machine, state: StateFolder, good: Mapping[str, Any],
         lambda event: None,
         engine=DockerEngine(machine, timeout_s=int(snapshot.DOCKER_TIMEOUT_S)),
     )
-    return probe.read_rank(context, good, current.container, CheckHistory.of(state), start_id(current.container))
+    return probe.read_rank(context, good, current.container, CheckHistory.load(state), start_id(current.container))
 
 
 def _read_memory(machine: Machine) -> dict[str, Any]:

@@ -81,9 +81,9 @@ def test_only_the_folder_of_the_metrics_changes_where_the_rest_is_kept(host: Rec
     HealthTimer().run(
         HealthTimer.Args(host="spark1", every_s=120, heal="restart", webhook="http://127.0.0.1:9/x"), host
     )
-    before = Settings.of(host.state)
+    before = Settings.load(host.state)
     assert HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host).changed
-    assert Settings.of(host.state) == dataclasses.replace(before, textfile=str(tmp_path))
+    assert Settings.load(host.state) == dataclasses.replace(before, textfile=str(tmp_path))
     assert not HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host).changed
 
 

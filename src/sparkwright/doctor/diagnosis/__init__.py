@@ -80,7 +80,7 @@ class DiagnosisResult:
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
     """Diagnose this host's server without changing anything. An idle server gets requests for a token and a few short answers."""
-    good_state, limits = good_states.load_last(context.state), Settings.of(context.state).limits
+    good_state, limits = good_states.load_last(context.state), Settings.load(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
     seen = inspect.inspect_server(context, good_state, facts.container, limits, time.time())
@@ -111,7 +111,7 @@ class _Diagnosis:
         """Probe the server, and measure it if that does not disturb requests."""
         if (state := server_state.worker_state(self.context, self.good, server)) is not None:
             return self._explain_unmeasured(server, state)
-        prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.of(self.context.state))
+        prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.load(self.context.state))
         model = ""
         if self.url and server.box.status not in ("exited", "created", "paused", "dead", "absent"):
             server = replace(server, probe=prober.health())

@@ -350,7 +350,7 @@ def worker_state(context: Context, good: Mapping[str, Any], server: DiagnosisInp
     labels = (good.get("spec") or {}).get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
-    rank = read_rank(context, good, server.box, CheckHistory.of(context.state), start_id(server.box))
+    rank = read_rank(context, good, server.box, CheckHistory.load(context.state), start_id(server.box))
     state, message = current_state.evaluate_snapshot(
         Snapshot(server.now_s, server.box, error=server.engine_error), good, rank
     )

@@ -118,7 +118,7 @@ def parse_partial_header(data: bytes) -> Header:
 
 
 def _read_header(reader: _ByteReader, *, to_end: bool = True) -> Header:
-    if reader.take(4) != MAGIC:
+    if reader.read_bytes(4) != MAGIC:
         raise NotGguf("does not begin as a GGUF file")
     version = reader.scalar("<I")
     if version not in VERSIONS:
@@ -144,14 +144,14 @@ class _ByteReader:
         self._data, self._at = data, 0
         self._items_to_keep, self._texts_to_skip = MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS
 
-    def take(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         if self._at + size > len(self._data):
             raise struct.error
         self._at += size
         return self._data[self._at - size : self._at]
 
     def scalar(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        return struct.unpack(form, self.read_bytes(struct.calcsize(form)))[0]
 
     def count(self, form: str, maximum: int, noun: str) -> int:
         number: int = self.scalar(form)
@@ -160,7 +160,7 @@ class _ByteReader:
         return number
 
     def text(self, maximum: int) -> str:
-        return self.take(self.count("<Q", maximum, "bytes of one text")).decode()
+        return self.read_bytes(self.count("<Q", maximum, "bytes of one text")).decode()
 
     def value(self, kind: int) -> Any:
         if kind == TEXT_TYPE:
@@ -179,7 +179,7 @@ class _ByteReader:
             self._items_to_keep -= items
             return [self.value(kind) for _ in range(items)]
         if kind in SCALAR_FORMATS:
-            self.take(items * struct.calcsize(SCALAR_FORMATS[kind]))
+            self.read_bytes(items * struct.calcsize(SCALAR_FORMATS[kind]))
         elif kind == TEXT_TYPE:
             self._skip_texts(items)
         else:

@@ -271,7 +271,7 @@ class FailureCollector:
         if self._exceptions:
             self._exceptions.forget()
 
-    def verdict(self, line_count: int) -> FailureReport | None:
+    def find_failure(self, line_count: int) -> FailureReport | None:
         """Return the most specific failure near the end; None if nothing proves an end.
 
         Args:

@@ -65,7 +65,7 @@ class LogReader:
     def finish(self) -> EngineState:
         """Return the state at the end, with the reason of a failure if the log holds one."""
         self._read_block(self._splitter.rest())
-        failure = self._last_words.verdict(self._count)
+        failure = self._failures.find_failure(self._count)
         if failure is not None:
             self.state.keep("failure", self._add_suspects(failure), failure.line)
             if not self.state.ready:
@@ -121,7 +121,7 @@ class LogReader:
         self._read_settings(line)
         if self._stopping:
             return
-        self._last_words.feed(line, self._count, ready=self.state.ready)
+        self._failures.feed(line, self._count, ready=self.state.ready)
         stops = self._format.stopping + (self._format.stopping_when_ready if self.state.ready else ())
         if any(row.match(line) for row in stops):
             self._stopping = True
@@ -133,7 +133,7 @@ class LogReader:
         self.state = EngineState(also=self._format.also)
         log_format = self._format
         exceptions = ExceptionCollector(log_format.prefix) if log_format.tracebacks else None
-        self._last_words = FailureCollector(
+        self._failures = FailureCollector(
             log_format.failures, log_format.harmless, exceptions, log_format.consequences, log_format.front
         )
         self._stopping = False
@@ -173,7 +173,7 @@ class LogReader:
         if time is not None:
             self._stage_starts[stage] = time
         self.state.stage = stage
-        self._last_words.forget()
+        self._failures.forget()
 
     def _read_time(self, line: str) -> datetime | None:
         """Return the time of a line, or of the last line with a time."""

@@ -59,7 +59,7 @@ def detect_layer_list(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) 
 def detect_layer_letters(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
     """Read Nemotron-H's format: a letter per layer, M for Mamba2."""
     for part in parts:
-        letters, path = part.word(tables.LAYER_LETTERS_KEY), part.at(tables.LAYER_LETTERS_KEY)
+        letters, path = part.word(tables.LAYER_LETTERS_KEY), part.key_path(tables.LAYER_LETTERS_KEY)
         count, layers = letters.count("M"), part.layers or len(letters)
         if count:
             return Classification("recurrent", path, f"M in {count} of {layers}", tables.MAMBA2, count, layers)
@@ -73,7 +73,7 @@ def detect_layer_numbers(config: Mapping[str, Any], parts: tuple[ConfigPart, ...
         if count := numbers.count(0):
             seen = f"0 (linear) in {count} of {len(numbers)}"
             return Classification(
-                "recurrent", part.at(tables.LAYER_NUMBERS_KEY), seen, tables.LIGHTNING, count, len(numbers)
+                "recurrent", part.key_path(tables.LAYER_NUMBERS_KEY), seen, tables.LIGHTNING, count, len(numbers)
             )
     return None
 
@@ -81,15 +81,15 @@ def detect_layer_numbers(config: Mapping[str, Any], parts: tuple[ConfigPart, ...
 def detect_linear_attention(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
     """Read Kimi's format: the numbers of the KDA layers, or at least their sizes."""
     for part in parts:
-        linear = ConfigPart(part.at(tables.LINEAR_CONFIG_KEY), part.mapping(tables.LINEAR_CONFIG_KEY) or {})
+        linear = ConfigPart(part.key_path(tables.LINEAR_CONFIG_KEY), part.mapping(tables.LINEAR_CONFIG_KEY) or {})
         kda = linear.items("kda_layers")
         if kda:
             return Classification(
-                "recurrent", linear.at("kda_layers"), f"{len(kda)} layers", tables.KDA, len(kda), part.layers
+                "recurrent", linear.key_path("kda_layers"), f"{len(kda)} layers", tables.KDA, len(kda), part.layers
             )
         for key in ("num_heads", "short_conv_kernel_size"):
             if linear.number(key):
-                return Classification("recurrent", linear.at(key), str(linear.number(key)), layers=part.layers)
+                return Classification("recurrent", linear.key_path(key), str(linear.number(key)), layers=part.layers)
     return None
 
 
@@ -98,7 +98,7 @@ def detect_recurrent_keys(config: Mapping[str, Any], parts: tuple[ConfigPart, ..
     for part in parts:
         for names, mechanism in tables.RECURRENT_KEYS.items():
             if all(part.keys.get(name) is not None for name in names):
-                path = ", ".join(part.at(name) for name in names)
+                path = ", ".join(part.key_path(name) for name in names)
                 seen = ", ".join(str(part.keys[name]) for name in names)
                 return _classify_recurrent(config, part, path, seen, mechanism)
     return None
@@ -110,7 +110,7 @@ def detect_known_name(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) 
         answer = part.word("model_type")
         mechanism = _mechanism_by_type(answer, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
         if mechanism is not None:
-            return _classify_recurrent(config, part, part.at("model_type"), answer, mechanism)
+            return _classify_recurrent(config, part, part.key_path("model_type"), answer, mechanism)
     name = architecture_name(config)
     known = tables.RECURRENT_ARCHITECTURES
     return _classify_recurrent(config, text_part(config), "architectures", name, known[name]) if name in known else None
@@ -131,7 +131,7 @@ def detect_attention_only(config: Mapping[str, Any], parts: tuple[ConfigPart, ..
 def report_unknown(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification:
     """Return unknown, for a model that no rule knows; own code (auto_map) can be anything."""
     name = architecture_name(config)
-    code_path = next((part.at("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
+    code_path = next((part.key_path("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
     if code_path:
         return Classification("unknown", code_path, f"the model brings its own code{f' for {name}' if name else ''}")
     return Classification(
@@ -176,10 +176,10 @@ def _classify_list(part: ConfigPart, key: str) -> Classification | None:
         has_attention = any(word in tables.ATTENTION_LAYERS or word in tables.HYBRID_LAYERS for word in words)
         kind: Kind = "recurrent" if has_attention else "attention_free"
         layer_mechanism = tables.RECURRENT_LAYERS[recurrent[0]]
-        return Classification(kind, part.at(key), seen, layer_mechanism, len(recurrent), len(words))
+        return Classification(kind, part.key_path(key), seen, layer_mechanism, len(recurrent), len(words))
     if words and all(word in tables.ATTENTION_LAYERS | tables.OTHER_LAYERS for word in words):
         seen = f"{', '.join(sorted(set(words)))} in all {len(words)}"
-        return Classification("dense", part.at(key), seen, "", 0, len(words))
+        return Classification("dense", part.key_path(key), seen, "", 0, len(words))
     return None
 
 
@@ -219,7 +219,7 @@ def _recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
 
 
 def _attention_layers(part: ConfigPart, layers: int) -> int | None:
-    attention = ConfigPart(part.at("attn"), part.mapping("attn") or {})
+    attention = ConfigPart(part.key_path("attn"), part.mapping("attn") or {})
     lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), attention.items("layers"))
     for listed in (*lists, part.items("attn_layer_idx")):
         if listed is not None:
@@ -377,7 +377,10 @@ def _exceptions(quantised: Mapping[str, Any]) -> dict[str, list[str]]:
 def _list_hints(parts: tuple[ConfigPart, ...], is_recurrent: bool) -> list[Evidence]:
     hints = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
     return [
-        Evidence(part.at(key), part.word(key)) for part in parts for key in hints if is_recurrent and part.word(key)
+        Evidence(part.key_path(key), part.word(key))
+        for part in parts
+        for key in hints
+        if is_recurrent and part.word(key)
     ]
 
 

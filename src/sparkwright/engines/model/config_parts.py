@@ -42,7 +42,7 @@ class ConfigPart:
     path: str
     keys: Mapping[str, Any]
 
-    def at(self, key: str) -> str:
+    def key_path(self, key: str) -> str:
         """Return the path of one of its keys."""
         return f"{self.path}.{key}" if self.path else key
 
@@ -124,4 +124,4 @@ def _walk(part: ConfigPart, levels: int) -> Iterator[ConfigPart]:
     for name in NESTED_KEYS if levels else ():
         nested = part.mapping(name)
         if nested is not None:
-            yield from _walk(ConfigPart(part.at(name), nested), levels - 1)
+            yield from _walk(ConfigPart(part.key_path(name), nested), levels - 1)

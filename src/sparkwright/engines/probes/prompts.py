@@ -46,7 +46,7 @@ class Prompt:
     text: str = ""  # empty if it was refused, or is not known
     refusal: str = ""  # the server's error message
 
-    def at(self, text: str) -> int:
+    def find(self, text: str) -> int:
         """Return the position of a text; -1 if it is not in the prompt."""
         return self.text.find(text)
 
@@ -141,9 +141,9 @@ def _check_system(prompts: Prompts) -> Iterator[str]:
     prompt = prompts.get("system", Prompt())
     if not prompt.text:
         return
-    if prompt.at(SYSTEM) < 0:
+    if prompt.find(SYSTEM) < 0:
         yield "it drops the system prompt"
-    elif prompt.at(SYSTEM) > prompt.at(ANSWER):
+    elif prompt.find(SYSTEM) > prompt.find(ANSWER):
         yield "it puts the system prompt into the last question: no prefix is shared from turn to turn, whatever stands in it"
 
 
@@ -164,10 +164,10 @@ def _check_late_system(prompts: Prompts) -> Iterator[str]:
         yield f"{name} is refused: {prompt.refusal}"
     if not prompt.text:
         return
-    place, opening = prompt.at(LATE_SYSTEM), first.text[: max(first.at(SYSTEM), 0)].rstrip()[-OPENING_CHARS:]
+    place, opening = prompt.find(LATE_SYSTEM), first.text[: max(first.find(SYSTEM), 0)].rstrip()[-OPENING_CHARS:]
     if place < 0:
         yield f"{name} is dropped"
-    elif place < prompt.at(FIRST_QUESTION):
+    elif place < prompt.find(FIRST_QUESTION):
         yield f"{name} is moved to the head"
     elif opening and not prompt.text[:place].rstrip().endswith(opening):
         yield f"{name} becomes a part of another turn"
@@ -188,9 +188,9 @@ def _check_tools(prompts: Prompts) -> Iterator[str]:
     prompt = prompts.get("tools", Prompt())
     if prompt.refusal:
         yield f"a question after a tool's result is refused: {prompt.refusal}"
-    if prompt.text and prompt.at(CITY) < 0:
+    if prompt.text and prompt.find(CITY) < 0:
         yield "it shows the model earlier calls of tools without their arguments, where those come as text"
-    if prompt.text and prompt.at(RESULT) < 0:
+    if prompt.text and prompt.find(RESULT) < 0:
         yield "it drops the results of tools"
 
 

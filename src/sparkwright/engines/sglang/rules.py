@@ -56,11 +56,11 @@ class Case(OptionCase):
     def names(self, name: str) -> tuple[str, ...]:
         return name, FORMER_NAMES.get(name, name)
 
-    def before(self, release: str) -> bool:
+    def is_before(self, release: str) -> bool:
         """Return True if this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
         return bool(release) and (self.release is None or Version(self.release) < Version(release))
 
-    def after(self, release: str) -> bool:
+    def is_after(self, release: str) -> bool:
         """Return True if this engine is known to be newer than a release; "" for the oldest."""
         return self.release is not None and (not release or Version(self.release) > Version(release))
 
@@ -235,10 +235,10 @@ def speculation(case: Case) -> Iterator[Finding]:
             way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
             yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (way,), SOURCE, name)
         return
-    is_old = case.release is not None and case.before(PLUGINS_SINCE)
+    is_old = case.release is not None and case.is_before(PLUGINS_SINCE)
     name = str(setting) if is_old else str(setting).upper()
     algorithm = ALGORITHMS.get(name)
-    if algorithm is None or case.before(algorithm.there_in):
+    if algorithm is None or case.is_before(algorithm.there_in):
         yield from _unavailable_algorithm(case, name, algorithm)
     elif algorithm.drafter and case.flag(DRAFT) is None:
         sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
@@ -257,7 +257,7 @@ def speculation(case: Case) -> Iterator[Finding]:
 def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -> Iterator[Finding]:
     """Yield the finding about an algorithm that the release lacks, or may lack."""
     if algorithm is not None:
-        is_certain = case.release is not None and not case.after(algorithm.absent_in)
+        is_certain = case.release is not None and not case.is_after(algorithm.absent_in)
         severity: Severity = "error" if is_certain else "warning"
         sentence = f"{ALGORITHM} {name} is in SGLang {algorithm.there_in} and later."
         yield Finding(severity, sentence, (Way("take another algorithm or another image"),), SOURCE, ALGORITHM)
@@ -266,7 +266,7 @@ def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -
     way = Way(
         f"write {closest}" if closest else f"one of {', '.join(ALGORITHMS)}", {ALGORITHM: closest} if closest else {}
     )
-    severity = "error" if case.release is not None and case.before(PLUGINS_SINCE) else "warning"
+    severity = "error" if case.release is not None and case.is_before(PLUGINS_SINCE) else "warning"
     sentence = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
     yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
 
@@ -351,7 +351,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
     proves is proved by the running server all the same.
     """
-    if case.after(flags.SOURCE_RELEASE):
+    if case.is_after(flags.SOURCE_RELEASE):
         yield from shared_rules.newer_release(case.engine, flags.SOURCE_RELEASE)
 
 

@@ -124,7 +124,7 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
     if snapshot.is_verified_since_start(container_state, good) or ranks.is_crash_loop(container_state, time.time()):
         return ""
     started_s = container_state.started_s or 0.0
-    limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)
+    limits = dataclasses.replace(Settings.load(context.state).limits, ready_s=args.ready_s)
     running_s, allowed_s = time.time() - started_s, current_state.start_limit_s(good, limits)
     return f"starting for {running_s:.0f} s (up to {allowed_s:.0f} s)" if running_s <= allowed_s else ""
 

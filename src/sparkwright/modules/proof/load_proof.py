@@ -114,7 +114,7 @@ def calibrate(asker: ServerClient, timeout_s: float, *, shortest_tokens: int) ->
         ]
     except stream.StreamError as error:
         raise Failed(f"no token from {asker.base_url}: {error}.") from None
-    asker.token_estimator = TokenEstimator.of((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
+    asker.token_estimator = TokenEstimator.from_prompts((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
     return asker
 
 

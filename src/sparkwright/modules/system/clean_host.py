@@ -211,7 +211,10 @@ def _list_timers(context: Context) -> Iterator[Item]:
         return
     timer = HealthTimer().read(HealthTimer.Args(state="absent"), context)
     files = [
-        path for scope in ("user", "system") for path in schedule.Scheduler.of(scope, context).files if path.exists()
+        path
+        for scope in ("user", "system")
+        for path in schedule.Scheduler.from_scope(scope, context).files
+        if path.exists()
     ]
     files += [path for path in timer.left if not path.is_relative_to(context.state.path)]
     yield from (Item("timer", str(path), own_folders.disk_bytes(path)) for path in files)

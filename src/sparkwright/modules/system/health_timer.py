@@ -98,7 +98,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
             fix = f"`invoke health --host {here}` checks it now; schedule that with cron on the laptop."
             raise Refused("the sandbox has no scheduler.", fix=fix)
         place = schedule.find_scheduler(context, system=args.system)
-        before = Settings.of(context.state)
+        before = Settings.load(context.state)
         if args.keep and not before.every_s:
             raise Refused("no health timer is installed.", fix="`invoke health.install --textfile DIR` installs one.")
         settings = replace(before, textfile=args.textfile, lingers=False) if args.keep else _build_settings(args)
@@ -106,7 +106,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         paths = [place.settings_file, *place.files]
         texts = {str(path): path.read_text() for path in paths if path.exists()}
         texts[CRONTAB] = _read_crontab(context)
-        others = [Scheduler.of(scope, context) for scope in ("user", "system") if scope != place.scope]
+        others = [Scheduler.from_scope(scope, context) for scope in ("user", "system") if scope != place.scope]
         runtime = schedule.find_runtime()
         return HealthTimerState(
             place=place,
@@ -251,7 +251,7 @@ def _install(args: HealthTimer.Args, found: HealthTimerState, context: Context) 
     unconfined = " (without private namespaces: this kernel does not allow them to users)"
     restriction = "" if confined or place.scope == "cron" else unconfined
     data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
-    every_s = Settings.of(context.state).every_s
+    every_s = Settings.load(context.state).every_s
     return {**data, "msg": f"every {every_s:g} s by {_SCHEDULER_NAMES[place.scope]}{restriction}{message}"}
 
 
