@@ -122,7 +122,12 @@ def test_any_login_shell_will_do(account: Account, shell: str) -> None:
 
 @pytest.mark.parametrize(
     ("rc", "why"),
-    [("echo go away; exit 0\n", "it says: go away"), ("set -e; false\n", ""), ("exit 7\n", ""), ("exec true\n", "")],
+    [
+        ("echo go away; exit 0\n", "but prints: go away."),
+        ("set -e; false\n", ""),
+        ("exit 7\n", ""),
+        ("exec true\n", ""),
+    ],
 )
 def test_an_rc_file_that_leaves_is_named_and_nothing_is_sent_to_it(account: Account, rc: str, why: str) -> None:
     account.write(".bashrc", rc)
@@ -134,7 +139,7 @@ def test_an_rc_file_that_leaves_is_named_and_nothing_is_sent_to_it(account: Acco
 
 def test_a_login_shell_that_is_none_is_quoted(account: Account) -> None:
     account.shell("/usr/sbin/nologin")
-    with pytest.raises(Refused, match="it says: This account is currently not available"):
+    with pytest.raises(Refused, match=r"but prints: This account is currently not available\. "):
         account.ask()
 
 
