@@ -141,7 +141,7 @@ def test_the_server_of_one_member_is_not_cleaned_away(pair: PairProject) -> None
 def test_a_stream_ends_with_an_error_when_a_rank_is_killed_under_load(pair: PairProject) -> None:
     ensure_serving(pair)
     responses: list[tuple[int, str]] = []
-    client = threading.Thread(target=lambda: responses.append(pair.token(most=4000)))
+    client = threading.Thread(target=lambda: responses.append(pair.token(max_tokens=4000)))
     client.start()
     pair.until_busy()
     pair.run("sandbox.fault", "rank-killed", "--host", "sandbox2")
