@@ -169,8 +169,9 @@ class SshLink:
         except Unreachable as error:
             error.fix = f"Nothing was started there. Does `{self._manual_login} true` exit and print nothing?"
             raise
+        printed = f", but prints: {one_line(last.rstrip('.'), max_chars=200)}" if last else ""
         raise Refused(
-            f"the login shell does not run the command{f', but prints: {one_line(last.rstrip('.'), max_chars=200)}' if last else ''}.",
+            f"the login shell does not run the command{printed}.",
             where=self._host.name,
             fix=f"`{self._manual_login} true` must exit with 0 and print nothing; check ~/.bashrc there.",
         )
