@@ -19,8 +19,7 @@ from sparkwright.engines.advice import (
     decide_without_switch,
 )
 from sparkwright.engines.findings import Finding
-from sparkwright.engines.llama_cpp import flags as flag_words
-from sparkwright.engines.llama_cpp import flags as own
+from sparkwright.engines.llama_cpp import flags as llama_flags
 from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.flags import parse_integer
@@ -69,20 +68,20 @@ def check(
 ) -> list[Finding]:
     """Return all findings, errors first."""
     case = rules.Case(
-        replace(request, flags=own.normalize(request.flags)), f"b{version.major}" if version else None, listed
+        replace(request, flags=llama_flags.normalize(request.flags)), f"b{version.major}" if version else None, listed
     )
     return rules.RULES.check(case)
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """Return the settings that follow from the flags."""
-    flags = own.normalize(request.flags)
+    flags = llama_flags.normalize(request.flags)
     return Effective(
         chunked_prefill=True,
-        prefix_caching=own.value(flags, "cache-prompt") is not False,
-        budget=own.parse_positive_integer(own.value(flags, own.BUDGET)) or DEFAULT_BATCH_TOKENS,
-        max_num_seqs=own.slots(flags),
-        max_model_len=own.context(flags),
+        prefix_caching=llama_flags.value(flags, "cache-prompt") is not False,
+        budget=llama_flags.parse_positive_integer(llama_flags.value(flags, llama_flags.BUDGET)) or DEFAULT_BATCH_TOKENS,
+        max_num_seqs=llama_flags.slots(flags),
+        max_model_len=llama_flags.context(flags),
     )
 
 
@@ -92,7 +91,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
     locked: its files are all that the recipe downloads. Without a header the KV cache is left out.
     """
-    rows, flags = locked.get("files") or (), own.normalize(flags)
+    rows, flags = locked.get("files") or (), llama_flags.normalize(flags)
     file_sizes = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
     if not file_sizes:
         return Memory()
@@ -106,13 +105,13 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
         parts=(
             MemoryPart("weights", needs.weights, "spark.lock"),
             MemoryPart("KV cache", needs.kv, cache, assumed=not tokens),
-            MemoryPart("earlier prompts", needs.prompts, own.PROMPT_CACHE, later=True),
+            MemoryPart("earlier prompts", needs.prompts, llama_flags.PROMPT_CACHE, later=True),
             MemoryPart(
                 "host's side", needs.overhead, "compute buffers, CUDA's context, the program", assumed=True, host=True
             ),
         ),
-        flag=own.CONTEXT,
-        value=own.parse_positive_integer(own.value(flags, own.CONTEXT)) or 0,
+        flag=llama_flags.CONTEXT,
+        value=llama_flags.parse_positive_integer(llama_flags.value(flags, llama_flags.CONTEXT)) or 0,
         per_token_bytes=needs.kv / tokens if tokens else 0,
     )
 
@@ -182,7 +181,7 @@ def estimate_memory(sizes: Mapping[str, int], flags: Mapping[str, Any], header: 
     """
     weights = sum(sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
-    prompt_cache_mib = parse_integer(flag_words.value(flags, flag_words.PROMPT_CACHE))
+    prompt_cache_mib = parse_integer(llama_flags.value(flags, llama_flags.PROMPT_CACHE))
     prompts = DEFAULT_PROMPT_CACHE_MIB if prompt_cache_mib is None or prompt_cache_mib < 0 else prompt_cache_mib
     return MemoryNeeds(weights, kv or 0, prompts * MIB)
 
@@ -192,10 +191,10 @@ def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
 
     A context beyond the trained one is allocated in full, though a slot serves no more than the trained one.
     """
-    slot = flag_words.context(flags) or flag_words.round_up_context(
+    slot = llama_flags.context(flags) or llama_flags.round_up_context(
         count_or_none(header.architecture_value("context_length")) or 0
     )
-    return slot * (1 if flag_words.has_unified_cache(flags) else flag_words.slots(flags)) or None
+    return slot * (1 if llama_flags.has_unified_cache(flags) else llama_flags.slots(flags)) or None
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:

@@ -243,10 +243,10 @@ def _format_setting(value: Any) -> str:
 # -- the kernel path ---------------------------------------------------------------------------------------------------
 
 
-def kernel_path(state: EngineState, book: LogFormat) -> dict[str, list[str]]:
+def kernel_path(state: EngineState, log_format: LogFormat) -> dict[str, list[str]]:
     """Return the kernels and modes of a start, by kind; empty if its log names none."""
     path = {kind: sorted(names) for kind, names in state.kernels.items() if names}
-    for kind, reading in book.kernel_readings:
+    for kind, reading in log_format.kernel_readings:
         value = state.value(reading)
         if value is not None:
             path[kind] = [str(value)]
@@ -258,17 +258,17 @@ def format_kernel_path(path: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{kind} {' and '.join(names)}" for kind, names in path.items())
 
 
-def weight_only_kernels(path: Mapping[str, Sequence[str]], book: LogFormat) -> list[str]:
+def weight_only_kernels(path: Mapping[str, Sequence[str]], log_format: LogFormat) -> list[str]:
     """Return the kernels of a path that read quantized weights and compute in 16 bits."""
-    pattern, _ = book.weight_only
+    pattern, _ = log_format.weight_only
     return [f"{kind} {name}" for kind, names in path.items() for name in names if pattern.search(name)]
 
 
 def describe_kernel_changes(
-    previous: Mapping[str, Sequence[str]], current: Mapping[str, Sequence[str]], book: LogFormat
+    previous: Mapping[str, Sequence[str]], current: Mapping[str, Sequence[str]], log_format: LogFormat
 ) -> list[str]:
     """Return the kinds of kernels that differ between two starts, as sentences; a kind that one log lacks is left out."""
-    pattern, cost = book.weight_only
+    pattern, cost = log_format.weight_only
     changes = []
     for kind, names in current.items():
         earlier = list(previous.get(kind) or ())

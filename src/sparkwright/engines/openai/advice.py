@@ -18,7 +18,7 @@ from sparkwright.engines.advice import (
 )
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.memory import Memory, MemoryPart
-from sparkwright.engines.openai import flags as own
+from sparkwright.engines.openai import flags as openai_flags
 from sparkwright.engines.openai import rules
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB
@@ -72,16 +72,16 @@ def check(
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """Return the context, if the recipe sets one."""
-    return Effective(max_model_len=own.context(request.flags))
+    return Effective(max_model_len=openai_flags.context(request.flags))
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     """Return the memory that the recipe states; an unknown one if it states none."""
-    memory_gib = flags.get(own.MEMORY)
-    if memory_gib is None or own.find_value_problem(flags, own.MEMORY):
+    memory_gib = flags.get(openai_flags.MEMORY)
+    if memory_gib is None or openai_flags.find_value_problem(flags, openai_flags.MEMORY):
         return Memory()
     size = int(float(memory_gib) * GIB)
-    return Memory(bytes=size, parts=(MemoryPart("the server", size, f"the recipe's {own.MEMORY}"),))
+    return Memory(bytes=size, parts=(MemoryPart("the server", size, f"the recipe's {openai_flags.MEMORY}"),))
 
 
 def chunked_prefill_arms(

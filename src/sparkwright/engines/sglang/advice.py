@@ -20,12 +20,12 @@ from sparkwright.engines.advice import (
 )
 from sparkwright.engines.findings import Finding, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, MemoryPart, sum_weights
-from sparkwright.engines.sglang import flags as own
+from sparkwright.engines.sglang import flags as sglang_flags
 from sparkwright.engines.sglang import rules
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import MIB
 
-CHUNKED_PREFILL = own.CHUNK_SIZE
+CHUNKED_PREFILL = sglang_flags.CHUNK_SIZE
 RULES = (rules.RULES,)
 CHUNKING_OFF = -1
 #: its default chunk size on 90 to 160 GB. source 0.5.23
@@ -70,14 +70,18 @@ def decide(
     impossible: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill, which is on by default; a chunk size of -1 turns it off."""
-    size = own.chunk_size(own.normalize(request.flags))
+    size = sglang_flags.chunk_size(sglang_flags.normalize(request.flags))
     if wanted == "disabled":
-        other_flags = {name: given for name, given in request.flags.items() if own.canonical(name) != own.CHUNK_SIZE}
-        return Decision({**other_flags, own.CHUNK_SIZE: CHUNKING_OFF}, "disabled")
+        other_flags = {
+            name: given
+            for name, given in request.flags.items()
+            if sglang_flags.canonical(name) != sglang_flags.CHUNK_SIZE
+        }
+        return Decision({**other_flags, sglang_flags.CHUNK_SIZE: CHUNKING_OFF}, "disabled")
     if wanted == "enabled" and size == 0:
         sentence = "the recipe expects chunked prefill on, and its flags turn it off."
-        way = Way("leave it on", {own.CHUNK_SIZE: None})
-        finding = Finding("error", sentence, (way,), "the recipe", own.CHUNK_SIZE, rule=EXPECTED_RULE)
+        way = Way("leave it on", {sglang_flags.CHUNK_SIZE: None})
+        finding = Finding("error", sentence, (way,), "the recipe", sglang_flags.CHUNK_SIZE, rule=EXPECTED_RULE)
         return Decision(request.flags, "enabled", "", finding)
     return Decision(request.flags, wanted)
 
@@ -87,7 +91,7 @@ def check(
 ) -> list[Finding]:
     """Return all findings, errors first."""
     case = rules.Case(
-        replace(request, flags=own.normalize(request.flags)),
+        replace(request, flags=sglang_flags.normalize(request.flags)),
         str(version) if version else None,
         listed,
         kind(model).max_position_embeddings,
@@ -97,15 +101,15 @@ def check(
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
     """Return the settings that the flags set; SGLang's own choices are known once it serves."""
-    flags = own.normalize(request.flags)
-    size = own.chunk_size(flags)
+    flags = sglang_flags.normalize(request.flags)
+    size = sglang_flags.chunk_size(flags)
     return Effective(
         chunked_prefill=None if size is None else size > 0,
-        prefix_caching=own.value(flags, own.RADIX_OFF) is not True,
+        prefix_caching=sglang_flags.value(flags, sglang_flags.RADIX_OFF) is not True,
         budget=size or None,
-        max_num_seqs=own.parse_integer(own.value(flags, own.SLOTS)) or 0,
-        max_model_len=own.context(flags),
-        memory_utilization=own.memory_share(flags) or None,
+        max_num_seqs=sglang_flags.parse_integer(sglang_flags.value(flags, sglang_flags.SLOTS)) or 0,
+        max_model_len=sglang_flags.context(flags),
+        memory_utilization=sglang_flags.memory_share(flags) or None,
     )
 
 
@@ -119,14 +123,16 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     computed at once, 2 MiB per request of the largest CUDA graph. Prompts that are not chunked are computed `max-prefill-tokens`
     at once.
     """
-    flags = own.normalize(flags)
-    share = own.memory_share(flags)
+    flags = sglang_flags.normalize(flags)
+    share = sglang_flags.memory_share(flags)
     if not share:
         return Memory()
-    chunk = own.chunk_size(flags)
-    prefill = own.parse_integer(own.value(flags, own.MAX_PREFILL_TOKENS)) or DEFAULT_PREFILL_TOKENS
+    chunk = sglang_flags.chunk_size(flags)
+    prefill = (
+        sglang_flags.parse_integer(sglang_flags.value(flags, sglang_flags.MAX_PREFILL_TOKENS)) or DEFAULT_PREFILL_TOKENS
+    )
     tokens = max(MIN_CHUNK_TOKENS, DEFAULT_CHUNK_TOKENS if chunk is None else chunk or prefill)
-    graphs = 0 if own.value(flags, GRAPHS_OFF) is True else MAX_GRAPH_REQUESTS
+    graphs = 0 if sglang_flags.value(flags, GRAPHS_OFF) is True else MAX_GRAPH_REQUESTS
     compute_bytes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
     token_source = f"{tokens} tokens of prompts in one piece" if chunk == 0 else f"{tokens} tokens of a chunk"
     table_bytes = _ngram_table_bytes(flags, locked.get("config") or {})
@@ -137,7 +143,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
         weights_bytes=max(0, sum_weights(locked, WEIGHT_SUFFIXES) - table_bytes),
         weights_source="spark.lock" + (", less its n-gram table, which stays in a file" if table_bytes else ""),
         parts=(MemoryPart("computation", compute_bytes, source, assumed=True),),
-        flag=own.MEMORY,
+        flag=sglang_flags.MEMORY,
         value=share,
         host_bytes=HOST_SIDE_BYTES,
         compiles=True,
@@ -147,7 +153,10 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:
     """Return the bytes of the model's table of n-gram embeddings if the flags leave it in a file, at the minimum of one byte per
     number."""
-    if own.value(flags, "ple-offload-embedding") is not True or own.value(flags, "ple-offload-backend") != "file":
+    if (
+        sglang_flags.value(flags, "ple-offload-embedding") is not True
+        or sglang_flags.value(flags, "ple-offload-backend") != "file"
+    ):
         return 0
     rows, width = (count_or_none(model.get(name)) or 0 for name in NGRAM_TABLE_KEYS)
     return rows * width
@@ -157,6 +166,6 @@ def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return the recipe's chunk size, or the default one, for on, and -1 for off."""
-    return {own.CHUNK_SIZE: own.chunk_size(own.normalize(flags)) or DEFAULT_CHUNK_TOKENS}, {
-        own.CHUNK_SIZE: CHUNKING_OFF
+    return {sglang_flags.CHUNK_SIZE: sglang_flags.chunk_size(sglang_flags.normalize(flags)) or DEFAULT_CHUNK_TOKENS}, {
+        sglang_flags.CHUNK_SIZE: CHUNKING_OFF
     }

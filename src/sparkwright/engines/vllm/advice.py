@@ -14,14 +14,14 @@ from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, MemoryPart, sum_weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
-from sparkwright.engines.vllm import flags as own
+from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.prediction import CACHE_MODE_ALL, VllmRequest
 from sparkwright.engines.vllm.splits import SPLITS
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.units import GIB
 
-CHUNKED_PREFILL = own.CHUNKED_PREFILL
+CHUNKED_PREFILL = vllm_flags.CHUNKED_PREFILL
 RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLITS)
 #: with chunked prefill off a step takes a whole prompt: more than this makes a start take memory and minutes for nothing
 MAX_UNCHUNKED_TOKENS = 32768
@@ -74,23 +74,23 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
     Its check at the start needs the share to be available in both cases (source 0.32.0, v1/worker/utils.py `request_memory`).
     """
-    flags = own.normalize(flags)
-    share, weight_bytes = own.memory_utilization(flags), sum_weights(locked, WEIGHT_SUFFIXES)
-    compiles = own.value(flags, own.EAGER) is not True
+    flags = vllm_flags.normalize(flags)
+    share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(locked, WEIGHT_SUFFIXES)
+    compiles = vllm_flags.value(flags, vllm_flags.EAGER) is not True
     base = Memory(weights_bytes=weight_bytes, host_bytes=HOST_SIDE_BYTES, compiles=compiles)
-    kv = own.parse_positive_integer(own.value(flags, own.KV_BYTES) or "")
+    kv = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
     if kv is None:
-        return replace(base, share=share, flag=own.MEMORY_UTILIZATION, value=share)
+        return replace(base, share=share, flag=vllm_flags.MEMORY_UTILIZATION, value=share)
     parts = (
         MemoryPart(
             "weights", weight_bytes, "spark.lock" if weight_bytes else "not pinned yet", assumed=not weight_bytes
         ),
-        MemoryPart("KV cache", kv, f"{own.KV_BYTES}"),
+        MemoryPart("KV cache", kv, f"{vllm_flags.KV_BYTES}"),
         MemoryPart("computation", COMPUTE_BYTES, "not measured: activations and CUDA graphs", assumed=True),
     )
     size = sum(part.size_bytes for part in parts)
     base = replace(base, bytes=size, value=kv, per_token_bytes=1)
-    return replace(base, parts=parts, flag=own.KV_BYTES, start_share=share)
+    return replace(base, parts=parts, flag=vllm_flags.KV_BYTES, start_share=share)
 
 
 def chunked_prefill_arms(
@@ -104,15 +104,15 @@ def chunked_prefill_arms(
     model_kind = kind(model)
     common: dict[str, Any] = {}
     if model_kind.kind != "dense":
-        common[own.PREFIX_CACHING] = False
-    length = own.context(flags) or model_kind.max_position_embeddings
+        common[vllm_flags.PREFIX_CACHING] = False
+    length = vllm_flags.context(flags) or model_kind.max_position_embeddings
     if length is None or length > MAX_UNCHUNKED_TOKENS:
         length = MAX_UNCHUNKED_TOKENS
-        common[own.MAX_MODEL_LEN] = length
+        common[vllm_flags.MAX_MODEL_LEN] = length
     off: dict[str, Any] = {CHUNKED_PREFILL: False}
-    budget = own.parse_positive_integer(own.value(flags, own.BUDGET) or "")
+    budget = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.BUDGET) or "")
     if budget is not None and budget < length:
-        off[own.BUDGET] = None
+        off[vllm_flags.BUDGET] = None
     return {**common, CHUNKED_PREFILL: None}, {**common, **off}
 
 
@@ -122,7 +122,7 @@ def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
     values = {field.name: getattr(request, field.name) for field in fields(advice.ServerRequest)}
     if request.ascend is not None:
         settings = {"enabled": request.ascend["scheduler"], "chunked": request.ascend["chunked_prefill"]}
-        values["flags"] = prediction.set_ascend_scheduler(own.normalize(request.flags), **settings)
+        values["flags"] = prediction.set_ascend_scheduler(vllm_flags.normalize(request.flags), **settings)
     return VllmRequest(**values)
 
 

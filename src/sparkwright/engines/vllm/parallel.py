@@ -10,7 +10,7 @@ from packaging.version import Version
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import ClusterMember, MemberSettings, Split
-from sparkwright.engines.vllm import flags as own
+from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import member_log
 from sparkwright.engines.vllm.splits import SPLITS, SplitCase
 
@@ -76,13 +76,13 @@ MASTER_PORT = 29501
 
 #: flags that no recipe sets in a cluster, each with the key that sets it
 SET_BY: Mapping[str, str] = {
-    own.TENSOR: "parallel",
-    own.PIPELINE: "parallel",
-    own.MEMBERS: "parallel",
-    own.RANK: "the order of the group's hosts",
-    own.HEAD_ADDRESS: "the group's `cluster.head`",
-    own.MASTER_PORT: "the group's `cluster.port`",
-    own.HEADLESS: "the group's `cluster.head`",
+    vllm_flags.TENSOR: "parallel",
+    vllm_flags.PIPELINE: "parallel",
+    vllm_flags.MEMBERS: "parallel",
+    vllm_flags.RANK: "the order of the group's hosts",
+    vllm_flags.HEAD_ADDRESS: "the group's `cluster.head`",
+    vllm_flags.MASTER_PORT: "the group's `cluster.port`",
+    vllm_flags.HEADLESS: "the group's `cluster.head`",
 }
 
 
@@ -95,16 +95,16 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
     """
     is_worker = member.rank > 0
     flags: dict[str, Any] = {
-        own.TENSOR: member.split.tensor,
-        own.PIPELINE: member.split.pipeline,
-        own.MEMBERS: member.split.hosts,
-        own.RANK: member.rank,
-        own.HEAD_ADDRESS: member.head_address,
-        own.MASTER_PORT: member.master_port,
-        own.HEADLESS: True if is_worker else None,
+        vllm_flags.TENSOR: member.split.tensor,
+        vllm_flags.PIPELINE: member.split.pipeline,
+        vllm_flags.MEMBERS: member.split.hosts,
+        vllm_flags.RANK: member.rank,
+        vllm_flags.HEAD_ADDRESS: member.head_address,
+        vllm_flags.MASTER_PORT: member.master_port,
+        vllm_flags.HEADLESS: True if is_worker else None,
     }
     if is_worker:  # it has no API; with --headless the engine refuses this option
-        flags[own.API_SERVERS] = None
+        flags[vllm_flags.API_SERVERS] = None
     return flags
 
 
@@ -124,4 +124,4 @@ def share(member: ClusterMember) -> MemberSettings:
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
     """Return the findings about this split of this model, errors first. flags: of the recipe, in any spelling."""
-    return SPLITS.check(SplitCase(split, own.normalize(flags), classify(model), version))
+    return SPLITS.check(SplitCase(split, vllm_flags.normalize(flags), classify(model), version))

@@ -13,7 +13,7 @@ from sparkwright.engines.advice import Effective
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.config_parts import ConfigPart, text_part
-from sparkwright.engines.vllm import flags as flag_words
+from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.trust.bounds import count_or_none
 
@@ -260,11 +260,11 @@ class VllmRequest(advice.ServerRequest):
     mamba_blocks: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flags", flag_words.normalize(self.flags))
+        object.__setattr__(self, "flags", vllm_flags.normalize(self.flags))
 
     def flag(self, name: str) -> Any:
         """Return a flag's value under any of its spellings; None if it is not set."""
-        return flag_words.value(self.flags, name)
+        return vllm_flags.value(self.flags, name)
 
 
 def predict_effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
@@ -273,7 +273,7 @@ def predict_effective(request: VllmRequest, architecture: Architecture, version:
     chunked = _predict_chunked_prefill(request, version)
     prefix = _predict_prefix_caching(request, architecture, version)
     length = _flag_number(request, "max-model-len") or architecture.max_position_embeddings
-    share = flag_words.memory_share(request.flags)
+    share = vllm_flags.memory_share(request.flags)
     return Effective(
         chunked_prefill=chunked,
         prefix_caching=prefix,
@@ -332,7 +332,7 @@ def _predict_budget(request: VllmRequest, chunked: bool | None, length: int | No
 
 def _flag_number(request: VllmRequest, name: str) -> int | None:
     setting = request.flag(name)
-    return flag_words.parse_positive_integer(setting) if setting is not None else None
+    return vllm_flags.parse_positive_integer(setting) if setting is not None else None
 
 
 # Ascend-vLLM, for recipes with `platform: ascend`: it has another scheduler, set through --additional-config.
@@ -348,7 +348,7 @@ ASCEND_BUDGET_STEP = 256
 
 def ascend_scheduler(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scheduler's settings; empty if the flags set none."""
-    config = flag_words.value(flags, ASCEND_CONFIG)
+    config = vllm_flags.value(flags, ASCEND_CONFIG)
     settings = config.get(ASCEND_SCHEDULER) if isinstance(config, Mapping) else None
     return settings if isinstance(settings, Mapping) else {}
 
@@ -358,12 +358,12 @@ def is_ascend_prefill_chunked(flags: Mapping[str, Any]) -> bool:
     settings = ascend_scheduler(flags)
     if settings.get(SCHEDULER_ENABLED):
         return bool(settings.get(SCHEDULER_CHUNKED, False))
-    return flag_words.value(flags, "enable-chunked-prefill") is not False
+    return vllm_flags.value(flags, "enable-chunked-prefill") is not False
 
 
 def set_ascend_scheduler(flags: Mapping[str, Any], *, enabled: bool, chunked: bool) -> dict[str, Any]:
     """Return the flags with both settings added to --additional-config."""
-    config = flag_words.value(flags, ASCEND_CONFIG)
+    config = vllm_flags.value(flags, ASCEND_CONFIG)
     other_keys = dict(config) if isinstance(config, Mapping) else {}
     other_flags = {name: message for name, message in flags.items() if name != ASCEND_CONFIG}
     return {

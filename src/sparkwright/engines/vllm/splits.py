@@ -13,7 +13,7 @@ from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.config_parts import ConfigPart
 from sparkwright.engines.parallel import Split
-from sparkwright.engines.vllm import flags as own
+from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.versions import at_least
 
@@ -114,7 +114,7 @@ class SplitCase:
 
     def flag(self, name: str) -> Any:
         """Return the value of a flag; None if it is not set."""
-        return own.value(self.flags, name)
+        return vllm_flags.value(self.flags, name)
 
     def within(self, since: str = "", until: str = "") -> bool | None:
         """See `versions.within`."""
@@ -154,7 +154,9 @@ class SplitExample:
 
     def case(self) -> SplitCase:
         """Return the example as a SplitCase."""
-        return SplitCase(self.split, own.normalize(self.flags), classify(self.model), versions.parse(self.version))
+        return SplitCase(
+            self.split, vllm_flags.normalize(self.flags), classify(self.model), versions.parse(self.version)
+        )
 
 
 def recipe_keys(split: Split) -> dict[str, int]:
@@ -232,7 +234,7 @@ def multiplied(case: SplitCase) -> Iterator[Finding]:
     serves are for two servers behind a gateway: they start, fail and are replaced one at a time.
     """
     for name, title in RANK_MULTIPLIERS.items():
-        size = own.parse_positive_integer(case.flag(name) or "")
+        size = vllm_flags.parse_positive_integer(case.flag(name) or "")
         if size and size > 1:
             sentence = f"{name}: {size} needs {size} times as many GPUs as the {case.split.hosts} of this cluster: {title} is not offered in one."
             ways = (Way("remove it", {name: None}), Way("serve the model twice, behind a gateway", {name: None}))
@@ -246,7 +248,7 @@ def multiplied(case: SplitCase) -> Iterator[Finding]:
         "vLLM pull request 36170, RFC 33445: Ray left requirements/cuda.txt in 0.18.0",
         "vLLM 0.33.0, ray/ray_env.py: variables are copied from the head to the other hosts, right for them or not",
     ),
-    example=SplitExample(Split(tensor=2), flags={own.BACKEND: RAY}),
+    example=SplitExample(Split(tensor=2), flags={vllm_flags.BACKEND: RAY}),
 )
 def other_backend(case: SplitCase) -> Iterator[Finding]:
     """Members are started by vLLM's own backend; Ray is not offered.
@@ -255,12 +257,12 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
     others. What carries the model, the message queue and NCCL, is the same with both. Of the other backends, `uni` and
     `external_launcher` leave the start of the members to somebody else.
     """
-    backend = case.flag(own.BACKEND)
+    backend = case.flag(vllm_flags.BACKEND)
     if backend in (None, SUPPORTED_BACKEND):
         return
     reason = NO_RAY_REASON if backend == RAY else "members are started by vLLM's own backend, mp"
-    sentence = f"{own.BACKEND}: {backend} is not offered in a cluster: {reason}."
-    yield Finding("error", sentence, (Way("remove it", {own.BACKEND: None}),), "vLLM #36170", own.BACKEND)
+    sentence = f"{vllm_flags.BACKEND}: {backend} is not offered in a cluster: {reason}."
+    yield Finding("error", sentence, (Way("remove it", {vllm_flags.BACKEND: None}),), "vLLM #36170", vllm_flags.BACKEND)
 
 
 @rule(
