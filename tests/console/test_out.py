@@ -108,7 +108,9 @@ def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pyt
     live = LiveTaskLines(console=build_console(file=out, width=200))
     for write in (print_plain, live.write):
         panel = Summary(write)
-        panel.serves(ServerSummary("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000"))
+        panel.set_server(
+            ServerSummary("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000")
+        )
         panel.on(task_finished(module="verify_health", msg="serves"))
         panel.on(task_finished(module="grant_restart", status="changed", diff=[{"field": "last good state"}]))
         panel.on({"event": "recap", "host": "spark1", "exit": 0})

@@ -25,7 +25,7 @@ def test_in_80_columns_a_fleet_has_its_requests_rate_and_the_marked_ones_acts() 
     rows = [make_row(f"spark{n}") for n in range(1, 8)] + [make_row("spark8", "degraded", why="swap is 93 % full")]
     traffic = {"spark2": Traffic(3, 2, 141.5, 61)}
     acts = {"spark2": [HistoryEntry(1.8e9, "verified  by ops@laptop")]}
-    lines = screen_text(View(rows, traffic, acts, chosen=1, at="12:30:05"))
+    lines = screen_text(View(rows, traffic, acts, selected=1, answered_at="12:30:05"))
     text = "\n".join(lines)
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert "12:30:05" in lines[0] and "7 ok, 1 degraded" in lines[0]
@@ -36,7 +36,7 @@ def test_in_80_columns_a_fleet_has_its_requests_rate_and_the_marked_ones_acts() 
 
 @pytest.mark.parametrize("chosen", [0, 17, 39])
 def test_the_marked_host_is_on_the_screen_whatever_the_fleet(chosen: int) -> None:
-    lines = screen_text(View([make_row(f"spark{n}") for n in range(40)], chosen=chosen), height=16)
+    lines = screen_text(View([make_row(f"spark{n}") for n in range(40)], selected=chosen), height=16)
     assert len(lines) <= 16
     assert any(line.startswith(f">  spark{chosen} ") for line in lines) and any("more" in line for line in lines)
 
@@ -57,7 +57,8 @@ def test_a_narrow_window_tells_how_to_leave_it() -> None:
 def test_what_a_host_says_is_text() -> None:
     lines = screen_text(
         View(
-            [make_row("spark1", "down", why="[bold]\x1b[2J gone")], acts={"spark1": [HistoryEntry(1.8e9, "x\x1b]0;y")]}
+            [make_row("spark1", "down", why="[bold]\x1b[2J gone")],
+            history={"spark1": [HistoryEntry(1.8e9, "x\x1b]0;y")]},
         )
     )
     assert not any("\x1b" in line for line in lines) and any("[bold]" in line for line in lines)

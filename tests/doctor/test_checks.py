@@ -276,7 +276,7 @@ def test_a_server_that_requests_may_wake_without_the_service_is_a_warning(tmp_pa
     wake = {"on_request": True, "sleep_after_s": 0, "stay_awake_s": 600, "gateways": [], "plan": {}}
     state.write(f"{restart_plans.FOLDER}/{restart_plans.state_hash(good)}", {"runtime": "1", "plan": {}, "wake": wake})
     findings = tree.find_findings(host, "memory budget")["wake on request"]
-    assert (findings.verdict, findings.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
+    assert (findings.verdict, findings.fix) == ("warning", f"invoke health.install --host {host.server.name or 'HOST'}")
     with (host.context.state.path / turns.LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert tree.find_findings(host, "memory budget")["wake on request"].verdict == "ok"
@@ -289,7 +289,7 @@ def test_a_verified_server_without_the_guard_of_the_memory_is_a_warning(tmp_path
     good_states.save_verified(state, {"spec": {"name": "qwen35", "image": "vllm@sha256:1"}, "model": {}, "serve": {}})
     object.__setattr__(host.context.machine, "sandbox", False)
     findings = tree.find_findings(host, "memory budget")["memory guard"]
-    assert (findings.verdict, findings.fix) == ("warning", f"invoke health.install --host {host.wanted.name or 'HOST'}")
+    assert (findings.verdict, findings.fix) == ("warning", f"invoke health.install --host {host.server.name or 'HOST'}")
     folder = state.folder(start_guard.FOLDER)
     with (folder / service_guard.LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

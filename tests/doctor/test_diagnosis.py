@@ -33,10 +33,10 @@ def make_input(**more: Any) -> DiagnosisInput:
     """Return the observation of a server that runs, was verified, and whose last start took 100 s."""
     defaults: dict[str, Any] = {
         "name": "qwen35",
-        "known": True,
+        "was_verified": True,
         "allowed_s": 200.0,
         "ready_s": 100.0,
-        "box": make_container(),
+        "container": make_container(),
     }
     return DiagnosisInput(NOW, **{**defaults, **more})
 
@@ -46,44 +46,44 @@ PREFILL = "unknown whether it is wedged: 2 requests running, no token for 30 s; 
 #: what was seen, state, sentence
 SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
     (
-        make_input(box=make_container("exited"), end=EXITED, last_line="RuntimeError: no"),
+        make_input(container=make_container("exited"), last_exit=EXITED, last_line="RuntimeError: no"),
         "down",
         'no server answers: qwen35 exited (1) 20 s ago, its last line: "RuntimeError: no"',
     ),
     (
-        make_input(box=make_container("exited"), end=ContainerExit(137, NOW - 7200, out_of_memory=True)),
+        make_input(container=make_container("exited"), last_exit=ContainerExit(137, NOW - 7200, out_of_memory=True)),
         "down",
         "no server answers: qwen35 was OOM-killed (137) 2 h ago",
     ),
     (
-        make_input(box=make_container("created"), end=ContainerExit(error="port is already allocated")),
+        make_input(container=make_container("created"), last_exit=ContainerExit(error="port is already allocated")),
         "down",
         "no server answers: qwen35 was created but never started: port is already allocated",
     ),
-    (make_input(box=make_container("paused")), "down", "no server answers: qwen35 is paused"),
-    (make_input(box=make_container("absent")), "down", "no server answers: there is no container qwen35"),
+    (make_input(container=make_container("paused")), "down", "no server answers: qwen35 is paused"),
+    (make_input(container=make_container("absent")), "down", "no server answers: there is no container qwen35"),
     (
-        make_input(box=make_container("absent"), known=False),
+        make_input(container=make_container("absent"), was_verified=False),
         "down",
         "no server answers: there is no container qwen35; no server has been verified on this host",
     ),
     (
-        make_input(box=make_container("restarting", restarts=1), end=EXITED),
+        make_input(container=make_container("restarting", restarts=1), last_exit=EXITED),
         "down",
         "no server answers: qwen35 exited (1) 20 s ago; Docker is restarting it",
     ),
     (
-        make_input(box=make_container("restarting", restarts=4), end=EXITED),
+        make_input(container=make_container("restarting", restarts=4), last_exit=EXITED),
         "crash-looping",
         "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
     ),
     (
-        make_input(box=make_container(restarts=4), end=EXITED, probe=REFUSED),
+        make_input(container=make_container(restarts=4), last_exit=EXITED, probe=REFUSED),
         "crash-looping",
         "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
     ),
     (
-        make_input(box=make_container("exited", policy="no"), end=EXITED, broken="it restarted 4 times within 10 minutes"),
+        make_input(container=make_container("exited", policy="no"), last_exit=EXITED, broken="it restarted 4 times within 10 minutes"),
         "crash-looping",
         "no server answers: qwen35 exited (1) 20 s ago; crash loop: it restarted 4 times within 10 minutes",
     ),
@@ -93,17 +93,17 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         "no server answers yet: qwen35 has been starting for 20 s (weights, 3 of 14 shards); the last start took 100 s",
     ),
     (
-        make_input(box=make_container(age_s=250), probe=REFUSED, log=LOADS),
+        make_input(container=make_container(age_s=250), probe=REFUSED, log=LOADS),
         "slow start",
         "no server answers: slow start: qwen35 has been starting for 250 s (weights, 3 of 14 shards); the last start took 100 s",
     ),
     (
-        make_input(box=make_container(restarts=1), end=EXITED, probe=REFUSED),
+        make_input(container=make_container(restarts=1), last_exit=EXITED, probe=REFUSED),
         "down",
         "no server answers: qwen35 is starting again for 20 s; the last start took 100 s; qwen35 exited (1) 20 s ago before it",
     ),
     (
-        make_input(box=make_container(age_s=900), probe=REFUSED, log=EngineState(readings={"ready": Reading(True, "ready")})),
+        make_input(container=make_container(age_s=900), probe=REFUSED, log=EngineState(readings={"ready": Reading(True, "ready")})),
         "down",
         "no server answers: qwen35 was ready, and http://127.0.0.1:8000 is closed now",
     ),
@@ -141,17 +141,17 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         "not measured: the server requires an API key that is not known here",
     ),
     (
-        make_input(engine_error="the Docker socket refuses ada", box=make_container("")),
+        make_input(engine_error="the Docker socket refuses ada", container=make_container("")),
         "unknown",
         "unknown whether a server is running: the Docker socket refuses ada",
     ),
     (
-        make_input(engine_error="no answer from the Docker Engine", box=make_container(""), probe=REFUSED),
+        make_input(engine_error="no answer from the Docker Engine", container=make_container(""), probe=REFUSED),
         "down",
         "no server answers at http://127.0.0.1:8000: no answer from the Docker Engine",
     ),
     (
-        make_input(busy="ada runs deploy", box=make_container("absent")),
+        make_input(busy="ada runs deploy", container=make_container("absent")),
         "in progress",
         "in progress: ada runs deploy; no server answers: there is no container qwen35",
     ),
@@ -169,21 +169,23 @@ def test_what_is_seen_is_said(seen: DiagnosisInput, state: str, result: str) -> 
 def test_a_server_that_gave_a_token_and_has_nothing_to_do_is_to_be_measured() -> None:
     assert evaluate_state(make_input(probe=replace(SERVES, token="made")), LIMITS) is None
     unseen = make_input(
-        engine_error="no answer from the Docker Engine", box=make_container(""), probe=replace(SERVES, token="made")
+        engine_error="no answer from the Docker Engine",
+        container=make_container(""),
+        probe=replace(SERVES, token="made"),
     )
     assert evaluate_state(unseen, LIMITS) is None
 
 
 def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() -> None:
     observed = make_input(
-        box=make_container("exited", policy="unless-stopped"),
-        end=ContainerExit(137, NOW - 20, out_of_memory=True),
+        container=make_container("exited", policy="unless-stopped"),
+        last_exit=ContainerExit(137, NOW - 20, out_of_memory=True),
         failure=Reading(
             "11.8 of 119.7 GiB were free, and the engine wanted 101.7.", "ValueError: Free memory on device"
         ),
         listener="python (pid 7, user ada)",
         port=8000,
-        cut_off="ada runs deploy since 14:03",
+        interrupted_run="ada runs deploy since 14:03",
     )
     evidence = slowness.SlownessEvidence(
         ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
@@ -206,7 +208,7 @@ def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memo
     end = ContainerExit(137, NOW - 20, out_of_memory=out_of_memory)
     causes = {
         cause.name: cause
-        for cause in down_causes.causes(make_input(box=make_container("exited", policy="no"), end=end))
+        for cause in down_causes.causes(make_input(container=make_container("exited", policy="no"), last_exit=end))
     }
     assert ("it was OOM-killed" in causes) == out_of_memory
     if not out_of_memory:
@@ -278,7 +280,9 @@ def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
     booted_s: float | None, lost: str, name: str, verdict: str, evidence: str
 ) -> None:
     """Docker sets exit code 255 if it finds a container dead at its own start."""
-    observed = make_input(box=make_container("exited"), end=ContainerExit(255, NOW - 20), booted_s=booted_s, lost=lost)
+    observed = make_input(
+        container=make_container("exited"), last_exit=ContainerExit(255, NOW - 20), booted_s=booted_s, lost=lost
+    )
     causes = down_causes.causes(observed)
     assert [(cause.name, cause.verdict) for cause in causes] == [(name, verdict)]
     assert evidence in causes[0].evidence and "journalctl" in causes[0].fix

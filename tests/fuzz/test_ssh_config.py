@@ -32,7 +32,7 @@ def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         target = ssh_config.parse(data.decode(errors="surrogateescape"), "spark1")
         assert 0 <= target.port <= 65535
-        _ = target.known_as, target.manual_login
+        _ = target.host_key_name, target.manual_login
         if "%" in target.proxy_command:
             _ = target.proxy
         for item in target.jump:

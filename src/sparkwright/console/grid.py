@@ -27,7 +27,7 @@ class Column:
 
     title: str
     #: order in which columns are dropped for lack of room, highest first; 0 for never
-    leaves: int = 0
+    drop_order: int = 0
 
 
 def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
@@ -44,7 +44,7 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
     Args:
         max_width: characters per line; None for no limit.
     """
-    shown = [n for n, column in enumerate(columns[:-1]) if not column.leaves or _has_content(rows, n)]
+    shown = [n for n, column in enumerate(columns[:-1]) if not column.drop_order or _has_content(rows, n)]
     has_sentence = _has_content(rows, len(columns) - 1)
     longest = max((len(row[-1]) for row in rows), default=0)
     same_line = (
@@ -55,8 +55,8 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
     while (
         max_width is not None and _total_width(columns, rows, shown, last=not same_line or not has_sentence) > max_width
     ):
-        dropped = max(shown, key=lambda n: columns[n].leaves)
-        if not columns[dropped].leaves:
+        dropped = max(shown, key=lambda n: columns[n].drop_order)
+        if not columns[dropped].drop_order:
             break
         shown.remove(dropped)
     overflows = (
@@ -82,14 +82,14 @@ class _Layout:
     #: all columns
     columns: Sequence[Column]
     #: the shown columns as (number, width), where width 0 means as wide as the text
-    kept: Sequence[tuple[int, int]]
+    shown_columns: Sequence[tuple[int, int]]
     room: int | None
     #: True if the sentence of the last column goes next to the others, not below
     same_line: bool
 
     def row_lines(self, row: Sequence[str]) -> Iterator[Line]:
         """Yield the lines of a row, including its sentence."""
-        start = sum(wide + len(GAP) for _, wide in self.kept) if self.same_line else len(INDENT)
+        start = sum(wide + len(GAP) for _, wide in self.shown_columns) if self.same_line else len(INDENT)
         first, *rest = wrap_sentence(
             row[-1], None if self.room is None else max(MIN_SENTENCE_WIDTH_BELOW, self.room - start)
         )
@@ -100,7 +100,7 @@ class _Layout:
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
         """Yield the lines with the shown columns and the sentence next to them, more than one in a narrow window."""
-        cells = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.kept]
+        cells = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.shown_columns]
         cells += [(self.columns[-1].title, sentence)] if sentence else []
         line: Line = []
         for title, cell in cells:

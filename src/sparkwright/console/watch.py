@@ -74,17 +74,17 @@ class View:
     #: traffic by host
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
     #: last history entries by host
-    acts: Mapping[str, Sequence[HistoryEntry]] = field(default_factory=dict)
+    history: Mapping[str, Sequence[HistoryEntry]] = field(default_factory=dict)
     #: index of the selected row
-    chosen: int = 0
+    selected: int = 0
     every_s: float = 5.0
     #: time of the last answer, as text; empty before the first
-    at: str = ""
+    answered_at: str = ""
 
     @property
     def host(self) -> str:
         """The name of the selected host; empty while there are no rows."""
-        return self.rows[self.chosen].host if self.rows else ""
+        return self.rows[self.selected].host if self.rows else ""
 
 
 def screen_lines(view: View, width: int, height: int) -> list[Text]:
@@ -101,7 +101,7 @@ def screen_lines(view: View, width: int, height: int) -> list[Text]:
 def _title(view: View) -> Text:
     counts = Counter(row.state for row in view.rows)
     states = ", ".join(f"{number} {state}" for state, number in counts.items())
-    refreshed = f"{view.at}, every {view.every_s:g} s" if view.at else "asking ..."
+    refreshed = f"{view.answered_at}, every {view.every_s:g} s" if view.answered_at else "asking ..."
     return Text.assemble(("sparkwright status", "bold"), f"  {refreshed}  {states}")
 
 
@@ -122,7 +122,7 @@ def _table_lines(view: View, width: int, max_lines: int) -> list[Text]:
         [style_table_line(line, "STATE", state_style(row.state)) for line in found]
         for row, found in zip(view.rows, row_lines, strict=True)
     ]
-    return head + _visible_rows(blocks, view.chosen, max_lines - len(head))
+    return head + _visible_rows(blocks, view.selected, max_lines - len(head))
 
 
 def _visible_rows(blocks: Sequence[list[Text]], row: int, max_lines: int) -> list[Text]:
@@ -150,7 +150,7 @@ def _visible_rows(blocks: Sequence[list[Text]], row: int, max_lines: int) -> lis
 def _cells(view: View, number: int, row: Row) -> dict[str, str]:
     traffic = view.traffic.get(row.host, Traffic())
     return {
-        "": ">" if number == view.chosen else " ",
+        "": ">" if number == view.selected else " ",
         "HOST": host_label(row),
         "STATE": row.state,
         "REQUESTS": _format_requests(traffic),
@@ -171,9 +171,9 @@ def _format_requests(traffic: Traffic) -> str:
 
 
 def _history_lines(view: View) -> list[Text]:
-    if view.host not in view.acts:
+    if view.host not in view.history:
         return []
-    entries = view.acts[view.host][:MAX_HISTORY_LINES]
+    entries = view.history[view.host][:MAX_HISTORY_LINES]
     heading = Text(
         f"{view.host}: last acts" if entries else f"{view.host}: nothing was done to its server yet", style="dim"
     )

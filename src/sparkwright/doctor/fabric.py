@@ -174,7 +174,7 @@ def probe_path(host: Host, address: IPv4Address) -> NetworkPath:
     mtu = int(mtu_text) if mtu_text.isdecimal() and len(mtu_text) < 8 else 0
     if mtu <= PING_HEADER_BYTES:
         return NetworkPath(peer, interface)
-    answer = host.output(
+    answer = host.run_program(
         *PING_COMMAND, "-s", str(min(mtu, 65535) - PING_HEADER_BYTES), "-I", interface, peer, timeout_s=PING_TIMEOUT_S
     )
     return NetworkPath(peer, interface, mtu, None if answer is None else answer.ok)

@@ -49,7 +49,7 @@ class Host:
     context: Context
     #: the login user
     user: str
-    wanted: IntendedServer = field(default_factory=IntendedServer)
+    server: IntendedServer = field(default_factory=IntendedServer)
 
     def read(self, path: str) -> str | None:
         """Return the content of a system file, or None if it does not exist or is not readable."""
@@ -82,7 +82,7 @@ class Host:
         except OSError:
             return []
 
-    def output(self, *argv: str, timeout_s: float = PROGRAM_TIMEOUT_S) -> CompletedCommand | None:
+    def run_program(self, *argv: str, timeout_s: float = PROGRAM_TIMEOUT_S) -> CompletedCommand | None:
         """Run a program and return its result, or None if it is missing or does not finish in time.
 
         If the files are below another root, programs of this machine are not run.
@@ -100,7 +100,7 @@ class Host:
 
     def read_output(self, *argv: str) -> str | None:
         """Return the output of a program, or None if it fails or is missing."""
-        result = self.output(*argv)
+        result = self.run_program(*argv)
         return result.out if result is not None and result.ok else None
 
     def processes(self, name: str) -> list[list[str]]:
@@ -187,7 +187,7 @@ class Fix:
     """A fix for a host's setup."""
 
     #: description of the change
-    says: str
+    description: str
     #: the command, where {user} stands for the login user
     argv: tuple[str, ...]
 

@@ -12,7 +12,7 @@ class KnownFact:
     """A known fact."""
 
     #: a clause for the evidence; empty if there is nothing to warn about
-    says: str
+    text: str
     #: source of the fact
     source: str
 

@@ -131,13 +131,12 @@ def _build_dashboard() -> dict[str, Any]:
         "editable": True,
         "refresh": "1m",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": [_source_variable(), _instance_variable()]},
+        "templating": {"list": [SOURCE_VARIABLE, _instance_variable()]},
         "panels": list(_build_panels()),
     }
 
 
-def _source_variable() -> dict[str, Any]:
-    return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+SOURCE_VARIABLE = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
 def _instance_variable() -> dict[str, Any]:

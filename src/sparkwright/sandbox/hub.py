@@ -313,7 +313,7 @@ class HubApi(Handler):
             case _:
                 self._error(404, "EntryNotFound", "Entry not found")
 
-    def _known(self, model: str, revision: str) -> bool | None:
+    def _is_second_commit(self, model: str, revision: str) -> bool | None:
         """Return True if a revision is the second commit, False if it is the first, None if the request was refused."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
@@ -329,7 +329,7 @@ class HubApi(Handler):
         return None
 
     def _info(self, model: str, revision: str) -> None:
-        moved = self._known(model, revision)
+        moved = self._is_second_commit(model, revision)
         if moved is None:
             return
         rows = [sibling_entry(model, path, moved=moved) for path in list_files(model)]
@@ -343,7 +343,7 @@ class HubApi(Handler):
         self.reply(200, {**info, "disabled": False, "downloads": 0, "likes": 0, "tags": [], "siblings": rows})
 
     def _tree(self, model: str, revision: str, folder: str) -> None:
-        moved = self._known(model, revision)
+        moved = self._is_second_commit(model, revision)
         if moved is None:
             return
         if folder:  # all of its files are in the top folder
@@ -352,14 +352,14 @@ class HubApi(Handler):
         self.reply(200, [tree_entry(model, path, moved=moved) for path in list_files(model)])
 
     def _file(self, model: str, revision: str, path: str) -> None:
-        moved = self._known(model, revision)
+        moved = self._is_second_commit(model, revision)
         if moved is None:
             return
         if path not in list_files(model):
             self._error(404, "EntryNotFound", "Entry not found")
             return
         data = file_content(model, path, moved=moved)
-        headers = self._about(sibling_entry(model, path, moved=moved), commit(model, moved=moved))
+        headers = self._file_info(sibling_entry(model, path, moved=moved), commit(model, moved=moved))
         byte_range = self._range(len(data))
         if byte_range is None:
             self.reply(416, b"", {"Content-Range": f"bytes */{len(data)}"})
@@ -374,7 +374,7 @@ class HubApi(Handler):
         self.reply(206 if "Range" in self.headers else 200, part, headers)
 
     @staticmethod
-    def _about(row: dict[str, Any], sha: str) -> dict[str, str]:
+    def _file_info(row: dict[str, Any], sha: str) -> dict[str, str]:
         """Return the headers of a file. Its etag is the sha256 if it is stored as LFS, else the blob's id."""
         etag = f'"{row["lfs"]["sha256"] if "lfs" in row else row["blobId"]}"'
         linked = {"X-Linked-Etag": etag, "X-Linked-Size": str(row["size"])} if "lfs" in row else {}

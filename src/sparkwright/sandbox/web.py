@@ -67,7 +67,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
         """Send a complete answer: JSON, bytes, or nothing."""
-        data = b"" if payload is None else payload if isinstance(payload, bytes) else _json(payload)
+        data = payload or b""
+        if payload is not None and not isinstance(payload, bytes):  # without spaces, as the real services write it
+            data = json.dumps(payload, separators=(",", ":")).encode()
         self.send_response(status)
         if payload is not None and not isinstance(payload, bytes):
             self.send_header("Content-Type", "application/json")
@@ -160,8 +162,3 @@ class UnixServer(ThreadingMixIn, UnixStreamServer):
     def start(self) -> None:
         """Serve in a thread."""
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-
-def _json(payload: Any) -> bytes:
-    """Return JSON without spaces, as the real services write it."""
-    return json.dumps(payload, separators=(",", ":")).encode()

@@ -12,7 +12,7 @@ def test_a_cluster_serves_when_all_its_members_are_as_they_should_be(worker: int
     printed: list[str] = []
     summary = Summary(lambda style, text: printed.append(text))
     served = ServerSummary("one", "r", "i", "m", "", "name", "http://one:8000", cluster="pair", members=("one", "two"))
-    summary.serves(served)
+    summary.set_server(served)
     proof: dict[str, Any] = {"event": "task_finished", "host": "one", "status": "ok", "module": "verify_health"}
     summary.on({**proof, "msg": "generates: 8 tokens in 0.21 s", "data": {}})
     summary.on({"event": "recap", "host": "one", "exit": 0})

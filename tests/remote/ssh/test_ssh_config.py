@@ -74,7 +74,7 @@ def test_tokens_are_filled_in_once() -> None:
 def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     target = ssh_config.parse(f"{HOST_OUTPUT}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
-    assert host_keys.find_known_keys(target, target.known_as) == []
+    assert host_keys.find_known_keys(target, target.host_key_name) == []
     assert not mark.exists()
 
 
@@ -85,10 +85,10 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
     mine, other = generate_key(), generate_key()
     file = tmp_path / "known"
     file.write_text(known_hosts_line("[spark]:2222", mine) + known_hosts_line(f"[{peer}]:2222", other))
-    known = {"known_hosts": (file,), "keep_in": file, "strict": strict}
+    known = {"known_hosts": (file,), "new_keys_file": file, "strict": strict}
     careless = SshTarget("spark", "ann", 2222, **known)  # type: ignore[arg-type]
     careful = SshTarget("spark", "ann", 2222, check_ip=True, **known)  # type: ignore[arg-type]
-    first = host_keys.find_known_keys(careful, careful.known_as)
+    first = host_keys.find_known_keys(careful, careful.host_key_name)
     assert host_keys.check(careless, mine, first, peer)
     assert host_keys.check(careful, mine, first, "127.0.0.1")
     with pytest.raises(Unreachable, match=f"{peer}, which is known with another key"):

@@ -112,7 +112,7 @@ class PlannedHost:
         return self.plan
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain JSON, the inverse of `of`."""
+        """Return the plan as plain JSON, the inverse of `from_json`."""
         host = self.host
         host_fields = {name: getattr(host, name) for name in HOST_FIELDS}
         return {

@@ -152,7 +152,8 @@ class Peers:
 
         No peer is contacted if a host names itself as the source, or already has the complete model.
         """
-        copy_tasks = [task for task in tasks_of(plan.steps) if task.module == MODEL_MODULE and _needs_peer(task)]
+        model_tasks = (task for task in tasks_of(plan.steps) if task.module == MODEL_MODULE)
+        copy_tasks = [task for task in model_tasks if task.args.get("from") and not task.args.get("peer")]
         if not copy_tasks:
             return plan
         replacements = {task.id: self._with_peer_urls(fleet, member, task, check=plan.check) for task in copy_tasks}
@@ -208,11 +209,6 @@ class Peers:
                 raise Refused(f"no host is called {source!r}.", fix=f"There are: {known_hosts}.")
             self._members[source] = Member(host)
         return self._members[source]
-
-
-def _needs_peer(task: Task) -> bool:
-    """Return True if a task names a host to copy from but does not have its URLs yet."""
-    return bool(task.args.get("from")) and not task.args.get("peer")
 
 
 def parse_peer_urls(answer: Mapping[str, Any], source: str) -> list[str]:

@@ -83,7 +83,7 @@ def run(pattern: str, *, fix: bool, confirm: Callable[[], bool], json: bool) -> 
         for host_report in reports:
             for name in host_report.repairs:
                 print_text(
-                    f"  {host_report.host}: {FIXES[name].manual_command(host_report.user)}   # {FIXES[name].says}",
+                    f"  {host_report.host}: {FIXES[name].manual_command(host_report.user)}   # {FIXES[name].description}",
                     file=file,
                 )
         if confirm():
@@ -221,7 +221,7 @@ def _print_reports(reports: Sequence[HostReport]) -> None:
         for text in budget_lines(host_report.budget):
             print_line(console, "muted", f"  {text}")
         for name in host_report.repairs_made:
-            print_line(console, "changed", f"fixed: {name}: {FIXES[name].says}")
+            print_line(console, "changed", f"fixed: {name}: {FIXES[name].description}")
         for message in host_report.failed_repairs:
             print_line(console, "failed", f"not fixed: {message}")
         counts = Counter(row["verdict"] for row in host_report.findings)

@@ -131,7 +131,7 @@ class _Watch:
         traffic.pop(name, None)
         if not isinstance(answer, SparkwrightError):
             traffic[name] = self._rates.update(name, answer, now_s)
-        self._view = replace(self._view, traffic=traffic, at=units.format_time(came_s, "%H:%M:%S"))
+        self._view = replace(self._view, traffic=traffic, answered_at=units.format_time(came_s, "%H:%M:%S"))
         if name == self._view.host:
             self._request_history(refresh=True)
 
@@ -151,7 +151,7 @@ class _Watch:
     def _request_history(self, *, refresh: bool = False) -> None:
         """Request the history of the selected host, both when it is selected and after each of its answers."""
         host = self._view.host
-        if host in self._requested_s or (host in self._view.acts and not refresh):
+        if host in self._requested_s or (host in self._view.history and not refresh):
             return  # its pending answer requests the history again
         member = next(member for member in self._chosen.fleet.members if member.host.name == host)
         if member.link is not None:
@@ -162,14 +162,14 @@ class _Watch:
 
         def show_acts() -> None:
             if acts is not None:
-                self._view = replace(self._view, acts={**self._view.acts, member.host.name: acts})
+                self._view = replace(self._view, history={**self._view.history, member.host.name: acts})
 
         return show_acts
 
     def _handle_key(self, key: str) -> None:
         if key in ("up", "down"):
-            row = (self._view.chosen + (1 if key == "down" else -1)) % len(self._view.rows)
-            self._view = replace(self._view, chosen=row)
+            row = (self._view.selected + (1 if key == "down" else -1)) % len(self._view.rows)
+            self._view = replace(self._view, selected=row)
             self._request_history()
         elif key == "r":
             self._next_s = 0.0

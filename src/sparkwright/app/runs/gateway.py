@@ -41,13 +41,9 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
         print_prose(
             f"Clients of {gateway.name}: base URL {url}"
             + (f" ({access_hint})" if access_hint else "")
-            + _key_hint(gateway)
+            + (", with the key of `gateway.key`" if gateway.file.key else "")
         )
     return codes
-
-
-def _key_hint(gateway: Gateway) -> str:
-    return ", with the key of `gateway.key`" if gateway.file.key else ""
 
 
 def rollback(options: DeployOptions) -> list[int]:

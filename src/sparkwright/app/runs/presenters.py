@@ -78,7 +78,7 @@ class RunOutput:
     def store_server(self, served: ServerSummary) -> None:
         """Store the server that a host will run, for the panel."""
         if self._summary is not None and served.host not in self._workers:
-            self._summary.serves(served)
+            self._summary.set_server(served)
 
 
 def _plan_presenter() -> Any:

@@ -330,7 +330,7 @@ def survey_and_choose(
 def _ask_to_accept_key(error: UnknownKey) -> bool:
     """Ask whether to accept a host key, with ssh's wording."""
     key, target = error.key, error.target
-    print_text(f"The authenticity of host '{target.known_as}' can't be established.")
+    print_text(f"The authenticity of host '{target.host_key_name}' can't be established.")
     print_prose(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
     print_text("  for f in /etc/ssh/ssh_host_*.pub; do ssh-keygen -lf $f; done")
     return prompts.ask_full_yes("Does it match, and should it be added to known_hosts?")
@@ -404,8 +404,9 @@ def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
     """Write the host's file, and groups.yml for a new group. They are reverted if the project can't be read with them."""
     host_file, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
     before = groups.read_text() if groups.exists() else ""
-    after = proposal.add_groups(before, yaml.safe_load(before) or {}, host.groups)
-    changed = [groups] if after != before and _has_new_group(before, host.groups) else []
+    known_groups = yaml.safe_load(before) or {}
+    after = proposal.add_groups(before, known_groups, host.groups)
+    changed = [groups] if after != before and any(group not in known_groups for group in host.groups) else []
     try:
         if changed:
             write_atomically(groups, after.encode(), mode=0o644)
@@ -421,7 +422,3 @@ def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
             raise Failed(f"{error.filename}: {error.strerror}.", fix="Nothing was written.") from None
         raise
     return [f"hosts/{path.name}" for path in (host_file, *changed)]
-
-
-def _has_new_group(text: str, groups: tuple[str, ...]) -> bool:
-    return any(group not in (yaml.safe_load(text) or {}) for group in groups)

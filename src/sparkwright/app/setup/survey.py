@@ -47,11 +47,11 @@ def query_host(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[st
                 key_bytes in decided
                 or len(decided) >= MAX_HOST_KEYS
                 or not accept(error)
-                or error.target.keep_in is None
+                or error.target.new_keys_file is None
             ):
                 raise
             decided.add(key_bytes)
-            print_text(f"{host_keys.save_key(error.target, error.key, error.target.keep_in)}.")
+            print_text(f"{host_keys.save_key(error.target, error.key, error.target.new_keys_file)}.")
         finally:
             fleet.close()
 

@@ -224,6 +224,8 @@ def _merge_entry(entry: LockEntry) -> dict[str, Any]:
 
 EntryData = Mapping[str, Any]
 MAX_SHOWN_FILES = 12
+#: fields that tell whether the content of a file is the same
+CONTENT_KEYS = ("sha256", "blob_id", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +264,8 @@ def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
     before, after = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
     added = [after[path] for path in after if path not in before]
     removed = [before[path] for path in before if path not in after]
-    changed = [
-        (before[path], after[path]) for path in after if path in before and _has_changed(before[path], after[path])
-    ]
+    common = [(before[path], after[path]) for path in after if path in before]
+    changed = [(old, new) for old, new in common if any(old.get(key) != new.get(key) for key in CONTENT_KEYS)]
     rows += [EntryDifference(f"+ {item['path']}", "absent", _format_size(item["size_bytes"])) for item in added]
     rows += [EntryDifference(f"- {item['path']}", _format_size(item["size_bytes"]), "absent") for item in removed]
     rows += [EntryDifference(f"~ {b['path']}", _format_content(b), _format_content(a)) for b, a in changed]
@@ -288,10 +289,6 @@ def _chat_differences(old: EntryData, new: EntryData) -> list[EntryDifference]:
     if old.get("chat") is None or new.get("chat") is None:
         return []
     return [EntryDifference(*change) for change in chat_template.list_changes(old["chat"], new["chat"])]
-
-
-def _has_changed(before: EntryData, after: EntryData) -> bool:
-    return any(before.get(key) != after.get(key) for key in ("sha256", "blob_id", "size_bytes"))
 
 
 def _format_content(entry: EntryData) -> str:

@@ -44,7 +44,7 @@ class HostRow:
     restored: bool = False
     failure: Event | None = None
     #: name of an earlier host that failed for the same reason
-    like: str = ""
+    same_as: str = ""
     began_s: float | None = None
     took_s: float | None = None
 
@@ -131,14 +131,14 @@ class Board:
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
-        row.like = next((item.host for item in self.rows.values() if _has_same_failure(item, row)), "")
+        row.same_as = next((item.host for item in self.rows.values() if _has_same_failure(item, row)), "")
 
     _on_host_finished = _on_recap
 
 
 def _has_same_failure(first: HostRow, row: HostRow) -> bool:
     """Return True if a host failed for the same reason as an earlier one."""
-    if first is row or row.style != "failed" or not first.ended or first.like:
+    if first is row or row.style != "failed" or not first.ended or first.same_as:
         return False
     return (first.verdict, first.stage, _failure_details(first)) == (row.verdict, row.stage, _failure_details(row))
 
@@ -230,9 +230,9 @@ class HostLines:
     def print_host(self, row: HostRow) -> None:
         """Print the line of a finished host."""
         duration = units.format_duration(row.took_s or 0)
-        stage = words.same_reason(row.like) if row.like else row.stage[:MAX_MESSAGE_CHARS].replace("\n", " ")
+        stage = words.same_reason(row.same_as) if row.same_as else row.stage[:MAX_MESSAGE_CHARS].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{VERDICT_WIDTH}} {row.host:<{self._width}}  {duration:>6}  {stage}")
-        if row.failure is not None and not row.like:
+        if row.failure is not None and not row.same_as:
             for style, text in failure_lines(row.failure, " " * (VERDICT_WIDTH + 1)):
                 self.write(style, text)
 

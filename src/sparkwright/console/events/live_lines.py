@@ -138,7 +138,7 @@ class HostTable(HostLines):
 
     def print_host(self, row: HostRow) -> None:
         """Explain a failure above the table, whose row shows everything else."""
-        if row.failure is not None and not row.like:
+        if row.failure is not None and not row.same_as:
             super().print_host(row)
 
     def _print(self, style: str, text: str) -> None:
@@ -160,7 +160,7 @@ class HostTable(HostLines):
 
     def _cells(self, row: HostRow) -> tuple[str, ...]:
         took_s = self.board.took_s(row)
-        stage = words.same_reason(row.like) if row.like else row.stage
+        stage = words.same_reason(row.same_as) if row.same_as else row.stage
         stage = escape_invisible(
             words.format_value(stage) if self._ended or row.ended else words.truncate_value(stage, 60)
         )

@@ -20,6 +20,7 @@ MAX_VALUE_CHARS = 160
 MAX_FIELDS = 10
 #: limit on the lines of a changed field
 MAX_FIELD_LINES = 20
+SIGN_STYLES = {"-": "removed", "+": "added"}
 
 #: the lines of one change, as (style, text)
 Change = tuple[tuple[str, str], ...]
@@ -117,8 +118,8 @@ class PlanGroups:
     def _failed(self) -> None:
         """Print each reason for a failure once, with its hosts."""
         rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
-        for row in (row for row in rows if not row.like):
-            hosts = [row.host, *(other.host for other in rows if other.like == row.host)]
+        for row in (row for row in rows if not row.same_as):
+            hosts = [row.host, *(other.host for other in rows if other.same_as == row.host)]
             self.write("failed", f"{row.verdict}: {words.join_names(hosts)}: {row.stage}")
             for style, text in failure_lines(row.failure, "  ") if row.failure else ():
                 self.write(style, text)
@@ -141,14 +142,10 @@ def _task_changes(event: Event) -> Iterator[Change]:
             else:
                 lines = [
                     (
-                        _sign_style(sign),
+                        SIGN_STYLES.get(sign, "muted"),
                         f"{sign} {field}: {words.truncate_value(text, MAX_VALUE_CHARS)}{why if n == len(rows) - 1 else ''}",
                     )
                     for n, (sign, text) in enumerate(rows[:MAX_FIELD_LINES])
                 ]
                 hidden = len(rows) - len(lines)
                 yield (*lines, *([("muted", f"  {field}: {hidden} more lines")] if hidden > 0 else []))
-
-
-def _sign_style(sign: str) -> str:
-    return {"-": "removed", "+": "added"}.get(sign, "muted")

@@ -85,7 +85,10 @@ class StageLines:
         self._recaps: list[Event] = []
         self._rolled: Event | None = None
         self._live = Live(
-            get_renderable=self._below, console=self._console, refresh_per_second=REFRESHES_PER_SECOND, transient=True
+            get_renderable=self._status_lines,
+            console=self._console,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            transient=True,
         )
         self._live.start()
 
@@ -265,17 +268,17 @@ class StageLines:
         for line_style, line in _failure_account(run, recap.get("msg") or "", recap["host"]):
             self.write(line_style, line)
 
-    def _below(self) -> Group:
+    def _status_lines(self) -> Group:
         """Return a line for each running host, and for a single host also the results of its stage so far."""
         lines: list[Text] = []
         for host, run in self._runs.items():
             if run.stage is not None and run.task:
                 took_s = self._clock() - run.stage.began_s
                 lines += self._block(host, run.stage, " ", took_s) if run.stage.facts and not self._who else ()
-                lines.append(self._working(host, run))
+                lines.append(self._running_line(host, run))
         return Group(*lines)
 
-    def _working(self, host: str, run: HostRun) -> Text:
+    def _running_line(self, host: str, run: HostRun) -> Text:
         assert run.stage is not None
         shown_above = run.stage.facts and not self._who
         duration = units.format_duration(self._clock() - (run.task_began_s if shown_above else run.stage.began_s))

@@ -70,7 +70,7 @@ class Summary:
         self._bad: set[str] = set()
         self._write = write
 
-    def serves(self, served: ServerSummary) -> None:
+    def set_server(self, served: ServerSummary) -> None:
         """Set the server that a host will run, before its run begins."""
         self._served[served.host] = served
 

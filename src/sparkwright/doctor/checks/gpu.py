@@ -19,7 +19,7 @@ DASHBOARD_FIX = "Finish the update in the DGX Dashboard (http://localhost:11000 
 
 
 def check_driver(host: Host) -> Iterator[Finding]:
-    result = host.output(*nvidia_smi.query_command(nvidia_smi.IDENTITY_VALUES))
+    result = host.run_program(*nvidia_smi.query_command(nvidia_smi.IDENTITY_VALUES))
     loaded_line = next((line for line in (host.read(LOADED_DRIVER_PATH) or "").splitlines() if "NVRM" in line), "")
     loaded = find_version(loaded_line.partition("Module")[2])
     if result is not None and "version mismatch" in result.out + result.err:
@@ -37,7 +37,7 @@ def check_driver(host: Host) -> Iterator[Finding]:
         yield Finding(
             DRIVER_NAME,
             "bad",
-            f"{LOADED_DRIVER_PATH}: {known.OPEN_MODULE.says}",
+            f"{LOADED_DRIVER_PATH}: {known.OPEN_MODULE.text}",
             DASHBOARD_FIX,
             known.OPEN_MODULE.source,
         )
@@ -51,8 +51,8 @@ def _driver_finding(name: str, driver: str) -> Finding:
         newest = ", ".join(map(str, known.DRIVERS))
         evidence = f"{label}: not a branch known to sparkwright ({newest})"
         return Finding(DRIVER_NAME, "unknown", evidence, source=known.NVCHECKUP)
-    if fact.says:
-        return Finding(DRIVER_NAME, "warning", f"{label}: {fact.says}", DASHBOARD_FIX, fact.source)
+    if fact.text:
+        return Finding(DRIVER_NAME, "warning", f"{label}: {fact.text}", DASHBOARD_FIX, fact.source)
     return Finding(DRIVER_NAME, "ok", label, source=fact.source)
 
 
@@ -66,7 +66,7 @@ def _firmware_finding(driver: str, loaded: str, folders: list[str]) -> Finding:
     if driver in firmware:
         return Finding("firmware", "ok", f"driver and GSP firmware are both {driver}", source=source)
     if firmware:
-        evidence = f"driver {driver}, GSP firmware {', '.join(firmware)}: {known.DRIVER_PAIR.says}"
+        evidence = f"driver {driver}, GSP firmware {', '.join(firmware)}: {known.DRIVER_PAIR.text}"
         return Finding("firmware", "bad", evidence, DASHBOARD_FIX, source)
     return Finding("firmware", "unknown", f"no driver firmware in {FIRMWARE_FOLDER}", source=source)
 
@@ -79,7 +79,7 @@ DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
 def check_toolkit(host: Host) -> Iterator[Finding]:
-    result = host.output("nvidia-ctk", "--version")
+    result = host.run_program("nvidia-ctk", "--version")
     version = find_version(result.out) if result is not None else ""
     runtimes = (host.engine_info() or {}).get("Runtimes") or {}
     hook = host.path_exists(HOOK_PATH) or "nvidia" in runtimes
@@ -111,7 +111,7 @@ def _cdi_finding(host: Host, driver: str, version: str) -> Finding:
     fix = FIXES[repair].manual_command(host.user)
     path, spec_driver = next(((path, found) for path, found in specs.items() if found not in ("", driver)), ("", ""))
     if spec_driver:
-        evidence = f"{path} is for driver {spec_driver}, but {driver} is installed: {known.CDI.says}"
+        evidence = f"{path} is for driver {spec_driver}, but {driver} is installed: {known.CDI.text}"
         is_generated = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
         if is_generated:  # that command writes this file
             return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
@@ -157,7 +157,7 @@ def check_power(host: Host) -> Iterator[Finding]:
     summary = f"{used:.0f} % busy at {clock:.0f} MHz and {power:.0f} W"
     if used > known.BUSY_PERCENT and clock < known.LOW_CLOCK_MHZ and power < known.LOW_POWER_W:
         fix = "shut down, unplug the power supply for a minute, and start again; a restart does not help"
-        yield Finding(POWER_NAME, "bad", f"{summary}: {fact.says}", fix, fact.source)
+        yield Finding(POWER_NAME, "bad", f"{summary}: {fact.text}", fix, fact.source)
     else:
         yield Finding(POWER_NAME, "ok", summary, source=fact.source)
 
@@ -191,10 +191,10 @@ def check_heat(host: Host) -> Iterator[Finding]:
             HEAT_NAME, "warning", f"{summary}, which is not in effect: it runs at {clock:.0f} MHz", fix, fact.source
         )
     elif is_throttled or celsius >= defaults.HOT_GPU_C:
-        name = host.wanted.name or "HOST"
+        name = host.server.name or "HOST"
         lower = f"a lower clock_cap_mhz than {clock_cap}" if clock_cap else "clock_cap_mhz: 2000"
         fix = f"check fans and room; {lower} in its vars, then invoke provision --host {name}"
-        yield Finding(HEAT_NAME, "warning", f"{summary}: {fact.says}", fix, fact.source)
+        yield Finding(HEAT_NAME, "warning", f"{summary}: {fact.text}", fix, fact.source)
     else:
         yield Finding(HEAT_NAME, "ok", summary, source=fact.source)
 
@@ -242,7 +242,7 @@ def _spin_finding(host: Host, pids: list[str]) -> Finding:
         return Finding(
             IDLE_NAME,
             "warning",
-            f"{summary}: {fact.says}",
+            f"{summary}: {fact.text}",
             "invoke lint (names the flag, if there is one)",
             fact.source,
         )

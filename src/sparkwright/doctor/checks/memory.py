@@ -36,7 +36,7 @@ def _guard_finding(host: Host) -> Finding:
         return Finding(GUARD_NAME, "ok", "it runs", source=source)
     evidence = "the memory guard is not running: a server that grows while it serves would take the host down"
     return Finding(
-        GUARD_NAME, "warning", evidence, f"invoke health.install --host {host.wanted.name or 'HOST'}", source
+        GUARD_NAME, "warning", evidence, f"invoke health.install --host {host.server.name or 'HOST'}", source
     )
 
 
@@ -51,12 +51,12 @@ def _check_wake(host: Host) -> Iterator[Finding]:
         yield Finding(WAKE_NAME, "ok", f"a request wakes {names}")
         return
     evidence = f"the service that switches to {names} on request is not running"
-    yield Finding(WAKE_NAME, "warning", evidence, f"invoke health.install --host {host.wanted.name or 'HOST'}")
+    yield Finding(WAKE_NAME, "warning", evidence, f"invoke health.install --host {host.server.name or 'HOST'}")
 
 
 def _check_budget(host: Host) -> Iterator[Finding]:
     source = known.BUDGET.source
-    if not host.wanted.engine_memory:
+    if not host.server.engine_memory:
         yield Finding(BUDGET_NAME, "ok", "no recipe", source=source)
         return
     memory_budget = server_budget(host)
@@ -66,10 +66,10 @@ def _check_budget(host: Host) -> Iterator[Finding]:
     engine = memory_budget.of("server")
     if not engine:
         yield Finding(
-            BUDGET_NAME, "unknown", f"it is not known how much memory {host.wanted.recipe} takes", source=source
+            BUDGET_NAME, "unknown", f"it is not known how much memory {host.server.recipe} takes", source=source
         )
         return
-    need = f"{host.wanted.recipe} takes {format_gib(engine)} GiB on both sides"
+    need = f"{host.server.recipe} takes {format_gib(engine)} GiB on both sides"
     if memory_budget.fits:
         yield Finding(
             BUDGET_NAME,
@@ -80,16 +80,16 @@ def _check_budget(host: Host) -> Iterator[Finding]:
         return
     lower = budget.format_largest_fit(_intended_server(host).memory, memory_budget)
     hint = f" ({lower} fits)" if lower else ""
-    evidence = f"{need}: {format_gib(-memory_budget.left_bytes)} GiB more than this host has{hint}: {known.BUDGET.says}"
+    evidence = f"{need}: {format_gib(-memory_budget.left_bytes)} GiB more than this host has{hint}: {known.BUDGET.text}"
     yield Finding(BUDGET_NAME, "bad", evidence, source=source)
 
 
 def server_budget(host: Host) -> Budget | None:
     """Return the budget of the recipe's server on this host; None if there is no recipe or the host can't be read."""
-    if not host.wanted.engine_memory or host.memory() is None:
+    if not host.server.engine_memory or host.memory() is None:
         return None
-    models_stay = host.wanted.ollama == "leave"
-    reserve_gib = host.wanted.reserve_bytes / GIB
+    models_stay = host.server.ollama == "leave"
+    reserve_gib = host.server.reserve_bytes / GIB
     try:
         return host_budget.compute_budget(host.context, _intended_server(host), reserve_gib, models_stay=models_stay)[0]
     except SparkwrightError:
@@ -97,7 +97,7 @@ def server_budget(host: Host) -> Budget | None:
 
 
 def _intended_server(host: Host) -> PlannedServer:
-    return PlannedServer.of(host.wanted.container, host.wanted.engine_memory, 0, 0)
+    return PlannedServer.of(host.server.container, host.server.engine_memory, 0, 0)
 
 
 SWAP_NAME = "swap"
@@ -110,8 +110,8 @@ def check_swap(host: Host) -> Iterator[Finding]:
         return
     total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
     if used > known.SWAP_USED_BYTES:
-        evidence = f"{format_gib(used)} of {format_gib(total)} GiB in use: {known.SWAP.says}"
-        fix = f"invoke restart --host {host.wanted.name or 'HOST'}"
+        evidence = f"{format_gib(used)} of {format_gib(total)} GiB in use: {known.SWAP.text}"
+        fix = f"invoke restart --host {host.server.name or 'HOST'}"
         yield Finding(SWAP_NAME, "warning", evidence, fix, known.SWAP.source)
     else:
         summary = f"{format_gib(used)} of {format_gib(total)} GiB in use" if total else "none"
@@ -135,15 +135,15 @@ def check_shm(host: Host) -> Iterator[Finding]:
         if size_bytes is None
         else f"{format_gib(used_bytes)} of {format_gib(size_bytes)} GiB in {SHM_FOLDER}"
     )
-    if size_bytes is not None and size_bytes < known.SHM_MIN_BYTES and host.wanted.ipc == "host":
+    if size_bytes is not None and size_bytes < known.SHM_MIN_BYTES and host.server.ipc == "host":
         small_fact = known.SHM_SMALL
         fix = f"sudo mount -o remount,size=50% {SHM_FOLDER} (and in /etc/fstab)"
-        yield Finding(SHM_NAME, "warning", f"{summary}: {small_fact.says}", fix, small_fact.source)
+        yield Finding(SHM_NAME, "warning", f"{summary}: {small_fact.text}", fix, small_fact.source)
     elif used_bytes > known.SHM_WARNING_BYTES:
         yield Finding(
             SHM_NAME,
             "warning",
-            f"{summary}: {fact.says}",
+            f"{summary}: {fact.text}",
             f"ls -lS {SHM_FOLDER}; remove what no process uses",
             fact.source,
         )
@@ -218,23 +218,23 @@ def threshold_bytes(words: Sequence[str], total: int) -> int | None:
 
 def _earlyoom_finding(host: Host, limit: int, total: int) -> Finding:
     source, summary = known.EARLYOOM.source, f"it kills processes below {format_gib(limit)} GiB available"
-    share = host.wanted.utilization
+    share = host.server.utilization
     if share is None:
         return Finding(
             EARLYOOM_NAME, "unknown", f"{summary}; without a recipe the free memory is unknown", source=source
         )
     left_bytes = int(total * (1 - share))
-    percent = max(1, int(100 * host.wanted.reserve_bytes / 2 / total))
+    percent = max(1, int(100 * host.server.reserve_bytes / 2 / total))
     fix = (
         f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {EARLYOOM_CONFIG} && sudo systemctl restart "
         "earlyoom"
     )
-    recipe = f"the recipe {host.wanted.recipe} leaves {format_gib(left_bytes)} GiB at most"
+    recipe = f"the recipe {host.server.recipe} leaves {format_gib(left_bytes)} GiB at most"
     if limit >= left_bytes:
-        return Finding(EARLYOOM_NAME, "bad", f"{summary}, and {recipe}: {known.EARLYOOM.says}", fix, source)
-    if limit >= host.wanted.reserve_bytes:
-        reserve = f"a deploy may leave only {format_gib(host.wanted.reserve_bytes)} GiB available (reserve_gib)"
-        return Finding(EARLYOOM_NAME, "warning", f"{summary}, and {reserve}: {known.EARLYOOM.says}", fix, source)
+        return Finding(EARLYOOM_NAME, "bad", f"{summary}, and {recipe}: {known.EARLYOOM.text}", fix, source)
+    if limit >= host.server.reserve_bytes:
+        reserve = f"a deploy may leave only {format_gib(host.server.reserve_bytes)} GiB available (reserve_gib)"
+        return Finding(EARLYOOM_NAME, "warning", f"{summary}, and {reserve}: {known.EARLYOOM.text}", fix, source)
     return Finding(EARLYOOM_NAME, "ok", f"{summary}; {recipe}", source=source)
 
 
@@ -243,7 +243,7 @@ DISK_NAME = "disk"
 
 def check_disk(host: Host) -> Iterator[Finding]:
     machine = host.context.machine
-    folders = {"models": machine.expand(host.wanted.model_dir or "~")}
+    folders = {"models": machine.expand(host.server.model_dir or "~")}
     root = (host.engine_info() or {}).get("DockerRootDir")
     if root and not machine.sandbox:
         folders["images"] = Path(str(root))
@@ -263,7 +263,7 @@ def _disk_finding(host: Host, content: str, folder: Path, devices: set[int]) -> 
         return None
     devices.add(device)
     summary = f"{units.format_size(free)} free for {content} in {existing}"
-    fix = f"invoke images.prune --host {host.wanted.name or 'HOST'}"
+    fix = f"invoke images.prune --host {host.server.name or 'HOST'}"
     if free < known.DISK_CRITICAL_BYTES:
         return Finding(DISK_NAME, "bad", summary, fix, known.DISK_NEED)
     if free < known.DISK_LOW_BYTES:

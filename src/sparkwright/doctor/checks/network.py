@@ -44,34 +44,34 @@ def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
     down = [link.adapter for link in links if not link.active]
     if down:
         fact = known.BOTH_TWINS
-        yield "warning", f"{', '.join(down)} is down, its twin is up: {fact.says}", _bring_up(links), fact.source
+        yield "warning", f"{', '.join(down)} is down, its twin is up: {fact.text}", _bring_up(links), fact.source
     versions = {link.adapter: link.firmware for link in links if link.firmware}
     if len(set(versions.values())) > 1:
         fact = known.NIC_FIRMWARE
         versions_text = ", ".join(f"{name} has firmware {version}" for name, version in versions.items())
-        yield "warning", f"{versions_text}: {fact.says}", "fwupdmgr get-updates", fact.source
+        yield "warning", f"{versions_text}: {fact.text}", "fwupdmgr get-updates", fact.source
     for link in up:
         if 0 < link.rate_gbps < known.LINK_GBPS:
             fact = known.SLOW_LINK
-            yield "warning", f"{link.adapter}: {link.rate_gbps:.0f} Gb/s: {fact.says}", "", fact.source
+            yield "warning", f"{link.adapter}: {link.rate_gbps:.0f} Gb/s: {fact.text}", "", fact.source
         if 0 < link.mtu < known.JUMBO_MTU:
             fact = known.JUMBO
             fix = f"sudo ip link set {link.interface} mtu {known.JUMBO_MTU} (and in /etc/netplan, on every host)"
-            yield "warning", f"{link.interface}: MTU {link.mtu}: {fact.says}", fix, fact.source
+            yield "warning", f"{link.interface}: MTU {link.mtu}: {fact.text}", fix, fact.source
         if link.pci.endswith((" x1", " x2")):
             fact = known.PCI_WIDTH
-            yield "warning", f"{link.adapter}: {link.pci}: {fact.says}", "fwupdmgr get-updates", fact.source
+            yield "warning", f"{link.adapter}: {link.pci}: {fact.text}", "fwupdmgr get-updates", fact.source
         without_gid = [
             found for found in (address.partition("/")[0] for address in link.addresses) if found not in link.gids
         ]
         if not link.addresses:
             fact = known.TWIN_ADDRESSES
-            yield "warning", f"{link.interface} has no IPv4 address: {fact.says}", "", fact.source
+            yield "warning", f"{link.interface} has no IPv4 address: {fact.text}", "", fact.source
         elif without_gid:
             fact = known.ROCE_GID
             yield (
                 "bad",
-                f"{link.adapter} has no RoCE v2 GID for {without_gid[0]}: {fact.says}",
+                f"{link.adapter} has no RoCE v2 GID for {without_gid[0]}: {fact.text}",
                 "sudo reboot",
                 fact.source,
             )
@@ -98,7 +98,7 @@ def check_rdma_memory(host: Host) -> Iterator[Finding]:
     free, total = meminfo["CmaFree"], meminfo["CmaTotal"]
     is_kho_off = "kho=off" in (host.read("/proc/cmdline") or "").split()
     if re.match(r"7\.0\.", release) and free > total + known.CMA_LOST_BYTES and not is_kho_off:
-        evidence = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {fact.says}"
+        evidence = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {fact.text}"
         yield Finding(
             RDMA_MEMORY_NAME, "bad", evidence, "add kho=off to the kernel command line and reboot", fact.source
         )
@@ -121,12 +121,12 @@ def _own_name_finding(host: Host, hostname: str) -> Finding:
     source = known.OWN_NAME.source
     if not hostname:
         return Finding(NAMES_NAME, "unknown", "cannot read the hostname", source=source)
-    result = host.output("getent", "hosts", hostname)
+    result = host.run_program("getent", "hosts", hostname)
     if result is None:
         return Finding(NAMES_NAME, "unknown", f"unknown whether {hostname} resolves", source=source)
     if not result.ok:
         fix = f"echo 127.0.1.1 {hostname} | sudo tee -a /etc/hosts"
-        evidence = f"{hostname} does not resolve on the host itself: {known.OWN_NAME.says}"
+        evidence = f"{hostname} does not resolve on the host itself: {known.OWN_NAME.text}"
         return Finding(NAMES_NAME, "warning", evidence, fix, source)
     return Finding(NAMES_NAME, "ok", f"{hostname} is {' '.join(result.out.split()[:1])}", source=source)
 
@@ -141,7 +141,7 @@ def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
     numbered = NUMBERED_NAME.match(announced)
     if numbered and numbered[1] == hostname:
         fix = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
-        evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known.AVAHI.says}"
+        evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known.AVAHI.text}"
         yield Finding("avahi", "warning", evidence, f"{fix} && sudo systemctl restart avahi-daemon", known.AVAHI.source)
     else:
         yield Finding("avahi", "ok", f"{match[1]}", source=known.AVAHI.source)
@@ -154,7 +154,7 @@ def _hub_name_finding(host: Host) -> Finding:
     name = urlsplit(proxy if "://" in proxy else machine.hub_url).hostname or ""
     if not name or re.fullmatch(r"[\d.]+|.*:.*", name):
         return Finding("DNS", "ok", f"{name} is an address")
-    result = host.output("getent", "ahosts", name)
+    result = host.run_program("getent", "ahosts", name)
     if result is None:
         return Finding("DNS", "unknown", f"timed out resolving {name}", "resolvectl status", "getent(1)")
     if not result.ok:
@@ -166,7 +166,7 @@ PORTS_NAME = "port"
 
 
 def check_ports(host: Host) -> Iterator[Finding]:
-    server = host.wanted
+    server = host.server
     if not server.port and server.recipe:
         yield Finding(PORTS_NAME, "ok", "no port is needed: the head of the cluster answers requests")
         return

@@ -55,7 +55,7 @@ def _check_memory_size(host: Host, version: str) -> Iterator[Finding]:
     summary = f"MemTotal {format_gib(total)} GiB"
     if total < known.GB10_MEMORY_BYTES - known.MEMORY_SLACK_BYTES:
         known_release = known.RELEASES.get(version)
-        reason = f" ({known_release.says})" if known_release and known_release.says else ""
+        reason = f" ({known_release.text})" if known_release and known_release.text else ""
         evidence = f"{summary}: {format_gib(known.GB10_MEMORY_BYTES - total)} GiB less than on other GB10 hosts{reason}"
         yield Finding("memory", "warning", evidence, DASHBOARD_FIX, known.MEMORY_SOURCE)
     else:
@@ -72,8 +72,8 @@ def check_kernel(host: Host) -> Iterator[Finding]:
     if fact is None:
         summary = release or "cannot read the kernel release"
         yield Finding(KERNEL_NAME, "unknown", f"{summary}: not a known kernel of DGX OS 7", source=known.WIKI)
-    elif fact.says and (links := _fast_links(host)):
-        evidence = f"{release}: {fact.says}, and {', '.join(links)} is up"
+    elif fact.text and (links := _fast_links(host)):
+        evidence = f"{release}: {fact.text}, and {', '.join(links)} is up"
         yield Finding(KERNEL_NAME, "warning", evidence, "ib_write_bw (between two Sparks) tells", fact.source)
     else:
         yield Finding(KERNEL_NAME, "ok", release, source=fact.source)
@@ -98,7 +98,7 @@ MAX_OUTPUT_CHARS = 160
 
 def check_updates(host: Host) -> Iterator[Finding]:
     """Show the program's output without a verdict, because its exit codes are not documented."""
-    result = host.output(OTA_PROGRAM, timeout_s=OTA_TIMEOUT_S)
+    result = host.run_program(OTA_PROGRAM, timeout_s=OTA_TIMEOUT_S)
     if result is None:
         yield Finding(
             UPDATES_NAME, "unknown", f"{OTA_PROGRAM} is not installed or does not answer", source=known.OTA_SOURCE
@@ -145,7 +145,7 @@ def compare_clocks(host_s: float, laptop_s: float, user: str) -> Finding:
     if abs(offset_s) <= known.CLOCK_WARNING_S:
         return Finding(CLOCK_OFFSET_NAME, "ok", "in sync", source=source)
     verdict: Verdict = "bad" if abs(offset_s) > known.CLOCK_BAD_S else "warning"
-    evidence = f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the laptop's: {known.CLOCK.says}"
+    evidence = f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the laptop's: {known.CLOCK.text}"
     return Finding(CLOCK_OFFSET_NAME, verdict, evidence, FIXES["clock"].manual_command(user), source)
 
 
@@ -171,8 +171,8 @@ def check_session(host: Host) -> Iterator[Finding]:
         return
     consequence = "user services stop at the last logout"
     if value not in FALSE_VALUES:
-        shares = ", and the recipe's container has `ipc: host`" if host.wanted.ipc == "host" else ""
-        consequence = f"{known.REMOVE_IPC.says}{shares}"
+        shares = ", and the recipe's container has `ipc: host`" if host.server.ipc == "host" else ""
+        consequence = f"{known.REMOVE_IPC.text}{shares}"
     evidence, fix = f"{where}; linger is off for {host.user}: {consequence}", FIXES["linger"].manual_command(host.user)
     yield Finding(SESSION_NAME, "warning", evidence, fix, "loginctl(1)" if value in FALSE_VALUES else source, "linger")
 
@@ -214,10 +214,10 @@ def check_language(host: Host) -> Iterator[Finding]:
         yield Finding(LANGUAGE_NAME, "ok", f"{locale or 'C'} ({origin})", source=source)
         return
     if origin in LOCALE_FILES:
-        evidence = f"{origin} is {locale}, which is not installed: {known.LOCALE.says}"
+        evidence = f"{origin} is {locale}, which is not installed: {known.LOCALE.text}"
         yield Finding(LANGUAGE_NAME, "warning", evidence, FIXES["locale"].manual_command(host.user), source, "locale")
     else:
-        evidence = f"ssh sends {origin}={locale}, which is not installed on the host: {known.LOCALE.says}"
+        evidence = f"ssh sends {origin}={locale}, which is not installed on the host: {known.LOCALE.text}"
         yield Finding(LANGUAGE_NAME, "warning", evidence, f"sudo locale-gen {locale}", source)
 
 

@@ -34,7 +34,7 @@ def check_docker(host: Host) -> Iterator[Finding]:
         yield _unusable_docker_finding(host, error, gid, member=member, live=live)
     else:
         yield Finding(DOCKER_NAME, "ok", f"Docker {version} answers {host.user}", source=known.DOCKER_GROUP.source)
-    result = host.output("systemctl", "is-enabled", "docker.service", "docker.socket")
+    result = host.run_program("systemctl", "is-enabled", "docker.service", "docker.socket")
     states = result.out.split() if result is not None else []
     if "disabled" in states and "enabled" not in states:
         fix = "docker at boot"
@@ -51,8 +51,8 @@ def _unusable_docker_finding(host: Host, error: SparkwrightError, gid: str, *, m
     if not isinstance(error, SocketDenied) or live:
         return Finding(DOCKER_NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:
-        evidence = f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {known.LIVE_LOGIN.says}"
-        close = f"ssh -O exit {host.wanted.name or 'HOST'}"
+        evidence = f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {known.LIVE_LOGIN.text}"
+        close = f"ssh -O exit {host.server.name or 'HOST'}"
         return Finding(DOCKER_NAME, "bad", evidence, close, known.LIVE_LOGIN.source)
     if not gid:
         return Finding(
@@ -122,7 +122,7 @@ def _own_containers(host: Host) -> list[dict[str, Any]] | None:
 
 
 def _deploy_command(host: Host) -> str:
-    return f"sparkwright deploy --host {host.wanted.name}" if host.wanted.name else "sparkwright deploy"
+    return f"sparkwright deploy --host {host.server.name}" if host.server.name else "sparkwright deploy"
 
 
 CONTAINERS_NAME = "containers"
@@ -150,7 +150,7 @@ PLATFORM_NAME = "image platform"
 
 
 def check_platform(host: Host) -> Iterator[Finding]:
-    platform, server, source = machine_platform(host.context.machine), host.wanted, known.PLATFORM.source
+    platform, server, source = machine_platform(host.context.machine), host.server, known.PLATFORM.source
     if not server.image:
         yield Finding(PLATFORM_NAME, "unknown", "the host has no recipe, so no image to check")
     elif not server.platforms:
@@ -159,7 +159,7 @@ def check_platform(host: Host) -> Iterator[Finding]:
     elif platform in server.platforms:
         yield Finding(PLATFORM_NAME, "ok", f"{server.image} has {platform}", source=source)
     else:
-        evidence = f"{server.image} has {', '.join(server.platforms)}, not {platform}: {known.PLATFORM.says}"
+        evidence = f"{server.image} has {', '.join(server.platforms)}, not {platform}: {known.PLATFORM.text}"
         yield Finding(PLATFORM_NAME, "bad", evidence, "docker buildx imagetools inspect " + server.image, source)
 
 
@@ -167,7 +167,7 @@ OLLAMA_NAME = "Ollama"
 
 
 def check_ollama(host: Host) -> Iterator[Finding]:
-    source, name = known.OLLAMA.source, host.wanted.name or "HOST"
+    source, name = known.OLLAMA.source, host.server.name or "HOST"
     status = ollama.inspect(host.context, timeout_s=2)
     if status.hanging:
         evidence = f"{', '.join(map(str, status.hanging))} does not answer: it is loading a model or hung"
@@ -177,8 +177,8 @@ def check_ollama(host: Host) -> Iterator[Finding]:
         return
     elif status.held:
         models = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in status.held)
-        deploy_effect = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.wanted.ollama, "")
-        evidence = f"{models} in memory: {known.OLLAMA.says}{f' ({deploy_effect})' if deploy_effect else ''}"
+        deploy_effect = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.server.ollama, "")
+        evidence = f"{models} in memory: {known.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
         yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.unload --host {name}", source)
     else:
         yield Finding(OLLAMA_NAME, "ok", f"{', '.join(map(str, status.present))}, no model loaded", source=source)
@@ -190,7 +190,7 @@ def _check_ollama_address(host: Host) -> Iterator[Finding]:
     environment = (host.read_output("systemctl", "show", ollama.SERVICE, "-p", "Environment", "--value") or "").split()
     address = next((word.strip('"').partition("=")[2] for word in environment if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in address or "[::]" in address:
-        evidence = f"{ollama.SERVICE} listens on every address (OLLAMA_HOST={address}): {known.OLLAMA_OPEN.says}"
+        evidence = f"{ollama.SERVICE} listens on every address (OLLAMA_HOST={address}): {known.OLLAMA_OPEN.text}"
         yield Finding("Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known.OLLAMA_OPEN.source)
 
 
@@ -237,14 +237,14 @@ OWN_FILE_MARK = "Written by sparkwright"
 
 def check_starts(host: Host) -> Iterator[Finding]:
     """Search the files that usually contain such starts, skipping those that this login can't read."""
-    server = host.wanted
+    server = host.server
     if not server.recipe:
         yield Finding(STARTS_NAME, "unknown", "the host has no recipe, so no server to look for")
         return
     starts = [(path, *start) for path, text in _read_files(host) if (start := _find_start(text, server)) is not None]
     for path, line, what in starts[:MAX_FINDINGS]:
         total = f" ({format_count(len(starts), 'file')} in all)" if len(starts) > MAX_FINDINGS else ""
-        evidence = f"{one_line(path)}:{line} starts a server {what}: {known.OTHER_START.says}{total}"
+        evidence = f"{one_line(path)}:{line} starts a server {what}: {known.OTHER_START.text}{total}"
         yield Finding(STARTS_NAME, "warning", evidence, f"less +{line} {quote(path)}", known.OTHER_START.source)
     if not starts:
         yield Finding(
@@ -322,6 +322,6 @@ def check_become(host: Host) -> Iterator[Finding]:
     try:
         library = root_runtime.resolve_library()
     except Refused as error:
-        yield Finding(BECOME_NAME, "bad", error.message, BECOME_FIX.format(host.wanted.name or "HOST"))
+        yield Finding(BECOME_NAME, "bad", error.message, BECOME_FIX.format(host.server.name or "HOST"))
     else:
         yield Finding(BECOME_NAME, "ok", f"root runs from {library.parent}, which nobody else can change")

@@ -42,34 +42,34 @@ class DiagnosisResult:
     """The diagnosis of a host's server."""
 
     #: observation of the server
-    seen: DiagnosisInput
+    server: DiagnosisInput
     #: state of the server
-    place: ServerState
+    state: ServerState
     #: expected rate of a single stream
-    expected: ExpectedRate = field(default_factory=ExpectedRate)
+    expected_rate: ExpectedRate = field(default_factory=ExpectedRate)
     #: the measurement; None if nothing was measured
-    measured: Measurement | None = None
+    measurement: Measurement | None = None
     #: ranked causes; those that could not be determined have the verdict unknown
     causes: Sequence[Cause] = ()
     gpu: background.GpuState = field(default_factory=background.GpuState)
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as plain JSON, in the schema of `diagnose --json` (docs/diagnose.md)."""
-        rate = self.measured.tok_per_s if self.measured else None
-        container = self.seen.box
+        rate = self.measurement.tok_per_s if self.measurement else None
+        container = self.server.container
         return {
             "schema": SCHEMA,
-            "state": self.place.state,
-            "summary": self.place.message,
-            "fix": self.place.fix,
-            "exit": int(EXITS[self.place.state]),
+            "state": self.state.state,
+            "summary": self.state.message,
+            "fix": self.state.fix,
+            "exit": int(EXITS[self.state.state]),
             "tok_per_s": rate and round(rate, 1),
-            "expected_tok_per_s": self.expected.tok_per_s and round(self.expected.tok_per_s, 1),
-            "expected_by": self.expected.source or None,
+            "expected_tok_per_s": self.expected_rate.tok_per_s and round(self.expected_rate.tok_per_s, 1),
+            "expected_by": self.expected_rate.source or None,
             "container": {
-                "name": self.seen.name or None,
+                "name": self.server.name or None,
                 "status": container.status or None,
-                "exit_code": self.seen.end.code if container.status != "running" else None,
+                "exit_code": self.server.last_exit.code if container.status != "running" else None,
                 "restarts": container.restarts,
                 "started_s": container.started_s,
             },
@@ -87,7 +87,7 @@ def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
     key = facts.key or (server_key.read_container_key(context.state, seen.inspected) if seen.inspected else "")
     result = _Diagnosis(
         context, facts, good_state, limits, inspect.diagnosed_url(seen, good_state) or facts.base_url, key
-    ).of(seen)
+    ).diagnose(seen)
     redacted: dict[str, Any] = secret_patterns.mask_texts(Redactor([key]).redact_value(result.to_json()))
     return redacted
 
@@ -98,26 +98,26 @@ class _Diagnosis:
 
     context: Context
     #: the facts from the user's files
-    asked: RecipeFacts
+    recipe_facts: RecipeFacts
     #: the last verified state
-    good: Mapping[str, Any]
+    good_state: Mapping[str, Any]
     limits: Limits
     #: URL of the server
     url: str
     #: the server's API key
     key: str
 
-    def of(self, server: DiagnosisInput) -> DiagnosisResult:
+    def diagnose(self, server: DiagnosisInput) -> DiagnosisResult:
         """Probe the server, and measure it if that does not disturb requests."""
-        if (state := server_state.worker_state(self.context, self.good, server)) is not None:
+        if (state := server_state.worker_state(self.context, self.good_state, server)) is not None:
             return self._explain_unmeasured(server, state)
         prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.load(self.context.state))
         model = ""
-        if self.url and server.box.status not in ("exited", "created", "paused", "dead", "absent"):
+        if self.url and server.container.status not in ("exited", "created", "paused", "dead", "absent"):
             server = replace(server, probe=prober.health())
             if server.probe.health == 200 and not server.busy:
-                serve = self.good.get("serve") or {}
-                model = prober.served_name(str(serve.get("served_name", "")) or self.asked.model)
+                serve = self.good_state.get("serve") or {}
+                model = prober.served_name(str(serve.get("served_name", "")) or self.recipe_facts.model)
                 server = self._with_token(prober, server, model)
         elif self.url and not server.busy:
             server = _with_listener(server, self.context, self.url)
@@ -140,15 +140,15 @@ class _Diagnosis:
         """
         began_s = time.monotonic()
         while server.inspected and time.monotonic() - began_s < EXIT_TIMEOUT_S:
-            now = inspect.inspect_again(server, self.context, self.good)
-            if start_id(now.box) != start_id(server.box) or now.box.status != server.box.status:
+            now = inspect.inspect_again(server, self.context, self.good_state)
+            if start_id(now.container) != start_id(server.container) or now.container.status != server.container.status:
                 return replace(now, probe=replace(server.probe, token="ended"))
             time.sleep(POLL_S)
         return server
 
     def _explain_unmeasured(self, server: DiagnosisInput, state: ServerState) -> DiagnosisResult:
         gpu_sample = background.build_sample(nvidia_smi.sample_gpu(self.context.machine))
-        facts = inspect.build_rate_facts(self.context, self.asked, self.good, server, None, "")
+        facts = inspect.build_rate_facts(self.context, self.recipe_facts, self.good_state, server, None, "")
         rows = [
             *down_causes.causes(server),
             *self._host_causes(server, Gpu(gpu_sample.temperature_c if gpu_sample else None)),
@@ -163,11 +163,15 @@ class _Diagnosis:
         )
 
     def _measure(self, server: DiagnosisInput, model: str) -> DiagnosisResult:
-        expected = ExpectedRate.of(self.context, self.good, self.asked.tok_per_s, verified=server.box.verified)
+        expected = ExpectedRate.of(
+            self.context, self.good_state, self.recipe_facts.tok_per_s, verified=server.container.verified
+        )
         measurement = measure_rate(self.context, server.engine.http, self.url, model, self.key, expected)
         share = None if measurement.doubt or measurement.error else expected.share(measurement.runs)
         is_slow = None if share is None else share < 1 - expected.tolerance
-        facts = inspect.build_rate_facts(self.context, self.asked, self.good, server, measurement, self.url)
+        facts = inspect.build_rate_facts(
+            self.context, self.recipe_facts, self.good_state, server, measurement, self.url
+        )
         gpu_state = measurement.gpu
         host_causes = self._host_causes(
             server, Gpu(gpu_state.temperature_c, gpu_state.power_w, gpu_state.clock_mhz, gpu_state.utilization_percent)
@@ -187,8 +191,8 @@ class _Diagnosis:
 
     def _host_causes(self, server: DiagnosisInput, gpu: Gpu) -> list[Cause]:
         """Return the causes in the Docker Engine and the host."""
-        has_policy = server.box.policy and not server.broken and not server.asleep
-        policy = str((self.good.get("spec") or {}).get("restart", "")) if has_policy else ""
+        has_policy = server.container.policy and not server.broken and not server.asleep
+        policy = str((self.good_state.get("spec") or {}).get("restart", "")) if has_policy else ""
         return [*_docker_causes(server), *down_causes.host_causes(self.context, server, gpu, policy, self.limits)]
 
 

@@ -34,7 +34,7 @@ def causes(server: DiagnosisInput) -> list[Cause]:
 
 def has_failed(server: DiagnosisInput) -> bool:
     """Return True if the engine exited because of its own failure, as far as Docker and the log show."""
-    exited_with_error = server.box.status in ("exited", "dead", "restarting") and server.end.code not in (
+    exited_with_error = server.container.status in ("exited", "dead", "restarting") and server.last_exit.code not in (
         None,
         0,
         SIGTERM_EXIT_CODE,
@@ -43,13 +43,13 @@ def has_failed(server: DiagnosisInput) -> bool:
     return (
         exited_with_error
         or bool(failure_reason(server).value)
-        or bool(server.box.restarts and server.probe.health != 200)
+        or bool(server.container.restarts and server.probe.health != 200)
     )
 
 
 def restart_causes(server: DiagnosisInput) -> list[Cause]:
     """Return the restarts of a serving server, as a cause if they are a loop and otherwise as a note."""
-    verdict: Verdict = "found" if server.loop else "noted"
+    verdict: Verdict = "found" if server.crash_loop else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(server))
     return [replace(restart, of_rate=False) for restart in (*_cut_off(server), *restarts)]
 
@@ -71,44 +71,50 @@ def _engine_failure(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _out_of_memory(server: DiagnosisInput) -> Iterator[Cause]:
-    if server.end.out_of_memory:
-        sentence = f"Docker reports OOMKilled, exit code {server.end.code}"
+    if server.last_exit.out_of_memory:
+        sentence = f"Docker reports OOMKilled, exit code {server.last_exit.code}"
         share = "".join(f"lower {flag}, or " for flag in concept_flags(server.engine.name, "the share of memory"))
         fix = f"{share}stop other processes"
         yield Cause("it was OOM-killed", "found", sentence, fix, 190)
 
 
 def _docker_refused(server: DiagnosisInput) -> Iterator[Cause]:
-    if server.end.error and server.box.status != "running":
-        yield Cause("Docker could not start it", "found", server.end.error, "fix that, then `invoke restart`", 180)
+    if server.last_exit.error and server.container.status != "running":
+        yield Cause(
+            "Docker could not start it", "found", server.last_exit.error, "fix that, then `invoke restart`", 180
+        )
 
 
 def _port(server: DiagnosisInput) -> Iterator[Cause]:
-    if server.listener and server.listener != f"container {server.box.name}":
+    if server.listener and server.listener != f"container {server.container.name}":
         fix = "stop that, or set another `serve_port:` in the host's file"
         yield Cause("its port is in use", "found", f"port {server.port} is held by {server.listener}", fix, 170)
 
 
 def _stopped(server: DiagnosisInput) -> Iterator[Cause]:
     """Yield a manual stop, which the policy shows: Docker restarts containers that exit by themselves, but not stopped ones."""
-    if server.box.status != "exited" or server.end.out_of_memory or server.broken or server.asleep:
+    if server.container.status != "exited" or server.last_exit.out_of_memory or server.broken or server.asleep:
         return
-    if server.end.code == DAEMON_RESTART_EXIT_CODE:
+    if server.last_exit.code == DAEMON_RESTART_EXIT_CODE:
         return
     name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
-    if server.box.policy in ("always", "unless-stopped"):
-        sentence = f"its restart policy is {server.box.policy}, so Docker restarts it unless it was stopped"
+    if server.container.policy in ("always", "unless-stopped"):
+        sentence = f"its restart policy is {server.container.policy}, so Docker restarts it unless it was stopped"
         yield Cause(name, "possible", sentence, fix, 60)
-    elif server.end.code in (SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE):
-        yield Cause(name, "possible", f"exit code {server.end.code}: it was sent a signal", fix, 40)
+    elif server.last_exit.code in (SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE):
+        yield Cause(name, "possible", f"exit code {server.last_exit.code}: it was sent a signal", fix, 40)
 
 
 def _host_went_down(server: DiagnosisInput) -> Iterator[Cause]:
     """Yield the end of the host or the Docker Engine while the server was running."""
-    if server.box.status != "exited" or server.end.code != DAEMON_RESTART_EXIT_CODE:
+    if server.container.status != "exited" or server.last_exit.code != DAEMON_RESTART_EXIT_CODE:
         return
     observation = f"exit code {DAEMON_RESTART_EXIT_CODE}: Docker found it dead when the engine started"
-    since_s = server.end.at_s - server.booted_s if server.end.at_s is not None and server.booted_s is not None else None
+    since_s = (
+        server.last_exit.at_s - server.booted_s
+        if server.last_exit.at_s is not None and server.booted_s is not None
+        else None
+    )
     if since_s is not None and 0 <= since_s <= BOOT_DETECTION_S:
         evidence = (
             f"{observation}; the host had booted {units.format_rough_duration(since_s)} "
@@ -128,9 +134,9 @@ def _broken(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _cut_off(server: DiagnosisInput) -> Iterator[Cause]:
-    if server.cut_off:
+    if server.interrupted_run:
         fix = "run it again; it resumes"
-        yield Cause("an earlier run was interrupted", "found", server.cut_off, fix, 140)
+        yield Cause("an earlier run was interrupted", "found", server.interrupted_run, fix, 140)
 
 
 def _hangs(server: DiagnosisInput) -> Iterator[Cause]:
@@ -166,15 +172,14 @@ def _slow_start(server: DiagnosisInput) -> Iterator[Cause]:
 
 def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
     """Yield the server's own exits, which Docker counts without manual restarts."""
-    if server.box.restarts and server.box.status != "exited" and not failure_reason(server).value:
+    if server.container.restarts and server.container.status != "exited" and not failure_reason(server).value:
         when = (
-            f", the last one {units.format_rough_duration(server.now_s - server.end.at_s)} ago"
-            if server.end.at_s is not None
+            f", the last one {units.format_rough_duration(server.now_s - server.last_exit.at_s)} ago"
+            if server.last_exit.at_s is not None
             else ""
         )
-        sentence = (
-            f"{server.box.restarts} restarts{when} with exit code {server.end.code}; its last line: {server.last_line}"
-        )
+        restarts = f"{server.container.restarts} restarts{when} with exit code {server.last_exit.code}"
+        sentence = f"{restarts}; its last line: {server.last_line}"
         yield Cause("it exits by itself", "found", sentence, "`invoke logs` shows why", 110)
 
 
@@ -217,7 +222,7 @@ def host_causes(context: Context, server: DiagnosisInput, gpu: Gpu, policy: str,
     """Return the bad and unknown findings about the host, with evidence. policy: the verified restart policy."""
     observed = Observation(
         server.now_s,
-        container=server.box,
+        container=server.container,
         policy=policy,
         machine=read_machine(context),
         gpus=(gpu,),

@@ -53,16 +53,16 @@ def inspect_server(
         now_s,
         engine=container_labels.engine_of_spec(good.get("spec")),
         name=verified or name,
-        known=bool(good),
+        was_verified=bool(good),
         allowed_s=current_state.start_limit_s(good, limits),
         ready_s=snapshot.ready_s(good),
-        box=Container(verified or name),
+        container=Container(verified or name),
         booted_s=_booted_s(context, now_s),
         lost=str(host_lost.read_last_loss(context.state).get("why", "")),
     )
     server = _with_runs(server, context)
     for item in dict.fromkeys((verified, name)):
-        if item and server.box.status in ("", "absent") and not server.engine_error:
+        if item and server.container.status in ("", "absent") and not server.engine_error:
             server = _with_container(server, context, good, item)
     return server
 
@@ -84,7 +84,7 @@ def diagnosed_url(server: DiagnosisInput, good: Mapping[str, Any]) -> str:
 
 def inspect_again(server: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
     """Inspect the same container a moment later."""
-    return _with_container(replace(server, log=None), context, good, server.box.name)
+    return _with_container(replace(server, log=None), context, good, server.container.name)
 
 
 def _with_runs(server: DiagnosisInput, context: Context) -> DiagnosisInput:
@@ -94,7 +94,7 @@ def _with_runs(server: DiagnosisInput, context: Context) -> DiagnosisInput:
         return server
     if alive:
         return replace(server, busy=str(owner))
-    return replace(server, cut_off=str(owner)) if journal.is_unfinished(context.state, owner) else server
+    return replace(server, interrupted_run=str(owner)) if journal.is_unfinished(context.state, owner) else server
 
 
 def _with_container(server: DiagnosisInput, context: Context, good: Mapping[str, Any], name: str) -> DiagnosisInput:
@@ -102,7 +102,7 @@ def _with_container(server: DiagnosisInput, context: Context, good: Mapping[str,
     try:
         inspected = containers.inspect(context.docker(), name)
         if inspected is None:
-            return replace(server, box=Container(name, status="absent"))
+            return replace(server, container=Container(name, status="absent"))
         container = snapshot.parse_container(inspected, str(good.get("container_id", "")))
     except SparkwrightError as error:
         return replace(server, engine_error=_engine_error(context, error), engine_fix=error.fix)
@@ -114,10 +114,10 @@ def _with_container(server: DiagnosisInput, context: Context, good: Mapping[str,
     observed = replace(
         server,
         engine=container_labels.engine_of_container(inspected),
-        box=container,
+        container=container,
         inspected=inspected,
-        end=last_exit(inspected),
-        loop=loop,
+        last_exit=last_exit(inspected),
+        crash_loop=loop,
         broken=broken,
     )
     return _with_drift(_with_log(observed, context), context, good)
@@ -146,7 +146,7 @@ def last_exit(inspected: Mapping[str, Any]) -> ContainerExit:
 
 def _with_log(server: DiagnosisInput, context: Context) -> DiagnosisInput:
     """Add the log of the current start, and the failure of the last start that exited."""
-    container = server.box
+    container = server.container
     try:
         current_log = evidence.read_engine_state(context, container.name) if container.status != "created" else None
         previous_lines = _previous_log_lines(server, context)
@@ -162,23 +162,23 @@ def _with_log(server: DiagnosisInput, context: Context) -> DiagnosisInput:
 
 def _previous_log_lines(server: DiagnosisInput, context: Context) -> list[str]:
     """Return the last lines of the start that exited last, without those of the current start."""
-    if server.box.status == "running" and not server.box.restarts:
+    if server.container.status == "running" and not server.container.restarts:
         return []
-    raw = log_reader.read_tail(context.docker(), server.box.name, MAX_LOG_LINES, until_s=_previous_exit_s(server))
+    raw = log_reader.read_tail(context.docker(), server.container.name, MAX_LOG_LINES, until_s=_previous_exit_s(server))
     return strip_terminal_codes(raw.decode(errors="replace")).splitlines()
 
 
 def _previous_exit_s(server: DiagnosisInput) -> float | None:
     """Return the time at which the last exited start ended, if another start may have followed; otherwise None."""
-    if server.box.status == "running":
+    if server.container.status == "running":
         return containers.parse_time(str(server.inspected["State"].get("StartedAt") or ""))
-    if server.box.status == "restarting" and server.end.at_s is not None:
-        return server.end.at_s + MIN_RESTART_DELAY_S
+    if server.container.status == "restarting" and server.last_exit.at_s is not None:
+        return server.last_exit.at_s + MIN_RESTART_DELAY_S
     return None
 
 
 def _with_drift(server: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
-    if server.busy or not good or good["spec"].get("name") != server.box.name:
+    if server.busy or not good or good["spec"].get("name") != server.container.name:
         return server
     try:
         return replace(server, drift=snapshot.find_drift(context, good, dict(server.inspected)))
@@ -238,9 +238,9 @@ def _runs_on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None,
     The first value is None if that is unknown, or if it requests no GPU.
     """
     device_requests = (server.inspected.get("HostConfig") or {}).get("DeviceRequests")
-    if not device_requests or server.box.status != "running":
+    if not device_requests or server.container.status != "running":
         return None, ""
-    gpu_use = gpu_processes.inspect(server.box.name, context)
+    gpu_use = gpu_processes.inspect(server.container.name, context)
     return {"gpu": True, "no gpu": False}.get(gpu_use.verdict), gpu_use.why
 
 
@@ -258,5 +258,5 @@ def _model_folder(context: Context, good: Mapping[str, Any], server: DiagnosisIn
         inside = target.partition(":")[0]
         if inside and (model == inside or model.startswith(f"{inside}/")):
             return Path(source) / model[len(inside) :].lstrip("/")
-    folder = (good.get("model") or {}).get("dir") if server.box.verified else None
+    folder = (good.get("model") or {}).get("dir") if server.container.verified else None
     return context.machine.expand(str(folder)) if folder else None

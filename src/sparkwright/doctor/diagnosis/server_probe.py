@@ -42,7 +42,7 @@ class ServerProbe:
     #: the limits of a healthy server
     limits: Limits
     #: history saved by the last health check
-    remembered: CheckHistory
+    history: CheckHistory
     #: waits for a number of seconds
     pause: Callable[[float], None] = time.sleep
 
@@ -102,7 +102,7 @@ class ServerProbe:
 
     def _known_stall_s(self, server: DiagnosisInput, beats: float) -> float:
         """Return how long the counter has been unchanged, according to the last check, if the server was not restarted since."""
-        since_s = self.remembered.still_since_s(start_id(server.box), beats)
+        since_s = self.history.still_since_s(start_id(server.container), beats)
         return 0.0 if since_s is None else max(0.0, server.now_s - since_s)
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:

@@ -67,16 +67,16 @@ class DiagnosisInput:
     #: description of the run that holds the host's lock; empty for none
     busy: str = ""
     #: description of a run that was interrupted; empty for none
-    cut_off: str = ""
+    interrupted_run: str = ""
     #: True if a server was ever verified on this host
-    known: bool = False
+    was_verified: bool = False
     #: reason why the Docker Engine does not answer
     engine_error: str = ""
     #: the fix for that
     engine_fix: str = ""
-    box: Container = field(default_factory=Container)
+    container: Container = field(default_factory=Container)
     inspected: Mapping[str, Any] = field(default_factory=dict)
-    end: ContainerExit = field(default_factory=ContainerExit)
+    last_exit: ContainerExit = field(default_factory=ContainerExit)
     #: state from the log of the current start; None if it could not be read
     log: EngineState | None = None
     #: reason for the exit of this start or the previous one
@@ -84,7 +84,7 @@ class DiagnosisInput:
     #: last line of that start's log
     last_line: str = ""
     #: reason why the restarts count as a crash loop
-    loop: str = ""
+    crash_loop: str = ""
     #: reason why an earlier check stopped it
     broken: str = ""
     #: the server whose turn it is instead of this one; empty for none
@@ -110,7 +110,7 @@ class DiagnosisInput:
     @property
     def age_s(self) -> float | None:
         """The time since the container was started, in seconds; None if unknown."""
-        return None if self.box.started_s is None else max(0.0, self.now_s - self.box.started_s)
+        return None if self.container.started_s is None else max(0.0, self.now_s - self.container.started_s)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def is_slow_start(server: DiagnosisInput, limits: Limits) -> bool:
 
     Returns False as long as Docker may still consider it a restart.
     """
-    if server.box.status != "running" or server.age_s is None:
+    if server.container.status != "running" or server.age_s is None:
         return False
     return server.age_s > (
         max(BACKOFF_RESET_S, limits.ready_factor * server.ready_s) if server.ready_s else server.allowed_s
@@ -198,18 +198,18 @@ def _check_known(server: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    container = server.box
+    container = server.container
     if server.engine_error or container.status in ("running", "restarting"):
         return None
     if server.asleep:
         return ServerState("asleep", f"{container.name} is asleep: it is the turn of {server.asleep}", WAKE)
     if container.status == "absent":
-        unverified = "" if server.known else "; no server has been verified on this host"
+        unverified = "" if server.was_verified else "; no server has been verified on this host"
         return _down_state(f"there is no container {container.name}{unverified}", DEPLOY)
     if container.status == "paused":
         return _down_state(f"{container.name} is paused", f"On the host: `docker unpause {container.name}`.")
     if container.status == "created":
-        why = f": {server.end.error}" if server.end.error else ""
+        why = f": {server.last_exit.error}" if server.last_exit.error else ""
         return _down_state(f"{container.name} was created but never started{why}", RESTART)
     if server.broken:  # Docker would restart it, so it was stopped manually, regardless of what happened before
         message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.broken}"
@@ -221,10 +221,10 @@ def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | No
 
 def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Recognize a crash loop, in which Docker keeps restarting a container that does not answer."""
-    container, restarts = server.box, server.box.restarts or 0
+    container, restarts = server.container, server.container.restarts or 0
     if server.engine_error or server.probe.health == 200:
         return None
-    if (server.loop or restarts >= MIN_LOOP_RESTARTS) and not is_slow_start(server, limits):
+    if (server.crash_loop or restarts >= MIN_LOOP_RESTARTS) and not is_slow_start(server, limits):
         message = f"crash loop: {container.name} {_describe_exit(server, f', {restarts} restarts so far')}"
         return ServerState("crash-looping", f"no server answers: {message}", SEE_LOGS)
     if container.status == "restarting":
@@ -234,7 +234,7 @@ def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | N
 
 def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Evaluate a start, in which the port of a running container does not answer or reports that it is not ready yet."""
-    name, health, age_s = server.box.name, server.probe.health, server.age_s
+    name, health, age_s = server.container.name, server.probe.health, server.age_s
     loading = health in server.engine.http.loading
     if health is None:
         return ServerState("unknown", f"{name} is running but publishes no port, so it cannot be checked")
@@ -248,15 +248,15 @@ def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if age_s is None:
         return ServerState("unknown", f"nothing answers at {server.probe.url}, and the start time of {name} is unknown")
     last = f"; the last start took {server.ready_s:.0f} s" if server.ready_s else ""
-    again = f"; {name} {_describe_exit(server)} before it" if server.box.restarts else ""
+    again = f"; {name} {_describe_exit(server)} before it" if server.container.restarts else ""
     stage = f" ({_describe_stage(server)})" if _describe_stage(server) else ""
     message = f"for {age_s:.0f} s{stage}{last}{again}"
     if server.log is not None and server.log.ready:
         prefix = "silent" if server.probe.error == "timeout" else "closed"
         return _down_state(f"{name} was ready, and {server.probe.url} is {prefix} now", RESTART)
-    if age_s > server.allowed_s or (server.box.restarts and is_slow_start(server, limits)):
+    if age_s > server.allowed_s or (server.container.restarts and is_slow_start(server, limits)):
         return ServerState("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
-    if server.box.restarts:
+    if server.container.restarts:
         return _down_state(f"{name} is starting again {message}", SEE_LOGS)
     prefix = "slow start: " if is_slow_start(server, limits) else ""
     return ServerState("starting", f"no server answers yet: {prefix}{name} has been starting {message}", WAIT)
@@ -271,7 +271,7 @@ def _check_health(server: DiagnosisInput, limits: Limits) -> ServerState | None:
 def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     probe = server.probe
     if probe.token == "ended":
-        return _down_state(f"{server.box.name} {_describe_exit(server)}, on the test request", SEE_LOGS)
+        return _down_state(f"{server.container.name} {_describe_exit(server)}, on the test request", SEE_LOGS)
     if probe.token == "none" and not probe.running:
         message = (
             f"/health answers 200, no other requests, but no {tasks.result_noun(server.engine.http)} within "
@@ -330,7 +330,7 @@ WAIT = "Wait, then try again."
 
 def _describe_exit(server: DiagnosisInput, more: str = "") -> str:
     """Return a clause such as `exited (1) 20 s ago, its last line: "..."`. more: inserted before that line."""
-    last_exit = server.end
+    last_exit = server.last_exit
     manner = "was OOM-killed" if last_exit.out_of_memory else "exited"
     code = f" ({last_exit.code})" if last_exit.code is not None else ""
     when = f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
@@ -350,9 +350,9 @@ def worker_state(context: Context, good: Mapping[str, Any], server: DiagnosisInp
     labels = (good.get("spec") or {}).get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
-    rank = read_rank(context, good, server.box, CheckHistory.load(context.state), start_id(server.box))
+    rank = read_rank(context, good, server.container, CheckHistory.load(context.state), start_id(server.container))
     state, message = current_state.evaluate_snapshot(
-        Snapshot(server.now_s, server.box, error=server.engine_error), good, rank
+        Snapshot(server.now_s, server.container, error=server.engine_error), good, rank
     )
     if server.busy:
         return ServerState("in progress", f"in progress: {server.busy}; {message}")

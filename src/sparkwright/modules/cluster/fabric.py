@@ -283,7 +283,7 @@ def _build_command(host: Host, end: dict[str, Any], args: LinkRate.Args) -> tupl
 def _measure_rate(host: Host, adapter: str, command: list[str], args: LinkRate.Args) -> Rate:
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
-        completed = host.output(*command, timeout_s=args.seconds + 2 * CONNECT_TIMEOUT_S)
+        completed = host.run_program(*command, timeout_s=args.seconds + 2 * CONNECT_TIMEOUT_S)
         refused_early = (
             args.role == "send"
             and completed is not None
@@ -301,7 +301,7 @@ def _measure_rate(host: Host, adapter: str, command: list[str], args: LinkRate.A
 
 def _explain_no_result(host: Host) -> str:
     """Return why the program printed no result."""
-    return f"{PROGRAM} {'is not installed' if host.output(PROGRAM, '--version') is None else 'did not end'}"
+    return f"{PROGRAM} {'is not installed' if host.run_program(PROGRAM, '--version') is None else 'did not end'}"
 
 
 def _parse_rate(adapter: str, completed: CompletedCommand) -> Rate:

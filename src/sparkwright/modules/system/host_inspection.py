@@ -102,13 +102,13 @@ class Fix(Module["Fix.Args"]):
         argv = fix.command(args.user)
         data = {"command": join(argv)}
         if context.check:
-            return Result(changed=True, msg=fix.says, data=data)
+            return Result(changed=True, msg=fix.description, data=data)
         answer = context.machine.run(argv, timeout_s=COMMAND_S)
         if not answer.ok:
             last = (answer.err.strip() or answer.out.strip() or f"exit {answer.code}").splitlines()[-1]
             manual = f"On the host: `{fix.manual_command(args.user)}`."
             raise Failed(f"{args.name}: `{join(argv)}` failed: {last[-300:]}", fix=manual)
-        return Result(changed=True, msg=fix.says, data=data)
+        return Result(changed=True, msg=fix.description, data=data)
 
 
 SURVEY_FACTS = (

@@ -345,13 +345,10 @@ def _describe_mod(name: str, folder: Path) -> str:
     script = _read_script(name, folder)
     if script is None:
         return f"{label} (its script is not here)"
-    words = set(re.findall(r"[a-z][a-z0-9_-]{1,20}", "\n".join(_command_lines(script))))
+    lines = (line for line in script.splitlines() if not line.lstrip().startswith("#"))
+    words = set(re.findall(r"[a-z][a-z0-9_-]{1,20}", "\n".join(lines)))
     effects = list(dict.fromkeys(what for word, what in SCRIPT_EFFECTS.items() if word in words))
     return f"{label} ({', '.join(effects) or 'runs a script'})"
-
-
-def _command_lines(script: str) -> list[str]:
-    return [line for line in script.splitlines() if not line.lstrip().startswith("#")]
 
 
 def _read_script(name: str, folder: Path) -> str | None:

@@ -98,7 +98,8 @@ def scope(
     spec = build_container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
     spec = replace(spec, caches=cache_key(recipe, spec, model, command))
     container = spec.to_json()
-    needs = engine_memory(memory, container, "+".join(_model_commits(model)))
+    commits = "+".join(str(item["commit"]) for item in (model, *model.get("models", ())))
+    needs = engine_memory(memory, container, commits)
     options = (*spec.docker_options(), *file_mount_options(digests, home), *cache_options(recipe, spec, home))
     return {
         **names,
@@ -213,11 +214,6 @@ def _model_context(recipe: Recipe, locked: Mapping[str, Any], further_entries: M
 def _model_source(model: Model | SecondModel, locked: Mapping[str, Any]) -> dict[str, Any]:
     source = model.model_dump(include={"id", "dir", "transfer"})
     return {**source, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
-
-
-def _model_commits(model: Mapping[str, Any]) -> list[str]:
-    """Return the commits of a server's models, its own first."""
-    return [str(item["commit"]) for item in (model, *model.get("models", ()))]
 
 
 def _serve_settings(
@@ -340,7 +336,7 @@ def _render_file(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
         raise Refused(
             f"`files.{path}` renders to more than {MAX_FILE_BYTES >> 20} MiB.", where=where, fix="Shorten it."
         )
-    for line in _find_secret_lines(text):
+    for line in (n for n, content in enumerate(text.splitlines(), 1) if has_secret(content)):
         at = (
             f"{document.format_path(path_on_disk)}:{line}"
             if not source.template
@@ -355,11 +351,6 @@ def _render_template(path: Path, text: str, names: Mapping[str, Any]) -> str:
         return str(expressions.render(text, names))
     except expressions.ExpressionError as error:
         raise Refused(f"{error}.", where=ErrorLocator.in_template(path)(error.line)) from None
-
-
-def _find_secret_lines(text: str) -> Iterator[int]:
-    """Return the numbers of the lines that hold a secret, from 1."""
-    return (n for n, line in enumerate(text.splitlines(), 1) if has_secret(line))
 
 
 def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:

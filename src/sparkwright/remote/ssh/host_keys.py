@@ -39,7 +39,7 @@ class UnknownKey(Unreachable):
     """
 
     def __init__(self, target: SshTarget, key: paramiko.PKey, fix: str) -> None:
-        super().__init__(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=fix)
+        super().__init__(f"the key of {target.host_key_name} is not known yet: {fingerprint(key)}.", fix=fix)
         self.target = target
         self.key = key
 
@@ -49,7 +49,7 @@ def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify
 
     The transport requests a known kind of key first.
     """
-    known_keys = find_known_keys(target, target.known_as)
+    known_keys = find_known_keys(target, target.host_key_name)
     # the client has no known keys of its own, so that all are checked here
     client.set_missing_host_key_policy(_Policy(target, known_keys, notify))
 
@@ -84,9 +84,7 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
     """
     _refuse_revoked(target, key, known_keys)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
-        message = (
-            f"the key of {target.known_as} has {key.get_bits()} bits, but RequiredRSASize requires {target.rsa_bits}."
-        )
+        message = f"the key of {target.host_key_name} has {key.get_bits()} bits, but RequiredRSASize requires {target.rsa_bits}."
         raise Unreachable(message, fix="Give the host a new key.")
     _check_address_key(target, key, peer)
     unmarked = [line for line in known_keys if not line.marker]
@@ -94,34 +92,36 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
         return True
     if any(line.kind == key.get_name() for line in unmarked):
         raise changed_key_error(target, key, unmarked)
-    if target.known_as.startswith("["):
+    if target.host_key_name.startswith("["):
         portless_keys = find_known_keys(target, target.hostname, key)  # ssh looks there too
         _refuse_revoked(target, key, portless_keys)
         if any(line.key == key.asbytes() for line in portless_keys if not line.marker):
             return True
     if unmarked:
         raise changed_key_error(target, key, unmarked)
-    if target.strict in ("accept-new", "no") and target.keep_in is not None:
+    if target.strict in ("accept-new", "no") and target.new_keys_file is not None:
         return False
     if (
         target.strict == "ask"
-        and target.keep_in is not None
+        and target.new_keys_file is not None
         and not any(line.marker == AUTHORITY for line in known_keys)
     ):
         raise UnknownKey(target, key, _unknown_key_fix(target, known_keys))
     raise Unreachable(
-        f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=_unknown_key_fix(target, known_keys)
+        f"the key of {target.host_key_name} is not known yet: {fingerprint(key)}.",
+        fix=_unknown_key_fix(target, known_keys),
     )
 
 
 def changed_key_error(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> Unreachable:
     """Return the error for a key that differs from the known ones."""
     expected = next((line for line in known_keys if line.kind == key.get_name()), known_keys[0])
+    forget = join(["ssh-keygen", "-R", target.host_key_name])
     return Unreachable(
-        f"the key of {target.known_as} is not the known one: {fingerprint(key)} ({key.get_name()}),"
+        f"the key of {target.host_key_name} is not the known one: {fingerprint(key)} ({key.get_name()}),"
         f" not {_sha256(expected.key)} ({expected.kind})."
         " The connection may be intercepted, or the host was reinstalled.",
-        fix=f"If it was: `{join(['ssh-keygen', '-R', target.known_as])}`, then log in once with ssh and compare the new one.",
+        fix=f"If it was: `{forget}`, then log in once with ssh and compare the new one.",
     )
 
 
@@ -133,11 +133,12 @@ def fingerprint(key: paramiko.PKey) -> str:
 def save_key(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
     """Save a new key, and return a sentence about what was done."""
     line = f"{_known_hosts_name(target)} {key.get_name()} {key.get_base64()}\n"
+    new_key = f"the new key of {target.host_key_name}"
     try:
         _append_line(path, line)
     except OSError as error:
-        return f"the new key of {target.known_as} is accepted, but {path} can't be written ({error.strerror}): {fingerprint(key)}"
-    return f"the new key of {target.known_as} is now in {path}: {fingerprint(key)}"
+        return f"{new_key} is accepted, but {path} can't be written ({error.strerror}): {fingerprint(key)}"
+    return f"{new_key} is now in {path}: {fingerprint(key)}"
 
 
 class _Policy(paramiko.MissingHostKeyPolicy):
@@ -150,9 +151,9 @@ class _Policy(paramiko.MissingHostKeyPolicy):
         """Check a key. Every key is missing for the client, which knows none."""
         target, known_keys = self._target, self._first
         if target.known_hosts_command:
-            known_keys = find_known_keys(target, target.known_as, key)
-        if not check(target, key, known_keys, _peer_address(client)) and target.keep_in is not None:
-            self._say(save_key(target, key, target.keep_in))
+            known_keys = find_known_keys(target, target.host_key_name, key)
+        if not check(target, key, known_keys, _peer_address(client)) and target.new_keys_file is not None:
+            self._say(save_key(target, key, target.new_keys_file))
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> None:
@@ -161,7 +162,7 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[Know
         where = "known_hosts"
     if where:
         fix = "The host presents a key that is no longer trusted: give it a new one."
-        raise Unreachable(f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.", fix=fix)
+        raise Unreachable(f"the key of {target.host_key_name} is revoked in {where}: {fingerprint(key)}.", fix=fix)
 
 
 def _check_address_key(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
@@ -174,7 +175,7 @@ def _check_address_key(target: SshTarget, key: paramiko.PKey, peer: str) -> None
     if same_kind and all(line.key != key.asbytes() for line in same_kind):
         keys = f"{_sha256(same_kind[0].key)}, not {fingerprint(key)}"
         fix = f"If the address moved: `{join(['ssh-keygen', '-R', name])}`."
-        raise Unreachable(f"{target.known_as} is at {peer}, which is known with another key: {keys}.", fix=fix)
+        raise Unreachable(f"{target.host_key_name} is at {peer}, which is known with another key: {keys}.", fix=fix)
 
 
 def _peer_address(client: paramiko.SSHClient) -> str:
@@ -188,9 +189,9 @@ def _peer_address(client: paramiko.SSHClient) -> str:
 
 def _known_hosts_name(target: SshTarget) -> str:
     if not target.hash_names:
-        return target.known_as
+        return target.host_key_name
     salt = os.urandom(20)
-    mac = hmac.new(salt, target.known_as.encode(), hashlib.sha1).digest()
+    mac = hmac.new(salt, target.host_key_name.encode(), hashlib.sha1).digest()
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(mac).decode()}"
 
 
@@ -207,10 +208,10 @@ def _unknown_key_fix(target: SshTarget, known_keys: list[KnownKey]) -> str:
     if not has_authority and target.strict != "yes":
         return f"Log in once by hand, compare it, and answer yes: `{target.manual_login}`."
     note = "Host certificates are not checked here. " if has_authority else ""
-    if target.keep_in is None:
+    if target.new_keys_file is None:
         return f"{note}Compare it at the host, and name a file in UserKnownHostsFile that holds it."
     scan = join(["ssh-keyscan", "-p", target.port, target.hostname])
-    return f"{note}Compare it at the host, then add its line: `{scan} >> {target.keep_in}`."
+    return f"{note}Compare it at the host, then add its line: `{scan} >> {target.new_keys_file}`."
 
 
 def _sha256(key: bytes) -> str:

@@ -71,7 +71,7 @@ class Login:
             return
         configured: set[bytes] = set()
         for path in self._target.identity_files:
-            key = self._from_file(path)
+            key = self._load_key(path)
             public = key.asbytes() if key else _public_key(path)
             configured.add(public)
             if key and public not in self._offered:
@@ -88,7 +88,7 @@ class Login:
                 self._offered.add(public)
                 yield from self._with_certificates(agent_key, None)
 
-    def _from_file(self, path: Path) -> paramiko.PKey | None:
+    def _load_key(self, path: Path) -> paramiko.PKey | None:
         """Return the private key in a file, or None if there is none that can be used without a passphrase."""
         try:
             state = path.stat()

@@ -88,13 +88,13 @@ class SshTarget:
     #: all known_hosts files
     known_hosts: tuple[Path, ...] = ()
     #: the file for new keys
-    keep_in: Path | None = None
+    new_keys_file: Path | None = None
     hash_names: bool = False
     #: KnownHostsCommand, not split into arguments yet
     known_hosts_command: str = ""
     revoked: Path | None = None
     #: name of the host in known_hosts
-    check_as: str = ""
+    host_key_alias: str = ""
     check_ip: bool = False
     #: yes, ask, accept-new or no
     strict: str = "ask"
@@ -104,10 +104,10 @@ class SshTarget:
     rsa_bits: int = 0
 
     @property
-    def known_as(self) -> str:
+    def host_key_name(self) -> str:
         """The name of the host's line in known_hosts."""
-        name = self.check_as or self.hostname
-        return name if self.port == 22 or self.check_as else f"[{name}]:{self.port}"
+        name = self.host_key_alias or self.hostname
+        return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
     @property
     def display_address(self) -> str:
@@ -128,7 +128,7 @@ class SshTarget:
     @property
     def tokens(self) -> dict[str, str]:
         """The values of %h and the other tokens."""
-        return ssh_tokens(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
+        return ssh_tokens(self.hostname, self.address, self.port, self.user, self.host_key_alias, ",".join(self.jump))
 
 
 class _SshConfigOutput:
@@ -181,11 +181,11 @@ def parse(text: str, address: str = "") -> SshTarget:
         identities_only=word("identitiesonly") == "yes",
         identity_agent=fill_tokens("IdentityAgent", output.rows.get("identityagent", [""])[0], tokens),
         known_hosts=user_files + _split_files(first("globalknownhostsfile")),
-        keep_in=user_files[0] if user_files else None,
+        new_keys_file=user_files[0] if user_files else None,
         hash_names=word("hashknownhosts") == "yes",
         known_hosts_command=first("knownhostscommand"),
         revoked=next(iter(output.files("RevokedHostKeys", tokens)), None),
-        check_as=alias,
+        host_key_alias=alias,
         check_ip=word("checkhostip") == "yes",
         strict=word("stricthostkeychecking", "ask"),
         key_algorithms=output.words("hostkeyalgorithms"),

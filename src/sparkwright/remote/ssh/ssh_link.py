@@ -90,7 +90,7 @@ class SshLink:
         transport = self._transport()
         while self._notes:
             yield event("note", task="", text=self._notes.pop(0))
-        yield from self._ask(transport, header, secrets, may_ship=True)
+        yield from self._send_request(transport, header, secrets, may_ship=True)
 
     def ready(self) -> None:
         """Wait for the connection; see `Link.ready`."""
@@ -122,17 +122,17 @@ class SshLink:
         except SparkwrightError as error:
             self._connection.set_exception(error)
         except Exception as error:
-            self._connection.set_exception(self._lost(f"{type(error).__name__}: {error}"))
+            self._connection.set_exception(self._connection_lost(f"{type(error).__name__}: {error}"))
 
     def _transport(self) -> paramiko.Transport:
         try:
             transport: paramiko.Transport | None = self._connection.result(timeout=CONNECT_TIMEOUT_S * 4).transport
         except TimeoutError:
-            raise self._lost("no connection in time") from None
+            raise self._connection_lost("no connection in time") from None
         assert transport is not None
         return transport
 
-    def _ask(
+    def _send_request(
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
     ) -> Iterator[Event]:
         channel, self._waiting = self._waiting, None
@@ -151,7 +151,7 @@ class SshLink:
             yield from self._ship_runtime(transport, first, runtime.failed_start_output(channel), may_ship=may_ship)
         finally:
             channel.close()
-        yield from self._ask(transport, header, secrets, may_ship=False)
+        yield from self._send_request(transport, header, secrets, may_ship=False)
 
     def _await_start(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
         """Return the first event that is not output of the login shell: the runner is ready, or something is missing.
@@ -190,14 +190,14 @@ class SshLink:
             channel.shutdown_write()
         for row in events:
             if row["event"] in ("runtime_missing", "no_python"):
-                raise self._lost("the runner was killed", running=True)
+                raise self._connection_lost("the runner was killed", running=True)
             message = str(row.get("text", ""))
             yield row
             if row["event"] == "recap":
                 return  # this event is the last; there is no need to wait for the process to exit
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
-            raise self._lost(f"the runner exited with {code}; {runtime.last_output(channel, message)}")
+            raise self._connection_lost(f"the runner exited with {code}; {runtime.last_output(channel, message)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
@@ -205,7 +205,9 @@ class SshLink:
             channel.settimeout(SILENCE_TIMEOUT_S)
             channel.exec_command(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._lost(f"no channel within {CHANNEL_TIMEOUT_S:g} s ({error or type(error).__name__})") from None
+            raise self._connection_lost(
+                f"no channel within {CHANNEL_TIMEOUT_S:g} s ({error or type(error).__name__})"
+            ) from None
         return channel
 
     def _events(self, channel: Channel, limit: _AnswerDeadline) -> Iterator[Event]:
@@ -235,14 +237,14 @@ class SshLink:
             except TimeoutError:
                 if limit.is_over():
                     continue
-                raise self._lost(f"silent for {silence_s:g} s", running=True) from None
+                raise self._connection_lost(f"silent for {silence_s:g} s", running=True) from None
             if not data:
                 break
             yield data
         # a dropped connection differs only by the missing exit code
         has_exited = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
         if not has_exited or channel.get_transport() is None:
-            raise self._lost("the connection broke off", running=True)
+            raise self._connection_lost("the connection broke off", running=True)
 
     def _ship_runtime(
         self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_ship: bool
@@ -266,8 +268,8 @@ class SshLink:
                 self._host.name,
             )
         except TimeoutError:
-            raise self._lost("the runtime could not be sent in time") from None
+            raise self._connection_lost("the runtime could not be sent in time") from None
 
-    def _lost(self, reason: str, *, running: bool = False) -> Unreachable:
+    def _connection_lost(self, reason: str, *, running: bool = False) -> Unreachable:
         fix = f"The run there continues: `invoke attach --host {self._host.name}`." if running else ""
         return Unreachable(f"unreachable: {reason}.", where=self._host.name, fix=fix)

@@ -67,7 +67,7 @@ class DockerApi(Handler):
             case "POST", ["images", "create"]:
                 self._pull()
             case "GET", ["distribution", *name, "json"]:
-                self.reply(200, self._known(self.docker.images.distribution("/".join(name)), "/".join(name)))
+                self.reply(200, self._require_found(self.docker.images.distribution("/".join(name)), "/".join(name)))
             case "GET", ["images", "json"]:
                 self._list_images()
             case "POST", ["images", "prune"]:
@@ -104,13 +104,13 @@ class DockerApi(Handler):
     def _pull(self) -> None:
         tag = self.query.get("tag", "")
         reference = self.query["fromImage"] + ("@" if tag.startswith("sha256:") else ":" if tag else "") + tag
-        self._known(self.docker.images.resolve(reference), reference)
+        self._require_found(self.docker.images.resolve(reference), reference)
         lines = self.docker.images.pull(reference)
         self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
         self.docker.containers.save()
 
     @staticmethod
-    def _known(found: Any, reference: str) -> Any:
+    def _require_found(found: Any, reference: str) -> Any:
         if found is None:
             raise HttpError(404, f"manifest for {reference} not found: manifest unknown: manifest unknown")
         return found

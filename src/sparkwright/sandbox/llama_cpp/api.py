@@ -122,7 +122,7 @@ class LlamaApi(ModelApi):
             return
         token_limit -= len(prompt)
         max_tokens = min(token_limit, body["max_tokens"]) if (body.get("max_tokens") or -1) > 0 else None
-        spec = self._requested(body)
+        spec = self._answer_spec(body)
         thinks = engine.config.thinks and spec.quick and not spec.words
         request = self.text_request(
             body, prompt, token_limit, spec, max_tokens=max_tokens, thinking_tokens=THINKING_TOKENS * thinks
@@ -137,7 +137,7 @@ class LlamaApi(ModelApi):
             return NO_PICTURES
         return NO_TOOLS if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja else ""
 
-    def _requested(self, body: Mapping[str, Any]) -> AnswerSpec:
+    def _answer_spec(self, body: Mapping[str, Any]) -> AnswerSpec:
         """Return the answer that a chat request calls for. Every request gets the server's adapters."""
         config = self.engine.config
         if (call := requested_call(body)) is not None:
@@ -153,8 +153,8 @@ class LlamaAnswer(ChatAnswer):
     version: str = ""
     began_s: float = field(default_factory=time.monotonic)
 
-    def about(self, kind: str) -> dict[str, Any]:
-        return {**super().about(kind), "system_fingerprint": self.version}
+    def base_fields(self, kind: str) -> dict[str, Any]:
+        return {**super().base_fields(kind), "system_fingerprint": self.version}
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         thought = join_tokens(tokens, "reasoning")

@@ -170,7 +170,7 @@ class ChatAnswer(ABC):
         """Return further fields of the event that has the usage."""
         return self.extra_fields(tokens)
 
-    def about(self, kind: str) -> dict[str, Any]:
+    def base_fields(self, kind: str) -> dict[str, Any]:
         """Return the fields that begin an answer, or an event of it."""
         return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model, **self.of_answer}
 
@@ -178,7 +178,7 @@ class ChatAnswer(ABC):
         """Return the JSON of an answer that is not streamed."""
         reason = "tool_calls" if calls else tokens[-1].reason
         choice = {"index": 0, "message": self.message(tokens, calls), "finish_reason": reason, **self.of_choice}
-        return {**self.about("chat.completion"), "choices": [choice], "usage": self.usage(len(tokens))}
+        return {**self.base_fields("chat.completion"), "choices": [choice], "usage": self.usage(len(tokens))}
 
     def stream(self, tokens: Iterable[Token], calls: list[dict[str, Any]]) -> Iterator[bytes]:
         """Yield the events of a streamed answer; tool calls replace the tokens' text."""
@@ -194,10 +194,10 @@ class ChatAnswer(ABC):
         yield self._event({}, "tool_calls" if calls else reason, count)
         if (self.body.get("stream_options") or {}).get("include_usage"):
             last = {"choices": [], "usage": self.usage(count), **self.final_fields(count)}
-            yield encode_event({**self.about("chat.completion.chunk"), **last})
+            yield encode_event({**self.base_fields("chat.completion.chunk"), **last})
         yield DONE_EVENT
 
     def _event(self, delta: Mapping[str, Any], reason: str | None, count: int) -> bytes:
         choice = {"index": 0, "delta": {**self.of_delta, **delta}, "finish_reason": reason, **self.of_choice}
         counts = self.extra_fields(count) if count else {}
-        return encode_event({**self.about("chat.completion.chunk"), "choices": [choice], **counts})
+        return encode_event({**self.base_fields("chat.completion.chunk"), "choices": [choice], **counts})

@@ -102,7 +102,7 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
     words = GARBLED_WORDS if engine.garbled else request.words or (DAMAGED_WORDS if engine.damaged else ANSWER_WORDS)
     try:
         with _hold_slot(engine, request):
-            cached = engine.cache.take(request.prompt)
+            cached = engine.cache.lookup(request.prompt)
             engine.counters.add_prompt(len(request.prompt), cached)
             last_s, due_s = arrived_s, _compute_prompt(engine, request, len(request.prompt) - cached)
             pending, step_tokens = "", 0
@@ -114,14 +114,15 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
                 generated, step_tokens, pending = n, step_tokens - 1, pending + word
                 if step_tokens and not request.compared and n not in (request.tokens, request.thought):
                     continue  # a step's tokens come in one piece
-                yield Token("reasoning" if n <= request.thought else "content", pending, n, _finish_reason(request, n))
+                finish = request.reason if n == request.tokens else None
+                yield Token("reasoning" if n <= request.thought else "content", pending, n, finish)
                 pending = ""
                 if not step_tokens and not (request.compared and engine.instant):
                     rate = _step_rate(engine, len(request.prompt))
                     due_s = max(due_s + 1 / rate / SHARED_RATE ** min(streams - 1, 6), time.monotonic() - 0.5)
             reason = request.reason
     finally:
-        engine.counters.ended(reason, generated, time.monotonic() - arrived_s)
+        engine.counters.count_request(reason, generated, time.monotonic() - arrived_s)
 
 
 def _step_rate(engine: Process, prompt_tokens: int) -> float:
@@ -137,11 +138,6 @@ def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bo
         _wait_until(engine, request, late_s)
         return late_s
     return due_s
-
-
-def _finish_reason(request: Request, tokens: int) -> str | None:
-    """Return the finish reason of a request with this many tokens, or None while it continues."""
-    return request.reason if tokens == request.tokens else None
 
 
 def _compute_prompt(engine: Process, request: Request, tokens: int) -> float:
@@ -213,7 +209,7 @@ def _check_stop(engine: Process, request: Request) -> None:
 def _count_token(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
     """Count a token. Return its time and the number of streams."""
     now_s = time.monotonic()
-    engine.counters.token(n, now_s - (arrived_s if n == 1 else last_s))
+    engine.counters.count_token(n, now_s - (arrived_s if n == 1 else last_s))
     return now_s, engine.counters.running
 
 
@@ -228,7 +224,7 @@ class PromptCache:
         self._seen: deque[Sequence[int]] = deque(maxlen=prompts)
         self._mutex = threading.Lock()
 
-    def take(self, prompt: Sequence[int]) -> int:
+    def lookup(self, prompt: Sequence[int]) -> int:
         """Return the number of leading tokens that are cached. At least one token is always computed again."""
         with self._mutex:
             cached = max((_shared_prefix(prompt, other) for other in self._seen), default=0)

@@ -65,7 +65,7 @@ class Counters:
         """Begin a step of one request. Return the number of tokens that it generates."""
         return 1
 
-    def token(self, count: int, after_s: float) -> None:
+    def count_token(self, count: int, after_s: float) -> None:
         """Count a token of a request.
 
         Args:
@@ -78,7 +78,7 @@ class Counters:
             self.decoded += count > 1
             self.generated += not self.at_end
 
-    def ended(self, reason: str, tokens: int, seconds: float) -> None:
+    def count_request(self, reason: str, tokens: int, seconds: float) -> None:
         """Count the end of a request.
 
         Args:
@@ -172,9 +172,9 @@ class Limits(Protocol):
 
 
 class Cache(Protocol):
-    """A prefix cache: `take` returns the number of a prompt's leading tokens that are cached."""
+    """A prefix cache: `lookup` returns the number of a prompt's leading tokens that are cached."""
 
-    def take(self, prompt: Sequence[int]) -> int: ...
+    def lookup(self, prompt: Sequence[int]) -> int: ...
 
 
 class Process(ABC):

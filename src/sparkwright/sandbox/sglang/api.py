@@ -119,7 +119,7 @@ class SglangApi(ModelApi):
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
             raise ConnectionResetError
-        prompt, max_tokens, spec = engine.tokenizer.chat(body["messages"]), _max_tokens(body), self._requested(body)
+        prompt, max_tokens, spec = engine.tokenizer.chat(body["messages"]), _max_tokens(body), self._answer_spec(body)
         thinking_tokens = THINKING_TOKENS * self._thinks(body)
         token_limit = engine.config.context - len(prompt)
         request = self.text_request(
@@ -128,7 +128,7 @@ class SglangApi(ModelApi):
         answer = SglangAnswer(str(body.get("model") or "default"), len(prompt), body)
         self.write(answer, request, spec, streamed=bool(body.get("stream")))
 
-    def _requested(self, body: Mapping[str, Any]) -> AnswerSpec:
+    def _answer_spec(self, body: Mapping[str, Any]) -> AnswerSpec:
         """Return the answer that a chat request calls for."""
         config = self.engine.config
         if (call := requested_call(body)) is not None:

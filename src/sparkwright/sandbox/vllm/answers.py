@@ -228,7 +228,7 @@ class Answer:
         """Return the JSON of an answer that is not streamed."""
         details = {"prompt_tokens_details": None, "completion_tokens_details": None}
         return {
-            **self._about(self.shape.kind),
+            **self._base_fields(self.shape.kind),
             "choices": [self.shape.complete(tokens, calls, self.top)],
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
@@ -244,7 +244,7 @@ class Answer:
             tokens: of the answer.
             calls: tool calls, which replace the tokens' text.
         """
-        header, count = self._about(self.shape.chunk_kind), 0
+        header, count = self._base_fields(self.shape.chunk_kind), 0
         opening = self.shape.opening()
         if opening:
             usage = self._usage(0) if self.usage_each else None
@@ -270,13 +270,13 @@ class Answer:
         yield DONE_EVENT
 
     @staticmethod
-    def broken() -> Iterator[bytes]:
+    def abort_events() -> Iterator[bytes]:
         """Yield the last events of a stream whose engine is gone."""
         kind, param, message = ENGINE_DEAD_ERROR
         yield encode_event(error_body(message, kind, param, 500))
         yield DONE_EVENT
 
-    def _about(self, kind: str) -> dict[str, Any]:
+    def _base_fields(self, kind: str) -> dict[str, Any]:
         name = f"{self.shape.prefix}-{secrets.token_hex(8)}"
         return {"id": name, "object": kind, "created": int(time.time()), "model": self.model}
 

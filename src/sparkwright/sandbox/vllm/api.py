@@ -92,7 +92,7 @@ class VllmApi(ModelApi):
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._text_completion},
             "/v1/messages": {"POST": self._message},
-            "/v1/messages/count_tokens": {"POST": self._count},
+            "/v1/messages/count_tokens": {"POST": self._count_message_tokens},
             "/v1/responses": {"POST": self._response},
         }
 
@@ -100,7 +100,7 @@ class VllmApi(ModelApi):
         """Return the routes of a stored response, or None if this path is none."""
         match self.parts:
             case ["v1", "responses", name] if not self.engine.config.pooling:
-                return {"GET": lambda: self._kept(name)}
+                return {"GET": lambda: self._stored_response(name)}
             case ["v1", "responses", name, "cancel"] if not self.engine.config.pooling:
                 return {"POST": lambda: self._cancel(name)}
         return None
@@ -138,7 +138,7 @@ class VllmApi(ModelApi):
 
     def _chat(self) -> None:
         body = self._body()
-        self._named(body)
+        self._check_model_name(body)
         self._require_field(body, "messages")
         max_tokens = body.get("max_completion_tokens") or body.get("max_tokens")
         self._complete(self._answer_factory(ChatShape(), body), body, max_tokens, self._thinking_tokens(body))
@@ -153,7 +153,7 @@ class VllmApi(ModelApi):
         for field in ("messages", "max_tokens"):
             self._require_field(body, field)
         try:
-            self._named(body)
+            self._check_model_name(body)
             chat = messages.to_chat(body)
             max_tokens = self._check_max_tokens(body["max_tokens"], "max_completion_tokens")
             self._complete(
@@ -162,11 +162,11 @@ class VllmApi(ModelApi):
         except BadRequest as bad:
             raise bad.as_message() from None
 
-    def _count(self) -> None:
+    def _count_message_tokens(self) -> None:
         body = self._body()
         self._require_field(body, "messages")
         try:
-            self._named(body)
+            self._check_model_name(body)
             self.send(200, messages.token_count_response(len(self._prompt(messages.to_chat(body)))))
         except BadRequest as bad:
             raise bad.as_message() from None
@@ -176,26 +176,26 @@ class VllmApi(ModelApi):
         if not body.get("tools"):
             body["tool_choice"] = "none"
         self._require_field(body, "input")
-        self._named(body)
-        if body.get("background") and not self.engine.keeps:
+        self._check_model_name(body)
+        if body.get("background") and not self.engine.stores_responses:
             raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE)
         chat = responses.to_chat(body)
         max_tokens = self._check_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
         self._complete(
-            lambda prompt: ResponseAnswer(self._name, prompt, body, self.engine.keep),
+            lambda prompt: ResponseAnswer(self._name, prompt, body, self.engine.store_response),
             chat,
             max_tokens,
             self._thinking_tokens(chat),
         )
 
-    def _kept(self, name: str) -> None:
-        response = self.engine.kept.get(name)
+    def _stored_response(self, name: str) -> None:
+        response = self.engine.stored_responses.get(name)
         if response is None:
             raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
         self.send(200, response)
 
     def _cancel(self, name: str) -> None:
-        response = self.engine.kept.get(name)
+        response = self.engine.stored_responses.get(name)
         if response is None:
             raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
         if response["status"] not in ("queued", "in_progress"):
@@ -219,16 +219,16 @@ class VllmApi(ModelApi):
 
     def _text_completion(self) -> None:
         body = self._body()
-        self._named(body)
+        self._check_model_name(body)
         self._require_field(body, "prompt")
         self._complete(self._answer_factory(CompletionShape(), body), body, body.get("max_tokens", 16), 0, plain=True)
 
     def _embed(self) -> None:
         body = self._body()
-        self._named(body)
+        self._check_model_name(body)
         content = body.get("input") or ""
         texts = [str(item) for item in content] if isinstance(content, list) else [str(content)]
-        tokens = self._read("".join(texts))
+        tokens = self._count_text_tokens("".join(texts))
         self.send(
             200,
             answers.embeddings_response(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
@@ -236,13 +236,13 @@ class VllmApi(ModelApi):
 
     def _rerank(self) -> None:
         body = self._body()
-        self._named(body)
+        self._check_model_name(body)
         self._require_field(body, "documents")
         texts, query = [str(document) for document in body["documents"]], str(body.get("query") or "")
-        tokens = self._read("".join([query, *texts]))
+        tokens = self._count_text_tokens("".join([query, *texts]))
         self.send(200, answers.rerank_response(self.engine.config.served_names[0], query, texts, tokens))
 
-    def _read(self, text: str) -> int:
+    def _count_text_tokens(self, text: str) -> int:
         """Return the number of tokens of a text. A fault of the server shows here too."""
         self._check_text_length(text)
         engine = self.engine
@@ -288,7 +288,7 @@ class VllmApi(ModelApi):
         if engine.fault() == "engine-exits" or engine.dead or engine.peer_lost:
             engine.die()
             raise BadRequest(500, *ENGINE_DEAD_ERROR)
-        spec = AnswerSpec() if plain else self._requested(body, refuses=not isinstance(answer, ResponseAnswer))
+        spec = AnswerSpec() if plain else self._answer_spec(body, refuses=not isinstance(answer, ResponseAnswer))
         spec = replace(spec, adapter=self._adapter.name if self._adapter else "")
         token_limit = config.max_model_len - len(prompt)
         request = self.text_request(body, prompt, token_limit, spec, max_tokens=tokens, thinking_tokens=thinking_tokens)
@@ -297,8 +297,8 @@ class VllmApi(ModelApi):
     def _write(
         self, answer: Answer | MessageAnswer | ResponseAnswer, request: Request, spec: AnswerSpec, *, streamed: bool
     ) -> None:
-        if isinstance(answer, ResponseAnswer) and answer.asked.get("background"):
-            self.send(200, self.engine.keep(answer.pending_response("queued")))
+        if isinstance(answer, ResponseAnswer) and answer.request_body.get("background"):
+            self.send(200, self.engine.store_response(answer.pending_response("queued")))
             return
         try:
             self.write(answer, request, spec, streamed=streamed)
@@ -306,7 +306,7 @@ class VllmApi(ModelApi):
             self.engine.die()
             raise BadRequest(500, *ENGINE_DEAD_ERROR) from None
 
-    def _requested(self, body: dict[str, Any], *, refuses: bool) -> AnswerSpec:
+    def _answer_spec(self, body: dict[str, Any], *, refuses: bool) -> AnswerSpec:
         """Return the answer that a chat request calls for.
 
         Args:
@@ -333,7 +333,7 @@ class VllmApi(ModelApi):
             raise BadRequest(400, INVALID_TYPE, "body.0", message)
         return body
 
-    def _named(self, body: dict[str, Any]) -> None:
+    def _check_model_name(self, body: dict[str, Any]) -> None:
         names = self.engine.config.served_names
         self._adapter = self.engine.config.adapters.get(str(body.get("model")))
         if self._adapter is not None:

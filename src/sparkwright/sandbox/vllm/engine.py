@@ -48,7 +48,7 @@ class Group:
     links: list[socket.socket] = field(default_factory=list)
 
     @classmethod
-    def of(cls, arguments: Arguments) -> Group:
+    def from_arguments(cls, arguments: Arguments) -> Group:
         """Return the group of the arguments; a single server is a group of one rank."""
         world = arguments.number("nnodes", 1)
         timeout_s = arguments.number("distributed_timeout_seconds", DEFAULT_TIMEOUT_S)
@@ -162,7 +162,7 @@ class Engine(Process):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         #: stored responses by id
-        self.kept: dict[str, dict[str, Any]] = {}
+        self.stored_responses: dict[str, dict[str, Any]] = {}
 
     def serve(self) -> int:
         try:
@@ -183,14 +183,14 @@ class Engine(Process):
         return list(startup.crash_lines())
 
     @property
-    def keeps(self) -> bool:
+    def stores_responses(self) -> bool:
         """True if it stores responses, so that they can be retrieved later."""
         return self.env.get(responses.STORE_VARIABLE) == "1"
 
-    def keep(self, response: dict[str, Any]) -> dict[str, Any]:
+    def store_response(self, response: dict[str, Any]) -> dict[str, Any]:
         """Return a response, and store it if that is enabled."""
-        if self.keeps and len(self.kept) < responses.MAX_STORED:
-            self.kept[response["id"]] = response
+        if self.stores_responses and len(self.stored_responses) < responses.MAX_STORED:
+            self.stored_responses[response["id"]] = response
         return response
 
     def kill_rank(self) -> None:
@@ -205,7 +205,7 @@ class Engine(Process):
 
     def _start_and_serve(self) -> int:
         arguments = parse_arguments(command_line.expand_config_file(self._argv, self._folder_of), self.version)
-        self.group = Group.of(arguments)
+        self.group = Group.from_arguments(arguments)
         self.write_log(() if self.headless else startup.banner_lines(arguments, self.version))
         server = None if self.headless else self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
         folder = self._folder_of(arguments.model)

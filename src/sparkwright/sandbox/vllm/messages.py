@@ -149,7 +149,7 @@ class MessageAnswer:
         yield _encode_event("message_stop")
 
     @staticmethod
-    def broken() -> Iterator[bytes]:
+    def abort_events() -> Iterator[bytes]:
         """Yield the last events of a stream whose engine is gone."""
         yield _encode_event("error", error={"type": "internal_error", "message": STREAM_ERROR})
 

@@ -29,7 +29,7 @@ class PrefixCache:
         self.queries = 0
         self.hits = 0
 
-    def take(self, prompt: Sequence[int]) -> int:
+    def lookup(self, prompt: Sequence[int]) -> int:
         """Return the number of a prompt's leading tokens that are cached, then cache the prompt."""
         if not self._on:
             return 0
@@ -133,13 +133,13 @@ class Metrics(Counters):
         with self.mutex:
             return self._drafts.step() if self._drafts else 1
 
-    def token(self, count: int, after_s: float) -> None:
-        super().token(count, after_s)
+    def count_token(self, count: int, after_s: float) -> None:
+        super().count_token(count, after_s)
         with self.mutex:
             (self.first_token if count == 1 else self.between).add(after_s)
 
-    def ended(self, reason: str, tokens: int, seconds: float) -> None:
-        super().ended(reason, tokens, seconds)
+    def count_request(self, reason: str, tokens: int, seconds: float) -> None:
+        super().count_request(reason, tokens, seconds)
         if reason != "abort":
             with self.mutex:
                 self.end_to_end.add(seconds)

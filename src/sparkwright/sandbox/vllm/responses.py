@@ -78,9 +78,9 @@ class ResponseAnswer:
     #: number of prompt tokens
     prompt: int
     #: the request
-    asked: Mapping[str, Any]
+    request_body: Mapping[str, Any]
     #: called with a complete answer; stores it where that is enabled
-    keep: Callable[[dict[str, Any]], dict[str, Any]]
+    store_response: Callable[[dict[str, Any]], dict[str, Any]]
     #: the id of the response
     name: str = field(default_factory=lambda: _new_id("resp"))
     #: seconds since the epoch
@@ -94,7 +94,9 @@ class ResponseAnswer:
             calls: tool calls, which replace the tokens' text.
         """
         items = [] if calls else [_build_item(kind, text) for kind, text in _texts_by_kind(tokens)]
-        return self.keep(self._ended([*items, *(_build_call(call, "completed") for call in calls)], tokens))
+        return self.store_response(
+            self._final_response([*items, *(_build_call(call, "completed") for call in calls)], tokens)
+        )
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
@@ -109,18 +111,18 @@ class ResponseAnswer:
             yield from _text_item_events(numbers, kind, pieces, generated, items)
         for call in calls:
             yield from _call_item_events(numbers, call, items)
-        yield _encode_event(numbers, "response.completed", response=self._ended(items, generated))
+        yield _encode_event(numbers, "response.completed", response=self._final_response(items, generated))
 
     @staticmethod
-    def broken() -> Iterator[bytes]:
+    def abort_events() -> Iterator[bytes]:
         """Close the connection without further events: the end of a stream whose engine is gone."""
         raise ConnectionResetError
 
     def pending_response(self, status: str) -> dict[str, Any]:
         """Return the response before its first token."""
-        return self._about([], status, None, cut=False)
+        return self._response_body([], status, None, cut=False)
 
-    def _ended(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
+    def _final_response(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
         is_cut = bool(tokens) and tokens[-1].reason == "length"
         thought = sum(token.kind == "reasoning" for token in tokens)
         per_turn: list[int] = []
@@ -141,10 +143,10 @@ class ResponseAnswer:
             },
             "total_tokens": self.prompt + len(tokens),
         }
-        return self._about(items, "incomplete" if is_cut else "completed", usage, cut=is_cut)
+        return self._response_body(items, "incomplete" if is_cut else "completed", usage, cut=is_cut)
 
-    def _about(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
-        body, tools = self.asked, self.asked.get("tools") or []
+    def _response_body(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
+        body, tools = self.request_body, self.request_body.get("tools") or []
         return {
             "id": self.name,
             "created_at": self.created,
