@@ -29,7 +29,7 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, mes
     lines: list[str] = []
     panel = Summary(lambda style, line: lines.append(line))
     value.proved, value.done, value.new = True, True, True
-    panel.serves(value)
+    panel.set_server(value)
     panel.close()
     output = "\n".join(lines)
     assert url in output and message in output
