@@ -66,7 +66,7 @@ class ClusterProject(BedProject):
         return '"choices"' in self.on("spark1", QUERY_COMMAND)
 
     def outcome(self, old: dict[str, str]) -> str:
-        """Who serves: old, new, none, or half when one rank runs by itself. old: the Ids of those that served before."""
+        """Return which ranks serve: old, new, none, or half if only one runs. old: the Ids of the ranks that served before."""
         current = self.running()
         if len(current) < len(HOSTS):
             return "half" if current else "none"
@@ -111,24 +111,24 @@ class ClusterProject(BedProject):
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def fails(self, host: str) -> None:
-        """Its step fails."""
+        """Let its step fail."""
         self.on(host, "touch /tmp/fail")
 
     def killed(self, host: str) -> None:
-        """Its runner is killed with -9."""
+        """Kill its runner with SIGKILL."""
         self.on(host, f"kill -9 $({LOCK_PID})")
 
     def cut(self, host: str) -> None:
-        """Its ssh connections end, as a laptop's do that goes to sleep."""
+        """End its ssh connections, as a laptop does that goes to sleep."""
         self.on(host, "sudo pkill -KILL -u ops -f 'sshd: ops'")
 
     def docker(self, host: str) -> None:
-        """Its Docker Engine dies with what it runs, and is started again by systemd."""
+        """Kill its Docker Engine and its containers; systemd starts it again."""
         self.on(host, "sudo systemctl kill -s KILL docker containerd; sudo systemctl restart docker")
         self.until(lambda: self.on(host, "docker info > /dev/null 2>&1 && echo yes") == "yes", "no Docker Engine")
 
     def power(self, host: str) -> None:
-        """It dies at once, and boots."""
+        """Cut its power, and boot it."""
         name = f"sparkwright-bed-{host}"
         subprocess.run(["docker", "kill", name], check=True, capture_output=True)
         subprocess.run(["docker", "start", name], check=True, capture_output=True)

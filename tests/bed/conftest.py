@@ -31,7 +31,7 @@ SHORTENED_TASKS = {"smoke_test": "tokens: 24", "ollama_unload": "memory_s: 0.1"}
 
 @dataclass
 class CommandResult:
-    """What a command left."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -77,7 +77,7 @@ class BedProject:
         return CommandResult(process.returncode, out, err)
 
     def on(self, host: str, command: str) -> str:
-        """What a shell on a host says, over ssh."""
+        """Run a command on a host over ssh, and return its output."""
         completed = subprocess.run(
             ["ssh", host, command], env=self.env, capture_output=True, text=True, timeout=60, check=False
         )

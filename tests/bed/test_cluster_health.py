@@ -26,7 +26,7 @@ def watched(pair: ClusterProject) -> Iterator[ClusterProject]:
 
 
 def wait_for_restart(pair: ClusterProject) -> dict[str, str]:
-    """Why each host's newest restart was made, when both hosts' last check is good again."""
+    """Wait until both hosts' last check is good, and return the reason of each host's newest restart."""
 
     def is_healthy() -> bool:
         return all(pair.record(host).get("state") == "ok" for host in HOSTS) and len(pair.running()) == len(HOSTS)

@@ -31,7 +31,7 @@ def host(lab: BedProject) -> Iterator[FaultyHost]:
 
 
 def has_port_forwarder() -> bool:
-    """Whether the host's engine has a port forwarder now."""
+    """Return True if the host's engine has a port forwarder."""
     return not subprocess.run(
         ["docker", "exec", HOST, "pgrep", "-x", "docker-proxy"], capture_output=True, check=False
     ).returncode

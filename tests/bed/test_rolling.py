@@ -25,7 +25,7 @@ def three(bed: Path, lab: BedProject) -> BedProject:
 
 
 def inspect_containers(lab: BedProject) -> dict[str, str]:
-    """Which container runs on each host, with its policy."""
+    """Return Id, state and restart policy of each host's container."""
     inspect = "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35"
     return {host: lab.on(host, inspect) for host in HOSTS}
 

@@ -21,7 +21,7 @@ QUERY_COMMAND = "curl -s -o /dev/null -w '%{http_code}' -H @- http://127.0.0.1:8
 
 
 def query_status(lab: BedProject, key: str) -> str:
-    """How the server answers who comes with this key."""
+    """Return the status of a request with this key."""
     return run_with_input(lab, QUERY_COMMAND, f"Authorization: Bearer {key}")
 
 

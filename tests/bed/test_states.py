@@ -19,12 +19,12 @@ PROMISING_COLUMNS = ("health", "verify", "deploy")
 
 
 def is_served(lab: BedProject) -> bool:
-    """Whether a client gets a token."""
+    """Return True if a client gets a token."""
     return lab.on("spark1", f"{QUERY_COMMAND} | grep -c choices") == "1"
 
 
 def find_mismatches(lab: BedProject, column: str, cell: str) -> list[str]:
-    """What a command says otherwise than its cell, and a promise that is not kept."""
+    """Return the differences of a command from its cell, and a broken promise."""
     result = lab.run(column, "--host", "spark1")
     screen = result.out + result.err
     mismatches = (

@@ -35,7 +35,7 @@ class SingleServer:
         (self.project.root / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": box}))
 
     def changed(self) -> None:
-        """Another number of sequences, so that the next deploy replaces the server."""
+        """Change the number of sequences, so that the next deploy replaces the server."""
         self.seqs += 1
         self.recipe.write_text(re.sub(r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}", self.text))
 
@@ -43,7 +43,7 @@ class SingleServer:
         return self.project.run("deploy", "--host", "sandbox", "--json", *words, timeout_s=300)
 
     def containers(self) -> dict[str, str]:
-        """Each container's state, but for the gateway's."""
+        """Return the state of each container except the gateway's."""
         rows = self.project.docker().api.containers(all=True)
         states = {row["Names"][0].lstrip("/"): str(row["State"]) for row in rows}
         return {name: state for name, state in states.items() if name.startswith(CONTAINER)}
@@ -52,7 +52,7 @@ class SingleServer:
         return str(self.project.docker().api.inspect_container(CONTAINER)["Id"])
 
     def servers(self) -> dict[str, str]:
-        """As the gateway has them."""
+        """Return the state of each host's server in the gateway."""
         status = json.loads(self.project.run("gateway.status", "--host", "box", "--json").out)
         return {server["host"]: server["state"] for server in status["models"][0]["servers"]}
 
@@ -63,7 +63,7 @@ class SingleServer:
 
 @contextlib.contextmanager
 def single_server() -> Iterator[SingleServer]:
-    """Deployed, with its gateway."""
+    """Yield a deployed server with its gateway."""
     with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), sandbox_project() as project:
         server = SingleServer(project)
         assert (result := server.deploy()).code in (0, 4), result.out[-3000:] + result.err

@@ -27,7 +27,7 @@ TOP = Path(__file__).parent.parent.parent
 
 @dataclass
 class CommandResult:
-    """What a command left: its exit code and both outputs."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ class CommandResult:
 
     @property
     def held_up(self) -> bool:
-        """Whether all that is missing is the throughput, for this machine was too busy to measure it."""
+        """Return True if only the throughput was not proved, because this machine was too busy to measure it."""
         return self.code == 4 and "client is too slow" in self.out
 
     @property
@@ -64,7 +64,7 @@ SHORTENED_TASKS = {
 
 
 class SandboxProject:
-    """A user's folder and commands. The pretend Spark behind it takes no time where time proves nothing."""
+    """A user's project with a simulated Spark, which takes no time where time proves nothing."""
 
     def __init__(
         self, folder: Path, snapshot: SandboxSnapshot | None = None, shortened: Mapping[str, str] = SHORTENED_TASKS
@@ -83,7 +83,7 @@ class SandboxProject:
                 playbook.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{parameter}\n\2", playbook.read_text()))
 
     def before(self, task: str, inserted: str) -> None:
-        """Put a task before the one of this name, in whichever playbook or part of one it stands."""
+        """Insert a task before the one of this name, in every playbook that has it."""
         paths = [path for path in (self.root / "playbooks").rglob("*.yml") if f"- name: {task}\n" in path.read_text()]
         for path in paths:
             name_line = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
@@ -95,7 +95,7 @@ class SandboxProject:
         path.write_text(re.sub(pattern, replacement, path.read_text()))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A command that goes on while the test does."""
+        """Start a command and leave it running."""
         program = "from sparkwright.cli import main; main()"
         return subprocess.Popen(
             [sys.executable, "-c", program, *words],
@@ -112,7 +112,7 @@ class SandboxProject:
         return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
     def run_apart(self, *words: str, timeout_s: float = 120) -> CommandResult:
-        """The same as a process of its own, as its user starts it: with its words and its environment in /proc."""
+        """Run a command as a process of its own, with its command line and environment in /proc."""
         with self.start(*words) as command:
             try:
                 out, err = command.communicate(timeout=timeout_s)
@@ -130,9 +130,9 @@ class SandboxProject:
         return self.run("deploy", "--host", "sandbox", "--json", *words)
 
     def deployed(self) -> None:
-        """A first deploy, all of it proved.
+        """Deploy for the first time, and check that everything was proved.
 
-        What an earlier test's first deploy of the same files left is laid down instead, where there is one.
+        The snapshot of an earlier test's first deploy of the same files is restored instead, if there is one.
         """
         if self._kept is None or not self._kept.as_given():
             self._deployed()
@@ -159,13 +159,13 @@ class SandboxProject:
         raise AssertionError("the server does not come back")
 
     def docker(self) -> Any:
-        """The pretend Spark's engine, asked as somebody else on the host would."""
+        """Return a client of the simulated Spark's Docker Engine."""
         import docker
 
         return docker.DockerClient(base_url=control.up(self.sandbox)["DOCKER_HOST"])
 
     def serving(self) -> str:
-        """The Id of the container that serves; "" when none does or it gives no token."""
+        """Return the Id of the serving container; "" if none serves or it gives no token."""
         client = self.docker()
         rows = [row for row in client.api.containers() if row["Names"] == ["/qwen35"]]
         if not rows or self.run("play", "token", "--host", "sandbox").code != 0:
@@ -186,7 +186,7 @@ TOKEN_PLAYBOOK = (
 
 @contextmanager
 def sandbox_project() -> Iterator[SandboxProject]:
-    """A project for as long as the block; its sandbox takes no time."""
+    """Yield a project whose sandbox takes no time."""
     with free_snapshot().lent() as snapshot:
         value = SandboxProject(snapshot.folder, snapshot)
         (snapshot.folder / "playbooks/token.yml").write_text(TOKEN_PLAYBOOK)

@@ -1,4 +1,4 @@
-"""A deployed pretend Spark that is laid down again instead of deployed again.
+"""Snapshots of a deployed simulated Spark, restored instead of a new deploy.
 
 Paths and the port stand in containers and in state files: whoever gets it works in the same folder, behind the same port. Its
 daemon ended hard, so that its container comes back by its restart policy, as after a reboot.
@@ -30,7 +30,7 @@ PROJECT = ("hosts", "recipes", "playbooks", "templates")
 
 
 class SandboxSnapshot:
-    """folder: where it is used, by one project at a time; the copy stands beside it."""
+    """A snapshot. folder: where one project at a time uses it; the copy is beside it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="project-"))  # short: a unix socket's path has a limit
@@ -44,12 +44,12 @@ class SandboxSnapshot:
 
     @property
     def free(self) -> bool:
-        """Whether no project has it, and nobody else listens on its port."""
+        """Return True if no project uses it and its port is free."""
         return not self._lent and _is_port_free(self.port)
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[SandboxSnapshot]:
-        """For a project, in an empty folder."""
+        """Reserve it for a project, with an empty folder."""
         self._lent = True
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
@@ -63,16 +63,16 @@ class SandboxSnapshot:
         self._given = _read_project(self.folder)
 
     def as_given(self) -> bool:
-        """Whether it is still as it was given, and on no Spark yet."""
+        """Return True if the project is unchanged since `given`, and not deployed yet."""
         return not (self.folder / ".sandbox").exists() and _read_project(self.folder) == self._given
 
     @property
     def missing(self) -> bool:
-        """Whether there is no copy yet, or a test has changed the model's files since, which are the same in both places."""
+        """Return True if there is no copy, or a test has changed the model's files, which folder and copy share."""
         return not self._copy.exists() or _model_digests(self._copy) != self._models
 
     def keep(self) -> None:
-        """Copy what stands in the folder, and go on with it."""
+        """Copy the folder, and start its daemon again."""
         sandbox = self.folder / ".sandbox"
         _kill_daemon(sandbox)
         shutil.rmtree(self._copy, ignore_errors=True)
@@ -82,7 +82,7 @@ class SandboxSnapshot:
         _start_daemon(sandbox)
 
     def lay(self) -> None:
-        """Put the copy into the folder, and go on with it."""
+        """Restore the folder from the copy, and start its daemon."""
         _copy(self._copy, self.folder)
         renew_ctimes(self.folder / ".sandbox")
         _start_daemon(self.folder / ".sandbox")
@@ -92,7 +92,7 @@ _snapshots: list[SandboxSnapshot] = []
 
 
 def free_snapshot() -> SandboxSnapshot:
-    """One that nobody has, of this process; a module's own project has another than those of its tests."""
+    """Return a free snapshot of this process, or a new one. Projects that exist at the same time have different ones."""
     snapshot = next((item for item in _snapshots if item.free), None)
     if snapshot is None:
         snapshot = SandboxSnapshot()
@@ -106,7 +106,7 @@ def _read_project(folder: Path) -> dict[str, bytes]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A copy, but of the model's files, which are known again by their inodes: they are linked."""
+    """Copy a folder; the model's files are linked, since they are recognised by their inodes."""
 
     def copy_file(from_path: str, to_path: str) -> None:
         (os.link if f"/{MODELS}/" in from_path else shutil.copy2)(from_path, to_path)

@@ -72,7 +72,7 @@ STATES = ("healthy", *MANUAL_ACTIONS, *(fault for fault in control.FAULTS if fau
 
 @dataclass
 class Observation:
-    """A cell: how the command ended, what it printed, what a client got right after it ("" not asked)."""
+    """A cell: the command's result, and what a client got right after it ("" if there was none)."""
 
     said: CommandResult
     client: str = ""
@@ -138,13 +138,13 @@ class FaultySpark:
             control.set_fault(self.project.sandbox, state)
 
     def _clear_flapping(self) -> None:
-        """That the rows before made it come and go: flapping is no part of the table."""
+        """Clear the record of earlier changes: flapping is no part of the table."""
         path = self.project.sandbox / "home/.local/state/sparkwright/health-remembered.json"
         record = json.loads(path.read_text())
         path.write_text(json.dumps({**record, "seen": record["seen"][-1:]}))
 
     def _restore(self) -> None:
-        """No fault, and a server that serves, whatever it takes."""
+        """Clear the fault, and make a server serve."""
         control.set_fault(self.project.sandbox, None)
         for command in ("", "restart", "deploy"):
             if command:
@@ -154,7 +154,7 @@ class FaultySpark:
         raise AssertionError("the sandbox does not come back")
 
     def _wait_for_start(self) -> None:
-        """Until a server that starts is up, or is seen not to come."""
+        """Wait until the server is up, or the time for that is over."""
         deadline_s = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline_s:
             rows = [row for row in self.docker.containers(all=True) if row["Names"] == ["/qwen35"]]
@@ -171,7 +171,7 @@ class FaultySpark:
             return False
 
     def client(self) -> str:
-        """What a streaming request gets: tokens, slow ones, or nothing."""
+        """Send a streaming request. Return TOKENS, SLOW or NOTHING."""
         self._wait_for_start()
         connection = http.client.HTTPConnection("127.0.0.1", self.project.port, timeout=CLIENT_TIMEOUT_S)
         request = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": REQUESTED_TOKENS, "stream": True}
@@ -206,12 +206,12 @@ def load_table() -> dict[str, dict[str, str]]:
 
 
 def specified_columns(row: dict[str, str]) -> set[str]:
-    """The columns of a row that somebody has filled in."""
+    """Return the columns of a row that are specified."""
     return {column for column in COLUMNS if row[column] != UNSPECIFIED}
 
 
 def find_mismatches(row: dict[str, str], observations: dict[str, Observation]) -> list[str]:
-    """What is not as the row says, and each promise that was not kept."""
+    """Return the differences from the row, and the broken promises."""
     cells = [differ for column, seen in observations.items() for differ in _compare_cell(column, row[column], seen)]
     return [*cells, *(item for column, seen in observations.items() for item in find_broken_promises(column, seen))]
 

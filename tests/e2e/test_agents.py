@@ -90,7 +90,7 @@ def gateway_endpoint(gate: GatewayProject) -> Endpoint:
 
 
 def wait_for_usage(gate: GatewayProject, agent: str, requests: int) -> dict[str, Any]:
-    """What the gateway counted of a client, once all of its requests are in the file of the day."""
+    """Wait until all requests of a client are in the file of the day, and return its counts."""
     deadline_s = time.monotonic() + 30
     while True:
         clients = json.loads(gate.project.run("gateway.status", "--host", "box", "--json").out)["clients"]

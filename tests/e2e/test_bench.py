@@ -24,7 +24,7 @@ def read_results(project: SandboxProject, name: str) -> dict[str, Any]:
 
 
 def mark_unfinished(project: SandboxProject, name: str) -> None:
-    """As if the laptop had gone away before it heard of the end."""
+    """Mark the experiment as unfinished, as a laptop leaves it that was gone before the end."""
     path = project.root / "results" / name / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "finished": False}))
 

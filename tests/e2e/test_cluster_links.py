@@ -29,7 +29,7 @@ class LinkedPair:
         return completed.returncode, completed.stdout + completed.stderr
 
     def findings(self, *words: str) -> tuple[int, list[tuple[str, str, str, str]]]:
-        """Of cluster.check: exit code; host, check, verdict, evidence."""
+        """Return the exit code of cluster.check, and host, check, verdict and evidence of each finding."""
         code, out = self.run("cluster.check", "--host", "pair", "--json", *words)
         assert published.check_output("cluster.check", out) == []
         rows = json.loads(out)["findings"]

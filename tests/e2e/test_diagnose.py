@@ -72,7 +72,7 @@ REUSABLE_ENDS = ("stop", "kill", "remove_container")
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[SandboxProject]:
-    """One deployed server for all of them."""
+    """Deploy one server for all tests."""
     before = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED")
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     try:
@@ -86,7 +86,7 @@ def served() -> Iterator[SandboxProject]:
 
 
 def diagnose(project: SandboxProject, *words: str) -> dict[str, Any]:
-    """What programs get. A machine that is too busy to measure is asked again."""
+    """Run `diagnose --json`, again while this machine is too busy to measure."""
     for _ in range(5):
         result = project.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
         row: dict[str, Any] = json.loads(result.out)
@@ -175,7 +175,7 @@ def open_stream(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
 
 
 def count_requests(project: SandboxProject) -> int:
-    """How many answers the server has begun, as its own log counts them."""
+    """Return the number of answers that the server has begun, by its log."""
     log = project.docker().api.logs("qwen35")
     return int(log.count(b"/v1/chat/completions HTTP/1.1"))
 

@@ -70,7 +70,7 @@ class GatewayProject:
 
 @pytest.fixture(scope="module")
 def gate() -> Iterator[GatewayProject]:
-    """One that is deployed."""
+    """Deploy a gateway."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         patch.setenv("GATEWAY_KEY", KEY)
@@ -83,7 +83,7 @@ def gate() -> Iterator[GatewayProject]:
 
 @pytest.fixture(autouse=True)
 def restore_files(request: pytest.FixtureRequest) -> None:
-    """Each test finds the files as they were deployed."""
+    """Restore the files as they were deployed."""
     if "gate" in request.fixturenames:
         request.getfixturevalue("gate").write()
 

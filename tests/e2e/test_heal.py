@@ -39,7 +39,7 @@ class HealingHost:
     ahead_s: float = 0.0
 
     def check(self) -> Record:
-        """What the host's own clock starts, five minutes after the last one."""
+        """Run the scheduled check, five minutes after the last one."""
         self.ahead_s += 300
         context = RunContext(self.machine, self.state, "run-1", lambda event: None)
         return build_check(context, SETTINGS, scheduled=True, now=lambda: time.time() + self.ahead_s).run()

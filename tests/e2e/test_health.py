@@ -64,14 +64,14 @@ class CheckedHost:
         control.set_fault(self.project.sandbox, name)
 
     def until(self, true: Callable[[Any], bool]) -> None:
-        """Until docker says so of the container."""
+        """Wait until the condition holds for the container."""
         deadline_s = time.monotonic() + 20
         while not true(self.docker().inspect_container("qwen35")):
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
 
     def repair(self) -> None:
-        """As it was deployed: no fault, serving, nothing remembered."""
+        """Restore the deployed state: no fault, serving, no records of checks."""
         control.set_fault(self.project.sandbox, None)
         box = self.docker().inspect_container("qwen35")
         if box["State"]["Status"] != "running" or box["RestartCount"]:
@@ -98,7 +98,7 @@ class CheckedHost:
 
     @contextmanager
     def client(self) -> Iterator[None]:
-        """Somebody whose request runs as long as the block."""
+        """Run a client's request for the length of the block."""
         connection = http.client.HTTPConnection("127.0.0.1", self.project.port, timeout=60)
         request = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": 100000, "stream": True, "ignore_eos": True}
         connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
@@ -130,7 +130,7 @@ def _read_stream(connection: http.client.HTTPConnection) -> None:
 
 
 def _stays_up(box: dict[str, Any]) -> bool:
-    """Whether this start has come beyond what one without memory does: that one ends at once."""
+    """Return True if this start has outlived one without memory, which ends at once."""
     age_s = time.time() - started_s(box)
     return box["State"]["Status"] == "running" and age_s > 1.5
 

@@ -51,7 +51,7 @@ def test_an_arm_of_an_experiment_is_guarded_as_any_start(project: SandboxProject
 
 
 def guard_header(project: SandboxProject) -> dict[str, str]:
-    """What the guard of the start that is under way says of itself."""
+    """Return the header of the guard of the current start."""
     rings_there = start_guard.folder(StateFolder.of(project.sandbox / "home")).glob("*.ring")
     return next((header for path in rings_there if (header := rings.read(str(path))[0])["state"] == "guarding"), {})
 

@@ -221,7 +221,7 @@ def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_unt
 
 
 def interim_took_over(result: CommandResult) -> bool:
-    """Whether the gateway sent the requests to an interim server meanwhile."""
+    """Return True if the gateway sent the requests to an interim server meanwhile."""
     return str(result.task("Send requests to interim server")["msg"]) == "gets requests from box"
 
 

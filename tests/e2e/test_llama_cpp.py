@@ -13,14 +13,14 @@ RECIPE = "recipes/gpt-oss-120b-gguf.yml"
 
 @pytest.fixture
 def llama(project: SandboxProject) -> SandboxProject:
-    """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
+    """Use the llama.cpp recipe, in the container of the vLLM recipe."""
     project.edit(RECIPE, "name: gpt-oss-120b-gguf", "name: qwen35")
     project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     return project
 
 
 def query_owner(project: SandboxProject) -> str:
-    """Whose server answers, as it signs its models."""
+    """Return the owner of the models that the server lists."""
     with urllib.request.urlopen(f"http://127.0.0.1:{project.port}/v1/models", timeout=5) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 

@@ -12,7 +12,7 @@ FOLDER, FILE = 0o700, 0o600
 
 
 def find_open_paths(top: Path) -> list[str]:
-    """What others may touch, by path."""
+    """Return the paths that others may access."""
     open_paths = []
     for path in (top, *top.rglob("*")):
         status = path.lstat()

@@ -26,7 +26,7 @@ def set_max_num_seqs(project: SandboxProject, count: int) -> None:
 
 
 def server_command(project: SandboxProject) -> list[str]:
-    """What the server runs with."""
+    """Return the server's command line."""
     import docker
 
     client = docker.DockerClient(base_url=control.up(project.sandbox)["DOCKER_HOST"])

@@ -49,7 +49,7 @@ def set_new_key(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def query_models(project: SandboxProject, key: str = "") -> int:
-    """How the server answers who comes from outside."""
+    """Return the status of a request from outside."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     request = urllib.request.Request(f"http://127.0.0.1:{project.port}/v1/models", headers=headers)
     try:

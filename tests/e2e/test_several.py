@@ -31,7 +31,7 @@ def set_recipes(project: SandboxProject, *recipes: str) -> None:
 
 
 def start_times(project: SandboxProject) -> dict[str, str]:
-    """When each container was started, by name: the same afterwards is one that nobody touched."""
+    """Return the start of each container, by name."""
     api = project.docker().api
     rows = [api.inspect_container(row["Id"]) for row in api.containers(all=True)]
     return {row["Name"].lstrip("/"): f"{row['Id']} {row['State']['StartedAt']}" for row in rows}

@@ -18,14 +18,14 @@ GGUF = "recipes/gpt-oss-120b-gguf.yml"
 
 
 def use_sglang(project: SandboxProject) -> SandboxProject:
-    """Its recipe, in the container of the vLLM recipe: one takes the other's place."""
+    """Use the SGLang recipe, in the container of the vLLM recipe."""
     project.edit(RECIPE, "name: qwen38\n", "name: qwen35\n")
     project.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
     return project
 
 
 def query_owner(project: SandboxProject) -> str:
-    """Whose server answers, as it signs its models."""
+    """Return the owner of the models that the server lists."""
     with urllib.request.urlopen(f"http://127.0.0.1:{project.port}/v1/models", timeout=5) as answer:
         return str(json.load(answer)["data"][0]["owned_by"])
 

@@ -33,7 +33,7 @@ def spark() -> Iterator[SandboxProject]:
 
 
 def gives_token(project: SandboxProject) -> bool:
-    """Whether a client is served."""
+    """Return True if a client gets a token."""
     body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}
     url = f"http://127.0.0.1:{project.port}/v1/chat/completions"
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
@@ -53,7 +53,7 @@ def newest_history_entry(project: SandboxProject) -> dict[str, Any]:
 
 
 def write_limits(project: SandboxProject, **limits: float) -> None:
-    """How long a start may take, as `health.install` writes it down."""
+    """Write the limits of a start, as `health.install` does."""
     StateFolder.of(project.sandbox / "home").write("health-settings", {"limits": limits})
 
 
@@ -69,7 +69,7 @@ def stop_manually(project: SandboxProject) -> None:
 
 
 def kill_without_policy(project: SandboxProject) -> None:
-    """Its policy was taken, and it was killed."""
+    """Remove its restart policy, and kill it."""
     api = project.docker().api
     api.update_container("qwen35", restart_policy={"Name": "no"})
     api.kill("qwen35")
@@ -93,7 +93,7 @@ def crash_loop(project: SandboxProject) -> None:
 
 
 def start_slowly(project: SandboxProject) -> None:
-    """It died, was started again, and loads for as long as the fault is there."""
+    """Let it die and start again, with a start that takes as long as the fault is set."""
     control.set_fault(project.sandbox, "slow-start")
     wait_until(lambda: b"init engine" in project.docker().api.logs("qwen35", tail=1), "its start")
 

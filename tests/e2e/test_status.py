@@ -24,7 +24,7 @@ def query_status(project: SandboxProject, *words: str) -> tuple[int, dict[str, A
 
 
 def mark_scheduled(project: SandboxProject, *, age_s: float) -> None:
-    """As if the last check, made by hand, had been the timer's, of a server that was verified an hour ago."""
+    """Change the last check into a scheduled one, of a server that was verified an hour ago."""
     folder = project.sandbox / "home/.local/state/sparkwright"
     verified = json.loads((folder / "verified.json").read_text())
     (folder / "verified.json").write_text(json.dumps({**verified, "since": time.time() - 3600}))

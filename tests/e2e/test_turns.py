@@ -38,7 +38,7 @@ class TurnsProject:
         return {row["recipe"]: row["state"] for row in rows}
 
     def policies(self) -> dict[str, tuple[str, bool, str]]:
-        """Of each container its id, whether it runs, and its restart policy."""
+        """Return id, state and restart policy of each container."""
         api = self.project.docker().api
         containers = {recipe: api.inspect_container(name) for recipe, name in CONTAINERS.items()}
         return {

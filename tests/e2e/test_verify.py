@@ -131,7 +131,7 @@ def test_with_wait_it_begins_when_the_other_run_has_ended(project: SandboxProjec
 
 
 def verify_while(project: SandboxProject, interfere: Callable[[], object]) -> CommandResult:
-    """What verify says when this happens while it measures."""
+    """Run verify, and interfere while it measures."""
     command = project.start("verify", "--host", "sandbox", "--json")
     assert command.stdout is not None
     for line in command.stdout:
@@ -179,7 +179,7 @@ def find_row(result: CommandResult, check: str) -> dict[str, Any]:
 
 
 def restart_with_fault(project: SandboxProject, fault: str) -> None:
-    """Somebody restarts the container, and its new start is broken; the fault itself is over."""
+    """Restart the container manually with a fault in its new start only."""
     project.run("sandbox.fault", fault)
     project.docker().api.restart("qwen35", timeout=1)
     project._ready()

@@ -65,7 +65,7 @@ class WakeProject(TurnsProject):
         return WakeRecord.of(self.state).messages.get(CONTAINERS[recipe], "")
 
     def since(self, recipe: str) -> float:
-        """When a server was verified last."""
+        """Return the time of a server's last verification."""
         return float(good_states.load_last(self.state.for_server(CONTAINERS[recipe]))["since"])
 
     @contextmanager

@@ -10,7 +10,7 @@ FROM_CACHE = "from the cache, took"
 
 
 def start_log(project: SandboxProject) -> str:
-    """What the server said since its last start."""
+    """Return the server's log since its last start."""
     text = project.docker().api.logs("qwen35").decode()
     return str(text.rpartition("version 0.32.0")[2])
 

@@ -43,14 +43,14 @@ class TwoHostProject(SandboxProject):
         return self.sandbox / "hosts" / host / "home/.local/state/sparkwright"
 
     def states(self) -> dict[str, str]:
-        """Of each host, as the gateway has it."""
+        """Return the state of each host in the gateway."""
         out = self.run("gateway.status", "--host", "box", "--json").out
         assert published.check_output("gateway.status", out) == []
         status = json.loads(out)
         return {server["host"]: server["state"] for server in status["models"][0]["servers"]}
 
     def served(self, host: str) -> int:
-        """How many requests the host answers now, as the gateway counts them."""
+        """Return the number of requests that the host answers now."""
         status = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
         return next(int(server["running"]) for server in status["models"][0]["servers"] if server["host"] == host)
 
@@ -62,7 +62,7 @@ class TwoHostProject(SandboxProject):
 
 @contextlib.contextmanager
 def two_host_project() -> Iterator[TwoHostProject]:
-    """Both deployed, and their gateway."""
+    """Yield both hosts deployed, with their gateway."""
     speed = patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"})
     with speed, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         project = TwoHostProject(Path(folder))

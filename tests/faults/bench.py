@@ -54,7 +54,7 @@ class Bench:
         return StateFolder.of(self.project.sandbox / "home")
 
     def whole(self) -> str:
-        """The Id of the server that serves before anything is broken; one that an earlier cell left broken is made anew."""
+        """Return the Id of the serving server before anything is broken, after repairing what an earlier cell left."""
         if not self.serving():
             self.project.deploy()
         serves = self.serving()
@@ -229,7 +229,7 @@ class ServerWatcher(Watcher):
 
 
 def is_released(path: Path) -> bool:
-    """Whether the process that held a file's lock is gone, all of its threads too."""
+    """Return True if the process that held a file's lock is gone, with all of its threads."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ class Watcher:
         self._thread.join()
 
     def look(self) -> None:
-        """One look."""
+        """Look once."""
         raise NotImplementedError
 
     def _run(self) -> None:

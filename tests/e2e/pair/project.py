@@ -107,7 +107,7 @@ class PairProject(SandboxProject):
 
 @contextmanager
 def pair_project() -> Iterator[PairProject]:
-    """For as long as the block."""
+    """Yield a pair that is removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="pair-"))  # short: a unix socket's path has a limit
     value = PairProject(folder)
     try:

@@ -30,7 +30,7 @@ def pair() -> Iterator[PairProject]:
 
 
 def ensure_serving(pair: PairProject) -> dict[str, str]:
-    """The Ids of the members that serve; what an earlier test left broken is mended first."""
+    """Return the Ids of the serving members, after repairing what an earlier test left."""
     for host in HOSTS:
         pair.run("sandbox.fault", "none", "--host", host)
         for item in pair.engine_of(host).containers.list(filters={"name": "left-behind"}):
