@@ -42,5 +42,5 @@ def serve_arguments(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", OF_VLLM)
-def test_the_engine_takes_the_flags_of_a_shipped_recipe(result: dict[str, dict[str, str]], name: str) -> None:
-    assert result[name] == {"parser": "", "model": ""}
+def test_the_engine_takes_the_flags_of_a_shipped_recipe(objections: dict[str, dict[str, str]], name: str) -> None:
+    assert objections[name] == {"parser": "", "model": ""}
