@@ -71,7 +71,7 @@ def unpacked(folder: Path) -> list[str]:
 
 def report(env: dict[str, str], words: list[str], count: int) -> None:
     """The table."""
-    state = StateFolder.of(Path(env["HOME"]))
+    state = StateFolder.in_home(Path(env["HOME"]))
     print(f"{'check':>28} {'CPU s':>7} {'most':>6} {'wall s':>7}")
     for label, smoke_every_s, times in (("a token", 0.0, count), ("a token and the decode rate", 1e-6, 3)):
         state.write(settings.NAME, settings.Settings(host="bench", smoke_every_s=smoke_every_s).to_json())

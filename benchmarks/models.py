@@ -308,7 +308,7 @@ def no_op(bench: Bench, size: int) -> None:
     from sparkwright.host.models.manifest import Manifest
     from sparkwright.host.state import StateFolder
 
-    manifest = Manifest(StateFolder.of(home), home / "m", {})
+    manifest = Manifest(StateFolder.in_home(home), home / "m", {})
     for row in rows:
         with (home / "m" / str(row["path"])).open("wb") as file:
             file.truncate(int(str(row["size_bytes"])))

@@ -168,7 +168,7 @@ class Lab:
 
 def checked(home: Path) -> None:
     """What a verified deploy and a scheduled check leave in a home."""
-    state = StateFolder.of(home)
+    state = StateFolder.in_home(home)
     now_s = time.time()
     image, commit = "vllm/vllm-openai:v0.32.0@sha256:" + "a" * 64, "b" * 40
     record = Record(

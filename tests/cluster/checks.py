@@ -51,7 +51,7 @@ class Checks:
 
     def state(self, host: str) -> StateFolder:
         """Return a host's state folder."""
-        return StateFolder.of(self.pair.home(host))
+        return StateFolder.in_home(self.pair.home(host))
 
     def change(self, host: str, **settings: Any) -> None:
         """Change settings beyond what a command accepts, such as an interval of one second."""

@@ -96,10 +96,10 @@ def restart_killed_before(two: TwoHostProject, task: str) -> None:
 def test_a_health_check_returns_what_a_killed_run_left_drained(two: TwoHostProject) -> None:
     """With no laptop: the server was never stopped, and is well."""
     restart_killed_before(two, "Stop the server")
-    machine = Machine.here(control.up(two.sandbox / "hosts" / HOSTS[1]))
+    machine = Machine.from_environment(control.up(two.sandbox / "hosts" / HOSTS[1]))
     notes = list[str]()
     context = RunContext(
-        machine, StateFolder.of(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
+        machine, StateFolder.in_home(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
     )
     build_check(context, Settings(host=HOSTS[1]), scheduled=True).run()
     assert "returned to the gateway box." in notes
@@ -109,8 +109,8 @@ def test_a_health_check_returns_what_a_killed_run_left_drained(two: TwoHostProje
 def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: TwoHostProject) -> None:
     """With no laptop, by the plan that the deploy left."""
     simulated = two.sandbox / "hosts" / HOSTS[1]
-    machine = Machine.here(control.up(simulated))
-    state = StateFolder.of(machine.home)
+    machine = Machine.from_environment(control.up(simulated))
+    state = StateFolder.in_home(machine.home)
     control.set_fault(simulated, "wedge")
     try:
         for later_s in (0, 300, 600):

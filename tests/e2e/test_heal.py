@@ -76,8 +76,8 @@ def deployed() -> Iterator[HealingHost]:
         project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 3\n    drain_s: 1")
         project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
         project.deployed()
-        machine = Machine.here(control.up(project.sandbox))
-        yield HealingHost(project, machine, StateFolder.of(machine.home))
+        machine = Machine.from_environment(control.up(project.sandbox))
+        yield HealingHost(project, machine, StateFolder.in_home(machine.home))
 
 
 @pytest.fixture

@@ -144,8 +144,8 @@ def deployed() -> Iterator[CheckedHost]:
     with sandbox_project() as project:
         project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 1")
         project.deployed()
-        machine = Machine.here(control.up(project.sandbox))
-        state = StateFolder.of(machine.home)
+        machine = Machine.from_environment(control.up(project.sandbox))
+        state = StateFolder.in_home(machine.home)
         state_records = {name: data for name in STATE_RECORDS if (data := state.read(name))}
         yield CheckedHost(project, machine, state, state_records)
 

@@ -79,7 +79,7 @@ def test_the_previous_server_goes_and_a_run_under_way_refuses_it(project: Sandbo
     api.create_container(image, name="qwen35-previous", command=["--model", "x"], labels=marks)
     api.create_container(image, name="qwen35-interim", command=["--model", "x"])  # by hand, as its labels say
     api.create_container(image, name="someone-elses", command=["--model", "x"])
-    state = StateFolder.of(project.sandbox / "home")
+    state = StateFolder.in_home(project.sandbox / "home")
     with lock.acquire(state, lock.LockOwner("deploy", "alice@project", "run-a", 1, 1.0), host="sandbox"):
         refused = project.run(*CLEAN, "--yes")
         assert (refused.code, "deploy by alice@project" in refused.err) == (5, True), refused.out + refused.err

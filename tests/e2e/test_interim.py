@@ -191,10 +191,10 @@ def test_a_health_check_removes_what_a_killed_run_left(alone: SingleServer, task
     assert alone.containers() == {CONTAINER: "running", INTERIM: "running"} | new
     extra = alone.project.docker().api.inspect_container(INTERIM)
     assert extra["HostConfig"]["RestartPolicy"]["Name"] == "no", "a reboot ends it"
-    machine = Machine.here(control.up(alone.project.sandbox))
+    machine = Machine.from_environment(control.up(alone.project.sandbox))
     notes = list[str]()
     context = RunContext(
-        machine, StateFolder.of(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
+        machine, StateFolder.in_home(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
     )
     build_check(context, Settings(host="sandbox"), scheduled=True).run()
     assert f"{INTERIM} removed." in notes

@@ -91,7 +91,7 @@ def test_a_server_that_a_person_renamed_is_found_and_told(project: SandboxProjec
 
 def test_a_server_of_an_earlier_release_has_no_labels_and_is_replaced_as_ever(project: SandboxProject) -> None:
     project.deployed()
-    state, api = StateFolder.of(project.sandbox / "home"), project.docker().api
+    state, api = StateFolder.in_home(project.sandbox / "home"), project.docker().api
     container = api.inspect_container("qwen35")
     api.remove_container("qwen35", force=True)
     config = {**container["Config"], "Labels": {}, "Hostname": "", "HostConfig": container["HostConfig"]}
@@ -119,7 +119,7 @@ def test_a_container_whose_label_only_begins_like_ours_is_left_alone(project: Sa
 def test_the_verified_server_of_another_recipe_is_no_previous_one_of_this(project: SandboxProject) -> None:
     """Issue 30: a deploy of `small` removed the running server of a recipe called `small-previous`."""
     project.deployed()
-    state, api = StateFolder.of(project.sandbox / "home"), project.docker().api
+    state, api = StateFolder.in_home(project.sandbox / "home"), project.docker().api
     other = create_manually(project, "qwen35-previous")  # as an earlier release left it: verified, without labels
     state.for_server("qwen35-previous")
     StateFolder(state.path, "qwen35-previous").write(

@@ -40,7 +40,7 @@ def ollama_models(project: SandboxProject) -> list[str]:
 
 
 def state(project: SandboxProject) -> StateFolder:
-    return StateFolder.of(project.sandbox / "home")
+    return StateFolder.in_home(project.sandbox / "home")
 
 
 def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(project: SandboxProject) -> None:

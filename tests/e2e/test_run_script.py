@@ -19,7 +19,7 @@ def agreed_max_num_seqs(project: SandboxProject) -> str:
     """--max-num-seqs of the server that runs, once script, last verified state and newest act say the same of it."""
     runs: dict[str, Any] = project.docker().api.inspect_container("qwen35")
     script = (project.sandbox / "home/.local/share/sparkwright/run/qwen35.sh").read_text().replace("\\\n", " ").split()
-    state = StateFolder.of(project.sandbox / "home")
+    state = StateFolder.in_home(project.sandbox / "home")
     last_good, act = good_states.load_last(state), history.read(state)[0]
     assert last_good["container_id"] == act["container_id"] == runs["Id"]
     assert last_good["spec"]["image"] == act["image"] == next(word for word in script if word.startswith("vllm/"))

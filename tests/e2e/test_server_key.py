@@ -174,8 +174,8 @@ def test_a_host_heals_its_server_with_the_key_it_keeps(
     key = set_new_key(monkeypatch)
     project.deployed()
     monkeypatch.delenv("SPARK_KEY")
-    machine = Machine.here(control.up(project.sandbox))
-    state = StateFolder.of(machine.home)
+    machine = Machine.from_environment(control.up(project.sandbox))
+    state = StateFolder.in_home(machine.home)
     settings = Settings(host="sandbox", heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
 
     def check(later_s: float) -> Record:

@@ -267,8 +267,8 @@ def test_a_poor_rate_beside_a_server_that_generates_is_inconclusive(project: San
 def test_whoever_is_notified_hears_which_server_it_is(both: SandboxProject, tmp_path: Path) -> None:
     message = tmp_path / "told"
     settings = Settings(host="sandbox", command=("sh", "-c", f'echo "$SPARKWRIGHT_HOST" > {message}'))
-    state = StateFolder.of(both.sandbox / "home").for_server("qwen35")
-    context = RunContext(Machine.here(control.up(both.sandbox)), state, "run-1", lambda event: None)
+    state = StateFolder.in_home(both.sandbox / "home").for_server("qwen35")
+    context = RunContext(Machine.from_environment(control.up(both.sandbox)), state, "run-1", lambda event: None)
     for _ in range(2):
         build_check(context, settings, scheduled=True).run()
         history = CheckHistory.load(state)

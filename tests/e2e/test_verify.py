@@ -35,7 +35,7 @@ def served_tokens(project: SandboxProject) -> float:
 
 
 def state(project: SandboxProject) -> StateFolder:
-    return StateFolder.of(project.sandbox / "home")
+    return StateFolder.in_home(project.sandbox / "home")
 
 
 def test_what_runs_is_proved_and_how_it_differs_comes_first(project: SandboxProject) -> None:

@@ -48,21 +48,21 @@ class WakeProject(TurnsProject):
 
     @property
     def state(self) -> StateFolder:
-        return StateFolder.of(self.project.sandbox / "home")
+        return StateFolder.in_home(self.project.sandbox / "home")
 
     def waker(self) -> Waker:
-        machine = Machine.here(control.up(self.project.sandbox))
+        machine = Machine.from_environment(control.up(self.project.sandbox))
         context = RunContext(machine, self.state, "wake-1", lambda event: None)
         return Waker(context, run_plan)
 
     def times(self, recipe: str, **seconds: float) -> None:
         """Shorten the times in the kept plan of a server."""
-        for path in (self.state.for_server(CONTAINERS[recipe]).memory / "restart_plans").glob("*.json"):
+        for path in (self.state.for_server(CONTAINERS[recipe]).records_folder / "restart_plans").glob("*.json"):
             plan = json.loads(path.read_text())
             path.write_text(json.dumps({**plan, "wake": {**plan["wake"], **seconds}}))
 
     def message(self, recipe: str) -> str:
-        return WakeRecord.of(self.state).messages.get(CONTAINERS[recipe], "")
+        return WakeRecord.load(self.state).messages.get(CONTAINERS[recipe], "")
 
     def since(self, recipe: str) -> float:
         """Return the time of a server's last verification."""
@@ -100,7 +100,7 @@ class WakeProject(TurnsProject):
     def until(self, holds: Any) -> None:
         until_s = time.monotonic() + DEADLINE_S
         while not holds():
-            assert time.monotonic() < until_s, WakeRecord.of(self.state)
+            assert time.monotonic() < until_s, WakeRecord.load(self.state)
             time.sleep(0.1)
 
 
@@ -157,8 +157,8 @@ def test_a_request_wakes_the_sleeping_one_and_idle_time_puts_it_back(lab: WakePr
 def test_a_request_waits_for_the_switch_where_the_gateway_lets_it(lab: WakeProject) -> None:
     assert lab.route("wait").code == 0
     with lab.service():
-        lab.until(lambda: CONTAINERS[SMALL] in WakeRecord.of(lab.state).took_s)
-        took_s = WakeRecord.of(lab.state).took_s[CONTAINERS[SMALL]]
+        lab.until(lambda: CONTAINERS[SMALL] in WakeRecord.load(lab.state).took_s)
+        took_s = WakeRecord.load(lab.state).took_s[CONTAINERS[SMALL]]
         assert 0 < took_s < 60, "of the switch by hand, by its run"
         assert lab.chat(SMALL).status == 200
     assert lab.states() == {LARGE: "asleep", SMALL: "up"}
@@ -227,5 +227,5 @@ def test_a_switch_of_the_service_that_was_killed_is_finished_by_the_next_one(lab
     assert lab.states() == {LARGE: "asleep", SMALL: "up"}
     row = history.read(lab.state.for_server(CONTAINERS[SMALL]))[0]
     assert row["why"] == "run 20261127T000000-00000000 was cut off"
-    record = WakeRecord.of(lab.state)
+    record = WakeRecord.load(lab.state)
     assert (record.begun, record.failures) == ("", {})

@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def state(self) -> StateFolder:
-        return StateFolder.of(self.project.sandbox / "home")
+        return StateFolder.in_home(self.project.sandbox / "home")
 
     def whole(self) -> str:
         """Return the Id of the serving server before anything is broken, after repairing what an earlier cell left."""

@@ -169,7 +169,7 @@ def test_ollama(hostile: HostileServer) -> None:
 
     def ask(value: Any) -> None:
         hostile.answers = json.dumps(value).encode()
-        for item in ollama.loaded():
+        for item in ollama.list_loaded():
             assert item.size_bytes is None or 0 <= item.size_bytes < 2**60
             assert 0 <= item.context_length < 2**60
 
@@ -186,7 +186,7 @@ def test_ollama(hostile: HostileServer) -> None:
 )
 def test_absurd_sizes_are_unknown(hostile: HostileServer, answers: Any, loaded: list[LoadedModel]) -> None:
     hostile.answers = json.dumps(answers).encode()
-    assert Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded() == loaded
+    assert Ollama(f"http://127.0.0.1:{hostile.server_port}").list_loaded() == loaded
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_absurd_sizes_are_unknown(hostile: HostileServer, answers: Any, loaded: 
 def test_what_is_no_answer_is_one_that_does_not_come(hostile: HostileServer, answers: bytes, result: str) -> None:
     hostile.answers = answers
     with pytest.raises(OllamaBusy, match=result):
-        Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded()
+        Ollama(f"http://127.0.0.1:{hostile.server_port}").list_loaded()
 
 
 def test_a_probe_reads_so_much_and_no_more(hostile: HostileServer) -> None:

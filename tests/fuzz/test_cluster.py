@@ -74,7 +74,7 @@ def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
             before = head._received
             if line == expected and before == 0:
                 continue
-            assert head.opened(line) is None, "what was not written here and now has been taken"
+            assert head.unseal(line) is None, "what was not written here and now has been taken"
 
     feed(read, damaged_texts(sealed), refuses=(WireError,))
 
@@ -92,7 +92,7 @@ def test_messages_as_values() -> None:
             for event in (one, *HEAD_MESSAGES):
                 parsed = validate_message(event, EVENTS)
                 meeting.apply(parsed)
-            json.dumps(meeting.shared(next(iter(meeting._shared))))
+            json.dumps(meeting.shared_data(next(iter(meeting._shared))))
 
     feed(apply, damaged_values(HEAD_MESSAGES), refuses=(WireError,))
 
@@ -111,11 +111,11 @@ def test_the_cluster_of_a_plan() -> None:
 def test_each_line_counts_once_and_in_its_order() -> None:
     head, member = open_sessions()
     first, second = member.seal(MEMBER_MESSAGES[0]).strip(), member.seal(MEMBER_MESSAGES[1]).strip()
-    assert head.opened(first) == MEMBER_MESSAGES[0]
+    assert head.unseal(first) == MEMBER_MESSAGES[0]
     for repeated in (first, head.seal(MEMBER_MESSAGES[1]).strip()):  # replayed, and reflected
         with pytest.raises(WireError):
-            head.opened(repeated)
-    assert head.opened(second) == MEMBER_MESSAGES[1]
+            head.unseal(repeated)
+    assert head.unseal(second) == MEMBER_MESSAGES[1]
     other_head, _ = open_sessions()
     with pytest.raises(WireError, match="not authentic"):
-        other_head.opened(first)
+        other_head.unseal(first)

@@ -189,7 +189,7 @@ def read_references(context: RecordingContext) -> None:
 
 
 def read_manifests(context: RecordingContext) -> None:
-    for item in Manifest.all(context.state):
+    for item in Manifest.load_all(context.state):
         item.is_complete(), item.changed(), item.commit, item.entries()
         item.save()
 

@@ -27,7 +27,7 @@ GOOD = f"1795705678.044 killed qwen35 {ID} falling {GIB} 1048576 {3 * GIB}"
     ],
 )
 def test_a_damaged_line_is_left_out(tmp_path: Path, line: str) -> None:
-    state = StateFolder.of(tmp_path)
+    state = StateFolder.in_home(tmp_path)
     events = state.folder(start_guard.FOLDER) / service_guard.EVENTS
     events.write_text(f"{line}\n{GOOD}\n", errors="surrogateescape")
     (act,) = service_guard.list_actions(state)

@@ -32,7 +32,7 @@ def find_danger(
     detector, seconds = DangerDetector(floors or Floors(TOTAL)), 0.0
     while seconds < for_s:
         available_bytes = int(available(seconds) * GIB)
-        danger = detector.push(
+        danger = detector.add_sample(
             seconds, available_bytes, available_bytes if free is None else int(free * GIB), seconds * stalled
         )
         if danger is not None:

@@ -13,7 +13,7 @@ def test_what_was_flushed_is_read_back_and_the_file_never_grows(tmp_path: Path) 
         ring.add(1000.0 + second, second << 10, 1 << 20, 0.5)
         if second % 100 == 0:
             ring.flush()
-    ring.say("state", "ended")
+    ring.set_header_row("state", "ended")
     ring.flush()
     header, samples = rings.read(str(path))
     assert (header["state"], header["name"]) == ("ended", "a b")

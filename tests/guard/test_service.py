@@ -182,7 +182,7 @@ def test_it_leaves_a_start_to_the_guard_of_that_start(
     context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(starts.id))
     watch(serving, room_gib=0.7)
     starts.start()
-    context.guards.runs(api.inspect_container(starts.id))
+    context.guards.set_process(api.inspect_container(starts.id))
     assert starts.wait(timeout=120)["StatusCode"] == 137
     wait_until(context.guards.danger, "the guard's word")
     context.guards.end()
@@ -192,7 +192,7 @@ def test_it_leaves_a_start_to_the_guard_of_that_start(
 
 
 def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
-    state = StateFolder.of(tmp_path)
+    state = StateFolder.in_home(tmp_path)
     folder = state.folder(start_guard.FOLDER)
     command = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
     first = subprocess.Popen(command)

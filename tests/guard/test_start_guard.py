@@ -51,7 +51,7 @@ def start_guarded(
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - room_gib
     context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
     container.start()
-    context.guards.runs(api.inspect_container(container.id))
+    context.guards.set_process(api.inspect_container(container.id))
 
 
 def read_header(context: RecordingContext) -> dict[str, str]:
@@ -117,7 +117,7 @@ def test_a_server_that_settles_above_the_floor_is_left_alone(
     start_guarded(engine, context, container, room_gib=6)
     wait_until(lambda: b"full" in container.logs(), "all that it takes")
     wait_until(lambda: "lowest" in read_header(context), "a flush")
-    verified = context.guards.verified()
+    verified = context.guards.end_verified()
     container.reload()
     assert container.status == "running"
     assert verified is not None
@@ -146,7 +146,7 @@ def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
 def test_it_does_not_stay_behind_for_a_container_that_ended_at_once(context: RecordingContext) -> None:
     container = {"Id": "0" * 64, "Name": "/short", "State": {"Running": False, "Pid": 0}}
     context.guards.begin(context.machine, context.state, context.run_id, container)
-    context.guards.runs(container)
+    context.guards.set_process(container)
     guard = context.guards.current
     assert guard is not None
     assert guard.process.stdin is not None

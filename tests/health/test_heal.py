@@ -43,7 +43,7 @@ def save_verified(state: StateFolder, **spec: Any) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateFolder:
-    folder = StateFolder.of(tmp_path)
+    folder = StateFolder.in_home(tmp_path)
     save_verified(folder)
     return folder
 

@@ -72,14 +72,14 @@ def test_no_record_is_told_from_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_the_counters_of_an_engine_with_a_heartbeat_come_back(tmp_path: Path) -> None:
-    state = StateFolder.of(tmp_path)
+    state = StateFolder.in_home(tmp_path)
     counted = {"time_s": 5.0, "start": "a@1", "running": 1.0, "token": "", "generated": 7.0, "heartbeat": 40.0}
     CheckHistory(seen=["ok"], state="ok", counted=counted).save(state)
     assert CheckHistory.load(state).counted == counted
 
 
 def test_what_a_first_check_leaves_is_not_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = StateFolder.of(tmp_path)
+    state = StateFolder.in_home(tmp_path)
     CheckHistory(seen=["ok"], state="ok").save(state)
     assert CheckHistory.load(state).seen == ["ok"]
     assert capsys.readouterr().err == ""

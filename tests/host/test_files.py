@@ -111,7 +111,7 @@ def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_pat
     for item in (outside, path):
         item.write_text("x")
         item.chmod(0o600)
-    state = files.FileState.at(path)
+    state = files.FileState.read(path)
     path.unlink()
     path.symlink_to(outside)
     with pytest.raises(Failed, match="was replaced by a symlink"):
@@ -122,9 +122,9 @@ def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_pat
 def test_owner_group_and_mode_are_set_on_what_is_new_and_on_what_is_there(tmp_path: Path) -> None:
     path, user, group = tmp_path / "note", pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
     for content, mode in (("x", "0640"), ("x", "2750"), ("y", "0604")):
-        files.apply(files.IntendedState("file", mode, user, group, content), files.FileState.at(path))
-        assert files.FileState.at(path) == files.FileState(path, "file", mode, user, group, content)
-    files.apply(files.IntendedState("directory", "0711", user), files.FileState.at(tmp_path / "d"))
-    assert files.FileState.at(tmp_path / "d").mode == "0711"
+        files.apply(files.IntendedState("file", mode, user, group, content), files.FileState.read(path))
+        assert files.FileState.read(path) == files.FileState(path, "file", mode, user, group, content)
+    files.apply(files.IntendedState("directory", "0711", user), files.FileState.read(tmp_path / "d"))
+    assert files.FileState.read(tmp_path / "d").mode == "0711"
     with pytest.raises(Failed, match="no such group: 'nobody-has-this'"):
-        files.apply(files.IntendedState("file", group="nobody-has-this"), files.FileState.at(path))
+        files.apply(files.IntendedState("file", group="nobody-has-this"), files.FileState.read(path))

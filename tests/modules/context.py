@@ -24,7 +24,7 @@ class RecordingContext(RunContext):
         self.events: list[Event] = []
         super().__init__(
             machine=Machine(home=home, **machine),
-            state=StateFolder.of(home),
+            state=StateFolder.in_home(home),
             run_id="run-1",
             emit=self.events.append,
             check=check,

@@ -91,7 +91,7 @@ def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(server: Scripte
     server.answers["/v2/a/b"] = denies
     http = RegistryHttp(ImageReference.parse(f"127.0.0.1:{server.port}/a/b:c"), insecure=True)
     with pytest.raises(Failed, match="not for Basic ••••, ••••") as excinfo:
-        http.get("manifests/c", accept="*/*", at_most=100)
+        http.get("manifests/c", accept="*/*", max_bytes=100)
     assert "Tr0ub4dor" not in str(excinfo.value) and login not in str(excinfo.value)
 
 

@@ -51,7 +51,7 @@ def project(lab: SshLab, tmp_path: Path) -> Iterator[Path]:
 
 def leave_checks(sshd: Sshd, record: Record) -> None:
     """Leave the scheduled checks of ten minutes there, the last one just now."""
-    state, now_s = StateFolder.of(sshd.home), time.time()
+    state, now_s = StateFolder.in_home(sshd.home), time.time()
     container = replace(record.container, started_s=STARTED_S)
     speed = replace(record.speed, measured_s=now_s)
     record = replace(record, time_s=now_s, since_s=now_s - 900, container=container, speed=speed)

@@ -23,7 +23,7 @@ KEY = "0123456789abcdef" * 4
 
 def ask_module(home: Path, module: str, args: dict[str, Any]) -> list[Event]:
     request = {"module": module, "args": args, "secrets": {}}
-    events = questions.ask(request, Machine(home=home), StateFolder.of(home))
+    events = questions.ask(request, Machine(home=home), StateFolder.in_home(home))
     return [row for row in events if row["event"] != "alive"]  # on a busy machine an import takes that long
 
 
@@ -46,7 +46,7 @@ def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def test_the_keys_of_a_hosts_servers_are_masked_as_in_a_journal(tmp_path: Path) -> None:
-    state = StateFolder.of(tmp_path)
+    state = StateFolder.in_home(tmp_path)
     server_keys.save_key(state, "qwen", KEY, world_readable=False)
     baselines.write_cell(state, "a-series", "a-key", {"log": f"started with {KEY}"})
     finished = ask_module(tmp_path, "bench_cells", {"series": "a-series", "keys": ["a-key"]})[2]

@@ -97,12 +97,12 @@ def request_stop(home: Path, run: str = "") -> dict[str, Any]:
 
 
 def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -> None:
-    state = StateFolder.of(tmp_path)
+    state = StateFolder.in_home(tmp_path)
     deploy, question = begin_run(state, "deploy", 60), begin_run(state, "question", 30)
     ended = begin_run(state, "newest", 1)
     deploy.open()
     question.open()
-    ended.leave()
+    ended.release_lock()
     os.utime(ended.folder, (0, 0))
     with lock.acquire(state, lock.LockOwner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
         assert request_stop(tmp_path)["text"] == "run deploy will stop at the next safe point"
@@ -110,10 +110,10 @@ def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -
 
 
 def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path: Path) -> None:
-    state = StateFolder.of(tmp_path)
+    state = StateFolder.in_home(tmp_path)
     value, ended = begin_run(state, "one", 60), begin_run(state, "newest", 1)
     value.open()
-    ended.leave()
+    ended.release_lock()
     os.utime(ended.folder, (0, 0))
     assert request_stop(tmp_path)["text"] == "run one will stop at the next safe point"
     two = begin_run(state, "two", 5)

@@ -99,7 +99,7 @@ CLIENTS: dict[str, Client] = {
         (notify.NotificationFailed,),
         ((notify, "RESPONSE_TIMEOUT_S"),),
     ),
-    "Ollama": Client(lambda server, _: Ollama(server.url, LIMIT_S).loaded(), (OllamaAbsent, OllamaBusy)),
+    "Ollama": Client(lambda server, _: Ollama(server.url, LIMIT_S).list_loaded(), (OllamaAbsent, OllamaBusy)),
     "a server's answer": Client(
         lambda server, _: http_probe.send_request(server.url, "/v1/models", body={"a": 1}, timeout_s=LIMIT_S).json()
     ),
@@ -137,7 +137,7 @@ CLIENTS: dict[str, Client] = {
     "a registry": Client(
         lambda server, _: registry_client.RegistryHttp(
             ImageReference.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True
-        ).get("manifests/1", accept="*/*", at_most=10_000),
+        ).get("manifests/1", accept="*/*", max_bytes=10_000),
         (SparkwrightError,),
         ((registry_client, "ANSWER_S"),),
     ),

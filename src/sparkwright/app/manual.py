@@ -160,7 +160,7 @@ def module_page(name: str) -> str:
 
 def _argument_row(name: str, argument: Argument, field: dataclasses.Field[Any]) -> str:
     default = "required" if argument.required else f"`{_format_default(field)}`"
-    return f"| `{name}` | {_format_type(argument.wanted)} | {default} | {argument.doc} |"
+    return f"| `{name}` | {_format_type(argument.expected_type)} | {default} | {argument.doc} |"
 
 
 def _format_default(field: dataclasses.Field[Any]) -> str:

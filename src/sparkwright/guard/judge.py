@@ -20,9 +20,9 @@ FLOOR_SHARE = 0.01
 LOW_SHARE, LOW_FREE_SHARE = 0.08, 0.0165
 #: share of the time that all processes wait for memory, from which the host no longer works
 STALLED_SHARE = 0.25
-#: how far ahead a fall is judged, in seconds; less for an expected fall, down to the last moment at which a kill still helps
+#: how far ahead a fall is extrapolated, in seconds; less for an expected fall, down to the last moment at which a kill helps
 LOOKAHEAD_S, MIN_LOOKAHEAD_S = 1.0, 0.4
-#: how far ahead a slow fall is judged, in seconds, which is long enough to stop a server gracefully
+#: how far ahead a slow fall is extrapolated, in seconds, which is long enough to stop a server gracefully
 SLOW_LOOKAHEAD_S = 20.0
 #: time over which the rate of a fall, and of a slow fall, is averaged, in seconds
 SHORT_WINDOW_S, LONG_WINDOW_S = 0.5, 10.0
@@ -34,7 +34,7 @@ MAX_SAMPLES = 256
 
 
 class Floors:
-    """The bounds that a guard judges by, in bytes.
+    """The bounds of a guard, in bytes.
 
     Args:
         total: MemTotal.
@@ -44,16 +44,16 @@ class Floors:
         left: available memory when the server was verified; 0 during a start.
     """
 
-    __slots__ = ("ahead_s", "expected", "floor", "last", "left", "total")
+    __slots__ = ("ahead_s", "exhausted", "expected", "floor", "left", "total")
 
     def __init__(self, total: int, floor: int = 0, expected: int = 0, left: int = 0) -> None:
         self.total, self.expected, self.left = total, expected, left
         self.ahead_s = LOOKAHEAD_S
         self.floor = floor or int(total * FLOOR_SHARE)
-        self.last = floor or int(total * LAST_SHARE)
+        self.exhausted = floor or int(total * LAST_SHARE)
         settled_level = min(level for level in (expected, left, total) if level)
         if not floor and settled_level < total:
-            self.floor, self.last = min(self.floor, settled_level // 2), min(self.last, settled_level // 4)
+            self.floor, self.exhausted = min(self.floor, settled_level // 2), min(self.exhausted, settled_level // 4)
 
 
 class Danger:
@@ -78,7 +78,7 @@ class Danger:
 
 
 class DangerDetector:
-    """Judges each sample by the previous ones. Its lists are allocated once and overwritten."""
+    """Detects a danger from each sample and the previous ones. Its lists are allocated once and overwritten."""
 
     __slots__ = ("_available", "_count", "_free", "_stall_s", "_time_s", "floors", "lowest", "lowest_s")
 
@@ -89,7 +89,7 @@ class DangerDetector:
         self._count = 0
         self.lowest, self.lowest_s = floors.total, 0.0
 
-    def push(self, time_s: float, available: int, free: int, stall_s: float) -> Danger | None:
+    def add_sample(self, time_s: float, available: int, free: int, stall_s: float) -> Danger | None:
         """Add a sample, and return the danger that it shows, or None.
 
         Args:
@@ -103,16 +103,16 @@ class DangerDetector:
         self._count += 1
         if available < self.lowest:
             self.lowest, self.lowest_s = available, time_s
-        kind = self._kind(time_s, available, free)
+        kind = self._danger_kind(time_s, available, free)
         return Danger(kind, time_s, available, free, max(0.0, self.rate(SHORT_WINDOW_S))) if kind else None
 
-    def _kind(self, time_s: float, available: int, free: int) -> str:
+    def _danger_kind(self, time_s: float, available: int, free: int) -> str:
         floors = self.floors
-        if available < floors.last and self._before(1) < floors.last:
+        if available < floors.exhausted and self._earlier_available(1) < floors.exhausted:
             return "gone"
         rate = self.rate(SHORT_WINDOW_S)
         passed = not floors.expected or available < floors.expected * PASSED_SHARE
-        soon = available - rate * MIN_LOOKAHEAD_S < floors.last or (
+        soon = available - rate * MIN_LOOKAHEAD_S < floors.exhausted or (
             passed and available - rate * floors.ahead_s < floors.floor
         )
         if rate > MIN_FALL_RATE and soon and self._still_falls(rate):
@@ -129,7 +129,7 @@ class DangerDetector:
             if (
                 slow > MIN_LEAK_RATE
                 and available - slow * SLOW_LOOKAHEAD_S < floors.floor
-                and self._spans(LONG_WINDOW_S)
+                and self._covers(LONG_WINDOW_S)
             ):
                 return "leaking"
         return ""
@@ -167,7 +167,7 @@ class DangerDetector:
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
 
-    def _before(self, steps: int) -> int:
+    def _earlier_available(self, steps: int) -> int:
         """Return the available memory of an earlier sample, or MemTotal if there is none."""
         return self._available[(self._count - 1 - steps) % MAX_SAMPLES] if self._count > steps else self.floors.total
 
@@ -181,7 +181,7 @@ class DangerDetector:
             (self._stall_s[newest % MAX_SAMPLES] - self._stall_s[at % MAX_SAMPLES]) / seconds if seconds >= 1 else 0.0
         )
 
-    def _spans(self, seconds: float) -> bool:
+    def _covers(self, seconds: float) -> bool:
         """Return True if the samples cover at least this time."""
         oldest = max(0, self._count - MAX_SAMPLES)
         return self._time_s[(self._count - 1) % MAX_SAMPLES] - self._time_s[oldest % MAX_SAMPLES] >= seconds

@@ -30,7 +30,7 @@ class Target:
         self.request = _build_request(container_id, "kill?signal=KILL")
         self._stop = _build_request(container_id, f"stop?t={STOP_GRACE_S}")
         self.pid, self._pidfd, self._cgroup, self._named = 0, -1, -1, False
-        self._connection = self._connected()
+        self._connection = self._connect()
 
     def hold_process(self, pid: int) -> bool:
         """Hold the container's first process, whose end is the end of all processes in its namespace.
@@ -102,7 +102,7 @@ class Target:
         for _ in range(2):  # if the engine was restarted in the meantime, the first connection is dead
             try:
                 if self._connection is None:
-                    self._connection = self._connected()
+                    self._connection = self._connect()
                 if self._connection is None:
                     return "no connection to the Docker Engine"
                 self._connection.send(request)
@@ -112,7 +112,7 @@ class Target:
                 self._connection = None
         return reason
 
-    def _connected(self) -> _socket.socket | None:
+    def _connect(self) -> _socket.socket | None:
         if not self._address:
             return None
         host, _, port = self._address.rpartition(":")

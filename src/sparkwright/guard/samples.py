@@ -106,18 +106,18 @@ class Ring:
 
     Args:
         path: path of the file, which is truncated.
-        about: initial values of the header, by name.
+        header: its initial values, by name.
     """
 
-    __slots__ = ("_body", "_count", "_file", "_flushed", "about", "path")
+    __slots__ = ("_body", "_count", "_file", "_flushed", "header", "path")
 
     def __init__(self, path: str, header: dict[str, str]) -> None:
-        self.path, self.about = path, header
+        self.path, self.header = path, header
         self._body = bytearray(LINES * LINE_BYTES)
         self._count = self._flushed = 0
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DSYNC
         self._file = os.open(path, flags, 0o600)
-        os.pwrite(self._file, self._header() + self._body, 0)
+        os.pwrite(self._file, self._format_header() + self._body, 0)
         os.fsync(self._file)
 
     def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
@@ -127,9 +127,9 @@ class Ring:
         self._body[at : at + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
         self._count += 1
 
-    def say(self, name: str, value: str) -> None:
+    def set_header_row(self, name: str, value: str) -> None:
         """Set a row of the header."""
-        self.about[name] = value
+        self.header[name] = value
 
     def flush(self) -> None:
         """Write new samples to disk. Raises OSError."""
@@ -142,10 +142,10 @@ class Ring:
                 piece = bytes(self._body[begin * LINE_BYTES : end * LINE_BYTES])
                 os.pwrite(self._file, piece, HEADER_BYTES + begin * LINE_BYTES)
         self._flushed = count
-        os.pwrite(self._file, self._header(), 0)
+        os.pwrite(self._file, self._format_header(), 0)
 
-    def _header(self) -> bytes:
-        rows = "".join(f"{name} {' '.join(value.split())[:200]}\n" for name, value in self.about.items())
+    def _format_header(self) -> bytes:
+        rows = "".join(f"{name} {' '.join(value.split())[:200]}\n" for name, value in self.header.items())
         return rows.encode(errors="replace")[: HEADER_BYTES - 1].ljust(HEADER_BYTES - 1) + b"\n"
 
 

@@ -23,7 +23,7 @@ from sparkwright.guard.samples import Meter
 CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
 #: longest pause between two samples in seconds, which takes less than 0.1 % of a core
 PAUSE_S = 1.0
-#: intervals of writing samples in seconds: normally, and when available memory is below `NEAR` times the floor
+#: intervals of writing samples in seconds: normally, and when available memory is below `NEAR_FLOOR_FACTOR` times the floor
 WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
 #: the healthy level is the lowest one until this many seconds ago
 SETTLE_S = 60.0
@@ -70,14 +70,14 @@ class Conf:
 
     def __init__(self, folder: str) -> None:
         self.rows: dict[str, str] = {}
-        self.tell: list[str] = []
+        self.notify_command: list[str] = []
         named: list[list[str]] = []
         for row in _read_rows(f"{folder}/{CONF}"):
             name, _, rest = row.partition(" ")
             if name == "server":
                 named.append(rest.split(" "))
             elif name == "tell":
-                self.tell.append(rest)
+                self.notify_command.append(rest)
             else:
                 self.rows[name] = rest
         address = self.rows.get("address", "")
@@ -101,8 +101,8 @@ class Service:
         self.conf = Conf(folder)
         self.meter = Meter(self.conf.rows.get("root", ""))
         self.ring = rings.Ring(f"{folder}/{RING}", {"state": "guarding", "what": "serving", "pid": str(os.getpid())})
-        self.ring.say("locked", lock_in_memory() or "yes")
-        self.settled = self.minute = self.meter.total
+        self.ring.set_header_row("locked", lock_in_memory() or "yes")
+        self.settled_lowest = self.minute_lowest = self.meter.total
         self.minute_s = time.monotonic()
         self._reload()
 
@@ -117,22 +117,22 @@ class Service:
             return
         self.changed_ns = changed_ns
         left = self.conf.number("left")
-        if self.ring.about.get("left") != str(
+        if self.ring.header.get("left") != str(
             left
         ):  # it was verified again, which invalidates the previous lowest level
-            self.settled = self.minute = self.meter.total
+            self.settled_lowest = self.minute_lowest = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)
         rows["id"] = self.conf.servers[0].target.id if self.conf.servers else ""
         rows["boot"] = samples.read_boot_id(self.conf.rows.get("root", ""))
         rows["server"] = rows.get("of", "")
         for name in ("boot", "key", "name", "id", "left", "server"):
-            self.ring.say(name, rows.get(name, ""))
-        self.ring.say("total", str(self.meter.total))
-        self.judge = DangerDetector(Floors(self.meter.total, self.conf.number("floor"), left, left))
+            self.ring.set_header_row(name, rows.get(name, ""))
+        self.ring.set_header_row("total", str(self.meter.total))
+        self.detector = DangerDetector(Floors(self.meter.total, self.conf.number("floor"), left, left))
 
     def run(self) -> None:
-        """Sample until told to stop."""
+        """Sample until stopped."""
         _signal.signal(_signal.SIGTERM, self._end)
         writer = Writer(self.ring.flush, WRITE_INTERVAL_S)
         while not self.ended:
@@ -141,11 +141,11 @@ class Service:
             if danger is not None and self.conf.servers:
                 self._act(danger)
             if self.victim is not None:
-                self._finish()
-            near = self.meter.available < NEAR_FLOOR_FACTOR * self.judge.floors.floor
+                self._finish_kill()
+            near = self.meter.available < NEAR_FLOOR_FACTOR * self.detector.floors.floor
             writer.every_s = WRITE_INTERVAL_NEAR_S if near or self.victim else WRITE_INTERVAL_S
-            time.sleep(self.judge.pause_s(PAUSE_S) if self.conf.servers else PAUSE_S)
-        self.ring.say("state", "ended")
+            time.sleep(self.detector.pause_s(PAUSE_S) if self.conf.servers else PAUSE_S)
+        self.ring.set_header_row("state", "ended")
         writer.stop()
 
     def _end(self, *signal: object) -> None:
@@ -159,11 +159,15 @@ class Service:
         meter, now_s = self.meter, time.monotonic()
         self.ring.add(time.time(), meter.available, meter.free, meter.stall_s)
         if now_s - self.minute_s > SETTLE_S:
-            self.settled, self.minute, self.minute_s = min(self.settled, self.minute), meter.available, now_s
-            self.ring.say("lowest", f"{self.settled} {time.time():.3f}")
-            self.judge.floors.expected = min(self.settled, self.judge.floors.left or self.settled)
-        self.minute = min(self.minute, meter.available)
-        return self.judge.push(now_s, meter.available, meter.free, meter.stall_s)
+            self.settled_lowest, self.minute_lowest, self.minute_s = (
+                min(self.settled_lowest, self.minute_lowest),
+                meter.available,
+                now_s,
+            )
+            self.ring.set_header_row("lowest", f"{self.settled_lowest} {time.time():.3f}")
+            self.detector.floors.expected = min(self.settled_lowest, self.detector.floors.left or self.settled_lowest)
+        self.minute_lowest = min(self.minute_lowest, meter.available)
+        return self.detector.add_sample(now_s, meter.available, meter.free, meter.stall_s)
 
     # -- in danger ---------------------------------------------------------------------------------------------------
 
@@ -178,29 +182,29 @@ class Service:
         error = server.target.stop_by_engine() if danger.graceful else server.target.kill_by_engine()
         self.victim, self.acted_s = server, now_s
         self.kill_s = 0.0 if danger.graceful and not error else now_s + ENGINE_KILL_TIMEOUT_S
-        self.ring.say("danger", f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}")
-        self._event(server, method, danger)
+        self.ring.set_header_row("danger", f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}")
+        self._record_event(server, method, danger)
 
     def _select_victim(self) -> Server:
         """Return the server whose cgroup grew most, or the largest if none has grown, because CUDA memory is not counted."""
         fastest = max(self.conf.servers, key=Server.growth_bytes)
-        if fastest.growth_bytes() > self.judge.floors.total // 200:
+        if fastest.growth_bytes() > self.detector.floors.total // 200:
             return fastest
         return max(self.conf.servers, key=lambda server: server.held)
 
-    def _finish(self) -> None:
+    def _finish_kill(self) -> None:
         """Kill the processes that the Docker Engine did not kill, and start the check that reports it."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
         if target.gone or (target.pid == 0 and now_s > self.acted_s + COOLDOWN_S):
             self.victim, self.kill_s = None, 0.0
-            _start_program(self.conf.tell)
+            _start_program(self.conf.notify_command)
         elif self.kill_s and now_s > self.kill_s:
             self.kill_s = now_s + ENGINE_KILL_TIMEOUT_S
             target.kill_by_engine()
             target.kill_processes()
 
-    def _event(self, server: Server, method: str, danger: Danger) -> None:
+    def _record_event(self, server: Server, method: str, danger: Danger) -> None:
         """Record an action: time, method, name, id, kind, available, free, rate."""
         words = (f"{time.time():.3f}", method, server.name, server.target.id, danger.kind)
         line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"

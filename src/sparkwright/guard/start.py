@@ -31,77 +31,77 @@ class Guard:
     """The guard of one start.
 
     Args:
-        about: rows of the order, see `main`.
+        order: its rows, see `main`.
     """
 
     def __init__(self, path: str, order: dict[str, str]) -> None:
         self.meter = Meter(order.get("root", ""))
         floors = Floors(self.meter.total, int(order.get("floor", 0)), int(order.get("expected", 0)))
-        self.judge = DangerDetector(floors)
+        self.detector = DangerDetector(floors)
         self.target = Target(order["id"], order.get("address", "")) if order.get("id") else None
         header = {"state": "guarding", "pid": str(os.getpid()), "stage": ""}
         header["total"] = str(self.meter.total)
         header.update({name: value for name, value in order.items() if name in HEADER_ROWS})
         self.ring = rings.Ring(path, header)
-        self.ring.say("locked", lock_in_memory() or "yes")
-        self.ring.say("began", f"{time.time():.3f}")
+        self.ring.set_header_row("locked", lock_in_memory() or "yes")
+        self.ring.set_header_row("began", f"{time.time():.3f}")
         self.input = b""
         self.orphan_s = 0.0
         self.ended = False
         self.killed: Danger | None = None
 
     def run(self) -> None:
-        """Sample until told to stop, or until the container is gone."""
+        """Sample until stopped, or until the container is gone."""
         os.set_blocking(0, False)
         writer = Writer(self.ring.flush)
-        _write_line(f"ready {self.ring.about['locked']}")
+        _write_line(f"ready {self.ring.header['locked']}")
         while not self.ended:
             self._read_commands()
             danger = self._sample()
             if danger is not None:
-                self._save(danger)
+                self._kill_container(danger)
                 writer.every_s = WRITE_INTERVAL_NEAR_S
                 break
-            near = self.meter.available < NEAR_FLOOR_FACTOR * self.judge.floors.floor + self.judge.rate(1.0)
+            near = self.meter.available < NEAR_FLOOR_FACTOR * self.detector.floors.floor + self.detector.rate(1.0)
             writer.every_s = WRITE_INTERVAL_NEAR_S if near else WRITE_INTERVAL_S
             self.ended = self.ended or self._is_orphaned()
-            time.sleep(self.judge.pause_s(PAUSE_S))
+            time.sleep(self.detector.pause_s(PAUSE_S))
         if self.killed is not None:
             self._watch_release()
-        self.ring.say("state", "killed" if self.killed else "ended")
+        self.ring.set_header_row("state", "killed" if self.killed else "ended")
         writer.stop()
 
     def _watch_release(self) -> None:
         """Sample while the memory is released, and kill again if anything has not ended."""
         until_s = again_s = time.monotonic() + RELEASE_WATCH_S
-        while not self.ended and (time.monotonic() < until_s or self._stuck()):
+        while not self.ended and (time.monotonic() < until_s or self._is_stuck()):
             self._sample()
             self._read_commands()
             time.sleep(PAUSE_S)
-            if time.monotonic() > again_s and self.target is not None and self._stuck():
+            if time.monotonic() > again_s and self.target is not None and self._is_stuck():
                 again_s = time.monotonic() + RELEASE_WATCH_S
                 self.target.kill_by_engine()
                 self.target.kill_processes()
 
-    def _stuck(self) -> bool:
+    def _is_stuck(self) -> bool:
         """Return True if the container's process is known and has not ended."""
         return self.target is not None and self.target.pid > 0 and not self.target.gone
 
     def _sample(self) -> Danger | None:
-        """Take, store and judge a sample. The sample is skipped if a file can't be read."""
+        """Take, store and evaluate a sample. The sample is skipped if a file can't be read."""
         try:
             self.meter.read()
         except (OSError, ValueError):
             return None
-        meter, lowest = self.meter, self.judge.lowest
+        meter, lowest = self.meter, self.detector.lowest
         now_s = time.time()
         self.ring.add(now_s, meter.available, meter.free, meter.stall_s)
-        danger = self.judge.push(time.monotonic(), meter.available, meter.free, meter.stall_s)
-        if self.judge.lowest < lowest:
-            self.ring.say("lowest", f"{self.judge.lowest} {now_s:.3f}")
+        danger = self.detector.add_sample(time.monotonic(), meter.available, meter.free, meter.stall_s)
+        if self.detector.lowest < lowest:
+            self.ring.set_header_row("lowest", f"{self.detector.lowest} {now_s:.3f}")
         return danger
 
-    def _save(self, danger: Danger) -> None:
+    def _kill_container(self, danger: Danger) -> None:
         """Kill the container, then report it."""
         by_engine = by_process = "no container"
         if self.target is not None:
@@ -109,10 +109,10 @@ class Guard:
             by_process = self.target.kill_processes()
         self.killed = danger
         words = f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}"
-        self.ring.say("danger", words)
-        self.ring.say("killed", f"{time.time():.3f}")
-        self.ring.say("by_engine", by_engine or "sent")
-        self.ring.say("by_process", by_process or "sent")
+        self.ring.set_header_row("danger", words)
+        self.ring.set_header_row("killed", f"{time.time():.3f}")
+        self.ring.set_header_row("by_engine", by_engine or "sent")
+        self.ring.set_header_row("by_process", by_process or "sent")
         _write_line("killed " + words)
 
     def _read_commands(self) -> None:
@@ -130,7 +130,7 @@ class Guard:
             if word == "pid" and self.target is not None and rest.isdigit():
                 self.target.hold_process(int(rest))
             elif word == "stage":
-                self.ring.say("stage", rest[:100])
+                self.ring.set_header_row("stage", rest[:100])
             elif word == "end":
                 self.ended = True
 

@@ -115,7 +115,7 @@ class HealVote:
         reports = channel.arrive("met", own_report, AGREE_TIMEOUT_S)
         name = str(_reported_value(reports, self.cluster.members[0], "restart"))
         if not server_keys.HEAL_TOKEN_PATTERN.fullmatch(name):
-            raise Failed(f"{self.cluster.named(0)} gave the restart no name.")
+            raise Failed(f"{self.cluster.format_member(0)} gave the restart no name.")
         token = wire.derive_token(server_keys.load_heal_token(self.context.state), f"restart {name}")
         reasons = {
             host: one_line(str(_reported_value(reports, host, "why")), max_chars=MAX_REASON_CHARS)

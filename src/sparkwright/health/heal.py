@@ -163,4 +163,4 @@ def return_to_gateway(context: Context, record: Record) -> None:
 
 
 def _has_record(state: StateFolder, name: str) -> bool:
-    return (state.memory / f"{name}.json").exists()
+    return (state.records_folder / f"{name}.json").exists()

@@ -185,7 +185,7 @@ def _drop_verified_file(context: Context, manifest: Manifest, path: str) -> None
         "noting a broken model file", history.requester(context) or ACTOR, context.run_id, os.getpid(), time.time()
     )
     with lock.acquire(context.state, owner, host="the host"):
-        current = Manifest.of(context.state, manifest.folder)
+        current = Manifest.load(context.state, manifest.folder)
         current.rows.pop(path, None)
         current.save()
 
@@ -253,7 +253,7 @@ def _lowest_priority() -> None:
 
 def _load_manifest(context: Context) -> Manifest | None:
     folder = (good_states.load_last(context.state).get("model") or {}).get("dir")
-    return Manifest.of(context.state, context.machine.expand(folder)) if folder else None
+    return Manifest.load(context.state, context.machine.expand(folder)) if folder else None
 
 
 def _state_name(folder: Path) -> str:

@@ -131,7 +131,7 @@ def list_leftover_files(context: Context, check_settings: settings.Settings) -> 
     names += [f"{record.HISTORY_FILE}.{n}" for n in range(1, record.ROTATED_FILES + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     yield from state.glob(f"{model_hashes.STATE_PREFIX}*.json")
-    folders = dict.fromkeys([state, *(server.memory for server in StateFolder(state).servers())])
+    folders = dict.fromkeys([state, *(server.records_folder for server in StateFolder(state).servers())])
     yield from (folder / name for folder in folders for name in names)
     if check_settings.textfile:
         shared = dict.fromkeys(["", *(server.server for server in StateFolder(state).servers())])

@@ -191,6 +191,6 @@ def list_changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
     for model in good_states.models_of(good):
         if folder := model.get("dir"):
             role = f"{model['role']}: " if model.get("role") else ""
-            changed = Manifest.of(context.state, context.machine.expand(folder)).changed()
+            changed = Manifest.load(context.state, context.machine.expand(folder)).changed()
             files += [f"{role}{path}" for path in changed]
     return files

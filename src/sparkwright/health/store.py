@@ -146,7 +146,7 @@ def write_record(state: StateFolder, record: Record, redactor: Redactor | None =
         _rotate(path)
     with open(path, "ab", opener=private.opener) as file:
         file.write(line)
-    write_atomically(state.memory / LATEST_FILE, json.dumps(row, indent=1).encode() + b"\n")
+    write_atomically(state.records_folder / LATEST_FILE, json.dumps(row, indent=1).encode() + b"\n")
 
 
 def load_latest(folder: Path) -> Record | None:

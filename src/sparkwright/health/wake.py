@@ -216,7 +216,7 @@ class Waker:
     def poll(self) -> bool:
         """Poll the gateways once, and switch if due. Return True if a request may wake a server on this machine."""
         state, now_s = self.context.state, self.now()
-        record = WakeRecord.of(state)
+        record = WakeRecord.load(state)
         names = turns.list_servers(state)
         servers = {
             folder.server: folder
@@ -386,4 +386,4 @@ def _gateways(folder: StateFolder) -> Iterator[Gateway]:
     rows: list[dict[str, Any]] = restart_plans.read_wake(folder)["gateways"]
     for row in rows:
         with suppress(KeyError, TypeError, ValueError):
-            yield Gateway.of(row)
+            yield Gateway.from_json(row)

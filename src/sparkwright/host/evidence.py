@@ -36,7 +36,8 @@ def list_ollama_models(context: Context) -> list[tuple[str, int]] | None:
     """
     try:
         return [
-            (loaded.name, loaded.size_bytes or 0) for loaded in Ollama(context.machine.ollama_url, timeout_s=2).loaded()
+            (loaded.name, loaded.size_bytes or 0)
+            for loaded in Ollama(context.machine.ollama_url, timeout_s=2).list_loaded()
         ]
     except OllamaAbsent:
         return []

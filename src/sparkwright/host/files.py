@@ -31,7 +31,7 @@ class FileState:
     content: str | None = None
 
     @classmethod
-    def at(cls, path: Path) -> FileState:
+    def read(cls, path: Path) -> FileState:
         """Read the state of a path, without following a final symbolic link."""
         try:
             status = path.lstat()
@@ -48,7 +48,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class IntendedState:
-    """The wanted state of a path. Empty or None: keep what it has."""
+    """The intended state of a path. Empty or None: keep what it has."""
 
     kind: str
     mode: str = ""
@@ -74,7 +74,7 @@ def differences(intended: IntendedState, current: FileState) -> list[Change]:
 
 
 def apply(intended: IntendedState, current: FileState) -> None:
-    """Bring a path into the wanted state.
+    """Bring a path into the intended state.
 
     Something of another kind in its place is only removed if it is a link or an empty folder.
     """
@@ -106,7 +106,7 @@ def apply(intended: IntendedState, current: FileState) -> None:
 
 
 def _resolve_owner(intended: IntendedState) -> tuple[int, int]:
-    """Return the wanted ids of owner and group; -1 for unset. Raises LookupError."""
+    """Return the intended ids of owner and group; -1 for unset. Raises LookupError."""
     try:
         user = pwd.getpwnam(intended.owner).pw_uid if intended.owner else -1
     except KeyError:

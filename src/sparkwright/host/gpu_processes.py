@@ -68,31 +68,31 @@ class GpuUse:
     """A container's use of the GPU, with the evidence."""
 
     #: its processes on the GPU
-    mine: tuple[GpuProcess, ...] = ()
+    own_processes: tuple[GpuProcess, ...] = ()
     listed: ProcessList = ProcessList()
     #: why its processes could not be listed; empty if nvidia-smi lists none of them
-    unseen: str = ""
+    listing_error: str = ""
     log: DeviceLog = DeviceLog()
 
     @property
     def verdict(self) -> Literal["gpu", "no gpu", "unknown"]:
         """The verdict; without a visible process, the log decides."""
-        if self.mine or self.log.gpu:
+        if self.own_processes or self.log.gpu:
             return "gpu"
-        return "unknown" if self.unseen and not self.log.cpu else "no gpu"
+        return "unknown" if self.listing_error and not self.log.cpu else "no gpu"
 
     @property
     def why(self) -> str:
         """The evidence for the verdict, as a clause."""
-        if self.mine:
-            return ", ".join(map(format_process, self.mine))
+        if self.own_processes:
+            return ", ".join(map(format_process, self.own_processes))
         if self.log.gpu:
-            why = self.unseen or "nvidia-smi lists no process of it"
+            why = self.listing_error or "nvidia-smi lists no process of it"
             return f"{self.log.gpu} ({why})"
         if self.log.cpu:
             return f"its log says: {self.log.cpu}"
-        if self.unseen:
-            return f"{self.unseen.rstrip('.')}, and its log does not tell"
+        if self.listing_error:
+            return f"{self.listing_error.rstrip('.')}, and its log does not tell"
         return "nvidia-smi lists no compute process of its container, and its log names no GPU"
 
     @property
@@ -100,7 +100,7 @@ class GpuUse:
         """The evidence if no process was visible."""
         lines = [f"engine log: {line}" for line in (self.log.gpu, self.log.cpu) if line]
         others = ", ".join(map(format_process, self.listed.processes)) or "none"
-        return [self.unseen or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
+        return [self.listing_error or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
 
 
 def inspect(name: str, context: Context) -> GpuUse:

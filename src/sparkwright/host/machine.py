@@ -70,7 +70,7 @@ class Machine:
     env: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def here(cls, env: Mapping[str, str] | None = None) -> Machine:
+    def from_environment(cls, env: Mapping[str, str] | None = None) -> Machine:
         """Return this host, as the environment describes it."""
         env = os.environ if env is None else env
         return cls(

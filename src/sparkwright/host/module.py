@@ -4,14 +4,14 @@ A module is one class in one file of modules/SUBJECT/, named after the file in C
 docstring is its documentation: what it guarantees, its arguments with units, what it returns, what can go wrong.
 Its arguments are the fields of its nested frozen dataclass `Args`; the laptop checks a playbook against them.
 
-    class File(StateModule["File.Args", Found]):
+    class File(StateModule["File.Args", FileState]):
         \"\"\"...\"\"\"
         @dataclass(frozen=True)
         class Args:
             path: str = arg("where; ~ is the user's home")
-        def read(self, args, context) -> Found: ...                   # reads, never changes
-        def differences(self, args, found) -> list[Change]: ...       # pure: tested as data
-        def act(self, args, found, changes, context) -> dict: ...     # makes the changes; what it returns is registered
+        def read(self, args, context) -> FileState: ...               # reads, never changes
+        def differences(self, args, observed) -> list[Change]: ...    # pure: tested as data
+        def act(self, args, observed, changes, context) -> dict: ...  # makes the changes; what it returns is registered
 
 A module that only reads, waits or verifies something is a plain `Module` and implements `run` itself.
 Heavy libraries (docker, hf_xet) are imported inside functions: the laptop imports modules for their `Args`.
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 else:
     Context = Any
 
-A = TypeVar("A")
-F = TypeVar("F")
+ArgsT = TypeVar("ArgsT")
+StateT = TypeVar("StateT")
 
 
-class Module(ABC, Generic[A]):
+class Module(ABC, Generic[ArgsT]):
     """A unit of work on the host. Raises Failed, Refused or Inconclusive, or returns a Result."""
 
     Args: ClassVar[type[Any]]
@@ -46,33 +46,33 @@ class Module(ABC, Generic[A]):
     never_as_root: ClassVar[bool] = False
 
     @abstractmethod
-    def run(self, args: A, context: Context) -> Result:
+    def run(self, args: ArgsT, context: Context) -> Result:
         """Run the module; with `context.check`, report the changes without making them."""
 
 
-class StateModule(Module[A], Generic[A, F]):
-    """A module that brings something into a wanted state. The same three steps apply in check mode and in a real run."""
+class StateModule(Module[ArgsT], Generic[ArgsT, StateT]):
+    """A module that brings something into an intended state. The same three steps apply in check mode and in a real run."""
 
     @abstractmethod
-    def read(self, args: A, context: Context) -> F:
+    def read(self, args: ArgsT, context: Context) -> StateT:
         """Return the present state. Never changes anything."""
 
     @abstractmethod
-    def differences(self, args: A, found: F) -> list[Change]:
-        """Return the differences between the wanted and the present state. Pure."""
+    def differences(self, args: ArgsT, observed: StateT) -> list[Change]:
+        """Return the differences between the intended and the present state. Pure."""
 
     @abstractmethod
-    def act(self, args: A, found: F, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: ArgsT, observed: StateT, changes: list[Change], context: Context) -> dict[str, Any]:
         """Make the changes. Returns data to register."""
 
-    def describe(self, args: A, found: F) -> dict[str, Any]:
+    def describe(self, args: ArgsT, observed: StateT) -> dict[str, Any]:
         """Return data to register without changes, or in check mode. Pure."""
         return {}
 
-    def run(self, args: A, context: Context) -> Result:
-        found = self.read(args, context)
-        changes = self.differences(args, found)
-        data = self.describe(args, found)
+    def run(self, args: ArgsT, context: Context) -> Result:
+        observed = self.read(args, context)
+        changes = self.differences(args, observed)
+        data = self.describe(args, observed)
         if changes and not context.check:
-            data = {**data, **self.act(args, found, changes, context)}
+            data = {**data, **self.act(args, observed, changes, context)}
         return Result(changed=bool(changes), diff=changes, data=data, msg=data.pop("msg", ""))

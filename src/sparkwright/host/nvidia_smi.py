@@ -1,4 +1,4 @@
-"""nvidia-smi: every question to it, and its answers as data.
+"""nvidia-smi: every query, and its output as data.
 
 A question about the GPU is the list of values that it asks for, by the names in FIELDS. nvidia-smi prints one row of cells a GPU;
 a Spark has one. A cell that the driver does not report is "[N/A]" and stands for unknown.
@@ -43,7 +43,7 @@ NUMBER = re.compile("[0-9]{1,10}")
 
 
 def query_command(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the command line that asks for these values."""
+    """Return the command line that queries these values."""
     return ("nvidia-smi", f"--query-gpu={','.join(FIELDS[value] for value in values)}", FORMAT_OPTION)
 
 
@@ -109,7 +109,7 @@ def list_processes(machine: Machine) -> ProcessList:
 
 
 def parse_processes(printed: str) -> ProcessList:
-    """Parse the rows of PROCESSES. A row without a pid, if this user may not see it, makes the list incomplete. Pure."""
+    """Parse the rows of PROCESSES_COMMAND. A row without a pid, if this user may not see it, makes the list incomplete. Pure."""
     processes, error = [], ""
     for line in filter(None, map(str.strip, printed.splitlines())):
         pid, _, rest = line.partition(",")

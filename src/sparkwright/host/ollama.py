@@ -158,7 +158,7 @@ class LoadedModel:
     pinned: bool = False
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> LoadedModel:
+    def parse_row(cls, row: dict[str, Any]) -> LoadedModel:
         """Parse a row of /api/ps. A negative keep_alive appears as an expiry centuries away."""
         year = str(row.get("expires_at", ""))[:4]
         pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
@@ -181,28 +181,32 @@ class Ollama:
     timeout_s: float = 5
 
     def version(self) -> str:
-        """Return Ollama's version. Raises Absent or Busy."""
-        return str(self._ask("/api/version").get("version", ""))
+        """Return Ollama's version. Raises OllamaAbsent or OllamaBusy."""
+        return str(self._query("/api/version").get("version", ""))
 
-    def loaded(self) -> list[LoadedModel]:
-        """Return the models in memory now. Raises Absent or Busy."""
-        rows = self._ask("/api/ps").get("models")
-        return [LoadedModel.of(row) for row in rows[:MAX_MODELS] if _is_model(row)] if isinstance(rows, list) else []
+    def list_loaded(self) -> list[LoadedModel]:
+        """Return the models in memory now. Raises OllamaAbsent or OllamaBusy."""
+        rows = self._query("/api/ps").get("models")
+        return (
+            [LoadedModel.parse_row(row) for row in rows[:MAX_MODELS] if _is_model(row)]
+            if isinstance(rows, list)
+            else []
+        )
 
     def unload(self, name: str) -> None:
-        """Request that a model is unloaded, which happens later. Raises Absent or Busy."""
-        self._ask("/api/generate", {"model": name, "keep_alive": 0})
+        """Request that a model is unloaded, which happens later. Raises OllamaAbsent or OllamaBusy."""
+        self._query("/api/generate", {"model": name, "keep_alive": 0})
 
     def load(self, model: LoadedModel) -> bool:
         """Load a model as it was before, and wait until it is in memory. Returns False if it is no longer installed.
 
-        Raises Absent or Busy.
+        Raises OllamaAbsent or OllamaBusy.
         """
         options = {"options": {"num_ctx": model.context_length}} if model.context_length else {}
         keep = {"keep_alive": -1} if model.pinned else {}
-        return bool(self._ask("/api/generate", {"model": model.name, "stream": False, **options, **keep}))
+        return bool(self._query("/api/generate", {"model": model.name, "stream": False, **options, **keep}))
 
-    def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _query(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": "application/json"}
         try:
@@ -236,7 +240,7 @@ LOOKUP_S = 5.0
 class HeldModel:
     """A model and the Ollama instance that holds it."""
 
-    place: OllamaInstance
+    instance: OllamaInstance
     model: LoadedModel
 
 
@@ -265,7 +269,7 @@ def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
         if instance.kind == "address" and not is_local(instance.url):
             continue
         try:
-            rows = Ollama(instance.url, timeout_s=timeout_s).loaded()
+            rows = Ollama(instance.url, timeout_s=timeout_s).list_loaded()
         except OllamaAbsent:
             continue
         except OllamaBusy:
@@ -301,12 +305,12 @@ def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float])
         requested_at_s: the last request for each model, seconds of the monotonic clock.
     """
     for usage in held:
-        key = f"{usage.place.url} {usage.model.name}"
+        key = f"{usage.instance.url} {usage.model.name}"
         if time.monotonic() - requested_at_s.get(key, -UNLOAD_RETRY_S) < UNLOAD_RETRY_S:
             continue
         requested_at_s[key] = time.monotonic()
         try:
-            Ollama(usage.place.url).unload(usage.model.name)
+            Ollama(usage.instance.url).unload(usage.model.name)
         except (OllamaAbsent, OllamaBusy):
             continue  # the next list shows the outcome
 

@@ -48,7 +48,7 @@ def run(
     Raises:
         OSError: the program does not start.
         TooMuchOutput: it printed more than most_bytes, and was killed.
-        TookTooLong: it exceeded timeout_s, and was killed.
+        ProgramTimeout: it exceeded timeout_s, and was killed.
     """
     pipe = subprocess.PIPE
     group = limits is not None

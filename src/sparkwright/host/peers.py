@@ -93,7 +93,7 @@ def reach_first(urls: Sequence[str], name: str, token: Secret | None, alternativ
 
 
 def ping(url: str, headers: Mapping[str, str]) -> bool:
-    """Return True if a peer answers 204, as it does to HERE and DONE."""
+    """Return True if a peer answers 204, as it does to HERE_PATH and DONE_PATH."""
     try:
         return (
             http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES).status
@@ -212,23 +212,23 @@ class Admission:
         self._guard = threading.Lock()
         self._open: dict[socket.socket, str] = {}  # by connection: its address
         self._since_s: dict[socket.socket, float] = {}  # of connections without the token so far
-        self._known: set[str] = set()  # addresses that have sent it
+        self._authorized: set[str] = set()  # addresses that have sent it
 
     def admit(self, connection: socket.socket, address: str) -> bool:
         """Register a new connection. Returns False if there are too many."""
         with self._guard:
-            strangers = [self._open[link] for link in self._since_s if self._open[link] not in self._known]
+            strangers = [self._open[link] for link in self._since_s if self._open[link] not in self._authorized]
             crowded = len(strangers) >= MAX_STRANGERS or strangers.count(address) >= MAX_PER_STRANGER
-            if len(self._open) >= MAX_CONNECTIONS or (address not in self._known and crowded):
+            if len(self._open) >= MAX_CONNECTIONS or (address not in self._authorized and crowded):
                 return False
             self._open[connection], self._since_s[connection] = address, time.monotonic()
             return True
 
-    def prove(self, connection: socket.socket) -> None:
+    def authorize(self, connection: socket.socket) -> None:
         """Record that a connection has sent the token."""
         with self._guard:
             self._since_s.pop(connection, None)
-            self._known.add(self._open[connection])
+            self._authorized.add(self._open[connection])
 
     def release(self, connection: socket.socket) -> None:
         """Remove a closed connection."""
@@ -258,8 +258,8 @@ class PeerServer(ThreadingHTTPServer):
     def __init__(self, request: Mapping[str, Any], reader: Callable[..., PeerHandler]) -> None:
         self.request = request
         self.readers = int(request["readers"])
-        self.asked_s = time.monotonic()
-        self.busy = 0
+        self.last_request_s = time.monotonic()
+        self.active_requests = 0
         self.guard = threading.Lock()
         self.admission = Admission()
         super().__init__((request["bind"], 0), reader)
@@ -279,7 +279,7 @@ class PeerServer(ThreadingHTTPServer):
 
     def watch(self) -> None:
         """Stop when every reader is done, or after a while without requests."""
-        while self.readers > 0 and (self.busy or time.monotonic() - self.asked_s < IDLE_S):
+        while self.readers > 0 and (self.active_requests or time.monotonic() - self.last_request_s < IDLE_S):
             self.admission.expire()
             time.sleep(0.2)
         self.shutdown()
@@ -294,38 +294,38 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
     disable_nagle_algorithm = True
 
     @abstractmethod
-    def hand(self, path: str) -> None:
+    def handle_path(self, path: str) -> None:
         """Answer an authorized request."""
 
-    def _answer(self) -> None:
+    def _handle_request(self) -> None:
         path = unquote(urlsplit(self.path).path)
         authorization = self.headers.get("Authorization", "")
         if not hmac.compare_digest(authorization.encode(), f"Bearer {self.server.request['token']}".encode()):
             self.close_connection = True
-            return self.empty(401)
-        self.server.admission.prove(self.connection)
-        self.server.asked_s = time.monotonic()
+            return self.send_empty(401)
+        self.server.admission.authorize(self.connection)
+        self.server.last_request_s = time.monotonic()
         if path == HERE_PATH:
-            return self.empty(204)
+            return self.send_empty(204)
         if path == DONE_PATH:
             with self.server.guard:
                 self.server.readers -= 1
-            return self.empty(204)
+            return self.send_empty(204)
         with self.server.guard:
-            self.server.busy += 1
+            self.server.active_requests += 1
         try:
-            self.hand(path)
+            self.handle_path(path)
         except OSError:
             self.close_connection = True
         finally:
             with self.server.guard:
-                self.server.busy -= 1
-            self.server.asked_s = time.monotonic()
+                self.server.active_requests -= 1
+            self.server.last_request_s = time.monotonic()
         return None
 
-    do_HEAD = do_GET = _answer
+    do_HEAD = do_GET = _handle_request
 
-    def empty(self, status: int, headers: Mapping[str, str] | None = None) -> None:
+    def send_empty(self, status: int, headers: Mapping[str, str] | None = None) -> None:
         """Send an answer without a body."""
         self.send_response(status)
         for name, value in (headers or {}).items():

@@ -64,11 +64,11 @@ class Setting:
 
     name: str
     #: its value, for the diff
-    shown: str
+    value_text: str
     #: returns its file's new content, from the present one
     content: Callable[[str], str]
     #: returns the value in a file's content, for the diff
-    shown_of: Callable[[str], str | None]
+    read_value: Callable[[str], str | None]
     apply: Commands
     #: the fix if its file is missing and must exist; empty if sparkwright creates the file
     needs_file: str = ""

@@ -47,7 +47,7 @@ class StateFolder:
     server: str = ""
 
     @classmethod
-    def of(cls, home: Path) -> StateFolder:
+    def in_home(cls, home: Path) -> StateFolder:
         """Return the state folder of the user with this home."""
         return cls(home / ".local/state/sparkwright")
 
@@ -56,7 +56,7 @@ class StateFolder:
 
         Args:
             name: of its container; empty: of the only one. The records it had as the only server stay its own until
-                `good_states.settle_records` moves
+                `good_states.resolve_records` moves
                 them.
         """
         if (
@@ -78,7 +78,7 @@ class StateFolder:
         return [StateFolder(self.path, name) for name in ([""] if has_only_server else []) + names]
 
     @property
-    def memory(self) -> Path:
+    def records_folder(self) -> Path:
         """The folder with the server's records."""
         return self.path / SERVERS_FOLDER / self.server if self.server else self.path
 
@@ -86,7 +86,7 @@ class StateFolder:
         """Return the folder with the server's records; create it if missing."""
         return self.folder(SERVERS_FOLDER, self.server) if self.server else self.folder()
 
-    def _below(self, name: str) -> str:
+    def _relative_path(self, name: str) -> str:
         """Return the path of NAME.json below the folder, without its suffix."""
         is_server_record = self.server and name.partition("/")[0] in SERVER_RECORDS
         return f"{SERVERS_FOLDER}/{self.server}/{name}" if is_server_record else name
@@ -105,7 +105,7 @@ class StateFolder:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Return the JSON object stored in NAME.json, or None. Damaged parts are left out and reported on stderr."""
-        path = self.path / f"{self._below(name)}.json"
+        path = self.path / f"{self._relative_path(name)}.json"
         try:
             data = parse_bounded_json(path.read_bytes())
         except FileNotFoundError:
@@ -143,7 +143,7 @@ class StateFolder:
             self._write_file(name, content)
 
     def _write_file(self, name: str, content: bytes) -> None:
-        file = PurePath(f"{self._below(name)}.json")
+        file = PurePath(f"{self._relative_path(name)}.json")
         write_atomically(self.folder(*file.parts[:-1]) / file.name, content)
 
     def drop_ballast(self) -> None:
@@ -153,7 +153,7 @@ class StateFolder:
 
     def remove(self, name: str) -> None:
         """Remove NAME.json."""
-        (self.path / f"{self._below(name)}.json").unlink(missing_ok=True)
+        (self.path / f"{self._relative_path(name)}.json").unlink(missing_ok=True)
 
     def runs(self) -> Iterator[Path]:
         """Yield the folders of past and present runs, newest first."""

@@ -118,12 +118,12 @@ def _guard_server(args: Bench.Args, load: Load, context: Context) -> Iterator[_L
         context.guards.expect(None)
         context.guards.advice = SMALLER_LOAD_FIX
         context.guards.begin(context.machine, context.state, context.run_id, container, what="serving")
-        context.guards.runs(container)
-        context.guards.stage(f"{load.concurrency} x {load.prompt_tokens} tokens")
+        context.guards.set_process(container)
+        context.guards.set_stage(f"{load.concurrency} x {load.prompt_tokens} tokens")
         try:
             yield memory
         finally:
-            lowest = context.guards.verified()
+            lowest = context.guards.end_verified()
             if lowest is not None:
                 memory.lowest_bytes = min(available_bytes, lowest.lowest_bytes)
     memory.lowest_bytes = min(memory.lowest_bytes, context.machine.meminfo()["MemAvailable"])
@@ -184,11 +184,11 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
         verified = container.get("Id") == good_states.load_last(context.state).get("container_id")
         return container if container_labels.is_ours(context, container) and not verified else {}
 
-    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
-        labels = (found.get("Config") or {}).get("Labels") or {}
+    def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
+        labels = (observed.get("Config") or {}).get("Labels") or {}
         return [Change("container", f"{args.name} (arm {labels[LAB_LABEL]})", None)] if LAB_LABEL in labels else []
 
-    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        holders.record_stop(context, found)
-        lifecycle.remove(context, found, args.stop_timeout_s)
+    def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        holders.record_stop(context, observed)
+        lifecycle.remove(context, observed, args.stop_timeout_s)
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,7 +55,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        server = PlannedServer.of(args.name, args.engine_memory, args.utilization, args.needs_bytes)
+        server = PlannedServer.from_scope(args.name, args.engine_memory, args.utilization, args.needs_bytes)
         host_lost.refuse_forbidden(context, host_lost.forbidden_start_reason(context.state, server.start))
         turns = [str(turn["name"]) for turn in args.turns]
         stay = args.ollama == "leave"
@@ -83,10 +83,10 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
     others = [
         row.name
         for row in budget.rows
-        if row.about == "other" and not row.at_most and row.name in {*held.goes, *held.stays}
+        if row.about == "other" and not row.at_most and row.name in {*held.stopping, *held.staying}
     ]
     if others:
-        names = _join_names([server.name, *others])
+        names = f"{', '.join([server.name, *others[:-1]])} and {others[-1]}"
         return f"{names} do not fit together: that takes {format_gib(budget.need_bytes)} of {format_gib(budget.total_bytes)} GiB."
     needs = memory_fit.describe_need(server, budget)
     if held.unknown or budget.of("server") > budget.total_bytes:
@@ -96,10 +96,6 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
     expected = f"{format_gib(available + freed)} GiB will be available"
     parts = f" ({format_gib(available)} now, {format_gib(held.server_bytes)} held by the server, {format_gib(models)} by Ollama)"
     return f"{needs}, but {expected}{parts if freed else ''}."
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 POLL_S = 0.1
@@ -167,7 +163,7 @@ class Memory(Module["Memory.Args"]):
         ollama: Literal["unload", "stop", "leave"] = arg("leave: keep models that Ollama loads", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
-        server = PlannedServer.of("", args.engine_memory, args.utilization, args.needs_bytes)
+        server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
         budget = memory_fit.compute_budget(context, server, args.reserve_gib)
         if not budget.fits:
             message = (
@@ -203,7 +199,7 @@ class Memory(Module["Memory.Args"]):
             release = release or _PendingRelease(holders.read_own_stop(context), available, now_s)
             waits = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available, now_s)
             if context.check or not waits:
-                return self._refused(args, server, available, data, context)
+                return self._refusal(args, server, available, data, context)
             if args.ollama != "leave" and now_s - rechecked_s > RECHECK_S:
                 rechecked_s = now_s
                 release.model_bytes = self._unload_again(args.timeout_s - waited_s, context)
@@ -211,7 +207,7 @@ class Memory(Module["Memory.Args"]):
             time.sleep(POLL_S)
 
     @staticmethod
-    def _refused(args: Args, server: PlannedServer, available: int, data: dict[str, Any], context: Context) -> Result:
+    def _refusal(args: Args, server: PlannedServer, available: int, data: dict[str, Any], context: Context) -> Result:
         """Return the refusal of a server that does not fit beside the memory in use."""
         budget = memory_fit.compute_budget(
             context, server, args.reserve_gib, host_row=memory_fit.used_memory_row(context)

@@ -66,24 +66,24 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
             context.progress(0, text="Ollama does not answer: it may be loading a model")
             time.sleep(ollama.POLL_S)
 
-    def differences(self, args: Args, found: OllamaState) -> list[Change]:
-        models, why = (usage.model for usage in found.held), "it holds shared memory"
+    def differences(self, args: Args, observed: OllamaState) -> list[Change]:
+        models, why = (usage.model for usage in observed.held), "it holds shared memory"
         return [Change(model.name, f"loaded, {model.size_text}", None, why) for model in models]
 
-    def describe(self, args: Args, found: OllamaState) -> dict[str, Any]:
-        names = [usage.model.name for usage in found.held]
-        models = [{"url": usage.place.url, **dataclasses.asdict(usage.model)} for usage in found.held]
-        msg = f"{', '.join(names)}: {_format_total_size(found)}" if names else "nothing loaded"
+    def describe(self, args: Args, observed: OllamaState) -> dict[str, Any]:
+        names = [usage.model.name for usage in observed.held]
+        models = [{"url": usage.instance.url, **dataclasses.asdict(usage.model)} for usage in observed.held]
+        msg = f"{', '.join(names)}: {_format_total_size(observed)}" if names else "nothing loaded"
         return {"unloaded": names, "models": models, "msg": msg}
 
-    def act(self, args: Args, found: OllamaState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: OllamaState, changes: list[Change], context: Context) -> dict[str, Any]:
         before = context.machine.meminfo()["MemAvailable"]
         remaining = ollama.unload_all(context, timeout_s=args.timeout_s)
         if remaining.held:
             raise models_in_use_error(remaining.held)
         if remaining.hanging:
             raise unresponsive_error(remaining)
-        _wait_for_memory(before, sum(usage.model.size_bytes or 0 for usage in found.held), args.memory_s, context)
+        _wait_for_memory(before, sum(usage.model.size_bytes or 0 for usage in observed.held), args.memory_s, context)
         return {}
 
 
@@ -143,15 +143,17 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
     def read(self, args: Args, context: Context) -> list[OllamaInstance]:
         return list(ollama.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
 
-    def differences(self, args: Args, found: list[OllamaInstance]) -> list[Change]:
-        return [Change(str(place), "running", "stopped", "ollama: stop") for place in found]
+    def differences(self, args: Args, observed: list[OllamaInstance]) -> list[Change]:
+        return [Change(str(place), "running", "stopped", "ollama: stop") for place in observed]
 
-    def describe(self, args: Args, found: list[OllamaInstance]) -> dict[str, Any]:
-        rows = [{"kind": place.kind, "name": place.name, "url": place.url} for place in found]
-        return {"stopped": rows, "msg": ", ".join(map(str, found)) or "none runs"}
+    def describe(self, args: Args, observed: list[OllamaInstance]) -> dict[str, Any]:
+        rows = [{"kind": place.kind, "name": place.name, "url": place.url} for place in observed]
+        return {"stopped": rows, "msg": ", ".join(map(str, observed)) or "none runs"}
 
-    def act(self, args: Args, found: list[OllamaInstance], changes: list[Change], context: Context) -> dict[str, Any]:
-        for place in found:
+    def act(
+        self, args: Args, observed: list[OllamaInstance], changes: list[Change], context: Context
+    ) -> dict[str, Any]:
+        for place in observed:
             _STOP_BY_KIND[place.kind](place, context)
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while remaining := ollama.inspect(context, timeout_s=1).present:
@@ -226,15 +228,17 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     def read(self, args: Args, context: Context) -> list[dict[str, Any]]:
         return [model for model in args.models if model["name"] not in _loaded_names(model["url"])]
 
-    def differences(self, args: Args, found: list[dict[str, Any]]) -> list[Change]:
+    def differences(self, args: Args, observed: list[dict[str, Any]]) -> list[Change]:
         restarts = [Change(item["name"], "stopped", "running") for item in args.stopped]
-        return restarts + [Change(row["name"], None, f"loaded, {format_size(row['size_bytes'])}") for row in found]
+        return restarts + [Change(row["name"], None, f"loaded, {format_size(row['size_bytes'])}") for row in observed]
 
-    def act(self, args: Args, found: list[dict[str, Any]], changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(
+        self, args: Args, observed: list[dict[str, Any]], changes: list[Change], context: Context
+    ) -> dict[str, Any]:
         for place in args.stopped:
             _start_ollama(place, context)
         loaded, not_loaded = list[str](), list[str]()
-        for row in found:
+        for row in observed:
             free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
             size = row["size_bytes"]
             if not size or size > free:
@@ -249,7 +253,7 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
 
 def _loaded_names(url: str) -> list[str]:
     try:
-        return [loaded.name for loaded in Ollama(url, timeout_s=2).loaded()]
+        return [loaded.name for loaded in Ollama(url, timeout_s=2).list_loaded()]
     except (OllamaAbsent, OllamaBusy):
         return []
 
@@ -302,7 +306,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         seen = ollama.inspect(context, timeout_s=args.timeout_s)
         held, names = (
-            [(usage.model, usage.place) for usage in seen.held],
+            [(usage.model, usage.instance) for usage in seen.held],
             ("name", "size_bytes", "url", "kind", "place"),
         )
         values = ((model.name, model.size_bytes, place.url, place.kind, place.name) for model, place in held)

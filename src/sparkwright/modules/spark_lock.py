@@ -60,7 +60,7 @@ class LockImage(Module["LockImage.Args"]):
         try:
             entry = self._registry_entry(api, args, platform, context)
         except (NotInRegistry, RegistryDown) as error:
-            local = self._of_host(api, args)
+            local = self._host_entry(api, args)
             if local is None:
                 raise
             context.note(f"{error.message} Using the host's copy: {local['digest']}")
@@ -81,7 +81,7 @@ class LockImage(Module["LockImage.Args"]):
             return _query_registry(api, name.at_mirror(args.mirror), platform, context, args.engine)
 
     @staticmethod
-    def _of_host(api: Any, args: Args) -> dict[str, Any] | None:
+    def _host_entry(api: Any, args: Args) -> dict[str, Any] | None:
         """Return the entry of an image on the host, if the engine noted its digest at a pull."""
         ref = args.ref
         image = image_names.find(api, ref)
@@ -187,9 +187,9 @@ def _entry_of_copy(copy: Manifest, files: list[dict[str, Any]], args: LockModel.
     }
 
 
-def _read_beginning(path: Path, most_bytes: int) -> bytes:
+def _read_beginning(path: Path, max_bytes: int) -> bytes:
     with path.open("rb") as file:
-        return file.read(most_bytes)
+        return file.read(max_bytes)
 
 
 def _adapter_entry(
@@ -256,8 +256,8 @@ def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     return {"commit": entry["commit"], "config": essence, "files": files, "chat": chat}
 
 
-def _download_beginning(source: Source, path: str, most_bytes: int) -> bytes:
-    return hub.read_answer(source, source.address(path), first_bytes=most_bytes)
+def _download_beginning(source: Source, path: str, max_bytes: int) -> bytes:
+    return hub.read_answer(source, source.address(path), first_bytes=max_bytes)
 
 
 def _config_of_beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
@@ -296,7 +296,7 @@ def _find_complete_copy(args: LockModel.Args, context: Context) -> Manifest | No
     """Return the only complete copy of this model here; None if copies of two commits match."""
     complete = (
         manifest
-        for manifest in Manifest.all(context.state)
+        for manifest in Manifest.load_all(context.state)
         if manifest.about.get("id") == args.id and manifest.is_complete()
     )
     copies = [

@@ -48,23 +48,24 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
     def read(self, args: Args, context: Context) -> PruneCachesState:
         return PruneCachesState(tuple(cache_removal.list_caches(context)))
 
-    def differences(self, args: Args, found: PruneCachesState) -> list[Change]:
+    def differences(self, args: Args, observed: PruneCachesState) -> list[Change]:
         return [
-            Change("compile cache", row.name, None, row.why_aside or "unused") for row in _removable_caches(args, found)
+            Change("compile cache", row.name, None, row.why_aside or "unused")
+            for row in _removable_caches(args, observed)
         ]
 
-    def describe(self, args: Args, found: PruneCachesState) -> dict[str, Any]:
-        removable = _removable_caches(args, found)
+    def describe(self, args: Args, observed: PruneCachesState) -> dict[str, Any]:
+        removable = _removable_caches(args, observed)
         freed = sum(row.size_bytes for row in removable)
         msg = f"{format_count(len(removable), 'compile cache')}, {units.format_size(freed)}"
-        return {"caches": [asdict(row) for row in found.rows], "freed_bytes": freed, "msg": msg}
+        return {"caches": [asdict(row) for row in observed.rows], "freed_bytes": freed, "msg": msg}
 
-    def act(self, args: Args, found: PruneCachesState, changes: list[Change], context: Context) -> dict[str, Any]:
-        return {"freed_bytes": cache_removal.remove(context, [row.name for row in _removable_caches(args, found)])}
+    def act(self, args: Args, observed: PruneCachesState, changes: list[Change], context: Context) -> dict[str, Any]:
+        return {"freed_bytes": cache_removal.remove(context, [row.name for row in _removable_caches(args, observed)])}
 
 
-def _removable_caches(args: PruneCaches.Args, found: PruneCachesState) -> list[CompileCache]:
-    return [row for row in found.rows if not row.kept and (args.only is None or row.name in args.only)]
+def _removable_caches(args: PruneCaches.Args, observed: PruneCachesState) -> list[CompileCache]:
+    return [row for row in observed.rows if not row.kept and (args.only is None or row.name in args.only)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,33 +121,33 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
             images.append(Image(row["Id"], tuple(names), freed_bytes, reasons.get(row["Id"], "")))
         return PruneImagesState(tuple(sorted(images, key=lambda image: -image.frees_bytes)))
 
-    def differences(self, args: Args, found: PruneImagesState) -> list[Change]:
-        removable = self._removable_images(args, found)
+    def differences(self, args: Args, observed: PruneImagesState) -> list[Change]:
+        removable = self._removable_images(args, observed)
         return [
             Change(image.names[0] if image.names else f"image {image.id[7:19]}", image.id, None, "unused")
             for image in removable
         ]
 
-    def describe(self, args: Args, found: PruneImagesState) -> dict[str, Any]:
-        removable = self._removable_images(args, found)
+    def describe(self, args: Args, observed: PruneImagesState) -> dict[str, Any]:
+        removable = self._removable_images(args, observed)
         freed = sum(image.frees_bytes for image in removable)
-        rows = [{**asdict(image), "names": list(image.names)} for image in found.images]
+        rows = [{**asdict(image), "names": list(image.names)} for image in observed.images]
         return {
             "images": rows,
             "freed_bytes": freed,
             "msg": f"{format_count(len(removable), 'image')}, {units.format_size(freed)}",
         }
 
-    def act(self, args: Args, found: PruneImagesState, changes: list[Change], context: Context) -> dict[str, Any]:
-        cache_removal.remove_for_images(context, {image.id for image in self._removable_images(args, found)})
-        for image in self._removable_images(args, found):
+    def act(self, args: Args, observed: PruneImagesState, changes: list[Change], context: Context) -> dict[str, Any]:
+        cache_removal.remove_for_images(context, {image.id for image in self._removable_images(args, observed)})
+        for image in self._removable_images(args, observed):
             remove_image(context.docker().api, image.id)
         recipe_files.remove_unneeded(context)
         return {}
 
     @staticmethod
-    def _removable_images(args: Args, found: PruneImagesState) -> list[Image]:
-        return [image for image in found.images if not image.kept and (args.only is None or image.id in args.only)]
+    def _removable_images(args: Args, observed: PruneImagesState) -> list[Image]:
+        return [image for image in observed.images if not image.kept and (args.only is None or image.id in args.only)]
 
 
 def remove_image(api: Any, image_id: str) -> None:
@@ -214,7 +215,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         dir: str = arg("the folder; ~ is the user's home")
 
     def read(self, args: Args, context: Context) -> Manifest:
-        manifest = Manifest.of(context.state, context.machine.expand(args.dir))
+        manifest = Manifest.load(context.state, context.machine.expand(args.dir))
         folders = (
             model_folder
             for model_folder in model_folders.list_folders(context)
@@ -227,26 +228,26 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
             raise error
         return manifest
 
-    def differences(self, args: Args, found: Manifest) -> list[Change]:
-        paths = [path for path in model_folders.own_files(found) if path.exists()]
-        size = model_folders.removable_bytes(found)
+    def differences(self, args: Args, observed: Manifest) -> list[Change]:
+        paths = [path for path in model_folders.own_files(observed) if path.exists()]
+        size = model_folders.removable_bytes(observed)
         contents = f"{format_count(len(paths), 'file')}, {units.format_size(size)}"
-        return [Change(str(found.folder), contents, None)] if paths or size else []
+        return [Change(str(observed.folder), contents, None)] if paths or size else []
 
-    def describe(self, args: Args, found: Manifest) -> dict[str, Any]:
-        return {"dir": str(found.folder), "freed_bytes": 0, "left": 0}
+    def describe(self, args: Args, observed: Manifest) -> dict[str, Any]:
+        return {"dir": str(observed.folder), "freed_bytes": 0, "left": 0}
 
-    def act(self, args: Args, found: Manifest, changes: list[Change], context: Context) -> dict[str, Any]:
-        freed = model_folders.removable_bytes(found)
-        for part in model_folders.transfer_folders(found.folder):
+    def act(self, args: Args, observed: Manifest, changes: list[Change], context: Context) -> dict[str, Any]:
+        freed = model_folders.removable_bytes(observed)
+        for part in model_folders.transfer_folders(observed.folder):
             shutil.rmtree(part, ignore_errors=True)
-        for path in model_folders.own_files(found):
+        for path in model_folders.own_files(observed):
             path.unlink(missing_ok=True)
-        for folder in (*sorted(filter(Path.is_dir, found.folder.rglob("*")), reverse=True), found.folder):
+        for folder in (*sorted(filter(Path.is_dir, observed.folder.rglob("*")), reverse=True), observed.folder):
             with contextlib.suppress(OSError):  # the folder is not empty
                 folder.rmdir()
-        found.forget()
-        left = sum(1 for path in found.folder.rglob("*") if path.is_file()) if found.folder.exists() else 0
+        observed.forget()
+        left = sum(1 for path in observed.folder.rglob("*") if path.is_file()) if observed.folder.exists() else 0
         others = f"; {format_count(left, 'other file')} kept" if left else ""
         return {"freed_bytes": freed, "left": left, "msg": f"{units.format_size(freed)} freed{others}"}
 

@@ -80,7 +80,7 @@ class Cluster:
     port: int
     #: how long to wait for the runs of all members, seconds
     join_s: float = JOIN_TIMEOUT_S
-    #: seconds between two heartbeats; a member that is silent for SILENT times as long is lost
+    #: seconds between two heartbeats; a member that is silent for MAX_MISSED_HEARTBEATS times as long is lost
     beat_s: float = 5.0
 
     def to_json(self) -> dict[str, Any]:
@@ -97,13 +97,13 @@ class Cluster:
             raise ValueError("cluster has no member of its rank")
         return cls(**fields)
 
-    def named(self, rank: int) -> str:
+    def format_member(self, rank: int) -> str:
         """Return a member as a sentence names it: spark2 (rank 1)."""
         return f"{self.members[rank]} (rank {rank})"
 
 
 def describe_wrong_rank(rank: int, world: int | None, expected_rank: int, expected_world: int | None) -> str:
-    """Return what is wrong with the place that the group gave a rank, one sentence; empty for nothing. wanted_world: if known."""
+    """Return what is wrong with the place that the group gave a rank; empty for nothing. expected_world: None if unknown."""
     if rank == expected_rank and expected_world in (None, world):
         return ""
     return (

@@ -56,10 +56,10 @@ class ContainerSpec:
         "all",
         key="DeviceRequests",
         shape=optional([{"Count": way.NUMBER, "DeviceIDs": way.TEXTS, "Capabilities": optional([[str]])}]),
-        kept=words.device_requests,
-        alike=words.normalize_device_requests,
+        to_engine=words.device_requests,
+        normalize=words.normalize_device_requests,
         why="without it the engine finds no GPU",
-        words=way.gpu_arguments,
+        to_arguments=way.gpu_arguments,
     )
     ipc: str = option(
         "--ipc",
@@ -76,7 +76,7 @@ class ContainerSpec:
         shape=way.NUMBER,
         about='docker\'s --shm-size, e.g. "64gb"',
         why_not=words.check_size,
-        kept=words.parse_size,
+        to_engine=words.parse_size,
         open=True,
     )
     #: "8000:8000" or "127.0.0.1:8000:8000"
@@ -85,12 +85,12 @@ class ContainerSpec:
         (),
         key="PortBindings",
         shape=optional({str: object}),
-        kept=words.port_bindings,
-        alike=words.normalize_port_bindings,
+        to_engine=words.port_bindings,
+        normalize=words.normalize_port_bindings,
         why="where clients find the server",
     )
     #: "/host/folder:/container/folder[:ro]", ~ already expanded
-    volumes: tuple[str, ...] = option("-v", (), key="Binds", shape=way.TEXTS, alike=words.normalize_binds)
+    volumes: tuple[str, ...] = option("-v", (), key="Binds", shape=way.TEXTS, normalize=words.normalize_binds)
     env: dict[str, str] = option("-e", dict)
     #: "memlock": "-1" or "soft:hard"
     ulimits: dict[str, str] = option(
@@ -98,8 +98,8 @@ class ContainerSpec:
         dict,
         key="Ulimits",
         shape=optional([{"Name": str, "Soft": int, "Hard": int}]),
-        kept=words.ulimit_rows,
-        alike=words.normalize_ulimits,
+        to_engine=words.ulimit_rows,
+        normalize=words.normalize_ulimits,
     )
     labels: dict[str, str] = option("--label", dict)
     network: str = option(
@@ -108,7 +108,7 @@ class ContainerSpec:
         about='"host", the name of a network that the host has, or name=NETWORK,alias=NAME; empty: Docker\'s own bridge. '
         "With `host` the server listens on the host's own addresses at its engine's port, and `ports` has no meaning",
         why_not=net.check_network,
-        kept=lambda value: net.parse_network(value)[0],
+        to_engine=lambda value: net.parse_network(value)[0],
         why="who reaches the server, and whom it reaches",
     )
     networks: tuple[str, ...] = option(
@@ -116,7 +116,7 @@ class ContainerSpec:
         (),
         about="further networks that it joins before it starts, as NETWORK or name=NETWORK,alias=NAME",
         why_not=net.check_additional_network,
-        words=way.no_arguments,
+        to_arguments=way.no_arguments,
     )
     hostname: str = option(
         "--hostname",
@@ -132,8 +132,8 @@ class ContainerSpec:
         shape=way.TEXTS,
         about='additional host names, "NAME:ADDRESS" or "NAME:host-gateway"',
         why_not=net.check_extra_host,
-        kept=net.format_extra_hosts,
-        alike=net.normalize_extra_hosts,
+        to_engine=net.format_extra_hosts,
+        normalize=net.normalize_extra_hosts,
     )
     dns: tuple[str, ...] = option(
         "--dns",
@@ -142,7 +142,7 @@ class ContainerSpec:
         shape=way.TEXTS,
         about="DNS servers, in order",
         why_not=net.check_dns_server,
-        alike=net.normalize_dns_servers,
+        normalize=net.normalize_dns_servers,
     )
     user: str = option(
         "--user",
@@ -150,7 +150,7 @@ class ContainerSpec:
         section="Config",
         about='who runs it, "1000:1000" or a name of the image; empty: the image\'s',
         why_not=rights.check_user,
-        alike=lambda found: found or "",
+        normalize=lambda found: found or "",
     )
     group_add: tuple[str, ...] = option(
         "--group-add",
@@ -159,7 +159,7 @@ class ContainerSpec:
         shape=way.TEXTS,
         about='additional groups, by name or number in quotes, such as "44"',
         why_not=rights.check_group,
-        alike=lambda found: sorted(set(found or ())),
+        normalize=lambda found: sorted(set(found or ())),
     )
     privileged: bool = option(
         "--privileged",
@@ -167,9 +167,9 @@ class ContainerSpec:
         key="Privileged",
         shape=way.BOOLEAN,
         about="all devices and all rights of the host's root. Prefer `devices` and `cap_add`",
-        alike=bool,
+        normalize=bool,
         why="it can do on the host what root can",
-        words=way.switch_arguments,
+        to_arguments=way.switch_arguments,
     )
     cap_add: tuple[str, ...] = option(
         "--cap-add",
@@ -178,8 +178,8 @@ class ContainerSpec:
         shape=way.TEXTS,
         about="capabilities in addition to Docker's default, such as SYS_PTRACE or IPC_LOCK",
         why_not=rights.check_capability,
-        kept=rights.docker_capabilities,
-        alike=rights.normalize_capabilities,
+        to_engine=rights.docker_capabilities,
+        normalize=rights.normalize_capabilities,
     )
     cap_drop: tuple[str, ...] = option(
         "--cap-drop",
@@ -188,8 +188,8 @@ class ContainerSpec:
         shape=way.TEXTS,
         about="capabilities of Docker's default to remove, or ALL",
         why_not=rights.check_capability,
-        kept=rights.docker_capabilities,
-        alike=rights.normalize_capabilities,
+        to_engine=rights.docker_capabilities,
+        normalize=rights.normalize_capabilities,
     )
     security_opt: tuple[str, ...] = option(
         "--security-opt",
@@ -198,7 +198,7 @@ class ContainerSpec:
         shape=way.TEXTS,
         about="no-new-privileges, seccomp=unconfined, apparmor=PROFILE or label=disable",
         why_not=rights.check_security_opt,
-        alike=rights.normalize_security_opts,
+        normalize=rights.normalize_security_opts,
     )
     devices: tuple[str, ...] = option(
         "--device",
@@ -207,15 +207,15 @@ class ContainerSpec:
         shape=optional([{"PathOnHost": str, "PathInContainer": str, "CgroupPermissions": way.TEXT}]),
         about='devices of the host, "/dev/infiniband", "/dev/a:/dev/b:rw"',
         why_not=rights.check_device,
-        kept=rights.device_mappings,
-        alike=rights.normalize_devices,
+        to_engine=rights.device_mappings,
+        normalize=rights.normalize_devices,
     )
     pid: str = option(
         "--pid",
         key="PidMode",
         about='"host": it sees the processes of the host; empty: only its own',
         why_not=process.check_pid_mode,
-        alike=lambda found: found or "",
+        normalize=lambda found: found or "",
     )
     init: bool | None = option(
         "--init",
@@ -223,7 +223,7 @@ class ContainerSpec:
         key="Init",
         shape=way.BOOLEAN,
         about="a small init as its first process; unset: the engine's default",
-        words=way.tristate_arguments,
+        to_arguments=way.tristate_arguments,
     )
     working_dir: str = option(
         "--workdir",
@@ -231,7 +231,7 @@ class ContainerSpec:
         section="Config",
         about="its working directory; empty: the image's",
         why_not=process.check_working_dir,
-        alike=process.normalize_working_dir,
+        normalize=process.normalize_working_dir,
     )
     stop_signal: str = option(
         "--stop-signal",
@@ -239,7 +239,7 @@ class ContainerSpec:
         section="Config",
         about="the signal that stops it; empty: the image's, otherwise SIGTERM",
         why_not=process.check_stop_signal,
-        alike=process.normalize_stop_signal,
+        normalize=process.normalize_stop_signal,
     )
     healthcheck: dict[str, str] = option(
         "--health",
@@ -250,8 +250,8 @@ class ContainerSpec:
         about="Docker's own health check over the image's: test (a shell command, or NONE for none), interval, timeout, "
         'start_period (as 30s), retries (as "3"). sparkwright does not read it',
         why_not=process.check_healthcheck,
-        kept=process.health_config,
-        words=way.health_arguments,
+        to_engine=process.health_config,
+        to_arguments=way.health_arguments,
     )
     tmpfs: tuple[str, ...] = option(
         "--tmpfs",
@@ -260,8 +260,8 @@ class ContainerSpec:
         shape=way.TEXT_MAP,
         about='folders in memory, "/tmp" or "/tmp:size=1g,noexec"',
         why_not=process.check_tmpfs,
-        kept=process.tmpfs_rows,
-        alike=process.normalize_tmpfs,
+        to_engine=process.tmpfs_rows,
+        normalize=process.normalize_tmpfs,
     )
     sysctls: dict[str, str] = option(
         "--sysctl",
@@ -270,7 +270,7 @@ class ContainerSpec:
         shape=way.TEXT_MAP,
         about='its own kernel settings, such as net.core.somaxconn: "1024"',
         why_not=rights.check_sysctls,
-        alike=lambda found: dict(found or {}),
+        normalize=lambda found: dict(found or {}),
     )
     memory: str = option(
         "--memory",
@@ -278,8 +278,8 @@ class ContainerSpec:
         shape=way.NUMBER,
         about='memory limit, e.g. "100gb"',
         why_not=process.check_memory,
-        kept=words.parse_size,
-        alike=lambda found: found or 0,
+        to_engine=words.parse_size,
+        normalize=lambda found: found or 0,
     )
     memory_swap: str = option(
         "--memory-swap",
@@ -287,7 +287,7 @@ class ContainerSpec:
         shape=way.NUMBER,
         about='memory and swap together, e.g. "100gb" (as `memory`: no swap) or "-1" (no limit); empty: twice `memory`',
         why_not=process.check_memory_swap,
-        kept=process.parse_swap,
+        to_engine=process.parse_swap,
     )
     cpus: float = option(
         "--cpus",
@@ -296,15 +296,15 @@ class ContainerSpec:
         shape=way.NUMBER,
         about="number of CPUs it may use, e.g. 4 or 1.5; 0: all",
         why_not=process.check_cpus,
-        kept=process.nano_cpus,
-        alike=lambda found: (found or 0) / 10**9,
+        to_engine=process.nano_cpus,
+        normalize=lambda found: (found or 0) / 10**9,
     )
     cpuset_cpus: str = option(
         "--cpuset-cpus",
         key="CpusetCpus",
         about='the CPUs it may use, "0-9" or "0,2"',
         why_not=process.check_cpuset,
-        alike=process.parse_cpuset,
+        normalize=process.parse_cpuset,
     )
     oom_score_adj: int = option(
         "--oom-score-adj",
@@ -313,7 +313,7 @@ class ContainerSpec:
         shape=way.NUMBER,
         about="how early the kernel kills it when memory is short, -1000 (last) to 1000",
         why_not=process.check_oom_score_adj,
-        alike=lambda found: found or 0,
+        normalize=lambda found: found or 0,
     )
     log_driver: str = option(
         "--log-driver",
@@ -333,7 +333,7 @@ class ContainerSpec:
     #: the arguments after the image
     command: tuple[str, ...] = ()
     image_ids: tuple[str, ...] = ()
-    #: empty for none, else GIVEN or KEPT followed by its name; never the key itself
+    #: empty for none, else SECRET_PREFIX or FINGERPRINT_PREFIX followed by its name; never the key itself
     server_key: str = ""
     #: files mounted read-only in the container: SHA-256 of the content, by path
     files: dict[str, str] = field(default_factory=dict)
@@ -359,7 +359,7 @@ class ContainerSpec:
         Name, restart policy, entrypoint, the key's mount and further networks are added by the template.
         """
         for name, docker_option in DOCKER_OPTIONS.items():
-            yield from docker_option.words(docker_option.flag, getattr(self, name))
+            yield from docker_option.to_arguments(docker_option.flag, getattr(self, name))
 
     def further_networks(self) -> list[list[str]]:
         """Return the arguments of `docker network connect`, without the container's name, for each network but the first."""

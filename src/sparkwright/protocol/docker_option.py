@@ -68,15 +68,15 @@ class DockerOption:
     #: why a value is refused (of a list: each item), in a sentence; empty if it is valid
     why_not: Callable[[Any], str] = lambda text: ""
     #: converts the value for the engine
-    kept: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
+    to_engine: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
     #: normalizes a wanted and a found value (None: none) so that they can be compared
-    alike: Callable[[Any], Any] = lambda value: value
+    normalize: Callable[[Any], Any] = lambda value: value
     #: an empty value is not compared; otherwise it means the engine's own value (of Config: the image's)
     open: bool = False
     #: what a difference means
     why: str = ""
     #: the arguments of `docker run`
-    words: Callable[[str, Any], OptionArguments] = value_arguments
+    to_arguments: Callable[[str, Any], OptionArguments] = value_arguments
 
 
 def option(flag: str, default: Any = "", **attributes: Any) -> Any:

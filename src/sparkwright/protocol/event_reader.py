@@ -33,14 +33,14 @@ class EventReader:
     def feed(self, data: bytes) -> Iterator[Event]:
         """Yield the events that end in these bytes."""
         for piece, skipped_bytes in self._lines.feed(data):
-            yield from self._event(piece, skipped_bytes)
+            yield from self._read_event(piece, skipped_bytes)
 
     def end(self) -> Iterator[Event]:
         """Yield the event after the last newline, if there is one."""
         for piece, skipped_bytes in self._lines.end():
-            yield from self._event(piece, skipped_bytes)
+            yield from self._read_event(piece, skipped_bytes)
 
-    def _event(self, line: bytes, skipped_bytes: int) -> Iterator[Event]:
+    def _read_event(self, line: bytes, skipped_bytes: int) -> Iterator[Event]:
         if skipped_bytes:
             yield raw_event(line, f" (and {skipped_bytes} bytes more: a line is at most {LINE_BYTES} bytes)")
             return
@@ -50,14 +50,14 @@ class EventReader:
         if event["event"] != "part":
             yield event
             return
-        text = self._complete(event)
+        text = self._join_parts(event)
         if text is not None:
             full = text.encode(errors="replace")
             event = parse_line(full)
             yield event if event["event"] != "part" else raw_event(full)
 
-    def _complete(self, part: Event) -> str | None:
-        """Return the text of an event if this is its last part. Parts out of order, and beyond MOST_CHARACTERS, are dropped."""
+    def _join_parts(self, part: Event) -> str | None:
+        """Return the text of an event if this is its last part. Parts out of order, and beyond MAX_CHARACTERS, are dropped."""
         if part["n"] == 1:
             self._parts, self._size = [], 0
         self._size += len(part["text"])
@@ -84,7 +84,7 @@ def parse_line(line: bytes) -> Event:
 
 
 def raw_event(line: bytes, reason: str = "") -> Event:
-    """Return a `raw` event for an invalid line. why: what is wrong with it."""
+    """Return a `raw` event for an invalid line. reason: what is wrong with it."""
     text = line[: 4 * MAX_RAW_CHARACTERS].decode(errors="replace").rstrip("\r\n")
     ellipsis = " ..." if len(text) > MAX_RAW_CHARACTERS or len(line) > 4 * MAX_RAW_CHARACTERS else ""
     return {
@@ -221,37 +221,37 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
 class LineSplitter:
     """Splits bytes into lines.
 
-    at_most: bytes of a line that are kept; the rest of a longer one is skipped.
+    max_bytes: bytes of a line that are kept; the rest of a longer one is skipped.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._at_most = max_bytes
+        self._max_bytes = max_bytes
         self._pending: list[bytes] = []
-        self._kept = 0
-        self._over = 0
+        self._kept_bytes = 0
+        self._skipped_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield the lines that end in these bytes, without their newline, each with the number of its skipped bytes."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
-            self._keep(data[start:end])
-            yield self._taken()
+            self._append(data[start:end])
+            yield self._take_line()
             start = end + 1
-        self._keep(data[start:])
+        self._append(data[start:])
 
     def end(self) -> Iterator[tuple[bytes, int]]:
         """Yield what follows the last newline, if anything does."""
-        if self._kept:
-            yield self._taken()
+        if self._kept_bytes:
+            yield self._take_line()
 
-    def _keep(self, piece: bytes) -> None:
-        head = piece[: self._at_most - self._kept]
-        self._over += len(piece) - len(head)
-        self._kept += len(head)
+    def _append(self, piece: bytes) -> None:
+        head = piece[: self._max_bytes - self._kept_bytes]
+        self._skipped_bytes += len(piece) - len(head)
+        self._kept_bytes += len(head)
         if head:
             self._pending.append(head)
 
-    def _taken(self) -> tuple[bytes, int]:
-        line, skipped_bytes = b"".join(self._pending), self._over
-        self._pending, self._kept, self._over = [], 0, 0
+    def _take_line(self) -> tuple[bytes, int]:
+        line, skipped_bytes = b"".join(self._pending), self._skipped_bytes
+        self._pending, self._kept_bytes, self._skipped_bytes = [], 0, 0
         return line, skipped_bytes

@@ -12,7 +12,7 @@ Subscribers (console, `--json`, journal, lock file) read the same stream; the ru
                     status: one of STATUSES; proof: the message is what was proved, changed or not
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg
     part            n, of, text                                                      a piece of an event longer than a line
-Every event has `event` and `time` (seconds since the epoch). event_kinds.py has the fields of a host's events.
+Every event has `event` and `time` (seconds since the epoch). event_reader.py has the fields of a host's events.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def event(kind: str, /, **fields: Any) -> Event:
 
 
 def encode(event: Event, redactor: Redactor | None = None) -> bytes:
-    """Return the line for the events file, without the secrets that `hidden` knows."""
+    """Return the line for the events file, without the secrets that `redactor` knows."""
     line = _encode_json(event)
     return _encode_json(redactor.redact_event(event)) if redactor is not None and redactor.has_secret(line) else line
 
@@ -89,7 +89,7 @@ def _encode_json(event: Event) -> bytes:
         return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode() + b"\n"
 
 
-#: the counts of a recap, in the order of display; RARE only if they are not 0
+#: the counts of a recap, in the order of display; RARE_COUNTS only if they are not 0
 COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
 RARE_COUNTS = ("rescued", "ignored")
 

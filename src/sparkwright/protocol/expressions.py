@@ -25,7 +25,7 @@ from sparkwright.protocol.jinja import create_environment, reset_steps, to_bool
 
 #: characters of an expression that a message quotes
 MAX_QUOTED_CHARACTERS = 200
-#: in the frames that Jinja2 lays into a traceback, whose lines are those of the text
+#: in the frames that Jinja2 inserts into a traceback, whose lines are those of the text
 TEMPLATE_FRAME_MARKER = "__jinja_exception__"
 
 #: the types of nearly all values
@@ -136,7 +136,7 @@ def _find_lone_expression(text: str) -> str | None:
 
 
 def _compute_value(compile_text: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of a text, as plain data all through. Raises what Jinja2 raises, and OutOfBounds."""
+    """Return the value of a text, as plain data all through. Raises what Jinja2 raises, and LimitExceeded."""
     reset_steps()
     with limit_memory():
         if compile_text is _compile_expression:
@@ -230,7 +230,7 @@ class LimitExceeded(Exception):
 
 @contextmanager
 def limit_memory() -> Iterator[None]:
-    """Limit the growth of the process to GROWTH_BYTES within the block: beyond it a MemoryError is raised.
+    """Limit the growth of the process to MAX_GROWTH_BYTES within the block: beyond it a MemoryError is raised.
 
     Only on a host, where the expression runs alone: the limit is the process's, and other threads must not run into it.
     """
@@ -249,7 +249,7 @@ def limit_memory() -> Iterator[None]:
 
 
 def limit_cpu_time(call: Callable[[], Any]) -> Any:
-    """Return the result of CALL. Raises OutOfBounds from within it if it takes more than TIME_S of CPU time.
+    """Return the result of CALL. Raises LimitExceeded from within it if it takes more than MAX_CPU_S of CPU time.
 
     It is traced line by line, in its own thread: a signal would only reach the main one.
     """

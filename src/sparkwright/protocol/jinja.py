@@ -49,7 +49,7 @@ def create_environment() -> LimitedEnvironment:
 # playbook, and to compile one takes 2 ms. Everything else, and every error, is left to the compiled expression.
 
 #: these call nothing and make nothing that is larger than what they are given, and the parser limits how many there are: what is
-#: folded is not watched as `expressions.timed` does, which takes ten times as long as the folding
+#: folded is not watched as `expressions.limit_cpu_time` does, which takes ten times as long as the folding
 _SIMPLE = (nodes.Const, nodes.Getattr, nodes.Getitem, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand)
 
 
@@ -90,7 +90,7 @@ def _substitute_part(part: Any, names: Mapping[str, Any]) -> Any:
 MAX_STEPS = 200_000
 #: characters of a text, items of a list
 MAX_SIZE = 1_000_000
-#: exponent of a power: 2**EXPONENT is larger than any size in bytes
+#: exponent of a power: 2**MAX_EXPONENT is larger than any size in bytes
 MAX_EXPONENT = 64
 MAX_TEMPLATE_CHARS = 256 * 1024
 #: nesting of blocks and operators

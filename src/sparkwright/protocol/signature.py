@@ -34,7 +34,7 @@ class Argument:
 
     #: its name in Python
     field: str
-    wanted: ArgumentType
+    expected_type: ArgumentType
     required: bool
     #: its description, one sentence
     doc: str = ""
@@ -50,7 +50,7 @@ def from_args_type(args_type: type[Any]) -> Signature:
     return {
         playbook_name(field.name): Argument(
             field=field.name,
-            wanted=_argument_type(hints[field.name]),
+            expected_type=_argument_type(hints[field.name]),
             required=field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
             doc=field.metadata.get("doc", ""),
         )
@@ -60,7 +60,8 @@ def from_args_type(args_type: type[Any]) -> Signature:
 
 def to_json(signature: Signature) -> dict[str, Any]:
     return {
-        name: [argument.field, argument.wanted, argument.required, argument.doc] for name, argument in signature.items()
+        name: [argument.field, argument.expected_type, argument.required, argument.doc]
+        for name, argument in signature.items()
     }
 
 
@@ -111,7 +112,7 @@ def check_arguments(
         open_names: arguments whose value is not known yet, accepted unseen and left out.
 
     Raises:
-        Refused: as `build` does.
+        Refused: as `build_args` does.
     """
     for name in values:
         if name not in arguments:
@@ -120,7 +121,7 @@ def check_arguments(
         if argument.required and name not in values:
             raise Refused(f"{module} needs the argument `{name}` ({argument.doc}).")
     return {
-        arguments[name].field: _convert(value, arguments[name].wanted, f"{module}.{name}")
+        arguments[name].field: _convert(value, arguments[name].expected_type, f"{module}.{name}")
         for name, value in values.items()
         if name not in open_names
     }

@@ -84,7 +84,7 @@ class Sudo:
             return self._wait_until_ready(self._open([program, "-n"], argv), ready)
         except _SudoRefusal as refusal:
             if not self._password or not refusal.has(_PASSWORD_REQUIRED_MESSAGES):
-                raise self._refused(refusal) from None
+                raise self._sudo_error(refusal) from None
         if "\n" in self._password:
             raise Refused(f"the secret {PASSWORD_SECRET} has more than one line.")
         sudo_command = [program, "-S", "-p", ""]
@@ -93,7 +93,7 @@ class Sudo:
             self._wait_until_ready(self._open([*sudo_command, "-v"], [], f"{self._password}\n"), b"")
             return self._wait_until_ready(self._open(sudo_command, argv, f"{self._password}\n"), ready)
         except _SudoRefusal as refusal:
-            raise self._refused(refusal) from None
+            raise self._sudo_error(refusal) from None
 
     def _open(self, sudo: Sequence[str], argv: Sequence[str], stdin_text: str = "") -> _ProcessAndErrors:
         error_output = tempfile.TemporaryFile()  # noqa: SIM115 - unlike a pipe that is not read, a file does not fill up
@@ -110,7 +110,7 @@ class Sudo:
         return process, error_output
 
     def _wait_until_ready(self, opened: _ProcessAndErrors, ready: bytes) -> RootProcess:
-        """Wait for the line READY, or for the end if it is empty. Raises _Refusal for another exit, and Refused on silence."""
+        """Wait for the line READY, or for the end if it is empty. Raises _SudoRefusal for another exit, Refused on silence."""
         process, error_output = opened
         assert process.stdout is not None
         received, deadline_s = b"", time.monotonic() + self._answer_s
@@ -134,7 +134,7 @@ class Sudo:
             return process
         raise _SudoRefusal(message)
 
-    def _refused(self, refusal: _SudoRefusal) -> Refused:
+    def _sudo_error(self, refusal: _SudoRefusal) -> Refused:
         user = getpass.getuser()
         if self._password and refusal.has(_WRONG_PASSWORD_MESSAGES):
             fix = f"Correct the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."

@@ -37,7 +37,7 @@ def serve() -> None:
     owner = _sudo_caller()
     os.environ.clear()
     os.environ.update({**start["env"], "LC_ALL": "C"})
-    machine = Machine.here()
+    machine = Machine.from_environment()
     secrets = {name: Secret(value) for name, value in start["secrets"].items()}
     state = StateFolder(Path(start["state"]), str(start.get("server", "")))
     for line in requests:

@@ -27,7 +27,7 @@ from sparkwright.secret import Secret
 
 
 def build_check(context: Context, settings: Settings, **arguments: Any) -> HealthCheck:
-    """Return the check of this host. given: arguments of `Check`."""
+    """Return the check of this host. arguments: those of `Check`."""
     if settings.host and context.state.server:  # notifications name the server if there are several
         settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")
     return HealthCheck(context, settings, measure_speed, run_plan, **arguments)

@@ -34,7 +34,7 @@ def main() -> int:
     except SparkwrightError as error:
         _write_refusal(request, error)
     except OSError as error:
-        message = f"run not started: {StateFolder.of(Machine.here().home).path}: {error.strerror}."
+        message = f"run not started: {StateFolder.in_home(Machine.from_environment().home).path}: {error.strerror}."
         _write_refusal(request, SparkwrightError(message, fix="On the host: `df -h ~`."))
     except Exception as error:
         traceback.print_exc()
@@ -52,8 +52,8 @@ def _dispatch(request: dict[str, Any]) -> Iterator[Event]:
 
         os.environ.update({name: value for name, value in request["secrets"].items() if name in PROXY_VARIABLES})
     os.environ["LC_ALL"] = "C"
-    machine = Machine.here()
-    state = StateFolder.of(machine.home)
+    machine = Machine.from_environment()
+    state = StateFolder.in_home(machine.home)
     state.tighten()
     state.refuse_newer()
     private.restrict(machine.home / ".local/share/sparkwright")  # the runtime of this process

@@ -48,17 +48,17 @@ class PlayRun:
         self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
         self.counts = dict.fromkeys((*events.COUNTS, *events.RARE_COUNTS), 0)
-        self.touched_by = ""
+        self.first_change = ""
         self.creates_replacement = False
-        self.failed_as = ("", "")
-        self.stopped: Result | None = None
-        self.unproved: Result | None = None
+        self.last_failure = ("", "")
+        self.stop_result: Result | None = None
+        self.unproved_result: Result | None = None
         self.known_to_members: Result | None = None
-        self.ended: Result | None = None
+        self.end_result: Result | None = None
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
         self.context.cluster = self.cluster
         self.context.guards = Guards(plan.guard_gib, self.context.note, plan.anyway)
-        self.root = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
+        self.become = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -70,22 +70,22 @@ class PlayRun:
         """Run all steps and then the notified handlers. Never raises."""
         started_s = time.monotonic()
         try:
-            with self.root:
-                failure = self._steps(self.plan.steps)
+            with self.become:
+                failure = self._run_steps(self.plan.steps)
                 if failure is None or self.plan.force_handlers:
-                    failure = self._handlers() or failure
+                    failure = self._run_handlers() or failure
         finally:
             self.context.guards.end()
             self._discard_created()
-        failure = failure or self.stopped
+        failure = failure or self.stop_result
         self._notify_members(failure)
-        outcome = failure or self.unproved or self.ended
+        outcome = failure or self.unproved_result or self.end_result
         return event(
             "recap",
             run=self.plan.run_id,
             host=self.plan.host,
             **self.counts,
-            exit=int(self._exit(failure)),
+            exit=int(self._exit_code(failure)),
             seconds=round(time.monotonic() - started_s, 3),
             msg=f"{outcome.msg} {outcome.fix}".strip() if outcome else "",
         )
@@ -97,54 +97,54 @@ class PlayRun:
 
             replacement.discard_created(self.context)
 
-    def _exit(self, failure: Result | None) -> Exit:
+    def _exit_code(self, failure: Result | None) -> Exit:
         """Return the exit code of this run. It is "refused" only if nothing was touched."""
         if failure is None:
-            code = (self.unproved and self.unproved.exit) or Exit.OK
+            code = (self.unproved_result and self.unproved_result.exit) or Exit.OK
             return Exit.CHANGES if self.plan.check and self.counts["changed"] else code
-        if failure.exit is None or (failure.exit is Exit.REFUSED and self.touched_by):
+        if failure.exit is None or (failure.exit is Exit.REFUSED and self.first_change):
             return Exit.FAILED
         return failure.exit
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
+    def _run_steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
         """Run steps until one fails, and return the failure or None."""
         for step in steps:
-            if self.ended is not None:
+            if self.end_result is not None:
                 return None
             if stoppable and self.stop_requested():
-                self.stopped = Result(failed=True, msg=f"stopped on request, before: {step.name}")
-                return self.stopped
-            failure = self._block(step, stoppable) if isinstance(step, Block) else self._task(step)
+                self.stop_result = Result(failed=True, msg=f"stopped on request, before: {step.name}")
+                return self.stop_result
+            failure = self._run_block(step, stoppable) if isinstance(step, Block) else self._run_task(step)
             if failure is not None:
                 return failure
         return None
 
-    def _block(self, block: Block, stoppable: bool) -> Result | None:
+    def _run_block(self, block: Block, stoppable: bool) -> Result | None:
         """Run a block with its rescue and always.
 
         A condition that can't be evaluated is a failure inside the block, as if its first task had failed.
         """
         failed_before, outer = self.counts["failed"], self.registered["failed_result"]
         try:
-            applies, failure = self._holds(block.when), None
+            applies, failure = self._are_true(block.when), None
         except Exception as error:
             placeholder = Task(id=block.id, name=block.name, module="block", where=block.where)
             result = self._result_of_error(error, "block")
-            applies, failure = result.failed, self._reported(placeholder, result) if result.failed else None
+            applies, failure = result.failed, self._report_unstarted(placeholder, result) if result.failed else None
         if not applies:
             self._skip_all(block.tasks)
             return None
-        failure = failure or self._steps(block.tasks, stoppable=stoppable)
+        failure = failure or self._run_steps(block.tasks, stoppable=stoppable)
         self._notify_members(failure)
         if failure is not None:
             self.registered["failed_result"] = failure.registered()
         if failure is not None and block.rescue:
             self.counts["rescued"] += self.counts["failed"] - failed_before
             self.counts["failed"] = failed_before
-            failure = self._steps(block.rescue, stoppable=False)
-        failure = self._steps(block.always, stoppable=False) or failure
+            failure = self._run_steps(block.rescue, stoppable=False)
+        failure = self._run_steps(block.always, stoppable=False) or failure
         self.registered["failed_result"] = outer  # an outer rescue still has its own failure
         return failure
 
@@ -152,62 +152,64 @@ class PlayRun:
         """Report a failure to the cluster once: a run that fails or begins a rescue fails for all members."""
         if failure is not None and failure is not self.known_to_members and self.cluster is not None:
             self.known_to_members = failure
-            task_name, msg = ("", failure.msg) if failure is self.stopped else self.failed_as
-            self.cluster.fail(task_name, msg, refused=self._exit(failure) is Exit.REFUSED)
+            task_name, msg = ("", failure.msg) if failure is self.stop_result else self.last_failure
+            self.cluster.fail(task_name, msg, refused=self._exit_code(failure) is Exit.REFUSED)
 
     def _skip_all(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
             if isinstance(step, Block):
                 self._skip_all(step.tasks)
             else:
-                self._finish(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
+                self._finish_task(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
 
-    def _reported(self, task: Task, result: Result) -> Result | None:
+    def _report_unstarted(self, task: Task, result: Result) -> Result | None:
         """Report a step that never started, as a task that starts and ends immediately."""
         self.emit(event("task_started", **_task_fields(task)))
-        return self._finish(task, result, 0.0)
+        return self._finish_task(task, result, 0.0)
 
-    def _handlers(self) -> Result | None:
-        failures = (self._task(handler) for handler in self.plan.handlers if handler.name in self.notified)
+    def _run_handlers(self) -> Result | None:
+        failures = (self._run_task(handler) for handler in self.plan.handlers if handler.name in self.notified)
         return next((failure for failure in failures if failure is not None), None)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    def _task(self, task: Task) -> Result | None:
+    def _run_task(self, task: Task) -> Result | None:
         started_s = time.monotonic()
         self.emit(event("task_started", **_task_fields(task)))
         self.context.task = task.id
         self.context.check = self.plan.check if task.check_mode is None else task.check_mode
         try:
             result = (
-                self._run_attempts(task) if self._holds(task.when) else Result(skipped=True, msg="condition is false")
+                self._run_attempts(task)
+                if self._are_true(task.when)
+                else Result(skipped=True, msg="condition is false")
             )
         except Exception as error:
             result = self._result_of_error(error, task.module)
-        result = self._guarded(result)
+        result = self._apply_guard_outcome(result)
         if task.register:
             self.registered[task.register] = result.registered()
         if task.module == "facts" and not result.failed:
             self.facts.update(result.data)
         if task.module == "end_host" and not result.failed and not result.skipped:
-            self.ended = result
-        return self._finish(task, result, time.monotonic() - started_s)
+            self.end_result = result
+        return self._finish_task(task, result, time.monotonic() - started_s)
 
-    def _guarded(self, result: Result) -> Result:
+    def _apply_guard_outcome(self, result: Result) -> Result:
         """Return the result of a task, or a failure if the memory guard killed the server in the meantime."""
         guards = self.context.guards
-        guards.heard(result.data)
+        guards.take_figures(result.data)
         return guards.outcome(result)
 
     def _run_attempts(self, task: Task) -> Result:
         """Run a task once, or until its condition holds: `retries` more times, as Ansible counts them."""
         tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
         for attempt in range(1, tries + 1):
-            result = self._once(task)
+            result = self._run_attempt(task)
             result.data["attempts"] = attempt
             try:
                 self._apply_conditions(task, result)
-                done = self._holds(task.until, task, result) if task.until else not result.failed
+                done = self._are_true(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
                 done = not result.failed  # after a failed attempt the conditions may use names that were never set
                 if done and not self._known_after(error):
@@ -218,17 +220,17 @@ class PlayRun:
                 return result
             if attempt < tries:
                 self.emit(event("note", task=task.id, text=f"attempt {attempt} of {tries}: {result.msg or 'not yet'}"))
-                self.context.go_on()
+                self.context.check_failures()
                 time.sleep(task.delay_s)
         result.failed = True
         return result
 
-    def _once(self, task: Task) -> Result:
+    def _run_attempt(self, task: Task) -> Result:
         try:
             kind = registry.load(task.module)
-            if self.context.check and not kind.safe_in_check and self.touched_by:
-                return Result(skipped=True, msg=KNOWN_AFTER + self.touched_by)
-            names = self._names(expressions.names_in_value([task.args[name] for name in task.open]))
+            if self.context.check and not kind.safe_in_check and self.first_change:
+                return Result(skipped=True, msg=KNOWN_AFTER + self.first_change)
+            names = self._resolve_names(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
             return self._call_module(task, kind, values)
         except expressions.ExpressionError:
@@ -255,14 +257,14 @@ class PlayRun:
     def _call_module(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
         args = signature.build_args(kind.Args, values, module=task.module)
         if task.become and not kind.never_as_root:
-            return check_result(self.root.run(task.module, values, self.context), task.module)
+            return check_result(self.become.run(task.module, values, self.context), task.module)
         return check_result(kind().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
         """Return the run's context, with the other server's state for a task about another server on this host."""
         if not task.server:
             return self.context
-        names = self._names(expressions.names_in_value(task.server))
+        names = self._resolve_names(expressions.names_in_value(task.server))
         server = expressions.render(task.server, names) if expressions.has_expression(task.server) else task.server
         self.context.docker()  # so that both use the same client
         return dataclasses.replace(self.context, state=self.state.for_server(str(server)))
@@ -270,11 +272,11 @@ class PlayRun:
     def _apply_conditions(self, task: Task, result: Result) -> None:
         """Apply `changed_when` and `failed_when`, which override the module's own result."""
         if task.changed_when is not None and not result.failed:
-            result.changed = self._holds(task.changed_when, task, result)
+            result.changed = self._are_true(task.changed_when, task, result)
         if task.failed_when is not None:
-            result.failed = self._holds(task.failed_when, task, result)
+            result.failed = self._are_true(task.failed_when, task, result)
 
-    def _finish(self, task: Task, result: Result, seconds: float) -> Result | None:
+    def _finish_task(self, task: Task, result: Result, seconds: float) -> Result | None:
         """Count and report a result. Return it if the play has to stop."""
         ignored = result.failed and task.ignore_errors
         if result.failed:
@@ -282,13 +284,13 @@ class PlayRun:
         else:
             self.counts["skipped" if result.skipped else "ok"] += 1
         if result.exit in (Exit.INCONCLUSIVE, Exit.CHANGES) and not result.failed:
-            self.unproved = self.unproved or result
+            self.unproved_result = self.unproved_result or result
         if self.context.created is not None and not self.creates_replacement:
             self.creates_replacement = (
                 True  # not a change yet: the run removes the container if it ends before starting it
             )
         elif result.changed:
-            self.touched_by = self.touched_by or task.name
+            self.first_change = self.first_change or task.name
         if result.changed and not result.failed:
             self.counts["changed"] += 1
             self.notified.update(task.notify)
@@ -306,19 +308,19 @@ class PlayRun:
         }
         self.emit(event("task_finished", **_task_fields(task), **message, seconds=round(seconds, 3)))
         failed = result.failed and not ignored
-        self.failed_as = (task.name, reported.msg) if failed else self.failed_as
+        self.last_failure = (task.name, reported.msg) if failed else self.last_failure
         return result if failed else None
 
     # -- names ---------------------------------------------------------------------------------------------------
 
-    def _holds(self, conditions: tuple[str, ...], task: Task | None = None, result: Result | None = None) -> bool:
+    def _are_true(self, conditions: tuple[str, ...], task: Task | None = None, result: Result | None = None) -> bool:
         used_names = frozenset().union(*(expressions.names_in_condition(condition) for condition in conditions))
-        names = self._names(used_names)
+        names = self._resolve_names(used_names)
         if task is not None and result is not None and task.register:
             names[task.register] = result.registered()
         return expressions.all_true(conditions, names)
 
-    def _names(self, used_names: frozenset[str]) -> dict[str, Any]:
+    def _resolve_names(self, used_names: frozenset[str]) -> dict[str, Any]:
         """Return the names for expressions: variables, facts and results. An open variable is rendered on first use."""
         return self._build_scope(used_names, {}, ())
 
@@ -342,8 +344,8 @@ class PlayRun:
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """Return the message for a result that is only known after an earlier change in check mode; empty for an error."""
-        expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
-        return KNOWN_AFTER + self.touched_by if expected else ""
+        expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.first_change
+        return KNOWN_AFTER + self.first_change if expected else ""
 
 
 def _task_fields(task: Task) -> dict[str, str]:

@@ -32,7 +32,7 @@ class Rendezvous:
     plan: Plan
     secrets: Mapping[str, Secret]
     note: Callable[[str], None]
-    book: Journal
+    journal: Journal
 
     @property
     def cluster(self) -> Cluster | None:
@@ -53,7 +53,7 @@ class Rendezvous:
             except SparkwrightError as error:
                 if self.cluster is not None:
                     with contextlib.suppress(SparkwrightError):
-                        self._tell(self.cluster, error.message)
+                        self._report_refusal(self.cluster, error.message)
                 raise
             yield value
 
@@ -71,7 +71,7 @@ class Rendezvous:
         from sparkwright.host.cluster.coordinator import Coordinator
 
         with contextlib.ExitStack() as cleanup:
-            channel = self._opened(self.cluster)
+            channel = self._open_channel(self.cluster)
             if self.cluster.rank == 0:
                 coordinator = Coordinator(self.cluster, self._token, self.note)
                 cleanup.callback(coordinator.close)
@@ -83,7 +83,7 @@ class Rendezvous:
                 if self.cluster.rank == 0:
                     coordinator.wait_for_others(min(self.cluster.join_s, DECLINE_TIMEOUT_S))
                 raise
-            if offset := describe_clock_offset(channel.ahead_s, self.cluster.named(0)):
+            if offset := describe_clock_offset(channel.clock_offset_s, self.cluster.format_member(0)):
                 self.note(
                     f"the clock is {offset}. Members should have the same time: their logs and histories do not match."
                 )
@@ -93,12 +93,12 @@ class Rendezvous:
                 channel.fail("", f"internal error in the runner: {type(error).__name__}")
                 raise
 
-    def _tell(self, cluster: Cluster, reason: str) -> None:
+    def _report_refusal(self, cluster: Cluster, reason: str) -> None:
         from sparkwright.host.cluster.channel import DECLINE_TIMEOUT_S
         from sparkwright.host.cluster.coordinator import Coordinator
 
         with contextlib.ExitStack() as cleanup:
-            channel = self._opened(cluster)
+            channel = self._open_channel(cluster)
             cleanup.callback(channel.close)
             if cluster.rank == 0:
                 coordinator = Coordinator(cluster, self._token, self.note)
@@ -107,11 +107,11 @@ class Rendezvous:
             if cluster.rank == 0:
                 coordinator.wait_for_others(min(cluster.join_s, DECLINE_TIMEOUT_S))
 
-    def _opened(self, cluster: Cluster) -> Channel:
+    def _open_channel(self, cluster: Cluster) -> Channel:
         from sparkwright.host.cluster.channel import Channel
 
-        stopped = self.book.stop_requested
-        return Channel(cluster, self._token, note=self.note, redactor=self.book.hidden, stop_requested=stopped)
+        stopped = self.journal.stop_requested
+        return Channel(cluster, self._token, note=self.note, redactor=self.journal.redactor, stop_requested=stopped)
 
     @property
     def _token(self) -> Secret:

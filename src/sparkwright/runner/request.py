@@ -1,7 +1,8 @@
 """The table of the laptop's requests, and their parser. Invalid requests are refused before anything is done.
 
-A request is a JSON line on standard input: {"verb": name in KINDS, ..., "env": {...}, "secrets": {...}, "server": container}.
-`server` is the container of the requested server, on a host with several. The answer consists of events on standard output.
+A request is a JSON line on standard input, with a verb of REQUEST_KINDS:
+{"verb": name, ..., "env": {...}, "secrets": {...}, "server": container}. `server` is the container of the requested server, on a
+host with several. The answer consists of events on standard output.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def execute_plan(
             with rendezvous.hold_or_report(_exclude_other_runs(plan, state, note)):
                 recap = _mark_inconclusive(run(rendezvous), plan, state)
         if restart is not None and not plan.check and not recap["failed"]:
-            save_restart_plan(restart, server_state, run_journal.hidden, note)
+            save_restart_plan(restart, server_state, run_journal.redactor, note)
     except SparkwrightError as error:
         recap = build_recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
@@ -185,7 +185,7 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
         finally:
             os._exit(0)
     os.close(run_journal.bell)
-    run_journal.leave()
+    run_journal.release_lock()
     return journal.follow(run_journal.folder, bell)
 
 
@@ -196,7 +196,7 @@ def _detach(run_journal: Journal) -> None:
     log = os.open(run_journal.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE_MODE)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    sys.stdout = sys.stderr = _RedactedLog(run_journal.hidden)
+    sys.stdout = sys.stderr = _RedactedLog(run_journal.redactor)
 
 
 class _RedactedLog(io.TextIOBase):
@@ -206,11 +206,11 @@ class _RedactedLog(io.TextIOBase):
     """
 
     def __init__(self, redactor: Redactor) -> None:
-        self._hidden = redactor
+        self._redactor = redactor
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            os.write(1, self._hidden.redact_text(text).encode(errors="replace"))
+            os.write(1, self._redactor.redact_text(text).encode(errors="replace"))
         return len(text)
 
 

@@ -49,14 +49,14 @@ def _check_servers() -> int:
     from sparkwright.protocol.plan import new_run_id
     from sparkwright.runner.health_check import build_check, describe_record
 
-    machine = Machine.here()
+    machine = Machine.from_environment()
     try:
-        StateFolder.of(machine.home).refuse_newer()
+        StateFolder.in_home(machine.home).refuse_newer()
     except Refused as refused:
         print(f"{refused.message} Run `sparkwright health.install` again", flush=True)
         return 75
     failed, checked = 0, []
-    for state in StateFolder.of(machine.home).servers():
+    for state in StateFolder.in_home(machine.home).servers():
         prefix = f"{state.server}: " if state.server else ""
         engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
 
@@ -96,8 +96,8 @@ def _run_wake_service() -> int:
     def emit(event: Event) -> None:
         print(event.get("text", ""), flush=True)
 
-    machine, stop_requested = Machine.here(), threading.Event()
-    state = StateFolder.of(machine.home)
+    machine, stop_requested = Machine.from_environment(), threading.Event()
+    state = StateFolder.in_home(machine.home)
     state.folder()
     signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
     with open(state.path / turns.LOCK, "ab", opener=private.opener) as file:

@@ -39,7 +39,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     """
     now_s, good = time.time(), good_states.load_last(state)
     busy, interrupted = _describe_runs(machine, state)
-    last_check, gateway = store.load_latest(state.memory), _read_gateway(state)
+    last_check, gateway = store.load_latest(state.records_folder), _read_gateway(state)
     name = last_check.container.name if last_check is not None and last_check.container.name else request["container"]
     current = snapshot.inspect(machine, good, name, now_s)
     outdated = "" if last_check is None else snapshot.describe_outdated(last_check, current, good)
@@ -75,7 +75,7 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
     It has only the fields that the report needs, because at the usual interval a week has some 2,000 rows.
     """
-    rows = [check_row(record) for record in store.load_history(state.memory, request["since_s"] or 0.0)]
+    rows = [check_row(record) for record in store.load_history(state.records_folder, request["since_s"] or 0.0)]
     yield event("checks", fields=list(CHECK_FIELDS), rows=rows)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 16
 #: limit on the addresses of a name that are tried
 MAX_ADDRESSES = 8
-#: the kernel's probes of a silent connection: after IDLE_S seconds without a byte, every PROBE_S seconds, PROBES times
+#: the kernel's probes of a silent connection: after the idle time without a byte, at this interval, this many times
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
 
 
@@ -68,7 +68,7 @@ class TooLarge(InvalidAnswer):
 
     def __init__(self, message: str, max_bytes: int = 0) -> None:
         super().__init__(message)
-        self.most_bytes = max_bytes  #: the limit that was exceeded; 0 for the limit on headers
+        self.max_bytes = max_bytes  #: the limit that was exceeded; 0 for the limit on headers
 
 
 class InvalidRequest(TransportError):
@@ -291,7 +291,7 @@ def exchange(path: str, data: bytes, *, timeout_s: float, max_bytes: int) -> byt
     """Send data to a unix socket and return the whole answer.
 
     Raises:
-        TransportError: one of its kinds; TooLarge beyond most_bytes.
+        TransportError: one of its kinds; TooLarge beyond max_bytes.
     """
     with Connection.unix(path, Deadline(timeout_s)) as connection:
         connection.send(data)

@@ -196,11 +196,11 @@ class Stream:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the pieces of the body as they arrive. Raises Interrupted if it ends early."""
         if self._chunked:
-            yield from self._chunks()
+            yield from self._read_chunks()
         elif self.size is not None:
             yield from self._read_exactly(self.size)
         else:
-            while self._buffer or self._more():
+            while self._buffer or self._receive_more():
                 piece = bytes(self._buffer)
                 self._buffer.clear()
                 yield piece
@@ -228,20 +228,20 @@ class Stream:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def _more(self) -> bool:
+    def _receive_more(self) -> bool:
         """Receive more bytes, and return False at the end."""
         piece = self.connection.receive(CHUNK_BYTES)
         self._buffer += piece
         return bool(piece)
 
-    def _line(self, max_bytes: int) -> bytes:
+    def _read_line(self, max_bytes: int) -> bytes:
         """Return the next line without its end. Raises TooLarge if it is longer."""
         searched = 0
         while (end := self._buffer.find(b"\n", searched, max_bytes + 1)) < 0:
             searched = len(self._buffer)
             if searched > max_bytes:
                 raise TooLarge("sends a header or a line that is too long")
-            if not self._more():
+            if not self._receive_more():
                 raise Interrupted("ended its answer early")
         line = bytes(self._buffer[:end]).removesuffix(b"\r")
         del self._buffer[: end + 1]
@@ -261,7 +261,7 @@ class Stream:
     def _read_one_head(self, max_bytes: int) -> tuple[int, Headers, int]:
         lines, size = list[str](), 0
         while True:
-            line = self._line(max_bytes - size)
+            line = self._read_line(max_bytes - size)
             size += len(line) + 1
             if not line and lines:
                 break
@@ -283,16 +283,16 @@ class Stream:
             left -= len(piece)
             yield piece
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _read_chunks(self) -> Iterator[bytes]:
         while True:
-            match = _SIZE.fullmatch(self._line(MAX_LINE_BYTES))
+            match = _SIZE.fullmatch(self._read_line(MAX_LINE_BYTES))
             if match is None:
                 raise InvalidAnswer("sends a chunk without its size")
             size = int(match[1], 16)
             if not size:
                 return  # the rest is trailers, which are ignored
             yield from self._read_exactly(size)
-            if self._line(MAX_LINE_BYTES):
+            if self._read_line(MAX_LINE_BYTES):
                 raise InvalidAnswer("sends a chunk of another size than it says")
 
 

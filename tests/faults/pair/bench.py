@@ -90,7 +90,7 @@ class PairBench:
         """Wait for the end of the newest runs, with or without a laptop, and return their events by host."""
         events = {}
         for host in HOSTS:
-            folder = next(StateFolder.of(self.home(host)).runs())
+            folder = next(StateFolder.in_home(self.home(host)).runs())
             wait_until(
                 lambda folder=folder: not journal.is_running(folder), f"the end of the run on {host}", RUN_TIMEOUT_S
             )  # type: ignore[misc]
@@ -104,7 +104,7 @@ class PairBench:
         (self.home(host) / "fail").touch()
 
     def killed(self, host: str, laptop: subprocess.Popen[str]) -> None:
-        os.kill(json.loads((StateFolder.of(self.home(host)).path / "lock").read_text())["pid"], signal.SIGKILL)
+        os.kill(json.loads((StateFolder.in_home(self.home(host)).path / "lock").read_text())["pid"], signal.SIGKILL)
 
     def cut(self, host: str, laptop: subprocess.Popen[str]) -> None:
         os.killpg(laptop.pid, signal.SIGKILL)

@@ -63,7 +63,7 @@ def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, run_
 
 def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.DockerClient, run_logging: Any) -> None:
     name = run_logging(f'echo "$1"; yes "all is well" | head -n 200000; echo "{DEATH}"')
-    log = StartLog(engine, name, most_bytes=200_000)
+    log = StartLog(engine, name, max_bytes=200_000)
     pieces = list(log)
     state = read_log(iter(pieces), VLLM)
     assert state.value("chunked_prefill") is True
@@ -73,7 +73,7 @@ def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.Docke
 
 
 def test_time_is_a_budget_too(engine: docker.DockerClient, run_logging: Any) -> None:
-    log = StartLog(engine, run_logging(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), most_s=0)
+    log = StartLog(engine, run_logging(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), max_s=0)
     assert read_log(iter(log), VLLM).failure.value == "its engine failed while it served a request."
     assert log.cut.startswith("log read for 0 s")
 

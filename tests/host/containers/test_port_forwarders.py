@@ -10,7 +10,7 @@ LINE = "/usr/bin/docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port 8000 -conta
 def test_a_forwarder_says_what_it_forwards() -> None:
     forwarder = port_forwarders.parse_command_line(7, LINE.split())
     assert forwarder is not None
-    assert (forwarder.pid, forwarder.port, forwarder.address, forwarder.inside) == (7, 8000, "172.17.0.2", 80)
+    assert (forwarder.pid, forwarder.port, forwarder.address, forwarder.container_port) == (7, 8000, "172.17.0.2", 80)
     newer = port_forwarders.parse_command_line(7, [*LINE.replace("172.17.0.2", "fd00::2").split(), "-use-listen-fd"])
     assert newer is not None and newer.address == "fd00::2"
     assert str(forwarder) == "Docker's port forwarder (docker-proxy, pid 7) for 172.17.0.2:80"

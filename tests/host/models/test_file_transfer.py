@@ -105,12 +105,12 @@ def test_removing_a_model_leaves_what_links_lead_to(context: RecordingContext, h
 
 def test_a_name_that_an_older_version_noted_is_not_removed(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch_model(context, hub)
-    manifest = Manifest.of(context.state, context.machine.home / "m")
+    manifest = Manifest.load(context.state, context.machine.home / "m")
     manifest.rows["../keys/authorized_keys"] = [1, 1, 1, "a" * 64]
     manifest.about["paths"].append("../keys/authorized_keys")
     manifest.save()
     assert "../keys/authorized_keys" not in [
-        entry["path"] for entry in Manifest.of(context.state, manifest.folder).entries()
+        entry["path"] for entry in Manifest.load(context.state, manifest.folder).entries()
     ]
     hub.files.pop("config.json")
     fetch_model(context, hub)

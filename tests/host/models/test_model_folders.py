@@ -69,14 +69,14 @@ def test_a_file_that_was_changed_in_place_and_got_its_old_time_back_is_found(
 ) -> None:
     assert verify_model(context, hub).data["wrong"] == []
     flip_byte(context)
-    assert [item.changed() for item in Manifest.all(context.state)] == [["model.safetensors"]]
+    assert [item.changed() for item in Manifest.load_all(context.state)] == [["model.safetensors"]]
     assert verify_model(context, hub).data["wrong"] == ["model.safetensors"]
 
 
 def test_a_bit_that_flipped_on_the_disk_is_found_by_deep_alone(context: RecordingContext, hub: LoopbackHub) -> None:
     flip_byte(context)
-    manifest = Manifest.of(context.state, context.machine.home / "m")
-    manifest.note(
+    manifest = Manifest.load(context.state, context.machine.home / "m")
+    manifest.mark_verified(
         next(file for file in hub.lock_entries() if file["path"] == "model.safetensors")
     )  # a disk leaves no times
     manifest.save()
@@ -86,14 +86,14 @@ def test_a_bit_that_flipped_on_the_disk_is_found_by_deep_alone(context: Recordin
 
 
 def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: RecordingContext, hub: LoopbackHub) -> None:
-    (manifest,) = Manifest.all(context.state)
+    (manifest,) = Manifest.load_all(context.state)
     manifest.rows = {path: [*row[:3], row[-1]] for path, row in manifest.rows.items()}
     manifest.save()
-    (stored,) = Manifest.all(context.state)
+    (stored,) = Manifest.load_all(context.state)
     assert stored.rows and stored.changed() == [], "the state is read as it is"
     assert not any(stored.is_verified(file) for file in hub.lock_entries())
     assert verify_model(context, hub).data["wrong"] == []
-    (proved,) = Manifest.all(context.state)
+    (proved,) = Manifest.load_all(context.state)
     assert all(proved.is_verified(file) for file in hub.lock_entries())
 
 

@@ -208,8 +208,8 @@ def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext,
 
 
 class NotFoundHandler(peers.PeerHandler):
-    def hand(self, path: str) -> None:
-        self.empty(404)
+    def handle_path(self, path: str) -> None:
+        self.send_empty(404)
 
 
 def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

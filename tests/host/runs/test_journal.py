@@ -44,7 +44,7 @@ def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_pat
         book.open()
         book.write(event("task_finished", task="t", name="T", status=status, msg=""))
         book.write(event("recap", host="spark1"))
-        book.leave()
+        book.release_lock()
         aged = time.time() - ago_s
         for path in (book.folder / "plan.json", book.folder):
             os.utime(path, (aged, aged))
@@ -94,7 +94,7 @@ def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) 
     state = StateFolder(tmp_path)
     plans = {"deploy": {"exclusive": True}, "verify": {"exclusive": False}, "plan": {"exclusive": True, "check": True}}
     for name, plan in plans.items():
-        Journal.begin(state, name, plan, ()).leave()
+        Journal.begin(state, name, plan, ()).release_lock()
 
     def list_run_ids(*, every: bool = False) -> set[str]:
         return {row["run"] for row in run.list_runs({"all": every}, Machine(), state)}
@@ -137,7 +137,7 @@ def test_the_lock_is_the_detached_runners_alone(tmp_path: Path) -> None:
         os.close(go)
         os.read(end, 1)
         os._exit(0)
-    book.leave()
+    book.release_lock()
     assert journal.is_running(book.folder)
     os.close(go)
     os.waitpid(pid, 0)
@@ -149,13 +149,13 @@ def test_the_lock_is_the_detached_runners_alone(tmp_path: Path) -> None:
 def test_a_folder_of_a_wrong_clock_without_a_lock_is_not_alive_and_not_the_newest(tmp_path: Path, ahead_s: int) -> None:
     state = StateFolder(tmp_path)
     stale = Journal.begin(state, "stale", {}, ())
-    stale.leave()
+    stale.release_lock()
     (stale.folder / "alive").unlink()
     plan = (stale.folder / "plan.json").stat().st_mtime + ahead_s
     for path in (stale.folder / "plan.json", stale.folder):
         os.utime(path, (plan, plan))
     assert not journal.is_running(stale.folder)
-    Journal.begin(state, "newer", {}, ()).leave()
+    Journal.begin(state, "newer", {}, ()).release_lock()
     assert [folder.name for folder in state.runs()] == ["newer", "stale"]
     assert run._find_run(state, "").name == "newer"
 
@@ -163,19 +163,19 @@ def test_a_folder_of_a_wrong_clock_without_a_lock_is_not_alive_and_not_the_newes
 def test_who_asks_for_the_current_run_gets_the_one_that_is_at_work(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     at_work = Journal.begin(state, "at-work", {}, ())
-    Journal.begin(state, "a-dry-run-since", {}, ()).leave()
+    Journal.begin(state, "a-dry-run-since", {}, ()).release_lock()
     assert run._find_run(state, "").name == "at-work"
-    at_work.leave()
+    at_work.release_lock()
     assert run._find_run(state, "").name == "a-dry-run-since"
 
 
 def test_a_run_of_a_wrong_clock_is_tidied_away_like_any_other(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     stale = Journal.begin(state, "stale", {}, ())
-    stale.leave()
+    stale.release_lock()
     ahead = (stale.folder / "plan.json").stat().st_mtime + 86_400 * 365
     for path in (stale.folder / "plan.json", stale.folder):
         os.utime(path, (ahead, ahead))
     for n in range(journal.MAX_RUNS + 1):
-        Journal.begin(state, f"run-{n}", {}, ()).leave()
+        Journal.begin(state, f"run-{n}", {}, ()).release_lock()
     assert not stale.folder.exists()

@@ -201,7 +201,7 @@ def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrup
     with lock.acquire(state, owner, host="spark1"):
         assert journal.interruption_notice(state) == "", "it is in progress"
         left = (state.path / "lock").read_text()
-    book.leave()
+    book.release_lock()
     assert journal.interruption_notice(state) == "", "it gave the lock back"
     (state.path / "lock").write_text(left)  # as kill -9 or a power cut leaves it, whoever has this pid now
     result = journal.interruption_notice(state)

@@ -182,7 +182,7 @@ def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_res
         ):
             WaitReady().run(WaitReady.Args("qwen35", "http://127.0.0.1:1"), context)
         channel.fail("Wait for the server", "so this one restores what was there")
-        context.go_on()
+        context.check_failures()
 
 
 def test_secrets_are_dots_before_they_leave_the_host(tmp_path: Path) -> None:

@@ -221,10 +221,10 @@ def test_a_complete_copy_that_check_mode_has_proved_is_not_hashed_again_by_the_r
 ) -> None:
     fetch_model(context)
     entry = lock_model(context)
-    Manifest.of(context.state, context.machine.home / "m").forget()
+    Manifest.load(context.state, context.machine.home / "m").forget()
     context.check = True
     assert not fetch_model(context, **entry).changed
-    assert Manifest.of(context.state, context.machine.home / "m").rows  # and nothing was written:
+    assert Manifest.load(context.state, context.machine.home / "m").rows  # and nothing was written:
     assert not list(context.state.path.glob("model-*.json"))
     context.check = False
     monkeypatch.setattr(manifest, "hash_file", lambda *args, **more: pytest.fail("hashed again"))

@@ -25,7 +25,7 @@ def evaluate_log(text: str, **args: Any) -> list[str]:
     watch = PatternWatch([*arguments.expect_log, *arguments.forbid_log])
     for line in log_text.iter_lines(text):
         watch.feed(line)
-    return [check.verdict for check in engine_reports.evaluate_checks(arguments, read_log(text, LOG), watch.found)]
+    return [check.verdict for check in engine_reports.evaluate_checks(arguments, read_log(text, LOG), watch.matches)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_line_of_an_earlier_start_does_not_count() -> None:
         if reader.feed(line):
             watch.forget()
         watch.feed(line)
-    assert watch.found == {}
+    assert watch.matches == {}
 
 
 def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:

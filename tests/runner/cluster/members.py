@@ -52,7 +52,7 @@ class Member:
 
     @property
     def state(self) -> StateFolder:
-        return StateFolder.of(self.home)
+        return StateFolder.in_home(self.home)
 
     def start(self, plan: Plan, token: str = SECRET) -> Member:
         request = {"verb": "run", "plan": plan.to_json(), "secrets": {TOKEN_SECRET: token}}

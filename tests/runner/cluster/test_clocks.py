@@ -30,7 +30,7 @@ class SkewedHead:
         claim = read_line(sock, wire.MAX_HELLO_BYTES, FAR_S)
         _, proof, session = wire.verify_claim(claim, nonce, self.group.cluster(0), Secret(SECRET))
         sock.sendall(proof)
-        while session.opened(read_line(sock, wire.MAX_LINE_BYTES, FAR_S))["kind"] != "join":
+        while session.unseal(read_line(sock, wire.MAX_LINE_BYTES, FAR_S))["kind"] != "join":
             continue
         now_s = time.time() + self.ahead_s
         for rank in (1, 0):

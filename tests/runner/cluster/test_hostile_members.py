@@ -31,7 +31,7 @@ class HostileMember:
 
     def read_event(self, kind: str) -> dict[str, Any]:
         """Return the next event of a kind."""
-        while (event := self.session.opened(self._line(wire.MAX_LINE_BYTES)))["kind"] != kind:
+        while (event := self.session.unseal(self._line(wire.MAX_LINE_BYTES)))["kind"] != kind:
             continue
         return event
 
@@ -68,5 +68,5 @@ def test_one_that_says_again_and_again_that_it_waits_is_answered_once(tmp_path: 
         kinds = []
         with pytest.raises(ConnectionLost, match=CLOSED):
             while True:
-                kinds.append(hostile.session.opened(hostile._line(wire.MAX_LINE_BYTES))["kind"])
+                kinds.append(hostile.session.unseal(hostile._line(wire.MAX_LINE_BYTES))["kind"])
         assert kinds.count("failed") == 1

@@ -42,7 +42,7 @@ NOTE_AFTER_S, NOTE_EVERY_S = 2.0, 60.0
 #: between two calls of `watch` during a wait
 WATCH_INTERVAL_S = 1.0
 GOODBYE_S = 5.0
-#: for a run that cannot join, to reach the head
+#: time limit for a run that cannot join to reach the head
 DECLINE_TIMEOUT_S = 10.0
 
 
@@ -51,8 +51,8 @@ class Channel:
 
     Args:
         note: called with a sentence for the user.
-        hidden: the redactor that knows the secrets; other hosts never receive them.
-        stopped: returns True once this run was asked to stop.
+        redactor: knows the secrets; other hosts never receive them.
+        stop_requested: returns True once this run was asked to stop.
     """
 
     def __init__(
@@ -65,34 +65,34 @@ class Channel:
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         self.cluster = cluster
-        self._token, self._note, self._hidden, self._stopped = token, note, redactor, stop_requested
+        self._token, self._note, self._redactor, self._stop_requested = token, note, redactor, stop_requested
         self._cluster_state = ClusterState(cluster)
         self._changed = threading.Condition()
         self._unsent: collections.deque[dict[str, Any]] = collections.deque()
-        self._bell, self._heard = socket.socketpair()
-        self._heard.setblocking(False)
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_receiver.setblocking(False)
         self._phase = FORWARD
         self._leaving = False
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._sent_s = 0.0
         #: lower and upper bound of this host's clock offset to the head's, seconds
-        self.ahead_s = (0.0, 0.0)
+        self.clock_offset_s = (0.0, 0.0)
 
     @property
     def generation(self) -> str:
         """The name of this joint run, the same on all members; it reveals nothing about the token."""
         return wire.derive_run_name(self.cluster, self._token)
 
-    # -- what a run does with it -----------------------------------------------------------------------------------
+    # -- interface of a run -----------------------------------------------------------------------------------
 
     def connect(self, timeout_s: float) -> None:
-        """Connect to the head before `join` or `cannot_come`. Raises Refused if it does not answer.
+        """Connect to the head before `join` or `decline_to_join`. Raises Refused if it does not answer.
 
         Args:
             timeout_s: how long to try; 0 for a single try.
         """
-        self._connection = self._connected(time.monotonic() + timeout_s)
+        self._connection = self._connect_to_head(time.monotonic() + timeout_s)
 
     def join(self) -> None:
         """Join, and wait until the runs of all members have joined.
@@ -100,7 +100,7 @@ class Channel:
         Raises Refused or Failed with the missing members or the reason.
         """
         until_s = time.monotonic() + self.cluster.join_s
-        connection = self._connection or self._connected(until_s)
+        connection = self._connection or self._connect_to_head(until_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
         self._thread.start()
         self._sent_s = time.time()
@@ -127,7 +127,7 @@ class Channel:
             data: the data that this member shares.
             timeout_s: how long to wait for the others.
             wait: False returns at once, with an empty result.
-            watch: called every WATCH_S during the wait; an exception from it ends the wait.
+            watch: called every WATCH_INTERVAL_S during the wait; an exception from it ends the wait.
 
         Raises:
             Failed: Not all members will arrive, with the reason.
@@ -146,12 +146,12 @@ class Channel:
             self._send("arrive", phase=phase, barrier=name, data=shared)
         if not wait:
             return {}
-        self._wait(key, lambda: self._cluster_state.settled(key), time.monotonic() + timeout_s, timeout_s, watch)
+        self._wait(key, lambda: self._cluster_state.is_settled(key), time.monotonic() + timeout_s, timeout_s, watch)
         with self._changed:
             failure = self._cluster_state.failure(key)
             if failure is not None:
                 raise _build_error(failure)
-            return self._cluster_state.shared(key)
+            return self._cluster_state.shared_data(key)
 
     def remote_failure(self) -> str:
         """Return the reason why this run can no longer succeed (another member failed or is lost), or "" if there is none.
@@ -175,12 +175,12 @@ class Channel:
     def decline_to_join(self, text: str) -> None:
         """Tell the others why this run cannot join, instead of joining.
 
-        Raises Refused if the head does not answer within COME_S.
+        Raises Refused if the head does not answer within DECLINE_TIMEOUT_S.
         """
         until_s = time.monotonic() + min(self.cluster.join_s, DECLINE_TIMEOUT_S)
-        connection = self._connection or self._connected(until_s)
+        connection = self._connection or self._connect_to_head(until_s)
         with contextlib.suppress(OSError, ConnectionLost):
-            connection.say(
+            connection.send(
                 {"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._redact_line(text)}
             )
             end_s = time.monotonic() + GOODBYE_S
@@ -198,15 +198,15 @@ class Channel:
             self._thread.join(GOODBYE_S)
         elif self._connection is not None:
             self._connection.close()
-        self._bell.close()
+        self._wake_sender.close()
 
     def _redact_line(self, text: str) -> str:
-        return one_line(self._hidden.redact_text(text), max_chars=MAX_TEXT_CHARS)
+        return one_line(self._redactor.redact_text(text), max_chars=MAX_TEXT_CHARS)
 
     def _redact_shared(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data to share, with secrets hidden. Raises Failed if it is too large or nested too deep."""
         try:
-            shared: dict[str, Any] = bounds.sanitize(self._hidden.redact_value(data), MAX_SHARED_DEPTH)
+            shared: dict[str, Any] = bounds.sanitize(self._redactor.redact_value(data), MAX_SHARED_DEPTH)
         except ValueError as error:
             raise Failed(f"what is shared at barrier '{name}' {error}.") from None
         if wire.encoded_size(shared) > MAX_SHARED_BYTES:
@@ -227,14 +227,14 @@ class Channel:
         next_note_s, overdue_s, next_watch_s = time.monotonic() + NOTE_AFTER_S, 0.0, time.monotonic() + WATCH_INTERVAL_S
         while True:
             with self._changed:
-                if ready() or self._cluster_state.settled(key):
+                if ready() or self._cluster_state.is_settled(key):
                     return
                 self._changed.wait(POLL_S)
-                if ready() or self._cluster_state.settled(key):
+                if ready() or self._cluster_state.is_settled(key):
                     return
-                missing = self._cluster_state.missing(key if key.name else None)
+                missing = self._cluster_state.format_missing(key if key.name else None)
             now_s = time.monotonic()
-            if key.phase == FORWARD and self._stopped():
+            if key.phase == FORWARD and self._stop_requested():
                 where = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
                 raise Failed(f"stopped on request, {where}")
             if now_s >= next_watch_s:
@@ -247,11 +247,11 @@ class Channel:
                 overdue_s = now_s + self.cluster.beat_s * MAX_MISSED_HEARTBEATS
                 self._send("overdue", phase=key.phase, barrier=key.name, waited_s=timeout_s)
             elif overdue_s and now_s >= overdue_s:
-                self._lose("no answer")
+                self._record_loss("no answer")
 
-    def _connected(self, until_s: float) -> Connection:
+    def _connect_to_head(self, until_s: float) -> Connection:
         """Return an authenticated connection to the head. Raises Refused after the timeout, Failed if the run was stopped."""
-        head, address = self.cluster.named(0), f"{self.cluster.address} port {self.cluster.port}"
+        head, address = self.cluster.format_member(0), f"{self.cluster.address} port {self.cluster.port}"
         next_note_s = time.monotonic() + NOTE_AFTER_S
         while True:
             try:
@@ -259,7 +259,7 @@ class Channel:
             except (OSError, ConnectionLost, WireError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
             now_s = time.monotonic()
-            if self._stopped():
+            if self._stop_requested():
                 raise Failed("stopped on request, before the first task")
             if now_s >= until_s:
                 fix = f"`invoke runs --host {self.cluster.members[0]}` shows its run; the hosts must reach each other there."
@@ -289,48 +289,48 @@ class Channel:
     def _send(self, kind: str, **fields: Any) -> None:
         self._unsent.append({"kind": kind, **fields})
         with contextlib.suppress(OSError):
-            self._bell.send(b".")
+            self._wake_sender.send(b".")
 
     def _serve(self, connection: Connection) -> None:
-        readers: list[Any] = [connection, self._heard]
+        readers: list[Any] = [connection, self._wake_receiver]
         try:
             while True:
-                writers = [connection] if connection.waiting else []
+                writers = [connection] if connection.has_unsent else []
                 ready = wait_for_readable(readers, POLL_S / 2, writers=writers)
-                if self._heard in ready and not self._heard.recv(4096):
+                if self._wake_receiver in ready and not self._wake_receiver.recv(4096):
                     return
                 while self._unsent:
-                    connection.say(self._unsent.popleft())
+                    connection.send(self._unsent.popleft())
                 connection.flush()
                 if connection in ready:
                     self._read(connection)
-                connection.beat()
+                connection.keep_alive()
         except (ConnectionLost, WireError, OSError) as error:
-            self._lose(str(error))
+            self._record_loss(str(error))
         except Exception:
             traceback.print_exc()
-            self._lose("internal error")
+            self._record_loss("internal error")
         finally:
             connection.close()
-            self._heard.close()
+            self._wake_receiver.close()
 
     def _read(self, connection: Connection) -> None:
         for line in connection.read():
             assert connection.session is not None
-            event = validate_message(connection.session.opened(line), EVENTS)
+            event = validate_message(connection.session.unseal(line), EVENTS)
             if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # sent between the two moments
-                self.ahead_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
+                self.clock_offset_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
                 with self._changed:
                     self._cluster_state.apply(event)
                     self._changed.notify_all()
 
-    def _lose(self, reason: str) -> None:
+    def _record_loss(self, reason: str) -> None:
         """Record the loss of the head, which fails all barriers, unless it had said goodbye."""
         with self._changed:
             if not self._leaving:
                 self._cluster_state.apply(
-                    {"kind": "lost", "rank": 0, "text": f"lost {self.cluster.named(0)}: {reason}"}
+                    {"kind": "lost", "rank": 0, "text": f"lost {self.cluster.format_member(0)}: {reason}"}
                 )
             self._changed.notify_all()
 

@@ -28,7 +28,7 @@ from sparkwright.visible import format_count
 
 #: time limit for a client's authentication, and limit of unauthenticated clients; beyond it the oldest is dropped
 HANDSHAKE_S, MAX_PENDING = 5.0, 32
-#: dropped clients with a note each
+#: limit of notes about dropped clients
 MAX_NOTES = 5
 TICK_S = 0.1
 GOODBYE_S = 30.0
@@ -56,7 +56,7 @@ class Coordinator:
         self._unpublished: collections.deque[dict[str, Any]] = collections.deque()
         self._dropped_count = 0
         #: the authenticated ranks, whether they joined or reported why they cannot
-        self._come: set[int] = set()
+        self._authenticated: set[int] = set()
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
         self._thread.start()
@@ -72,9 +72,9 @@ class Coordinator:
             self._note(f"{format_count(self._dropped_count - MAX_NOTES, 'more connection')} from strangers dropped")
 
     def wait_for_others(self, timeout_s: float) -> None:
-        """Wait until every member but the head has connected, at the latest for most_s."""
+        """Wait until every member but the head has connected, at most timeout_s."""
         until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s and len(self._come | {0}) < len(self._cluster.members):
+        while time.monotonic() < until_s and len(self._authenticated | {0}) < len(self._cluster.members):
             time.sleep(TICK_S / 2)
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -112,38 +112,38 @@ class Coordinator:
         self._pending[connection] = nonce
         self._selector.register(connection, selectors.EVENT_READ, connection)
         try:
-            connection.put(wire.build_greeting(nonce))
+            connection.send_line(wire.build_greeting(nonce))
         except ConnectionLost as lost:
             self._drop(connection, f"{lost}")
 
     def _read(self, connection: Connection) -> None:
         try:
-            for line in connection.read() if self._known(connection) else ():
-                self._take(connection, line)
-                if not self._known(connection):
+            for line in connection.read() if self._is_open(connection) else ():
+                self._handle_line(connection, line)
+                if not self._is_open(connection):
                     return  # data after a goodbye is ignored
         except (ConnectionLost, WireError) as error:
             self._handle_loss(connection, str(error))
 
-    def _known(self, connection: Connection) -> bool:
+    def _is_open(self, connection: Connection) -> bool:
         """Return True if the connection is still pending or a member's; False once it was dropped."""
         return connection in self._pending or connection in self._ranks
 
-    def _take(self, connection: Connection, line: bytes) -> None:
+    def _handle_line(self, connection: Connection, line: bytes) -> None:
         if connection.session is None:
             rank, proof, session = wire.verify_claim(line, self._pending[connection], self._cluster, self._token)
             if rank in self._ranks.values() or rank in self._cluster_state.joined:
-                raise WireError(f"{self._cluster.named(rank)} has come already")
-            connection.put(proof)
-            connection.trust(session)
+                raise WireError(f"{self._cluster.format_member(rank)} has come already")
+            connection.send_line(proof)
+            connection.start_session(session)
             self._ranks[connection] = rank
-            self._come.add(rank)
+            self._authenticated.add(rank)
             return
-        message = validate_message(connection.session.opened(line), MESSAGES)
+        message = validate_message(connection.session.unseal(line), MESSAGES)
         if connection in self._pending and message["kind"] == "join":
             self._register_member(connection)
         elif connection in self._pending and message["kind"] == "fail":  # it cannot join, and reports why
-            self._message(self._ranks[connection], message)
+            self._handle_message(self._ranks[connection], message)
             self._forget(connection)
         elif connection in self._pending:
             raise WireError("it does not join")
@@ -151,26 +151,26 @@ class Coordinator:
             self._publish({"kind": "gone", "rank": self._ranks[connection]})
             self._forget(connection)
         else:
-            self._message(self._ranks[connection], message)
+            self._handle_message(self._ranks[connection], message)
 
     def _register_member(self, connection: Connection) -> None:
         """Register the connection as its rank's member, and send it all past events."""
         for event in self._events:
-            connection.say(event)
+            connection.send(event)
         del self._pending[connection]
         self._members[self._ranks[connection]] = connection
         self._publish({"kind": "joined", "rank": self._ranks[connection], "now_s": time.time()})
         if self._cluster_state.complete:
             self._close_listener()
 
-    def _message(self, rank: int, message: dict[str, Any]) -> None:
+    def _handle_message(self, rank: int, message: dict[str, Any]) -> None:
         kind, phase = message["kind"], message.get("phase", FORWARD)
         if kind == "arrive" and not self._cluster_state.has_arrived(BarrierKey(phase, message["barrier"]), rank):
             fields = {name: message[name] for name in ("phase", "barrier", "data")}
             self._publish({"kind": "arrived", "rank": rank, **fields})
         elif kind == "fail" and phase not in self._cluster_state.failures:
             at = f" at '{message['at']}'" if message["at"] else ""
-            text = f"{self._cluster.named(rank)} failed{at}: {message['text']}"
+            text = f"{self._cluster.format_member(rank)} failed{at}: {message['text']}"
             self._publish({"kind": "failed", "phase": phase, "text": text, "refused": message["refused"]})
         elif kind == "overdue":
             self._handle_overdue(message)
@@ -178,9 +178,9 @@ class Coordinator:
     def _handle_overdue(self, message: dict[str, Any]) -> None:
         """Fail a member's barrier for all, since it timed out there, unless it is settled or the member has failed."""
         key = BarrierKey(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
-        if self._cluster_state.settled(key) or (self._cluster_state.complete and not key.name):
+        if self._cluster_state.is_settled(key) or (self._cluster_state.complete and not key.name):
             return
-        missing = self._cluster_state.missing(key if key.name else None)
+        missing = self._cluster_state.format_missing(key if key.name else None)
         action = f"came to barrier '{key.name}'" if key.name else "came"
         text = f"{missing} never {action} within {message['waited_s']:g} s"
         self._publish({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
@@ -192,16 +192,16 @@ class Coordinator:
             return
         while self._unpublished:
             try:
-                self._tell(self._unpublished[0])
+                self._broadcast(self._unpublished[0])
             finally:
                 self._unpublished.popleft()
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _broadcast(self, event: dict[str, Any]) -> None:
         self._cluster_state.apply(event)
         self._events.append(event)
         for member in list(self._members.values()):
             try:
-                member.say(event)
+                member.send(event)
             except ConnectionLost as lost:
                 self._handle_loss(member, str(lost))
 
@@ -212,7 +212,7 @@ class Coordinator:
         for member in list(self._members.values()):
             try:
                 member.flush()
-                member.beat()
+                member.keep_alive()
             except ConnectionLost as lost:
                 self._handle_loss(member, str(lost))
 
@@ -221,9 +221,9 @@ class Coordinator:
             self._drop(connection, reason)
         elif connection in self._ranks:
             rank = self._ranks[connection]
-            event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.named(rank)}: {reason}"}
+            event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.format_member(rank)}: {reason}"}
             with contextlib.suppress(ConnectionLost):  # it may read that when it resumes
-                connection.say(event)
+                connection.send(event)
             self._forget(connection)
             self._publish(event)
 

@@ -55,7 +55,7 @@ def read_member_log(
     """Read the log of a member's container since its last start.
 
     Args:
-        most_bytes, most_s: see StartLog.
+        max_bytes, max_s: see StartLog.
 
     Raises:
         Failed: The container is not a member of a cluster, or its log cannot be read.

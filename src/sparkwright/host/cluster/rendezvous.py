@@ -1,7 +1,7 @@
 """The shared state of a cluster's runs: members that joined, barriers with the data shared at them, and failures.
 
-The head orders all events and sends them to every member; each member applies them to its own Meeting. So all members see the
-same outcome of a barrier: complete or failed, whichever came first.
+The head orders all events and sends them to every member, which applies them to its own ClusterState. So all members see the same
+outcome of a barrier: complete or failed, whichever came first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _validate_text(value: Any) -> str:
     return one_line(value, max_chars=MAX_TEXT_CHARS)
 
 
-#: fields of a barrier; "" is the joining itself
+#: fields of a barrier; the barrier "" is the join itself
 _BARRIER = {"phase": frozenset(PHASES), "barrier": BARRIER_NAME}
 _FAILURE = {"text": _validate_text, "refused": bool}
 #: messages of a member to the head
@@ -110,15 +110,15 @@ class ClusterState:
             self.lost.setdefault(rank, event["text"])
             self.failures.setdefault(FORWARD, Failure(event["text"]))
         elif kind == "arrived":
-            self._arrived(BarrierKey(event["phase"], event["barrier"]), rank, event["data"])
-        self._settle()
+            self._record_arrival(BarrierKey(event["phase"], event["barrier"]), rank, event["data"])
+        self._settle_barriers()
 
     @property
     def complete(self) -> bool:
         """Return True if the runs of all members have joined."""
         return len(self.joined) == len(self._cluster.members)
 
-    def settled(self, key: BarrierKey) -> bool:
+    def is_settled(self, key: BarrierKey) -> bool:
         """Return True if the outcome of a barrier is known."""
         return key in self._settled or self._find_failure(key) is not None
 
@@ -126,7 +126,7 @@ class ClusterState:
         """Return the failure of a settled barrier, or None if all members arrived."""
         return self._settled[key] if key in self._settled else self._find_failure(key)
 
-    def shared(self, key: BarrierKey) -> dict[str, Any]:
+    def shared_data(self, key: BarrierKey) -> dict[str, Any]:
         """Return the data shared at a barrier by the members that arrived, by host name in the order of ranks."""
         return {self._cluster.members[rank]: data for rank, data in sorted(self._shared.get(key, {}).items())}
 
@@ -134,17 +134,19 @@ class ClusterState:
         """Return True if a member has arrived at a barrier."""
         return rank in self._shared.get(key, {})
 
-    def missing(self, key: BarrierKey | None) -> str:
-        """Return the members that have not arrived at a barrier, in words; with None, those that have not joined."""
+    def format_missing(self, key: BarrierKey | None) -> str:
+        """Return the members that have not arrived at a barrier, for a sentence; with None, those that have not joined."""
         present = self.joined if key is None else self._shared.get(key, {}).keys()
-        return ", ".join(self._cluster.named(rank) for rank in range(len(self._cluster.members)) if rank not in present)
+        return ", ".join(
+            self._cluster.format_member(rank) for rank in range(len(self._cluster.members)) if rank not in present
+        )
 
-    def _arrived(self, key: BarrierKey, rank: int, data: Any) -> None:
+    def _record_arrival(self, key: BarrierKey, rank: int, data: Any) -> None:
         if key not in self._shared and len(self._shared) >= MAX_BARRIERS:
             raise WireError("there are too many barriers")  # not stored: the sender is dropped next
         self._shared.setdefault(key, {}).setdefault(rank, data)
 
-    def _settle(self) -> None:
+    def _settle_barriers(self) -> None:
         for key, arrivals in self._shared.items():
             if key not in self._settled:
                 failure = self._find_failure(key)
@@ -166,4 +168,4 @@ class ClusterState:
                 yield Failure(text)
         for rank in sorted(self.gone - arrivals.keys()):
             suffix = f" before barrier '{key.name}'" if key.name else ""
-            yield Failure(f"{self._cluster.named(rank)} ended its run{suffix}")
+            yield Failure(f"{self._cluster.format_member(rank)} ended its run{suffix}")

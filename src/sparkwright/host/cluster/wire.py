@@ -38,25 +38,25 @@ class LineSplitter:
     """A splitter of received bytes into lines.
 
     Args:
-        most_bytes: of one line; may be raised between two lines.
+        max_bytes: of one line; may be raised between two lines.
     """
 
-    def __init__(self, most_bytes: int = MAX_HELLO_BYTES) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int = MAX_HELLO_BYTES) -> None:
+        self.max_bytes = max_bytes
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the lines that are complete now. Raises WireError for one that is too long."""
         self._rest += data
         while (end := self._rest.find(b"\n")) >= 0:
-            if end > self.most_bytes:
+            if end > self.max_bytes:
                 break
             line = bytes(self._rest[:end])
             del self._rest[: end + 1]
             yield line
-        if len(self._rest) > self.most_bytes and not 0 <= self._rest.find(b"\n") <= self.most_bytes:
+        if len(self._rest) > self.max_bytes and not 0 <= self._rest.find(b"\n") <= self.max_bytes:
             self._rest.clear()
-            raise WireError(f"a line has more than {self.most_bytes} bytes")
+            raise WireError(f"a line has more than {self.max_bytes} bytes")
 
 
 class Session:
@@ -67,7 +67,8 @@ class Session:
     """
 
     def __init__(self, token: Secret, handshake: Handshake, side: str) -> None:
-        self._out, self._in = (handshake.keyed(token, f"lines of the {item}") for item in (side, _other_side(side)))
+        peer = MEMBER if side == HEAD else HEAD
+        self._out, self._in = (handshake.derive_key(token, f"lines of the {item}") for item in (side, peer))
         self._sent = self._received = 0
 
     def seal(self, message: dict[str, Any]) -> bytes:
@@ -79,7 +80,7 @@ class Session:
         self._sent += 1
         return line + b"\n"
 
-    def opened(self, line: bytes) -> dict[str, Any]:
+    def unseal(self, line: bytes) -> dict[str, Any]:
         """Authenticate the next line and return its message. Raises WireError for a forged, repeated or missing line."""
         mac, _, body = line.partition(b" ")
         if not hmac.compare_digest(mac, hmac.digest(self._in, body, "sha256").hex().encode()):
@@ -101,15 +102,15 @@ class Handshake:
     """
 
     def __init__(self, cluster: Cluster, nonce: str, rank: int, answer: str) -> None:
-        self._about = [VERSION, cluster.name, list(cluster.members), nonce, rank, answer]
+        self._identity = [VERSION, cluster.name, list(cluster.members), nonce, rank, answer]
 
-    def keyed(self, token: Secret, purpose: str) -> bytes:
+    def derive_key(self, token: Secret, purpose: str) -> bytes:
         """Return a value of this connection that only holders of the token can compute."""
-        return hmac.digest(token.reveal().encode(), _encode([purpose, *self._about]), "sha256")
+        return hmac.digest(token.reveal().encode(), _encode([purpose, *self._identity]), "sha256")
 
     def proof(self, token: Secret, side: str) -> str:
         """Return a side's proof that it knows the token."""
-        return self.keyed(token, f"proof of the {side}").hex()
+        return self.derive_key(token, f"proof of the {side}").hex()
 
 
 def derive_run_name(cluster: Cluster, token: Secret) -> str:
@@ -158,10 +159,6 @@ def verify_proof(line: bytes, handshake: Handshake, token: Secret) -> Session:
 def encoded_size(data: Any) -> int:
     """Return the size of a value on the wire, in bytes."""
     return len(_encode(data))
-
-
-def _other_side(side: str) -> str:
-    return MEMBER if side == HEAD else HEAD
 
 
 def _encode(value: Any) -> bytes:
@@ -218,19 +215,19 @@ class Connection:
         self.opened_s = self._heard_s = self._wrote_s = time.monotonic()
         sock.setblocking(False)
         if session is not None:
-            self.trust(session)
+            self.start_session(session)
 
     def fileno(self) -> int:
         """Return the socket's file descriptor, for a selector."""
         return self.sock.fileno()
 
-    def trust(self, session: Session) -> None:
+    def start_session(self, session: Session) -> None:
         """Switch to an authenticated session: the other side has proved its identity."""
-        self.session, self._lines.most_bytes = session, MAX_LINE_BYTES
+        self.session, self._lines.max_bytes = session, MAX_LINE_BYTES
         _enable_keep_alive(self.sock, self._max_silence_s)
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines that have arrived. Raises Lost if the connection is closed, WireError for a line that is too long."""
+        """Yield the lines that have arrived. Raises ConnectionLost, or WireError for a line that is too long."""
         try:
             data = self.sock.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -242,13 +239,13 @@ class Connection:
         self._heard_s = time.monotonic()
         yield from self._lines.feed(data)
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Queue a message and send as much as the other side accepts. Raises Lost."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue a message and send as much as the other side accepts. Raises ConnectionLost."""
         assert self.session is not None
-        self.put(self.session.seal(message))
+        self.send_line(self.session.seal(message))
 
-    def put(self, line: bytes) -> None:
-        """Queue a line and send as much as the other side accepts. Raises Lost."""
+    def send_line(self, line: bytes) -> None:
+        """Queue a line and send as much as the other side accepts. Raises ConnectionLost."""
         self._out += line
         if len(self._out) > MAX_UNSENT_BYTES:
             raise ConnectionLost("it reads nothing")
@@ -256,7 +253,7 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send queued data, as much as the other side accepts. Raises Lost."""
+        """Send queued data, as much as the other side accepts. Raises ConnectionLost."""
         try:
             while self._out:
                 del self._out[: self.sock.send(self._out[:READ_BYTES])]
@@ -266,17 +263,17 @@ class Connection:
             raise ConnectionLost(_describe_error(error)) from None
 
     @property
-    def waiting(self) -> bool:
+    def has_unsent(self) -> bool:
         """Return True if unsent data is left."""
         return bool(self._out)
 
-    def beat(self) -> None:
-        """Send a keep-alive if it is due. Raises Lost if the other side has been silent for too long."""
+    def keep_alive(self) -> None:
+        """Send a keep-alive if it is due. Raises ConnectionLost if the other side has been silent for too long."""
         now_s = time.monotonic()
         if now_s - self._heard_s > self._max_silence_s and not self._has_unread():
             raise ConnectionLost(f"no word for {self._max_silence_s:g} s")
         if now_s - self._wrote_s >= self._beat_s and not self._out:
-            self.say(ALIVE)
+            self.send(ALIVE)
 
     def close(self) -> None:
         """Close the socket."""
@@ -293,7 +290,7 @@ class Connection:
 
 
 def read_line(sock: socket.socket, max_bytes: int, until_s: float) -> bytes:
-    """Read one line from a blocking socket. Raises OSError, WireError or Lost.
+    """Read one line from a blocking socket. Raises OSError, WireError or ConnectionLost.
 
     Args:
         until_s: the deadline, by time.monotonic.

@@ -3,7 +3,7 @@
 ~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain files of root
                                              /frozen/FOLDER       the copy made when a server was verified
                                              /aside/FOLDER        the last cache that was moved aside, for inspection
-~/.local/state/sparkwright/compile_caches/KEY.json                see Kept
+~/.local/state/sparkwright/compile_caches/KEY.json                see CacheRecord
 
 A container mounts each FOLDER but none of their parents, so it cannot replace one. KEY is only accessible to this user (0700), so
 the folders below can be open to any user of the container. Each start begins with a copy of the frozen cache and nothing else: no
@@ -63,7 +63,7 @@ class CacheRecord:
 def folder(context: Context, key: str) -> Path:
     """Return the folder of a key. Raises Failed for an invalid key."""
     if not KEY.fullmatch(key):
-        raise Failed("the key of the compile caches is none.", fix="Run the command again with this version.")
+        raise Failed("the key of the compile caches is invalid.", fix="Run the command again with this version.")
     return context.machine.home / HOST_FOLDER / key
 
 
@@ -118,7 +118,7 @@ def _find_users(context: Context) -> dict[tuple[str, str], str]:
 
 
 def keys_possibly_in_use(context: Context) -> dict[str, str]:
-    """Return the same as `in_use`, or every key if the engine cannot be queried."""
+    """Return the same as `keys_in_use`, or every key if the engine cannot be queried."""
     try:
         return keys_in_use(context)
     except SparkwrightError:
@@ -257,7 +257,7 @@ def _freeze(context: Context, key: str, name: str) -> str:
 
 
 def _copy_tree(context: Context, source: Path, target: Path) -> container_files.CopyResult:
-    """Copy a folder to a new one. If it raises Unfit or OSError, nothing is left behind."""
+    """Copy a folder to a new one. If it raises CopyLimitExceeded or OSError, nothing is left behind."""
     if target.exists():
         container_files.discard(context, target)
     max_bytes = context.machine.free_bytes(target.parent) - MIN_FREE_BYTES

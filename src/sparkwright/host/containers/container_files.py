@@ -81,7 +81,7 @@ def copy(source: Path, target: Path, max_bytes: int) -> CopyResult:
         The copied files. A file that changed while it was read is left out.
 
     Raises:
-        Unfit: The tree is larger, deeper or slower than allowed.
+        CopyLimitExceeded: The tree is larger, deeper or slower than allowed.
         OSError: The target cannot be written, or the source is not a folder.
     """
     target.mkdir()

@@ -133,7 +133,7 @@ STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
 class Identity:
     """The role of one of our containers, and its server."""
 
-    #: SERVER, BESIDE, GATEWAY or HELPER
+    #: SERVER, INTERIM_SERVER, GATEWAY or HELPER
     role: str
     #: the container name that the recipe, or the gateway, gives it; empty for a helper
     server: str

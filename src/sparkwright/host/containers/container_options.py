@@ -28,7 +28,7 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
         spec, container, image
     )
     for option in OPTIONS:
-        expected, actual = (read(spec, container, image) for read in (option.wanted, option.found))
+        expected, actual = (read(spec, container, image) for read in (option.expected, option.actual))
         if expected is not None and expected != actual:
             changes.append(Change(option.field, actual, expected, option.why))
     changes += recipe_files.differences(spec, container)
@@ -54,11 +54,11 @@ def removed_options(
     They are not compared otherwise (docs/decisions/0016): only the spec the container was created from shows that they were
     requested.
     """
-    rows = ((option, option.wanted(created_from, container, image)) for option in OPTIONS if option.open)
+    rows = ((option, option.expected(created_from, container, image)) for option in OPTIONS if option.open)
     return [
         Change(option.field, expected, None, option.why or "no longer asked for")
         for option, expected in rows
-        if expected is not None and option.wanted(spec, container, image) is None
+        if expected is not None and option.expected(spec, container, image) is None
     ]
 
 
@@ -78,7 +78,7 @@ def build_create_body(spec: ContainerSpec) -> dict[str, Any]:
         "Config": {},
     }
     for option in OPTIONS:
-        if option.key and (expected := option.asked(spec)) is not None:
+        if option.key and (expected := option.requested(spec)) is not None:
             sections[option.section][option.key] = expected
     body: dict[str, Any] = {
         **sections["Config"],

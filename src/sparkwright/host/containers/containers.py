@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Docker's refusal if a user-defined network still has an endpoint of this name (moby, libnetwork)
 ENDPOINT_EXISTS = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
-#: prefix of `who_listens` for another simulated Spark on this machine; its folder follows
+#: prefix of `describe_port_holder` for another simulated Spark on this machine; its folder follows
 SANDBOX_PREFIX = "the sandbox in"
 
 
@@ -114,7 +114,7 @@ def has_port_binding(container: dict[str, Any], port: int | None) -> bool:
     return any(row["HostPort"] == str(port) for rows in bindings for row in rows or ())
 
 
-#: prefix of `who_listens` for a container
+#: prefix of `describe_port_holder` for a container
 CONTAINER_PREFIX = "container "
 
 
@@ -180,7 +180,7 @@ def fix_to_free_port(holder: str, setting: str = "`serve_port:` in the host's fi
     """Return the fix for a port that is taken.
 
     Args:
-        holder: who holds it, as returned by `who_listens`.
+        holder: who holds it, as returned by `describe_port_holder`.
         setting: the setting that selects another port.
         is_ours: the holder is a container of sparkwright, which a deploy may replace.
     """
@@ -200,7 +200,7 @@ def fix_to_stop_rank(name: str) -> str:
 
 
 def rank_container_name(client: docker.DockerClient, holder: str) -> str:
-    """Return the container's name if a port's holder (see `who_listens`) is a rank of a cluster; else empty."""
+    """Return the container's name if a port's holder (see `describe_port_holder`) is a rank of a cluster; else empty."""
     name = holder.removeprefix(CONTAINER_PREFIX)
     container = inspect(client, name) if name != holder else None
     return name if container and RANK_LABEL in (container["Config"].get("Labels") or {}) else ""

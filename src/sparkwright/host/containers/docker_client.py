@@ -57,19 +57,19 @@ class Api:
 
     def info(self) -> dict[str, Any]:
         """Return the engine's system information."""
-        return self._answer("/info") or self._sdk.info()
+        return self._get_json("/info") or self._sdk.info()
 
     def version(self) -> dict[str, Any]:
         """Return the versions of the engine and its components."""
-        return self._answer("/version") or self._sdk.version()
+        return self._get_json("/version") or self._sdk.version()
 
     def inspect_container(self, container: str) -> dict[str, Any]:
         """Return the inspect of a container, by name or Id."""
-        return self._answer("/containers/{}/json", container) or self._sdk.inspect_container(container)
+        return self._get_json("/containers/{}/json", container) or self._sdk.inspect_container(container)
 
     def inspect_image(self, image: str) -> dict[str, Any]:
         """Return the inspect of an image, by name or Id."""
-        return self._answer("/images/{}/json", image) or self._sdk.inspect_image(image)
+        return self._get_json("/images/{}/json", image) or self._sdk.inspect_image(image)
 
     def logs(self, container: str, **options: Any) -> Any:
         """Return a container's log. A stream up to now is read without the SDK."""
@@ -86,7 +86,7 @@ class Api:
         try:
             pieces = engine_socket.stream_log(self._client.url, path, self._client.timeout_s, framed=framed)
         except TimedOut:
-            raise self._late(path) from None
+            raise self._timeout_error(path) from None
         except TransportError:
             return None
         return pieces and self._translate_errors(path, pieces)
@@ -96,7 +96,7 @@ class Api:
         try:
             yield from pieces
         except TimedOut:
-            raise self._late(path) from None
+            raise self._timeout_error(path) from None
         except (TransportError, ValueError) as error:
             from requests.exceptions import ConnectionError as CutOff
 
@@ -109,7 +109,7 @@ class Api:
     def _sdk(self) -> Any:
         return self._client.sdk.api
 
-    def _answer(self, path: str, *names: str) -> dict[str, Any] | None:
+    def _get_json(self, path: str, *names: str) -> dict[str, Any] | None:
         """Return an answer with status 200, or None if the SDK must send the request instead.
 
         Raises requests' ReadTimeout, as the SDK does, if the engine does not answer in time.
@@ -121,11 +121,11 @@ class Api:
         try:
             return engine_socket.get_json(client.url, path, client.timeout_s)
         except TimedOut:
-            raise self._late(path) from None
+            raise self._timeout_error(path) from None
         except TransportError:
             return None
 
-    def _late(self, path: str) -> Exception:
+    def _timeout_error(self, path: str) -> Exception:
         """Return the exception that the SDK raises when the engine does not answer in time."""
         from requests import ReadTimeout, Request
 

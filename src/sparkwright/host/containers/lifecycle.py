@@ -27,7 +27,7 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 
     Args:
         config: the body of the engine's `POST /containers/create`.
-        role: the container's role, see `ownership`.
+        role: the container's role, see `container_labels`.
         server: its name while it serves; empty for a helper.
         name: its name; empty: the engine chooses one.
     """
@@ -60,7 +60,7 @@ def stop_foreign(context: Context, container_id: str, timeout_s: int) -> None:
 
 
 def start_foreign(context: Context, container_id: str) -> None:
-    """Start a container that `stop_another` stopped."""
+    """Start a container that `stop_foreign` stopped."""
     _api(context).start(container_id)
 
 

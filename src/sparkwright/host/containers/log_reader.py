@@ -27,8 +27,8 @@ class StartLog:
 
     client: docker.DockerClient
     name: str
-    most_bytes: int = MAX_BYTES
-    most_s: float = MAX_READ_S
+    max_bytes: int = MAX_BYTES
+    max_s: float = MAX_READ_S
     #: the part that was read, in words; empty if nothing was left out. Set once iterated
     cut: str = field(default="", init=False)
 
@@ -51,14 +51,12 @@ class StartLog:
             self.name, since=int(containers.started_s(container)), stream=True, follow=False
         ):
             size += len(piece)
-            if size > self.most_bytes:
-                self.cut = f"log read up to {self.most_bytes / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
+            if size > self.max_bytes:
+                self.cut = f"log read up to {self.max_bytes / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
                 return
             yield piece
-            if time.monotonic() - began_s > self.most_s:
-                self.cut = (
-                    f"log read for {self.most_s:g} s, up to {size / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
-                )
+            if time.monotonic() - began_s > self.max_s:
+                self.cut = f"log read for {self.max_s:g} s, up to {size / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
                 return
 
 

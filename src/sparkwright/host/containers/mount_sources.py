@@ -76,7 +76,7 @@ def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> N
     """Raise Refused if a container's mount source could have been replaced, or is a link in one of our folders.
 
     Called before each start. A container of an earlier version with nested mounts may start: its folders are new then (see
-    `compile_caches.before_start`), and Docker never restarts it by itself (see `policy`).
+    `compile_caches.prepare_start`), and Docker never restarts it by itself (see `restart_policy`).
     """
     sources, nested_sources = container_sources(container), {inner for inner, _ in find_nested(container)}
     other_sources = {source: writable for source, writable in sources.items() if source not in nested_sources}
@@ -87,7 +87,7 @@ def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> N
 
 
 def restart_policy(container: Mapping[str, Any], requested: str) -> str:
-    """Return the restart policy for a container: `no` if its mounts are nested, else the wanted one."""
+    """Return the restart policy for a container: `no` if its mounts are nested, else the requested one."""
     return "no" if find_nested(container) else requested
 
 

@@ -33,9 +33,9 @@ class Option:
 
     field: str
     #: the spec's value; None if it is not compared
-    wanted: OptionReader
+    expected: OptionReader
     #: the container's value, in the same spelling
-    found: OptionReader
+    actual: OptionReader
     #: the meaning of a difference
     why: str = ""
     #: its name in the engine's HostConfig or Config
@@ -43,7 +43,7 @@ class Option:
     #: "HostConfig" or "Config"
     section: str = "HostConfig"
     #: the value to create with; None to leave it out
-    asked: Callable[[ContainerSpec], Any] = lambda spec: None
+    requested: Callable[[ContainerSpec], Any] = lambda spec: None
     #: not compared if the spec leaves it out: the engine's configuration decides
     open: bool = False
 
@@ -54,7 +54,7 @@ def _build_option(name: str, option: DockerOption) -> Option:
 
     def requested(spec: ContainerSpec) -> Any:
         value = read(spec)
-        return (option.kept(value) or None) if value else None
+        return (option.to_engine(value) or None) if value else None
 
     def expected(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
         value = requested(spec)
@@ -62,10 +62,10 @@ def _build_option(name: str, option: DockerOption) -> Option:
             return None
         if value is None and in_image:
             value = (image.get("Config") or {}).get(key)
-        return option.alike(value)
+        return option.normalize(value)
 
     def actual(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
-        return option.alike(container[option.section].get(key))
+        return option.normalize(container[option.section].get(key))
 
     return Option(name.replace("_", "-"), expected, actual, option.why, key, option.section, requested, option.open)
 
@@ -201,31 +201,31 @@ def _requested_log_config(spec: ContainerSpec) -> dict[str, Any] | None:
 
 #: rules of options whose comparison depends on more than their own value
 _RULES: dict[str, dict[str, Any]] = {
-    "volumes": {"found": _actual_volumes},
-    "env": {"wanted": lambda spec, container, image: dict(spec.env), "found": _actual_env},
-    "labels": {"wanted": lambda spec, container, image: _comparable_labels(spec.labels), "found": _actual_labels},
+    "volumes": {"actual": _actual_volumes},
+    "env": {"expected": lambda spec, container, image: dict(spec.env), "actual": _actual_env},
+    "labels": {"expected": lambda spec, container, image: _comparable_labels(spec.labels), "actual": _actual_labels},
     "network": {
-        "wanted": lambda spec, container, image: _normalize_network(spec.network or process_words.BRIDGE),
-        "found": lambda spec, container, image: _actual_networks(container)[0],
+        "expected": lambda spec, container, image: _normalize_network(spec.network or process_words.BRIDGE),
+        "actual": lambda spec, container, image: _actual_networks(container)[0],
     },
     "networks": {
-        "wanted": lambda spec, container, image: sorted(map(_normalize_network, spec.networks)),
-        "found": lambda spec, container, image: _actual_networks(container)[1],
+        "expected": lambda spec, container, image: sorted(map(_normalize_network, spec.networks)),
+        "actual": lambda spec, container, image: _actual_networks(container)[1],
     },
-    "hostname": {"wanted": _expected_hostname},
-    "security_opt": {"found": _actual_security_opts},
-    "init": {"wanted": _expected_init, "asked": lambda spec: spec.init},
-    "memory_swap": {"wanted": _expected_swap, "found": _actual_swap},
-    "healthcheck": {"wanted": _expected_health, "found": _actual_health},
+    "hostname": {"expected": _expected_hostname},
+    "security_opt": {"actual": _actual_security_opts},
+    "init": {"expected": _expected_init, "requested": lambda spec: spec.init},
+    "memory_swap": {"expected": _expected_swap, "actual": _actual_swap},
+    "healthcheck": {"expected": _expected_health, "actual": _actual_health},
     "log_driver": {
-        "wanted": lambda spec, container, image: spec.log_driver or None,
-        "found": lambda spec, container, image: _log_config(container).get("Type"),
-        "asked": _requested_log_config,
+        "expected": lambda spec, container, image: spec.log_driver or None,
+        "actual": lambda spec, container, image: _log_config(container).get("Type"),
+        "requested": _requested_log_config,
         "open": True,
     },
     "log_options": {
-        "wanted": lambda spec, container, image: dict(spec.log_options) or None,
-        "found": _actual_log_options,
+        "expected": lambda spec, container, image: dict(spec.log_options) or None,
+        "actual": _actual_log_options,
         "open": True,
     },
 }

@@ -36,10 +36,10 @@ class Forwarder:
     port: int
     #: the container's address and port
     address: str
-    inside: int
+    container_port: int
 
     def __str__(self) -> str:
-        return f"{TITLE} ({PROGRAM}, pid {self.pid}) for {self.address}:{self.inside}"
+        return f"{TITLE} ({PROGRAM}, pid {self.pid}) for {self.address}:{self.container_port}"
 
 
 def find_by_port(port: int) -> Forwarder | None:

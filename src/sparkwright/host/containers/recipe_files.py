@@ -62,7 +62,7 @@ def with_contents(
     """Return the same changes, with the contents of files instead of their digests.
 
     Args:
-        texts: see `contents`.
+        texts: see `read_contents`.
     """
     digests = {
         f"file {path}": (mounted_digests(container).get(path), spec.files.get(path))

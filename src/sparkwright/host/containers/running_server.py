@@ -1,4 +1,4 @@
-"""Running model servers, whoever started them: model, image and arguments from a container's inspect."""
+"""RunningContainer model servers, whoever started them: model, image and arguments from a container's inspect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunningContainer:
     #: its inspect
     container: dict[str, Any]
     #: the inspect of its image; empty if the image is gone
-    made_from: dict[str, Any]
+    image_inspect: dict[str, Any]
 
     @property
     def id(self) -> str:
@@ -64,7 +64,7 @@ class RunningContainer:
     def image(self) -> str:
         """Its image as repository:tag@digest; without a registry digest, its Id."""
         image_name = without_digest(str(self.container["Config"].get("Image") or ""))
-        digest = next(iter(digests_of(self.made_from)), str(self.container["Image"]))
+        digest = next(iter(digests_of(self.image_inspect)), str(self.container["Image"]))
         return digest if not image_name or image_name == digest else with_digest(image_name, digest)
 
     @property
@@ -131,7 +131,7 @@ class ModelServer:
     port: int
     #: served names; empty if the server requires a key
     models: list[str]
-    #: see `Running.model_dir`
+    #: see `RunningContainer.model_dir`
     model_dir: str
 
 

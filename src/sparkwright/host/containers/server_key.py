@@ -37,7 +37,7 @@ def prepare_mount(spec: ContainerSpec, context: Context, *, world_readable: bool
     """Return the mount of a spec's key file, after writing a key that came with the run.
 
     Args:
-        world_readable: see `server_keys.keep`.
+        world_readable: see `server_keys.save_key`.
 
     Raises:
         Failed: The key of an earlier server is no longer on this host.
@@ -79,7 +79,7 @@ def read_container_key(state: StateFolder, inspected: Mapping[str, Any]) -> str:
 
 
 def secret_arg() -> Any:
-    """Return the argument by which a module that queries a server takes its key; see `for_probe`."""
+    """Return the argument by which a module that queries a server takes its key; see `find_probe_key`."""
     return arg(
         "a secret to use instead of the deployed server key",
         default=engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable,

@@ -39,7 +39,7 @@ def find_current(name: str, context: Context) -> dict[str, Any]:
 
 
 def find_previous(name: str, context: Context) -> dict[str, Any]:
-    """Return the inspect of the gateway that was stopped and kept; empty if there is none. Raises Refused like `current`."""
+    """Return the inspect of the gateway that was stopped and kept; empty if there is none. Raises Refused like `find_current`."""
     return find_current(name + containers.PREVIOUS_SUFFIX, context)
 
 

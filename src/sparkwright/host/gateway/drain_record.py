@@ -1,4 +1,4 @@
-"""drained.json: the gateways at which this host's server is drained, written before they are asked.
+"""drained.json: the gateways at which this host's server is drained, written before the requests are sent.
 
 If the run that drained the server is cut off, the next run or health check that finds it healthy returns it.
 """
@@ -30,7 +30,7 @@ def load_gateways(state: StateFolder) -> list[Gateway]:
     gateways = list[Gateway]()
     for gateway in record.get("gateways", ()):
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            gateways.append(Gateway.of(gateway))
+            gateways.append(Gateway.from_json(gateway))
     return gateways if 0 <= time.time() - record.get("since", 0) < RECORD_LIFETIME_S else []
 
 
@@ -38,7 +38,7 @@ def send_action(gateway: Gateway, key: str, action: str) -> None:
     """Send a gateway an action for this host's server, once per model that it routes to it.
 
     Raises:
-        Unheard: also if all of it takes longer than TELL_S, however many models a gateway claims to have.
+        GatewayError: also if all of it takes longer than ACTION_TIMEOUT_S, however many models a gateway claims to have.
     """
     until_s = time.monotonic() + ACTION_TIMEOUT_S
     for server in server_operations.list_servers(gateway, key):

@@ -31,7 +31,7 @@ FD_FOLDER = Path("/proc/self/fd")
 
 
 def send_command(sockets: Path, command: str, socket_name: str = ADMIN_SOCKET) -> str:
-    """Return the answer to a command; empty if there is none within ANSWER_S, or if it exceeds LARGEST_BYTES.
+    """Return the answer to a command; empty if there is none within ANSWER_S, or if it exceeds MAX_ANSWER_BYTES.
 
     Args:
         sockets: the folder of the sockets.

@@ -141,7 +141,7 @@ def remove_leftover(context: Context) -> str:
     if not record:
         return ""
     name = str(record["name"])
-    removed, message = drain_and_remove(context, name, [Gateway.of(gateway) for gateway in record["gateways"]])
+    removed, message = drain_and_remove(context, name, [Gateway.from_json(gateway) for gateway in record["gateways"]])
     return f"{container_name(name)} {message}" if removed and message else message
 
 

@@ -41,7 +41,7 @@ class GatewayFolders:
     sockets: Path
 
     @property
-    def earlier(self) -> bool:
+    def is_legacy(self) -> bool:
         """True for a gateway of 0.1: its container may write to the one folder of files and sockets."""
         return self.files == self.sockets
 

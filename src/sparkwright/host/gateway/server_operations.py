@@ -1,6 +1,6 @@
 """Requests of a host to a gateway in front of it: the state of its own servers there, draining and returning them.
 
-Nothing but Unheard is raised: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
+Only GatewayError is raised: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Gateway:
     certificate: str = ""  #: the SHA-256 of its expected certificate; empty if unknown
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Gateway:
+    def from_json(cls, data: Mapping[str, Any]) -> Gateway:
         """Create it from a plan or a record. Raises KeyError, TypeError or ValueError."""
         fields = (str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
         return cls(*fields, str(data.get("certificate") or ""))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; `of` is the inverse."""
+        """Return it as JSON; `from_json` is the inverse."""
         return asdict(self)
 
 
@@ -68,7 +68,7 @@ class RoutedServer:
 
 
 def list_servers(gateway: Gateway, key: str) -> list[RoutedServer]:
-    """Return this host's server, once per model that the gateway routes to it. Raises Unheard."""
+    """Return this host's server, once per model that the gateway routes to it. Raises GatewayError."""
     own_servers = [
         server
         for server in _request_servers(gateway, key, "GET", operations.URL_PREFIX)
@@ -80,7 +80,7 @@ def list_servers(gateway: Gateway, key: str) -> list[RoutedServer]:
 
 
 def send_action(gateway: Gateway, key: str, action: str, server: RoutedServer) -> None:
-    """Have a gateway drain or return a server. Raises Unheard."""
+    """Have a gateway drain or return a server. Raises GatewayError."""
     _request_servers(gateway, key, "PUT", operations.operation_url(action, server.backend, server.name))
 
 
@@ -94,7 +94,7 @@ def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_s: int)
         Seconds since its model was last asked for; None if it was not.
 
     Raises:
-        Unheard: also for a gateway whose files do not let requests wake this server.
+        GatewayError: also for a gateway whose files do not let requests wake this server.
     """
     path = operations.operation_url(wake.ASLEEP, server.backend, server.name)
     rows = _request_rows(gateway, key, "PUT", path, {wake.SECONDS_HEADER: str(min(max(0, wake_s), wake.MAX_WAKE_S))})
@@ -105,14 +105,14 @@ def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_s: int)
 
 
 def _request_servers(gateway: Gateway, key: str, method: str, path: str) -> list[RoutedServer]:
-    """Send one request and return the servers in the answer. Raises Unheard."""
+    """Send one request and return the servers in the answer. Raises GatewayError."""
     return [_parse_server(row) for row in _request_rows(gateway, key, method, path)]
 
 
 def _request_rows(
     gateway: Gateway, key: str, method: str, path: str, extra_headers: Mapping[str, str] | None = None
 ) -> list[Mapping[str, Any]]:
-    """Send one request and return the rows of the answer. Raises Unheard.
+    """Send one request and return the rows of the answer. Raises GatewayError.
 
     Nothing is sent to a server with another certificate than the gateway's, nor while the gateway's is unknown; the certificate's
     name is not checked.
@@ -145,7 +145,7 @@ def _request_rows(
 
 
 def _parse_rows(body: bytes) -> list[Mapping[str, Any]]:
-    """Return the rows of an answer, a limited number. Raises Unheard."""
+    """Return the rows of an answer, a limited number. Raises GatewayError."""
     try:
         data = bounds.parse_json(body, max_bytes=MAX_ANSWER_BYTES, max_depth=4)
     except ValueError:

@@ -82,15 +82,15 @@ def receive_command(max_bytes: int) -> str:
 
 @dataclass
 class _Budget:
-    """The remaining budget of bytes, out of most_bytes."""
+    """The remaining budget of bytes, out of max_bytes."""
 
-    most_bytes: int
-    bytes: int
+    max_bytes: int
+    remaining_bytes: int
 
     def spend(self, count: int) -> None:
-        self.bytes -= count
-        if self.bytes < 0:
-            raise Failed(f"the archive unpacks to more than {self.most_bytes} bytes, which is too much for this image.")
+        self.remaining_bytes -= count
+        if self.remaining_bytes < 0:
+            raise Failed(f"the archive unpacks to more than {self.max_bytes} bytes, which is too much for this image.")
 
 
 class _TarParser:
@@ -101,10 +101,10 @@ class _TarParser:
     """
 
     def __init__(self, left: _Budget, *, nested: bool) -> None:
-        self._left = left
+        self._budget = left
         self._nested = nested
         self._header = bytearray()
-        self._about: bytearray | None = None  #: of an entry that describes the next one
+        self._extended_header: bytearray | None = None  #: of an entry that describes the next one
         self._size: int | None = None  #: of the next entry, from its extended header
         self._data = self._padding = 0  #: bytes until the next header
         self._file: _FileParser | None = None
@@ -116,7 +116,7 @@ class _TarParser:
             if self._data:
                 part, view = view[: self._data], view[self._data :]
                 self._data -= len(part)
-                self._take(part)
+                self._consume(part)
             elif self._padding:
                 skipped = min(self._padding, len(view))
                 self._padding, view = self._padding - skipped, view[skipped:]
@@ -138,11 +138,11 @@ class _TarParser:
         if kind == b"S":
             raise Failed("the archive has a sparse file, which would fill the disk.")
         size = _parse_number(header[124:136])
-        self._about = self._file = None
+        self._extended_header = self._file = None
         if kind in (b"x", b"g", b"L", b"K"):
             if size > MAX_HEADER_BYTES:
                 raise Failed(f"the archive has a header of {size} bytes.")
-            self._about = bytearray()
+            self._extended_header = bytearray()
             self._kind = kind
         else:
             size = size if self._size is None else self._size
@@ -150,14 +150,14 @@ class _TarParser:
             if kind in b"123456" and kind != b"":
                 size = 0  # links, devices and folders have no content, whatever their header claims
             elif self._nested:
-                self._file = _FileParser(self._left)
+                self._file = _FileParser(self._budget)
         self._data, self._padding = size, -size % BLOCK
 
-    def _take(self, part: memoryview) -> None:
-        if self._about is not None:
-            self._about += part
+    def _consume(self, part: memoryview) -> None:
+        if self._extended_header is not None:
+            self._extended_header += part
             if not self._data and self._kind in (b"x", b"g"):
-                self._parse_extended(bytes(self._about))
+                self._parse_extended(bytes(self._extended_header))
         elif self._file is not None:
             self._file.feed(bytes(part))
 
@@ -181,7 +181,7 @@ class _FileParser:
     """A file in the archive: a layer if it is a tar, compressed or not; else small text, which is not unpacked."""
 
     def __init__(self, left: _Budget) -> None:
-        self._left = left
+        self._budget = left
         self._begin = b""
         self._unpacker: _Decompressor | None = None
         self._tar: _TarParser | None = None
@@ -195,7 +195,7 @@ class _FileParser:
             data, self._begin, self._known = self._begin, b"", True
             self._unpacker = _find_decompressor(data)
             if self._unpacker is not None or _is_header(data[:BLOCK]):
-                self._tar = _TarParser(self._left, nested=False)
+                self._tar = _TarParser(self._budget, nested=False)
         if self._unpacker is not None:
             self._unpack(self._unpacker, data)
         elif self._tar is not None:
@@ -206,14 +206,14 @@ class _FileParser:
         """Start to decompress a file shorter than a block, if it is compressed."""
         self._unpacker = _find_decompressor(self._begin)
         if self._unpacker is not None:
-            data, self._begin, self._known, self._tar = self._begin, b"", True, _TarParser(self._left, nested=False)
+            data, self._begin, self._known, self._tar = self._begin, b"", True, _TarParser(self._budget, nested=False)
             self._unpack(self._unpacker, data)
 
     def _unpack(self, unpacker: _Decompressor, data: bytes) -> None:
         assert self._tar is not None
         try:
             for piece in unpacker.pieces(data):
-                self._left.spend(len(piece))
+                self._budget.spend(len(piece))
                 self._tar.feed(piece)
         except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
             raise Failed(f"the archive has a layer that can't be unpacked ({type(error).__name__}).") from None
@@ -347,7 +347,7 @@ def load_command(name: str, receiver: str) -> str:
     """Return the shell command that receives the stream.
 
     Args:
-        receiver: the receiving host's `image_archive.command`.
+        receiver: the receiving host's `image_archive.receive_command`.
     """
     return f"{' '.join(PACKERS[name][1])} | {receiver}"
 

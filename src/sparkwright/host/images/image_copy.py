@@ -248,12 +248,12 @@ def _load_archive(context: Context, pieces: Iterator[bytes]) -> None:
 
 
 def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield the member's stream while no member has failed. Raises Broken."""
+    """Yield the member's stream while no member has failed. Raises StreamBroken."""
     received_bytes = 0
     try:
         with _open_stream(context, url, peer) as answer:
             for piece in answer:
-                context.go_on()
+                context.check_failures()
                 received_bytes += len(piece)
                 context.progress(min(received_bytes, size_bytes), size_bytes, unit="bytes", text=f"copying from {peer}")
                 yield piece
@@ -275,7 +275,7 @@ def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
         stream.close()
         if stream.status != 503 or time.monotonic() > until_s:
             raise Failed(f"it cannot export the image (HTTP {stream.status}).")
-        context.go_on()
+        context.check_failures()
         context.progress(0, 0, text=f"{peer} serves other hosts first")
         time.sleep(POLL_S)
 
@@ -305,35 +305,35 @@ class _ImageHandler(peers.PeerHandler):
 
     timeout = 600  # the other engine accepts no data while it unpacks a layer
 
-    def hand(self, path: str) -> None:
+    def handle_path(self, path: str) -> None:
         if path != PATH or self.command != "GET":
-            self.empty(404)
+            self.send_empty(404)
         elif not _SLOTS.acquire(blocking=False):
-            self.empty(503)
+            self.send_empty(503)
         else:
             try:
-                self._image()
+                self._send_image()
             finally:
                 _SLOTS.release()
 
-    def _image(self) -> None:
+    def _send_image(self) -> None:
         from docker.errors import DockerException
 
         try:
             pieces = export_image(str(self.server.request["image"]))
             first = next(pieces)
         except (DockerException, StopIteration):
-            return self.empty(500)
+            return self.send_empty(500)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self._chunk(first)
+        self._send_chunk(first)
         for piece in pieces:
-            self._chunk(piece)
+            self._send_chunk(piece)
         self.wfile.write(b"0\r\n\r\n")
         return None
 
-    def _chunk(self, piece: bytes) -> None:
+    def _send_chunk(self, piece: bytes) -> None:
         if piece:
             self.wfile.write(b"%x\r\n" % len(piece))
             self.wfile.write(piece)
@@ -342,7 +342,7 @@ class _ImageHandler(peers.PeerHandler):
 
 def export_image(image_id: str) -> Iterator[bytes]:
     """Yield the archive of an image in this host's engine."""
-    api: Any = DockerEngine(Machine.here(), SAVE_TIMEOUT_S).client().api
+    api: Any = DockerEngine(Machine.from_environment(), SAVE_TIMEOUT_S).client().api
     yield from api.get_image(image_id, chunk_size=CHUNK_BYTES)
 
 

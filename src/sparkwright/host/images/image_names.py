@@ -135,7 +135,7 @@ class EngineImage:
     #: in the form of the engine's `image.difference`; None if the engine did not print them
     options: Mapping[str, Any] | None = None
     #: all options, in full
-    listed: Mapping[str, str] = field(default_factory=dict)
+    all_options: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_engine_image(

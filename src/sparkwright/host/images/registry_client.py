@@ -53,24 +53,24 @@ class RegistryHttp:
     _base: str = ""
     _given: list[str] = field(default_factory=list)
 
-    def get(self, path: str, *, accept: str, at_most: int) -> bytes:
+    def get(self, path: str, *, accept: str, max_bytes: int) -> bytes:
         """Return the body at a path below the image's repository, within ANSWER_S.
 
         Args:
-            at_most: the largest body, bytes.
+            max_bytes: the largest body, bytes.
 
         Raises:
-            RegistryDown, NotThere or Failed.
+            RegistryDown, NotInRegistry or Failed.
         """
         deadline = Deadline(ANSWER_S)
         try:
-            url = f"{self._reached(deadline)}/v2/{self.name.path}/{path}"
-            answer = self._send(url, accept, at_most, deadline)
+            url = f"{self._find_base_url(deadline)}/v2/{self.name.path}/{path}"
+            answer = self._send(url, accept, max_bytes, deadline)
             if answer.status == 401:
                 self._log_in(answer.headers.get("www-authenticate", ""), deadline)
-                answer = self._send(url, accept, at_most, deadline)
+                answer = self._send(url, accept, max_bytes, deadline)
         except TooLarge as error:
-            raise self._too_large(error.most_bytes or at_most) from None
+            raise self._too_large(error.max_bytes or max_bytes) from None
         except InvalidRequest as error:
             raise Failed(f"the registry {self.name.registry} returned a URL that {error}.") from None
         except TransportError as error:
@@ -79,10 +79,10 @@ class RegistryHttp:
             raise self._refusal(answer)
         return answer.body
 
-    def _too_large(self, at_most: int) -> Failed:
-        return Failed(f"the response of the registry {self.name.registry} exceeds {at_most >> 10} KiB.")
+    def _too_large(self, max_bytes: int) -> Failed:
+        return Failed(f"the response of the registry {self.name.registry} exceeds {max_bytes >> 10} KiB.")
 
-    def _reached(self, deadline: Deadline) -> str:
+    def _find_base_url(self, deadline: Deadline) -> str:
         """Return the base URL: https, or http if https does not answer and the engine may use plain HTTP."""
         if self._base:
             return self._base
@@ -90,17 +90,17 @@ class RegistryHttp:
         self._base = f"https://{host}"
         if self.insecure:
             try:
-                self._one(f"https://{host}/v2/", {}, MAX_ERROR_BYTES, min(TLS_PROBE_S, deadline.remaining_s()))
+                self._request(f"https://{host}/v2/", {}, MAX_ERROR_BYTES, min(TLS_PROBE_S, deadline.remaining_s()))
             except TransportError:
                 self._base = f"http://{host}"
         return self._base
 
-    def _send(self, url: str, accept: str, at_most: int, deadline: Deadline) -> Response:
+    def _send(self, url: str, accept: str, max_bytes: int, deadline: Deadline) -> Response:
         """Send a GET and follow redirects (blobs are often on another host). The login is only sent to the registry."""
         for _ in range(MAX_REDIRECTS + 1):
             own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
             headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
-            answer = self._one(url, headers, at_most, deadline.remaining_s())
+            answer = self._request(url, headers, max_bytes, deadline.remaining_s())
             if answer.status not in REDIRECT_STATUSES:
                 return answer
             try:
@@ -110,14 +110,14 @@ class RegistryHttp:
                 raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
         raise Failed(f"the registry {self.name.registry} redirects more than {MAX_REDIRECTS} times.")
 
-    def _one(self, url: str, headers: Mapping[str, str], most_bytes: int, timeout_s: float) -> Response:
+    def _request(self, url: str, headers: Mapping[str, str], max_bytes: int, timeout_s: float) -> Response:
         secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
         route = http.Route(tls=Tls(verify=secure), proxies=True)
         return http.request(
             "GET",
             url,
             headers=headers,
-            max_bytes=most_bytes,
+            max_bytes=max_bytes,
             max_error_bytes=MAX_ERROR_BYTES,
             timeout_s=timeout_s,
             route=route,
@@ -164,7 +164,7 @@ class RegistryHttp:
         query = urlencode({"service": parameters.get("service", ""), "scope": scope})
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
         headers = {} if foreign or not login else {"Authorization": _basic_auth(login)}
-        answer = self._one(url, headers, MAX_TOKEN_BYTES, deadline.remaining_s())
+        answer = self._request(url, headers, MAX_TOKEN_BYTES, deadline.remaining_s())
         if answer.status != 200:
             if foreign:
                 message = f"asks for the login at {one_line(realm, max_chars=80)}, a different domain. It was not sent."
@@ -279,7 +279,7 @@ class Registry:
             platform: such as linux/arm64.
 
         Raises:
-            RegistryDown, NotThere or Failed.
+            RegistryDown, NotInRegistry or Failed.
         """
         document = self.manifest(self.name.digest or self.name.tag or "latest")
         manifests = (
@@ -301,7 +301,7 @@ class Registry:
     def manifest(self, reference: str) -> Document:
         """Return a manifest by tag or digest. Raises Failed if its bytes do not match the digest."""
         accept = ", ".join((*registry_documents.INDEXES, *registry_documents.MANIFESTS))
-        raw = self.http.get(f"manifests/{reference}", accept=accept, at_most=MAX_MANIFEST_BYTES)
+        raw = self.http.get(f"manifests/{reference}", accept=accept, max_bytes=MAX_MANIFEST_BYTES)
         digest = registry_documents.compute_digest(raw)
         if reference.startswith("sha256:") and reference != digest:
             raise Failed(f"the registry {self.name.registry} returned {digest} instead of {reference}.")
@@ -309,7 +309,7 @@ class Registry:
 
     def config(self, digest: str) -> dict[str, Any]:
         """Return an image's config: platform, creation time, environment and labels."""
-        raw = self.http.get(f"blobs/{digest}", accept="*/*", at_most=MAX_CONFIG_BYTES)
+        raw = self.http.get(f"blobs/{digest}", accept="*/*", max_bytes=MAX_CONFIG_BYTES)
         if registry_documents.compute_digest(raw) != digest:
             raise Failed(f"the registry {self.name.registry} returned wrong content for {digest}.")
         what = f"{self.name.pull_reference}: the config {digest}"

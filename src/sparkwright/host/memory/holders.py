@@ -35,7 +35,7 @@ def available_before(context: Context) -> int | None:
 
 
 def measure_held(context: Context) -> int | None:
-    """Return the bytes that the server allocated since `before_start` of this run; None if that was not recorded."""
+    """Return the bytes that the server allocated since `record_available` of this run; None if that was not recorded."""
     before = available_before(context)
     held = (before or 0) - context.machine.meminfo()["MemAvailable"]
     return held if before is not None and held > 0 else None
@@ -202,9 +202,9 @@ def _ollama_rows(context: Context) -> list[dict[str, Any]]:
 def _stop_command(usage: ollama.HeldModel) -> str:
     """Return the command that unloads a model from its Ollama instance."""
     words = ["ollama", "stop", usage.model.name]
-    if usage.place.kind == "container":
-        return f"`{shell.join(['docker', 'exec', usage.place.name, *words])}`"
-    prefix = "" if usage.place.url == ollama_url("") else f"OLLAMA_HOST={usage.place.url} "
+    if usage.instance.kind == "container":
+        return f"`{shell.join(['docker', 'exec', usage.instance.name, *words])}`"
+    prefix = "" if usage.instance.url == ollama_url("") else f"OLLAMA_HOST={usage.instance.url} "
     return f"`{prefix}{shell.join(words)}`"
 
 

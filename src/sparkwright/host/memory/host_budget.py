@@ -23,9 +23,9 @@ class HeldMemory:
     """The memory that is in use now, bytes; None: unknown."""
 
     #: of the servers that are stopped for the new one, by container
-    goes: dict[str, int | None]
+    stopping: dict[str, int | None]
     #: of the host's other servers, by container
-    stays: dict[str, int | None]
+    staying: dict[str, int | None]
     #: of Ollama's models
     models: list[int | None]
     models_stay: bool
@@ -36,18 +36,18 @@ class HeldMemory:
     @property
     def unknown(self) -> str:
         """A sentence about unknown amounts; empty if all are known."""
-        if None in self.goes.values():
+        if None in self.stopping.values():
             return "memory held by the running server is unknown; checked again after it stops"
         if None in self.models:
             return "memory held by Ollama's models is unknown; checked again after they are unloaded"
-        name = next((name for name, size in self.stays.items() if size is None), "")
+        name = next((name for name, size in self.staying.items() if size is None), "")
         return f"memory held by {name} is unknown; checked again before the start" if name else ""
 
     @property
     def server_bytes(self) -> int:
         """Bytes held by the servers that will be stopped; an exited one holds less than was recorded."""
-        rest = self.taken_bytes - self.model_bytes - _sum_known(self.stays.values())
-        return min(_sum_known(self.goes.values()), max(0, rest))
+        rest = self.taken_bytes - self.model_bytes - _sum_known(self.staying.values())
+        return min(_sum_known(self.stopping.values()), max(0, rest))
 
     @property
     def model_bytes(self) -> int:
@@ -61,11 +61,11 @@ class HeldMemory:
             return None
         return self.server_bytes + (0 if self.models_stay else self.model_bytes)
 
-    def own(self) -> Row | None:
+    def host_row(self) -> Row | None:
         """Return the row of the host itself, including Ollama's models if they stay; None if unknown."""
         if self.freed_bytes is None:
             return None
-        others = sum(row.size_bytes for row in self.rows) + _sum_known(self.stays.values())
+        others = sum(row.size_bytes for row in self.rows) + _sum_known(self.staying.values())
         rest = max(0, self.taken_bytes - self.freed_bytes - others)
         stay = ", Ollama's models among it" if self.models_stay and self.model_bytes else ""
         return Row("the host itself", rest, f"what all else holds now{stay}", "host")
@@ -99,7 +99,7 @@ def compute_budget(
         context, server.name, [str(row["name"]) for row in other_servers], turns, models_stay=models_stay
     )
     others = (*_server_rows(context, server, other_servers, turns, held), *held.rows)
-    return memory_fit.compute_budget(context, server, reserve_gib, others=others, host_row=held.own()), held
+    return memory_fit.compute_budget(context, server, reserve_gib, others=others, host_row=held.host_row()), held
 
 
 def _measure_held(
@@ -110,8 +110,8 @@ def _measure_held(
     stopped = dict.fromkeys((replacement.name_of(current) if current else name, *sorted(turns)))
     remaining = [item for item in other_servers if item not in stopped]
     return HeldMemory(
-        goes={goe: holders.server_bytes(goe, context) for goe in stopped},
-        stays={stay: holders.server_bytes(stay, context) for stay in remaining},
+        stopping={goe: holders.server_bytes(goe, context) for goe in stopped},
+        staying={stay: holders.server_bytes(stay, context) for stay in remaining},
         models=[usage.model.size_bytes for usage in ollama.inspect(context).held],
         models_stay=models_stay,
         rows=tuple(_container_rows(context, {*stopped, *remaining, name})),
@@ -172,7 +172,7 @@ def _server_row(context: Context, server: Mapping[str, Any], held: HeldMemory) -
         return Row(name, recorded, "measured when it was verified", "other")
     share, needs_bytes = float(server.get("utilization") or 0), int(server.get("needs_bytes") or 0)
     size = memory_fit.engine_bytes(
-        context, PlannedServer.of(name, server.get("engine_memory") or {}, share, needs_bytes)
+        context, PlannedServer.from_scope(name, server.get("engine_memory") or {}, share, needs_bytes)
     )
     source = "by its recipe, on both sides; never measured on this host"
-    return Row(name, max(size, held.stays.get(name) or 0), source, "other", assumed=True)
+    return Row(name, max(size, held.staying.get(name) or 0), source, "other", assumed=True)

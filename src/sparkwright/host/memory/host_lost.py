@@ -1,4 +1,4 @@
-"""Detection of a host that went down under a guard: from the surviving samples, recorded once, and not repeated automatically.
+"""Detection of a host that went down under a guard, by its surviving samples; such a start is not repeated automatically.
 
 A guard's ring buffer names the boot in which it was written. A ring of an earlier boot without an end was cut off with its host.
 Memory is to blame only if the last samples show it: a power cut with plenty of memory is reported, and forbids nothing.
@@ -46,7 +46,7 @@ class HostLoss:
     ring: Path
     name: str
     container_id: str
-    #: the configuration, see `start_guard.key_of`
+    #: the configuration, see `start_guard.configuration_key`
     key: str
     server: str
     run: str
@@ -59,14 +59,14 @@ class HostLoss:
     #: bytes per second
     rate: float
     #: whether the memory was nearly gone
-    short: bool
+    memory_was_short: bool
 
     @property
     def sentence(self) -> str:
         """A sentence: when it went down, during what, and with how much memory."""
         falling = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
         stage = f", stage {self.stage!r}" if self.stage else ""
-        blame = "" if self.short else "; memory was not short"
+        blame = "" if self.memory_was_short else "; memory was not short"
         left = f"{format_gib(self.available_bytes)} GiB available{falling}"
         at = units.format_time(self.at_s, units.MINUTE_FORMAT)
         return f"the host went down at {at} while {self.name} was {self.what}{stage} (last sample: {left}{blame})"
@@ -103,12 +103,12 @@ def _build_loss(path: Path, header: dict[str, str], samples: list[tuple[float, i
         at_s=at_s,
         available_bytes=available,
         rate=rate,
-        short=available < total * LOW_SHARE or available - rate * EXHAUSTION_S < total * FLOOR_SHARE,
+        memory_was_short=available < total * LOW_SHARE or available - rate * EXHAUSTION_S < total * FLOOR_SHARE,
     )
 
 
 def record_losses(context: Context) -> list[HostLoss]:
-    """Record what `find` finds: history, incident, and the block on the next start. Returns the findings."""
+    """Record what `list_unrecorded` finds: history, incident, and the block on the next start. Returns the findings."""
     losses = list_unrecorded(context.state, context.machine)
     for loss in losses:
         context.note(f"{loss.sentence}.")
@@ -119,7 +119,7 @@ def record_losses(context: Context) -> list[HostLoss]:
 def _record_loss(context: Context, loss: HostLoss) -> None:
     run = loss.run if PATH_COMPONENT.fullmatch(loss.run) else context.run_id
     own_context = dataclasses.replace(context, state=StateFolder(context.state.path, loss.server), run_id=run)
-    if loss.short:
+    if loss.memory_was_short:
         row = {"key": loss.key, "name": loss.name, "container_id": loss.container_id, "since": loss.at_s}
         row |= {"why": loss.sentence, "available_bytes": loss.available_bytes}
         own_context.state.write(RECORD_NAME, row)
@@ -204,7 +204,7 @@ def refuse_forbidden(context: Context, why: str, error: type[SparkwrightError] =
 
     Args:
         context: of the run.
-        why: as `forbids` returns it.
+        why: as `forbidden_reason` returns it.
         error: Refused before anything was changed, Failed at the start itself.
     """
     if why and not context.guards.anyway:

@@ -41,7 +41,9 @@ class PlannedServer:
     shm: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int) -> PlannedServer:
+    def from_scope(
+        cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int
+    ) -> PlannedServer:
         """Return the server that a task describes, by `engine_memory` of the scope or else only by share and bytes."""
         if not engine_memory:
             return cls(name, build_from_share(utilization, needs_bytes))

@@ -38,7 +38,7 @@ class GuardAction:
 
     time_s: float
     #: "stopped" or "killed"
-    how: str
+    method: str
     name: str
     container_id: str
     kind: str
@@ -53,7 +53,7 @@ class GuardAction:
         stalled = ", and every process was waiting for memory" if self.kind == "stalled" else ""
         at = units.format_time(self.time_s, units.MINUTE_FORMAT)
         left = f"{format_gib(self.available_bytes)} GiB available{falling}{stalled}"
-        return f"{self.name} was {self.how} at {at} to save the host: {left}"
+        return f"{self.name} was {self.method} at {at} to save the host: {left}"
 
 
 def _format_rate(rate: float) -> str:

@@ -60,7 +60,7 @@ class StartGuard:
     stage: str = ""
     #: starting, or serving a test load
     what: Literal["starting", "serving"] = "starting"
-    _heard: bytes = b""
+    _received: bytes = b""
 
     def send(self, line: str) -> None:
         """Send the guard a line; no error if it has exited."""
@@ -69,19 +69,19 @@ class StartGuard:
             self.process.stdin.write(f"{line}\n".encode())
             self.process.stdin.flush()
 
-    def line(self, timeout_s: float) -> str:
+    def read_line(self, timeout_s: float) -> str:
         """Return the guard's next line; "" if none comes in time or it has exited."""
         assert self.process.stdout is not None
         deadline_s = time.monotonic() + timeout_s
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             left_s = max(0.0, deadline_s - time.monotonic())
             if not wait_for_readable([self.process.stdout], left_s):
                 return ""
             piece = os.read(self.process.stdout.fileno(), 4096)
             if not piece:
                 return ""
-            self._heard += piece
-        first, _, self._heard = self._heard.partition(b"\n")
+            self._received += piece
+        first, _, self._received = self._received.partition(b"\n")
         return first.decode(errors="replace")
 
     def end(self) -> None:
@@ -158,28 +158,28 @@ class Guards:
         except OSError as error:
             self.note(f"the memory is not guarded: {error.strerror or error}")
             return
-        answer = self.current.line(READY_S)
+        answer = self.current.read_line(READY_S)
         if not answer.startswith("ready"):
             self.note(f"the memory is not guarded: {answer.removeprefix('failed ') or 'the guard did not start'}")
             self.end()
         elif answer != "ready yes":
             self.note(f"the guard is not locked in memory: {answer.removeprefix('ready ')}")
 
-    def runs(self, container: Mapping[str, Any]) -> None:
-        """Tell the guard the container's main process, from its inspect after the start; 0 if it has exited."""
+    def set_process(self, container: Mapping[str, Any]) -> None:
+        """Send the guard the container's main process, from its inspect after the start; 0 if it has exited."""
         state = container.get("State") or {}
         pid = state.get("Pid")
         is_known = isinstance(pid, int) and (pid > 0 or state.get("Running") is False)
         if self.current is not None and is_known:
             self.current.send(f"pid {pid}")
 
-    def stage(self, text: str) -> None:
-        """Tell the guard the stage of the start, for its samples after the host went down."""
+    def set_stage(self, text: str) -> None:
+        """Send the guard the stage of the start, which its samples then name."""
         if self.current is not None and text != self.current.stage:
             self.current.stage = text
             self.current.send(f"stage {text}")
 
-    def heard(self, data: Mapping[str, Any]) -> None:
+    def take_figures(self, data: Mapping[str, Any]) -> None:
         """Take over a task's memory figures: its budget, and the need of an earlier start."""
         budget = data.get("budget")
         if isinstance(budget, Mapping) and isinstance(budget.get("left_bytes"), int):
@@ -197,20 +197,20 @@ class Guards:
         self.left_bytes, self.advice = None, ""
         self.expected_bytes = max(0, available_bytes) if available_bytes is not None else None
 
-    def mark(self) -> None:
+    def reset_lowest(self) -> None:
         """Measure the lowest MemAvailable from now on."""
         self._since_s = time.time()
 
     @property
     def lowest_bytes(self) -> int | None:
         """The lowest MemAvailable since the start, or since the last mark; None without a guard."""
-        seen = self._seen(self.current)
+        seen = self._read_samples(self.current)
         return seen.lowest_bytes if seen else None
 
     def danger(self) -> Danger | None:
         """Return the danger for which the guard killed the server; None if it did not."""
         if self._danger is None and self.current is not None:
-            line = self.current.line(0)
+            line = self.current.read_line(0)
             words = line.split()
             if words[:1] == ["killed"]:
                 kind, available, free, rate = words[1], *map(int, words[2:5])
@@ -246,11 +246,11 @@ class Guards:
         left = f"{format_gib(danger.available)} GiB available"
         return f"{own_guard.name} was stopped to save the host: {left}{falling}{stalled}{stage}{budget}."
 
-    def verified(self) -> StartSamples | None:
+    def end_verified(self) -> StartSamples | None:
         """End the guard of a server that is now verified. Returns its samples; None without a guard."""
         own_guard = self.current
         self.end()
-        return self._seen(own_guard)
+        return self._read_samples(own_guard)
 
     def end(self) -> None:
         """End the guard of this run, if there is one."""
@@ -265,7 +265,7 @@ class Guards:
         own_guard = self.current or (self._ended[-1] if self._ended else None)
         return format_timeline(own_guard.ring) if own_guard is not None else []
 
-    def _seen(self, own_guard: StartGuard | None) -> StartSamples | None:
+    def _read_samples(self, own_guard: StartGuard | None) -> StartSamples | None:
         if own_guard is None:
             return None
         try:

@@ -201,7 +201,7 @@ class SourceQueue:
             self._bytes_in_transfer[least_busy] += size
             return least_busy
 
-    def done(self, source: Source, size: int) -> None:
+    def release(self, source: Source, size: int) -> None:
         """Record that a file was transferred."""
         with self._guard:
             if source in self._bytes_in_transfer:

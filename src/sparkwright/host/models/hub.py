@@ -52,14 +52,14 @@ def open_stream(
     redirects: int = MAX_REDIRECTS,
     silence_s: float | None = None,
 ) -> http.Stream:
-    """Return an answer once its head is there. A busy hub is asked again after 0.5, 1, 2 s, whatever Retry-After says.
+    """Return an answer once its head is there. A request to a busy hub is retried after 0.5, 1, 2 s, whatever Retry-After says.
 
     Args:
         headers: a token is sent to the URL's own origin only.
         retries: after an answer of 429, 500 and the like.
         connect_retries: the same after a refused connection; None: as many.
         redirects: how many are followed; without any, a redirect is the answer.
-        silence_s: the longest wait for the head, and for a byte of the body; None: SILENCE_S.
+        silence_s: the longest wait for the head, and for a byte of the body; None: MAX_SILENCE_S.
 
     Raises:
         TransportError: one of its kinds. Failed: a redirect too many.
@@ -121,17 +121,17 @@ class Source:
     commit: str
     token: Secret | None = None
     #: further addresses of the peer
-    also: tuple[str, ...] = ()
+    other_urls: tuple[str, ...] = ()
 
     @property
-    def each(self) -> list[Source]:
+    def per_address(self) -> list[Source]:
         """One source per address."""
-        return [replace(self, url=url, also=()) for url in (self.url, *self.also)]
+        return [replace(self, url=url, other_urls=()) for url in (self.url, *self.other_urls)]
 
     def without(self, url: str) -> Source:
         """Return the source without an address, unless it is the only one."""
-        remaining = [item for item in (self.url, *self.also) if item != url] or [self.url]
-        return replace(self, url=remaining[0], also=tuple(remaining[1:]))
+        remaining = [item for item in (self.url, *self.other_urls) if item != url] or [self.url]
+        return replace(self, url=remaining[0], other_urls=tuple(remaining[1:]))
 
     def address(self, path: str) -> str:
         """Return the URL of one of its files."""

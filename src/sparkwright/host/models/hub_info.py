@@ -144,7 +144,7 @@ def fetch_chat_settings(
 def read_chat_settings(
     folder: Path, paths: Iterable[str], engine: EngineName, model: str = ""
 ) -> dict[str, Any] | None:
-    """Return the same as `of_hub`, from a copy on this host.
+    """Return the same as `fetch_chat_settings`, from a copy on this host.
 
     Args:
         folder: of the copy.

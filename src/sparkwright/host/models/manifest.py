@@ -1,4 +1,4 @@
-"""Manifest of a model's files, which are verified by hash once and then recognized by their stamp (see `stamp`)."""
+"""Manifest of a model's files, which are verified by hash once and then recognized by their read_stamp (see `read_stamp`)."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Manifest:
     kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, state: StateFolder, folder: Path) -> Manifest:
+    def load(cls, state: StateFolder, folder: Path) -> Manifest:
         """Return a folder's manifest as it was last saved or remembered."""
         manifest = cls._from_record(state, folder, state.read(_record_name(folder)) or {})
         manifest.rows |= _UNSAVED_ROWS.get(manifest._file, {})
         return manifest
 
     @classmethod
-    def all(cls, state: StateFolder) -> Iterator[Manifest]:
+    def load_all(cls, state: StateFolder) -> Iterator[Manifest]:
         """Yield the manifest of every folder that has one."""
         for path in sorted(state.path.glob(f"{RECORD_PREFIX}*.json")):
             record = state.read(path.stem)
@@ -103,7 +103,7 @@ class Manifest:
         Args:
             first: if False, keep the manifest that was kept before, which is the older one.
         """
-        saved = Manifest.of(self.state, self.folder)
+        saved = Manifest.load(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 
     def restore_kept(self, paths: Iterable[str]) -> None:
@@ -160,7 +160,7 @@ class Manifest:
         """Return the files of the commit in the format of spark.lock."""
         return [_lock_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
-    def prove(self, files: Files, *, deep: bool = False, on_bytes: OnBytes = lambda count: None) -> list[str]:
+    def verify(self, files: Files, *, deep: bool = False, on_bytes: OnBytes = lambda count: None) -> list[str]:
         """Hash unverified files, in parallel. Returns the paths that are missing or wrong.
 
         Args:
@@ -178,10 +178,10 @@ class Manifest:
             self.rows.pop(file["path"], None)
         for file, file_hash in zip(same_size, hashes, strict=True):
             if file_hash == expected_hash(file):
-                self.note(file)
+                self.mark_verified(file)
         return [file["path"] for file in unverified if not self.is_verified(file)]
 
-    def note(self, file: Mapping[str, Any]) -> None:
+    def mark_verified(self, file: Mapping[str, Any]) -> None:
         """Record that this file was just verified."""
         current = read_stamp(self.folder / file["path"])
         if current is not None:

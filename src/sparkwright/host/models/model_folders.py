@@ -38,42 +38,42 @@ class Staging:
         self.path = resolve_entry(manifest.folder, STAGING_FOLDER)
         self._drop_links()
 
-    def holds(self, file: Mapping[str, Any]) -> bool:
+    def has_full_file(self, file: Mapping[str, Any]) -> bool:
         """Return True if a file is there in its full size."""
         return bool(file_size(self.path / file["path"]) == file["size_bytes"])
 
-    def right(self, file: Mapping[str, Any]) -> bool:
+    def verify_or_remove(self, file: Mapping[str, Any]) -> bool:
         """Return True if the staged file has the wanted hash; remove it otherwise."""
         path = self.path / file["path"]
         current, recorded = read_stamp(path), self.manifest.staged.get(file["path"])
         if current is not None and recorded == [*current, expected_hash(file)]:
             return True
-        if self.holds(file) and hash_file(path, file) == expected_hash(file):
+        if self.has_full_file(file) and hash_file(path, file) == expected_hash(file):
             return True
         path.unlink(missing_ok=True)
         return False
 
-    def note(self, file: Mapping[str, Any]) -> None:
+    def mark_verified(self, file: Mapping[str, Any]) -> None:
         """Record that a staged file was just verified."""
         current = read_stamp(self.path / file["path"])
         if current is not None:
             self.manifest.staged[file["path"]] = [*current, expected_hash(file)]
 
-    def place(self, files: Iterable[Mapping[str, Any]]) -> None:
+    def move_into_place(self, files: Iterable[Mapping[str, Any]]) -> None:
         """Move every staged file into place, each atomically, and remove the staging folder."""
         for file in files:
             target = resolve_entry(self.manifest.folder, file["path"])
             target.parent.mkdir(parents=True, exist_ok=True)
             (self.path / file["path"]).replace(target)
-            self.manifest.note(file)
+            self.manifest.mark_verified(file)
         self.manifest.staged.clear()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def tidy(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
+    def clean_up(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
         """Remove partial files that cannot be resumed, or all of them after a full disk; complete files stay."""
         if disk_is_full or not file_transfer.can_resume(self.path):
             file_transfer.remove_leftovers(self.path)
-        if not self.partial_files() and not any(self.holds(file) for file in files):
+        if not self.partial_files() and not any(self.has_full_file(file) for file in files):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _drop_links(self) -> None:
@@ -146,17 +146,17 @@ def forget_kept(folder: Path) -> None:
 
 
 def restore_kept_and_record(context: Context, folder: Path) -> int:
-    """Do the same as `restore_kept`, and restore the record of the verified files."""
+    """Move every kept file back, and restore the record of the verified files."""
     kept_paths = [str(path.relative_to(folder / KEPT_FOLDER)) for path in _list_kept(folder)]
     changed = restore_kept(folder)
-    Manifest.of(context.state, folder).restore_kept(kept_paths)
+    Manifest.load(context.state, folder).restore_kept(kept_paths)
     return changed
 
 
 def forget_kept_and_record(context: Context, folder: Path) -> None:
-    """Do the same as `forget`, and remove the record of the older files."""
+    """Do the same as `forget_kept`, and remove the record of the older files."""
     forget_kept(folder)
-    Manifest.of(context.state, folder).forget_kept()
+    Manifest.load(context.state, folder).forget_kept()
 
 
 def replaced_folders(context: Context) -> dict[Path, str]:
@@ -220,7 +220,7 @@ def list_folders(context: Context) -> list[ModelFolder]:
             changed=manifest.changed(),
             used_by=sorted({name for name, source in mounts if overlaps(manifest.folder, source)}),
         )
-        for manifest in Manifest.all(context.state)
+        for manifest in Manifest.load_all(context.state)
         if manifest.folder.is_dir()
     ]
 

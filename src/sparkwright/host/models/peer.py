@@ -66,19 +66,19 @@ def start_server(
 class _ModelHandler(peers.PeerHandler):
     """A connection. Paths are a hub's: ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
 
-    def hand(self, path: str) -> None:
+    def handle_path(self, path: str) -> None:
         prefix = f"/{self.server.request['id']}/resolve/{self.server.request['commit']}/"
         name = path.removeprefix(prefix) if path.startswith(prefix) else ""
         row = self.server.request["files"].get(name)
         if row is None:
-            self.empty(404, {"X-Error-Code": "EntryNotFound"})
+            self.send_empty(404, {"X-Error-Code": "EntryNotFound"})
         else:
             self._file(*row)
 
     def _file(self, etag: str, size: int, path: str) -> None:
         first, last = _parse_range(self.headers.get("Range", ""), size)
         if first > last and size:
-            return self.empty(416, {"Content-Range": f"bytes */{size}"})
+            return self.send_empty(416, {"Content-Range": f"bytes */{size}"})
         with open(path, "rb", opener=_open_without_links) as file:
             self.send_response(206 if "Range" in self.headers else 200)
             self.send_header("ETag", f'"{etag}"')

@@ -37,7 +37,7 @@ class RetryPolicy:
     #: before the second, third, ... try; the last one is repeated
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
     #: between two progress messages
-    say_every_s: float = 1.0  # a message names all current files, and the journal keeps it
+    progress_interval_s: float = 1.0  # a message names all current files, and the journal keeps it
     #: silent retries of the hub's client per request (1 s, 2 s, 4 s apart); few, because a user who waits should see why
     hub_retries: int = 2
 
@@ -61,15 +61,15 @@ WINDOW_S = 5.0
 class Throughput:
     """The rate of the last 5 s, from the number of bytes received so far."""
 
-    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def at(self, done_bytes: int, now_s: float | None = None) -> float:
+    def add(self, done_bytes: int, now_s: float | None = None) -> float:
         """Record the bytes received so far. Returns bytes per second; 0.0 while unknown."""
         now_s = time.monotonic() if now_s is None else now_s
-        self._seen.append((now_s, done_bytes))
-        while now_s - self._seen[0][0] > WINDOW_S and len(self._seen) > 2:
-            self._seen.popleft()
-        then_s, before = self._seen[0]
+        self._samples.append((now_s, done_bytes))
+        while now_s - self._samples[0][0] > WINDOW_S and len(self._samples) > 2:
+            self._samples.popleft()
+        then_s, before = self._samples[0]
         return max(0.0, (done_bytes - before) / (now_s - then_s)) if now_s > then_s else 0.0
 
 
@@ -109,10 +109,10 @@ class Transfer:
     stall_s: float
     retry_policy: RetryPolicy = RetryPolicy()
     #: number of hash mismatches, by path
-    wrong: dict[str, int] = field(default_factory=dict)
+    mismatches: dict[str, int] = field(default_factory=dict)
     #: the address that delivered the last part of each file, by path
     came_from: dict[str, str] = field(default_factory=dict)
-    _at: dict[str, Path] = field(default_factory=dict)
+    _partial_paths: dict[str, Path] = field(default_factory=dict)
     _base_bytes: int = 0
     _rates: dict[str, Throughput] = field(default_factory=dict)
     _reported_s: float = 0.0
@@ -128,23 +128,23 @@ class Transfer:
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof", initializer=_lower_priority) as pool:
             self._pool = pool
             self._verify_leftovers()
-            tries, kept_bytes = 0, self._kept(mode)
+            tries, kept_bytes = 0, self._resumable_bytes(mode)
             while self.missing:
                 attempt, mode = self._run_attempt(mode)
-                self._settle()
+                self._collect_verified()
                 if not self.missing:
                     break
                 self._refuse_wrong_twice()
                 if attempt.kind in ("refused", "full"):
-                    self.staging.tidy(self.files, disk_is_full=attempt.kind == "full")
+                    self.staging.clean_up(self.files, disk_is_full=attempt.kind == "full")
                     raise Failed(attempt.message, fix=attempt.fix)
-                current_bytes = self._kept(mode)
+                current_bytes = self._resumable_bytes(mode)
                 tries, kept_bytes = (0 if current_bytes >= kept_bytes + PROGRESS_BYTES else tries + 1), current_bytes
                 if tries >= self.retry_policy.tries:
-                    self.staging.tidy(self.files, disk_is_full=False)
-                    raise self._gave_up(attempt)
-                mode = self._again(attempt, mode, tries)
-        self.staging.place(self.files)
+                    self.staging.clean_up(self.files, disk_is_full=False)
+                    raise self._give_up_error(attempt)
+                mode = self._prepare_retry(attempt, mode, tries)
+        self.staging.move_into_place(self.files)
         return mode
 
     # -- one attempt ---------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Transfer:
                 if "chose" in line:
                     mode = line["chose"]
                     self.context.note(f"transfer: {mode} ({line['why']})", detail=True)
-                self._hear(line, attempt)
+                self._handle_event(line, attempt)
                 current = self._disk_state()
                 if current != disk_state or line:
                     last_change_s, disk_state = time.monotonic(), current
@@ -176,13 +176,13 @@ class Transfer:
                     attempt.stalled = True
                     attempt.message = f"no data received for {self.stall_s:g} s."
                     return attempt, mode
-                self._progress(mode)
+                self._report_progress(mode)
         finally:
             child.kill()
             child.wait()
             if child.stdin is not None:
                 child.stdin.close()
-            self._at.clear()
+            self._partial_paths.clear()
 
     def _start_child(self, mode: str) -> subprocess.Popen[bytes]:
         files = [
@@ -191,14 +191,14 @@ class Transfer:
         token = self.source.token
         request = {
             "url": self.source.url,
-            "also": list(self.source.also),
+            "also": list(self.source.other_urls),
             "id": self.source.id,
             "commit": self.source.commit,
             "token": token.reveal() if token else "",
             "staging": str(self.staging.path),
             "files": files,
             "mode": mode,
-            "again": [path for path in self.wrong if path in self.missing],
+            "again": [path for path in self.mismatches if path in self.missing],
             "retries": self.retry_policy.hub_retries,
         }
         import_root = str(Path(sparkwright.__file__).parents[1])
@@ -217,17 +217,17 @@ class Transfer:
             pass  # it exited at once; its exit code has the reason
         return child
 
-    def _hear(self, line: Mapping[str, Any], attempt: Attempt) -> None:
+    def _handle_event(self, line: Mapping[str, Any], attempt: Attempt) -> None:
         if "begin" in line:
-            self._at[line["begin"]] = Path(line["partial"])
+            self._partial_paths[line["begin"]] = Path(line["partial"])
         elif "done" in line:
-            self._at.pop(line["done"], None)
+            self._partial_paths.pop(line["done"], None)
             self.came_from[line["done"]] = line["from"]
             self._verify_file(self.missing[line["done"]])
-        elif "lost" in line and line["lost"] in (self.source.url, *self.source.also) and self.source.also:
+        elif "lost" in line and line["lost"] in (self.source.url, *self.source.other_urls) and self.source.other_urls:
             self.source = self.source.without(line["lost"])
             self.context.note(
-                f"{line['message']} Continuing over {', '.join(source.url for source in self.source.each)}."
+                f"{line['message']} Continuing over {', '.join(source.url for source in self.source.per_address)}."
             )
         elif "failed" in line:
             attempt.kind, attempt.message, attempt.fix = line["kind"], line["message"], line["fix"]
@@ -237,44 +237,46 @@ class Transfer:
     def _verify_leftovers(self) -> None:
         """Verify the complete files that an earlier run left in the staging folder."""
         for file in self.missing.values():
-            if self.staging.holds(file):
+            if self.staging.has_full_file(file):
                 self._verify_file(file)
-        self._settle()
-        self.wrong.clear()
+        self._collect_verified()
+        self.mismatches.clear()
 
     def _verify_file(self, file: Mapping[str, Any]) -> None:
-        self._hashing[file["path"]] = self._pool.submit(self.staging.right, file)
+        self._hashing[file["path"]] = self._pool.submit(self.staging.verify_or_remove, file)
 
-    def _settle(self) -> None:
+    def _collect_verified(self) -> None:
         """Wait for the running verifications; verified files are no longer missing."""
         while any(not job.done() for job in self._hashing.values()):
-            self.context.progress(self._done(), self.total_bytes, unit="bytes", text=f"verifying {self.source.id}")
+            self.context.progress(
+                self._received_bytes(), self.total_bytes, unit="bytes", text=f"verifying {self.source.id}"
+            )
             time.sleep(POLL_S / 10)
         jobs, self._hashing = self._hashing, {}
         for path, job in jobs.items():
             if job.result():
                 self._base_bytes += int(self.missing[path]["size_bytes"])
-                self.staging.note(self.missing.pop(path))
+                self.staging.mark_verified(self.missing.pop(path))
             else:
-                self.wrong[path] = self.wrong.get(path, 0) + 1
+                self.mismatches[path] = self.mismatches.get(path, 0) + 1
         if jobs:
             self.manifest.save()
 
     def _refuse_wrong_twice(self) -> None:
-        twice = sorted(path for path, times in self.wrong.items() if times > 1)
+        twice = sorted(path for path, times in self.mismatches.items() if times > 1)
         if twice:
-            self.staging.tidy(self.files, disk_is_full=False)
+            self.staging.clean_up(self.files, disk_is_full=False)
             fix = (
                 "The hub serves content that does not match its hashes; try `transfer: plain`, or another HF_ENDPOINT."
             )
             raise Failed(f"hash mismatch twice: {join_first(twice, 3)}.", fix=fix)
-        once = sorted(path for path in self.wrong if path in self.missing)
+        once = sorted(path for path in self.mismatches if path in self.missing)
         if once:
             self.context.note(f"hash mismatch after download, retrying: {join_first(once, 3)}")
 
     # -- between attempts ----------------------------------------------------------------------------------------
 
-    def _again(self, attempt: Attempt, mode: str, tries: int) -> str:
+    def _prepare_retry(self, attempt: Attempt, mode: str, tries: int) -> str:
         """Report the failure, pause longer each time, and return the next mode: another one after a stall."""
         next_mode = NEXT_MODE[mode] if attempt.stalled else mode
         if attempt.message:
@@ -284,7 +286,7 @@ class Transfer:
             time.sleep(pause_s)
         return next_mode
 
-    def _gave_up(self, attempt: Attempt) -> Failed:
+    def _give_up_error(self, attempt: Attempt) -> Failed:
         complete_count = len(self.files) - len(self.missing)
         message = attempt.message or "no file was downloaded."
         summary = (
@@ -296,26 +298,30 @@ class Transfer:
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 
-    def _kept(self, mode: str) -> int:
+    def _resumable_bytes(self, mode: str) -> int:
         """Return the number of bytes that the next attempt need not download."""
-        return self._done() if mode in file_transfer.SEQUENTIAL_MODES else self._base_bytes
+        return self._received_bytes() if mode in file_transfer.SEQUENTIAL_MODES else self._base_bytes
 
     def _disk_state(self) -> tuple[int, ...]:
         """Return a value that changes with every byte received: allocated blocks, not sizes, which range requests set at once."""
-        return (len(self.missing), len(self._hashing), *(_allocated_bytes(path) for path in self._at.values()))
+        return (
+            len(self.missing),
+            len(self._hashing),
+            *(_allocated_bytes(path) for path in self._partial_paths.values()),
+        )
 
-    def _done(self) -> int:
+    def _received_bytes(self) -> int:
         """Return the number of bytes received."""
         complete_bytes = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
         partial_bytes = sum(_allocated_bytes(path) for path in self.staging.partial_files())
         return min(self._base_bytes + complete_bytes + partial_bytes, self.total_bytes)
 
-    def _progress(self, mode: str) -> None:
-        if time.monotonic() - self._reported_s < self.retry_policy.say_every_s:
+    def _report_progress(self, mode: str) -> None:
+        if time.monotonic() - self._reported_s < self.retry_policy.progress_interval_s:
             return
-        self._reported_s, done = time.monotonic(), self._done()
-        rate = self._rates.setdefault("", Throughput()).at(done)
-        parts = [self._file_progress(path) for path in list(self._at) if path in self.missing]
+        self._reported_s, done = time.monotonic(), self._received_bytes()
+        rate = self._rates.setdefault("", Throughput()).add(done)
+        parts = [self._file_progress(path) for path in list(self._partial_paths) if path in self.missing]
         parts.sort(key=lambda part: -part["done"])
         overall = [units.format_rate(rate), format_time_left(self.total_bytes - done, rate)] if rate else []
         current_file = [_format_part(parts[0]), f"and {len(parts) - 1} more" if len(parts) > 1 else ""] if parts else []
@@ -324,8 +330,8 @@ class Transfer:
 
     def _file_progress(self, path: str) -> dict[str, Any]:
         size = int(self.missing[path]["size_bytes"])
-        done = min(_allocated_bytes(self._at[path]), size)
-        rate = self._rates.setdefault(path, Throughput()).at(done)
+        done = min(_allocated_bytes(self._partial_paths[path]), size)
+        rate = self._rates.setdefault(path, Throughput()).add(done)
         left_s = round((size - done) / rate, 1) if rate else None
         return {"path": path, "done": done, "total": size, "rate": round(rate), "left_s": left_s}
 

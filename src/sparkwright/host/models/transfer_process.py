@@ -114,7 +114,7 @@ def _read_xet(source: Source, xet_hash: str, size: int, byte_range: tuple[int, i
     received = 0
     with contextlib.suppress(Exception):  # of hf_xet; a mode that fails here is not chosen
         for piece in file_transfer.stream_content(source, xet_hash, size, *byte_range):
-            if not window.open():
+            if not window.is_open():
                 break
             received += len(piece)
     return received
@@ -136,7 +136,7 @@ class _Window:
         self._guard = threading.Lock()
         self._began_s: float | None = None
 
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Return True while the window is open; the first call opens it."""
         with self._guard:
             if self._began_s is None:
@@ -163,7 +163,7 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
         hub.open_stream("GET", source.address(path), headers, silence_s=ANSWER_S) as answer,
     ):
         pieces = iter(answer if answer.status < 300 else ())
-        while window.open() and (data := next(pieces, b"")):
+        while window.is_open() and (data := next(pieces, b"")):
             received += len(data)
     return received
 
@@ -200,7 +200,7 @@ def main() -> None:
         file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES
     ]
     parallel_files = [file for file in files if file not in sequential_files]
-    wrong_paths, queue = set(request["again"]), SourceQueue(source.each)
+    wrong_paths, queue = set(request["again"]), SourceQueue(source.per_address)
     for batch, workers in ((parallel_files, PARALLEL_FILES), (sequential_files, 1)):
         _download_all(queue, batch, staging, settings, wrong_paths, workers)
 
@@ -250,7 +250,7 @@ def _download_from_any(
                 raise
             _write_event({"lost": source.url, "message": error.message})
         finally:
-            queue.done(source, file["size_bytes"])
+            queue.release(source, file["size_bytes"])
 
 
 def _write_event(line: dict[str, Any]) -> None:

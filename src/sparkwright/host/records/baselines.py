@@ -30,7 +30,7 @@ class NearestBaseline:
     """A baseline with another key, and the differing fields."""
 
     baseline: Baseline
-    differs: tuple[str, ...]
+    differing_fields: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Baselines:
         """
         self.state.write(record_name(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
-    def about(self, key: Mapping[str, Any]) -> dict[str, Any]:
+    def read_about(self, key: Mapping[str, Any]) -> dict[str, Any]:
         """Return the information recorded with a baseline; empty if there is none.
 
         Its kernel path, the GPU's power and utilization.
@@ -61,7 +61,7 @@ class Baselines:
         record = self.state.read(record_name(FOLDER, key)) or {}
         return dict(record.get("about") or {})
 
-    def add(self, key: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    def add_about(self, key: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """Record more information about a baseline, which itself stays unchanged; nothing without one."""
         record = self.state.read(record_name(FOLDER, key))
         if record:
@@ -80,7 +80,7 @@ class Baselines:
             differs = tuple(name for name in key if other.get(name) != key[name])
             if differs and other.get("model") == key.get("model"):
                 candidates.append(NearestBaseline(Baseline.from_json(record), differs))
-        return min(candidates, key=lambda nearest: len(nearest.differs), default=None)
+        return min(candidates, key=lambda nearest: len(nearest.differing_fields), default=None)
 
 
 def record_name(folder: str, key: Mapping[str, Any]) -> str:

@@ -99,10 +99,10 @@ def resolve_records(state: StateFolder, server: str, only_server: str) -> StateF
         own_folder.ensure_records_folder()
         return own_folder
     named_folder = StateFolder(state.path, only_server)
-    if only_server and named_folder.memory.is_dir() and not load_last(root):
+    if only_server and named_folder.records_folder.is_dir() and not load_last(root):
         _move_records(named_folder, root)
         with contextlib.suppress(OSError):
-            named_folder.memory.rmdir()
+            named_folder.records_folder.rmdir()
             (state.path / SERVERS_FOLDER).rmdir()
     return root
 
@@ -116,7 +116,8 @@ def iter_all_servers(state: StateFolder) -> Iterator[dict[str, Any]]:
 def _move_records(source: StateFolder, target: StateFolder) -> None:
     """Move a server's records, `verified` last, so that an interrupted move is repeated."""
     folder = target.ensure_records_folder()
-    paths = [path for path in source.memory.iterdir() if _is_server_record(path)]
+    records = (path for path in source.records_folder.iterdir() if path.name.partition(".")[0] in SERVER_RECORDS)
+    paths = [path for path in records if not path.name.endswith(".lock")]
     for path in sorted(paths, key=lambda path: path.name == "verified.json"):
         _move_path(path, folder / path.name)
 
@@ -129,7 +130,3 @@ def _move_path(path: Path, target: Path) -> None:
     for item in path.iterdir():
         _move_path(item, target / item.name)
     path.rmdir()
-
-
-def _is_server_record(path: Path) -> bool:
-    return path.name.partition(".")[0] in SERVER_RECORDS and not path.name.endswith(".lock")

@@ -44,7 +44,7 @@ def append(context: Context, action: str, **fields: Any) -> None:
 def read(state: StateFolder) -> list[dict[str, Any]]:
     """Return all lines that are kept, newest first. Incomplete lines are left out."""
     try:
-        lines = (state.memory / FILE).read_text(errors="replace").splitlines()
+        lines = (state.records_folder / FILE).read_text(errors="replace").splitlines()
     except OSError:
         return []
     rows = []

@@ -30,13 +30,13 @@ GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
 
 def share_and_state(home: Path) -> tuple[Path, Path]:
     """Return both folders, whether they exist or not."""
-    return home / SHARE_FOLDER, StateFolder.of(home).path
+    return home / SHARE_FOLDER, StateFolder.in_home(home).path
 
 
 def disk_bytes(path: Path) -> int:
     """Return the disk usage of a file or folder, bytes. Unreadable parts count as 0, and no link is followed.
 
-    A container may have filled it, to any depth: counting stops after MOST_ENTRIES.
+    A container may have filled it, to any depth: counting stops after MAX_ENTRIES.
     """
     total = count = 0
     with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
     The servers' key files, recipes' files, and a gateway's folders. All of them if the engine cannot be queried.
 
     Args:
-        exclude: as in `mounts`.
+        exclude: as in `iter_mounts`.
     """
     state = share_and_state(context.machine.home)[1]
     gateway = (state / folder for folder in GATEWAY_FOLDERS if (state / folder).is_dir())

@@ -47,7 +47,7 @@ def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> N
         raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
     state.write(_record_name(verified), dict(record))
     needed = {_record_name(row) for row in (verified, *good_states.load_earlier(state))}
-    for path in (state.memory / FOLDER).glob("*.json"):
+    for path in (state.records_folder / FOLDER).glob("*.json"):
         if f"{FOLDER}/{path.stem}" not in needed:
             path.unlink(missing_ok=True)
 
@@ -74,7 +74,7 @@ def read_wake(state: StateFolder) -> dict[str, Any]:
 
 
 def load_usable_switch(state: StateFolder, runtime: str) -> Plan:
-    """Return the plan that switches to the last verified server of this folder. Raises Refused as `usable`."""
+    """Return the plan that switches to the last verified server of this folder. Raises Refused as `load_usable`."""
     verified = good_states.load_last(state)
     record = state.read(_record_name(verified)) or {}
     if "wake" not in record:
@@ -128,7 +128,7 @@ def _record_name(verified: Mapping[str, Any]) -> str:
 
 
 def state_hash(state: Mapping[str, Any]) -> str:
-    """Return a hash of what a state serves, as `good_states.same` compares it; of the server's key only whether there is one."""
+    """Return a hash of what a state serves, as `good_states.is_same` compares it; of the server's key only whether it has one."""
     spec, commit = good_states.served_identity(state)
     essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
     return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]

@@ -94,7 +94,7 @@ def learned_figures(matched_start: tuple[StartMemory, Match] | None) -> Measured
     """Return the figures of a start that a budget uses.
 
     Args:
-        matched_start: as `last` returns it.
+        matched_start: as `find_last` returns it.
     """
     if matched_start is None:
         return None
@@ -123,7 +123,7 @@ def find_last(
     """Return the newest start of the same image, model and arguments, else of the same image; None if there is none.
 
     Args:
-        starts: As `read` returns them.
+        starts: As `read_starts` returns them.
         identity: image (its digest), model (its commit) and arguments of the new start.
         cold: Only cold starts, or only warm ones; None for both.
     """

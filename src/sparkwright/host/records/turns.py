@@ -100,7 +100,7 @@ class WakeRecord:
     messages: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, state: StateFolder) -> WakeRecord:
+    def load(cls, state: StateFolder) -> WakeRecord:
         """Read the record; an empty one if there is none."""
         data: dict[str, Any] = state.read(WAKE_RECORD) or {}
         failures = {name: SwitchFailure(**failure) for name, failure in (data.get("failures") or {}).items()}
@@ -109,7 +109,7 @@ class WakeRecord:
     def save(self, state: StateFolder) -> None:
         """Write the record, if it changed."""
         data = dataclasses.asdict(self)
-        if data != dataclasses.asdict(WakeRecord.of(state)):
+        if data != dataclasses.asdict(WakeRecord.load(state)):
             state.write(WAKE_RECORD, data)
 
 
@@ -127,4 +127,4 @@ def stop_service(state: StateFolder) -> None:
 
 def service_message(state: StateFolder) -> str:
     """Return what the service says about the server of this folder; empty if it does not run, or says nothing."""
-    return WakeRecord.of(state).messages.get(state.server, "") if is_service_running(state) else ""
+    return WakeRecord.load(state).messages.get(state.server, "") if is_service_running(state) else ""

@@ -46,7 +46,7 @@ class DockerEngine:
             url = self.machine.docker_host or engine_socket.DEFAULT_HOST
             version = self._find_api_version(url)
             socket_client = Client(url, self.timeout_s, version) if version else None
-            self._client = cast("docker.DockerClient", socket_client) if socket_client else self._opened(url)
+            self._client = cast("docker.DockerClient", socket_client) if socket_client else self._open_sdk_client(url)
         return self._client
 
     def _find_api_version(self, url: str) -> str:
@@ -61,7 +61,7 @@ class DockerEngine:
         except TransportError:
             return ""
 
-    def _opened(self, url: str) -> docker.DockerClient:
+    def _open_sdk_client(self, url: str) -> docker.DockerClient:
         import docker
         from docker.errors import DockerException
 
@@ -122,7 +122,7 @@ class RunContext:
         extra = {"parts": list(parts)} if parts else {}
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **extra))
 
-    def go_on(self) -> None:
+    def check_failures(self) -> None:
         """Raise Failed if another member of the cluster has failed, or if the guard killed the server to save the host.
 
         For tasks with a long wait, between two checks.

@@ -55,7 +55,7 @@ class Journal:
 
     folder: Path
     #: redacts the secrets, which are never written
-    hidden: Redactor = field(default_factory=Redactor)
+    redactor: Redactor = field(default_factory=Redactor)
     #: write end of a pipe that signals each event to a follower; None if there is none
     bell: int | None = None
     _events: IO[bytes] | None = None
@@ -86,7 +86,7 @@ class Journal:
         _remove_old_runs(state, folder)
         return cls(folder, hidden, _alive=alive, _unchanged=not is_read_only(plan))
 
-    def leave(self) -> None:
+    def release_lock(self) -> None:
         """Close the lock in the process that detached a runner. From then on only the runner holds it."""
         if self._alive is not None:
             self._alive.close()
@@ -98,12 +98,12 @@ class Journal:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, event: Event) -> None:
-        """Append an event, from any thread. Those in DURABLE are on disk before the next step begins."""
+        """Append an event, from any thread. Those in DURABLE_EVENTS are on disk before the next step begins."""
         with self._writing:
             self._write(event)
 
     def _write(self, event: Event) -> None:
-        line = encode(event, self.hidden)
+        line = encode(event, self.redactor)
         if self._torn:  # a line truncated by a full disk must not spoil the next one
             line = b"\n" + line
         rest, error = self._append(line)
@@ -210,7 +210,7 @@ def read_recap(folder: Path) -> Event | None:
 
 
 def _remove_old_runs(state: StateFolder, own: Path) -> None:
-    """Remove the runs beyond KEPT_RUNS, those without changes first, and the ballast of interrupted runs."""
+    """Remove the runs beyond MAX_RUNS, those without changes first, and the ballast of interrupted runs."""
     runs = list(state.runs())
     excess, finished = len(runs) - MAX_RUNS, [run for run in reversed(runs) if run != own and not is_running(run)]
     if excess > 0:

@@ -176,7 +176,7 @@ def _check_path(args: FabricReady.Args, path: fabric.NetworkPath) -> Iterator[tu
         yield f"a frame of {path.mtu} bytes does not reach {path.peer} over {path.interface}.", fix
 
 
-#: length of a value in a message; a digest has 71
+#: limit on the peers of one request
 MAX_PEERS = 16
 
 

@@ -68,7 +68,7 @@ class Barrier(Module["Barrier.Args"]):
             if missing := sorted(set(names) - args.share.keys()):
                 message = f"`{key}` names what this member does not share: {', '.join(missing)}."
                 raise Refused(f"barrier '{args.name}': {message}")
-        members = self._arrived(args, context, context.cluster)
+        members = self._arrive(args, context, context.cluster)
         if not args.wait:
             return Result(msg="not waited for the others")
         if differences := list(_describe_differences(args.compare, members)):
@@ -77,7 +77,7 @@ class Barrier(Module["Barrier.Args"]):
             context.note(f"{difference}. Members should have the same.")
         return Result(msg=f"all {len(members)} members", data=_result_data(members, args.share))
 
-    def _arrived(self, args: Args, context: Context, cluster: Any) -> dict[str, Any]:
+    def _arrive(self, args: Args, context: Context, cluster: Any) -> dict[str, Any]:
         if not args.rank_of:
             members: dict[str, Any] = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
             return members
@@ -186,7 +186,7 @@ class RankJoined(Module["RankJoined.Args"]):
     def _check_other_members(args: Args, context: Context) -> None:
         """Raise Failed if another member failed; if this rank ended by itself, with the reason of that."""
         try:
-            context.go_on()
+            context.check_failures()
         except Failed:
             end = rank.find_exit(context.docker(), args.name, args.rank, read_log=True)
             if end is not None and end.own:
@@ -200,7 +200,7 @@ class RankJoined(Module["RankJoined.Args"]):
 
         may_be_joining: it started so recently that it may still be joining.
         """
-        problem = self._wrong(args, member_log, running)
+        problem = self._find_problem(args, member_log, running)
         data = {
             "joined": not problem,
             "running": running,
@@ -222,7 +222,7 @@ class RankJoined(Module["RankJoined.Args"]):
         return Result(failed=True, msg=problem, fix=fix, data={**data, "evidence": lines})
 
     @staticmethod
-    def _wrong(args: Args, member_log: MemberLog | None, running: bool) -> str:
+    def _find_problem(args: Args, member_log: MemberLog | None, running: bool) -> str:
         if member_log is None:
             return f"there is no container {args.name}."
         if not running:

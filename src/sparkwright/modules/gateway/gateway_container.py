@@ -32,7 +32,7 @@ class GatewayRunningState:
     #: digest of the files that HAProxy has loaded; empty when it is not running
     digest: str
     #: contents that the files should have, by name
-    wanted: dict[str, str] = field(default_factory=dict)
+    intended_files: dict[str, str] = field(default_factory=dict)
     #: Id of the verified container; empty when there is none
     verified_id: str = ""
 
@@ -70,59 +70,59 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
         verified_id = str((place.state_of(context).read("verified") or {}).get("container_id", ""))
         return GatewayRunningState(spec, current, image, place.read_files(folders.files), digest, files, verified_id)
 
-    def differences(self, args: Args, found: GatewayRunningState) -> list[Change]:
-        if not found.container:
-            return [Change("container", None, found.spec.name, "no such container")]
-        changes = [*found.drift, *_file_changes(found.files, found.wanted)]
-        if not found.running:
-            return [*changes, Change("state", found.container["State"]["Status"], "running", "it is stopped")]
-        digest = place.parse_digest(found.wanted[render.CONFIG_FILE], args.name)
-        if not changes and found.digest != digest:
-            return [Change("configuration", found.digest or "unknown", digest, "HAProxy reads another one")]
+    def differences(self, args: Args, observed: GatewayRunningState) -> list[Change]:
+        if not observed.container:
+            return [Change("container", None, observed.spec.name, "no such container")]
+        changes = [*observed.drift, *_file_changes(observed.files, observed.intended_files)]
+        if not observed.running:
+            return [*changes, Change("state", observed.container["State"]["Status"], "running", "it is stopped")]
+        digest = place.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name)
+        if not changes and observed.digest != digest:
+            return [Change("configuration", observed.digest or "unknown", digest, "HAProxy reads another one")]
         return changes
 
-    def describe(self, args: Args, found: GatewayRunningState) -> dict[str, Any]:
-        differs = bool(self.differences(args, found))
-        policy = found.container["HostConfig"]["RestartPolicy"]["Name"] if found.container else ""
-        is_last_verified = bool(found.container) and found.container["Id"] == found.verified_id
+    def describe(self, args: Args, observed: GatewayRunningState) -> dict[str, Any]:
+        differs = bool(self.differences(args, observed))
+        policy = observed.container["HostConfig"]["RestartPolicy"]["Name"] if observed.container else ""
+        is_last_verified = bool(observed.container) and observed.container["Id"] == observed.verified_id
         return {
             "differs": differs,
-            "exists": bool(found.container),
-            "verified": not differs and is_last_verified and policy == found.spec.restart,
+            "exists": bool(observed.container),
+            "verified": not differs and is_last_verified and policy == observed.spec.restart,
             "reloaded": False,
-            "digest": place.parse_digest(found.wanted[render.CONFIG_FILE], args.name),
+            "digest": place.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name),
             "msg": "matches" if not differs else "",
         }
 
-    def act(self, args: Args, found: GatewayRunningState, changes: list[Change], context: Context) -> dict[str, Any]:
-        name = found.spec.name
+    def act(self, args: Args, observed: GatewayRunningState, changes: list[Change], context: Context) -> dict[str, Any]:
+        name = observed.spec.name
         folders = place.current_folders(place.state_of(context))
-        files, config = place.folder(context, place.FILES), found.wanted[render.CONFIG_FILE]
-        reloads = found.running and not found.drift
+        files, config = place.folder(context, place.FILES), observed.intended_files[render.CONFIG_FILE]
+        reloads = observed.running and not observed.drift
         if reloads:
-            place.write_files(files, found.wanted)
+            place.write_files(files, observed.intended_files)
             container.reload(context)
         else:
             place.folder(context, place.SOCKETS)
             container.save_states(folders.sockets, files, config)
-            if found.container:
-                _keep_previous(found, args.stop_timeout_s, context)
-            place.write_files(files, found.wanted)
-            container.start(container.create(found.spec, context), found.spec, context)
+            if observed.container:
+                _keep_previous(observed, args.stop_timeout_s, context)
+            place.write_files(files, observed.intended_files)
+            container.start(container.create(observed.spec, context), observed.spec, context)
         container.wait_for_running(name, place.parse_digest(config, args.name), context)
         started = containers.inspect(context.docker(), name) or {}
         msg = "reloaded; no stream was cut" if reloads else "started"
         return {"reloaded": reloads, "exists": True, "verified": False, "id": started.get("Id", ""), "msg": msg}
 
 
-def _keep_previous(found: GatewayRunningState, stop_timeout_s: int, context: Context) -> None:
+def _keep_previous(observed: GatewayRunningState, stop_timeout_s: int, context: Context) -> None:
     """Stop the container, which will not start by itself, and keep it under NAME-previous."""
-    name = found.spec.name
+    name = observed.spec.name
     if previous := container.find_previous(name, context):
         lifecycle.force_remove(context, previous["Id"])
-    lifecycle.set_policy(context, found.container, "no")
-    lifecycle.stop(context, found.container, stop_timeout_s)
-    lifecycle.rename(context, found.container, name + containers.PREVIOUS_SUFFIX)
+    lifecycle.set_policy(context, observed.container, "no")
+    lifecycle.stop(context, observed.container, stop_timeout_s)
+    lifecycle.rename(context, observed.container, name + containers.PREVIOUS_SUFFIX)
 
 
 def _file_changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
@@ -174,39 +174,39 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
             current, previous, verified, place.state_files(context, verified["digest"]) if verified else {}
         )
 
-    def differences(self, args: Args, found: GatewayRestoreState) -> list[Change]:
-        digest = found.verified.get("digest") if found.files else None
-        return [Change("gateway", "the failed one", digest)] if found.current or found.previous else []
+    def differences(self, args: Args, observed: GatewayRestoreState) -> list[Change]:
+        digest = observed.verified.get("digest") if observed.files else None
+        return [Change("gateway", "the failed one", digest)] if observed.current or observed.previous else []
 
-    def describe(self, args: Args, found: GatewayRestoreState) -> dict[str, Any]:
+    def describe(self, args: Args, observed: GatewayRestoreState) -> dict[str, Any]:
         return {"why": args.why}
 
-    def act(self, args: Args, found: GatewayRestoreState, changes: list[Change], context: Context) -> dict[str, Any]:
-        restored = found.previous or found.current
-        if found.previous and found.current:
-            lifecycle.force_remove(context, found.current["Id"])
-        if found.previous:
-            lifecycle.rename(context, found.previous, args.name)
-        if not found.files or restored["Id"] != found.verified.get("container_id"):
+    def act(self, args: Args, observed: GatewayRestoreState, changes: list[Change], context: Context) -> dict[str, Any]:
+        restored = observed.previous or observed.current
+        if observed.previous and observed.current:
+            lifecycle.force_remove(context, observed.current["Id"])
+        if observed.previous:
+            lifecycle.rename(context, observed.previous, args.name)
+        if not observed.files or restored["Id"] != observed.verified.get("container_id"):
             return _remove_failed(restored, context)
-        _restore_files(found, context)
-        if found.previous or not found.current["State"]["Running"]:
+        _restore_files(observed, context)
+        if observed.previous or not observed.current["State"]["Running"]:
             lifecycle.start(context, restored["Id"])
         else:
             container.reload(context)
-        container.wait_for_running(args.name, found.verified["digest"], context)
-        lifecycle.set_policy(context, restored, found.verified["spec"].get("restart", "no"))
+        container.wait_for_running(args.name, observed.verified["digest"], context)
+        lifecycle.set_policy(context, restored, observed.verified["spec"].get("restart", "no"))
         history.append(context, "gateway restored", container_id=restored["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
 
 
-def _restore_files(found: GatewayRestoreState, context: Context) -> None:
+def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
     """Write the verified files to where their container reads them."""
-    if place.is_legacy(found.verified["spec"]):
+    if place.is_legacy(observed.verified["spec"]):
         place.remove_folder(place.state_of(context).path / place.FILES)  # those of the failed gateway
-        place.write_files(place.folder(context, place.LEGACY_FOLDER), found.files)
+        place.write_files(place.folder(context, place.LEGACY_FOLDER), observed.files)
     else:
-        place.write_files(place.folder(context, place.FILES), found.files)
+        place.write_files(place.folder(context, place.FILES), observed.files)
 
 
 def _remove_failed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -256,19 +256,19 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
         running = bool(container) and bool(container["State"]["Running"])
         return GatewayReturnState(names, running, bool(container) and container["Id"] == verified_id)
 
-    def differences(self, args: Args, found: GatewayReturnState) -> list[Change]:
-        if not found.running or not (args.proved or found.verified):
+    def differences(self, args: Args, observed: GatewayReturnState) -> list[Change]:
+        if not observed.running or not (args.proved or observed.verified):
             return []
-        return [Change(f"gateway {name}", "draining", "ready") for name in found.gateways]
+        return [Change(f"gateway {name}", "draining", "ready") for name in observed.gateways]
 
-    def describe(self, args: Args, found: GatewayReturnState) -> dict[str, Any]:
-        stays = bool(found.gateways) and not self.differences(args, found)
+    def describe(self, args: Args, observed: GatewayReturnState) -> dict[str, Any]:
+        stays = bool(observed.gateways) and not self.differences(args, observed)
         message = (
-            f"stays drained at {', '.join(found.gateways)}: it is not a verified server that runs" if stays else ""
+            f"stays drained at {', '.join(observed.gateways)}: it is not a verified server that runs" if stays else ""
         )
         return {"returned": [], "msg": message}
 
-    def act(self, args: Args, found: GatewayReturnState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: GatewayReturnState, changes: list[Change], context: Context) -> dict[str, Any]:
         returned, problems = drain_record.return_server(context.state)
         for problem in problems:
             context.note(f"{problem}.")

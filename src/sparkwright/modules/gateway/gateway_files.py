@@ -122,42 +122,39 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
             container.find_current(name, context), container.find_previous(name, context), place.load_last(context)
         )
 
-    def differences(self, args: Args, found: GatewayKeepState) -> list[Change]:
-        policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
+    def differences(self, args: Args, observed: GatewayKeepState) -> list[Change]:
+        policy = observed.current["HostConfig"]["RestartPolicy"]["Name"] if observed.current else None
         changes = (
             [Change("restart", policy, args.spec["restart"], "verified")] if policy != args.spec["restart"] else []
         )
-        recorded = found.verified.get("container_id"), found.verified.get("digest")
-        if recorded != (found.current.get("Id"), args.digest):
+        recorded = observed.verified.get("container_id"), observed.verified.get("digest")
+        if recorded != (observed.current.get("Id"), args.digest):
             changes.append(Change("last good state", recorded[1], args.digest))
-        if found.previous:
-            changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
+        if observed.previous:
+            changes.append(Change("previous container", observed.previous["Name"].lstrip("/"), None))
         return changes
 
-    def describe(self, args: Args, found: GatewayKeepState) -> dict[str, Any]:
-        return {"container_id": found.current.get("Id", "")}
+    def describe(self, args: Args, observed: GatewayKeepState) -> dict[str, Any]:
+        return {"container_id": observed.current.get("Id", "")}
 
-    def act(self, args: Args, found: GatewayKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: GatewayKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = args.spec["name"]
-        if not found.current or not found.current["State"]["Running"]:
+        if not observed.current or not observed.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
-        lifecycle.set_policy(context, found.current, args.spec["restart"])
+        lifecycle.set_policy(context, observed.current, args.spec["restart"])
         spec = container.resolve_spec(args.spec, context).to_json()
-        state = {"spec": spec, "digest": args.digest, "container_id": found.current["Id"], **_proof_fields(args)}
-        place.save_verified(context, state, rolled_back=args.rolled_back)
-        if found.previous:
-            lifecycle.force_remove(context, found.previous["Id"])
+        record = {"spec": spec, "digest": args.digest, "container_id": observed.current["Id"]}
+        record |= {"models": args.models, "proof": args.proof}
+        place.save_verified(context, record, rolled_back=args.rolled_back)
+        if observed.previous:
+            lifecycle.force_remove(context, observed.previous["Id"])
         place.remove_folder(place.state_of(context).path / place.LEGACY_FOLDER)
         names = [item.get("field", "") for item in args.changed if isinstance(item, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
-        fields = {"container_id": found.current["Id"], "image": args.spec["image"], "changed": rows}
+        fields = {"container_id": observed.current["Id"], "image": args.spec["image"], "changed": rows}
         event_name = "gateway rolled back" if args.rolled_back else "gateway verified"
         history.append(context, event_name, **fields, why=f"routes {', '.join(args.models)}")
         return {}
-
-
-def _proof_fields(args: GatewayKeep.Args) -> dict[str, Any]:
-    return {"models": args.models, "proof": args.proof}
 
 
 EARLIER_GATEWAY = (
@@ -272,7 +269,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
             and (status := haproxy_sockets.send_request(_gateway_door(args, context), MODELS_PATH).status) != 401
         ):
             raise Failed(f"a client without the key is answered with {status} instead of 401.")
-        answers = {name: self._settled(name, body, args, context) for name, body in args.models.items()}
+        answers = {name: self._wait_for_answer(name, body, args, context) for name, body in args.models.items()}
         generated = [name for name, answer in answers.items() if _is_valid_answer(answer, args.models[name]["task"])]
         not_up = [name for name, answer in answers.items() if answer.code in NOT_UP_CODES]
         for name, answer in answers.items():
@@ -296,19 +293,19 @@ class GatewayProof(Module["GatewayProof.Args"]):
             return Result(msg=f"{message}; no server of {', '.join(missing)} is up", data=data, exit=Exit.INCONCLUSIVE)
         return Result(msg=message, data=data)
 
-    def _settled(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
+    def _wait_for_answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         """Return the answer to a model's request; ask again while no server is up, for the gateway may be checking one right
         now."""
         timeout_s = ASLEEP_TIMEOUT_S if body.get("on_demand") else SETTLE_TIMEOUT_S
         until_s = time.monotonic() + timeout_s
         while True:
-            answer = self._answer(name, body, args, context)
+            answer = self._query_model(name, body, args, context)
             if answer.code not in NOT_UP_CODES or time.monotonic() > until_s:
                 return answer
             context.progress(0, text=f"waiting for a server of {name}")
             time.sleep(POLL_S)
 
-    def _answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
+    def _query_model(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         """Return the answer to a model's request.
 
         A model that the gateway does not list is not requested: the request would wait, or count as an error.
@@ -332,19 +329,19 @@ class GatewayProof(Module["GatewayProof.Args"]):
         """Raise Failed if a model does not generate in an API that its recipe promises."""
         for promised in body.get("dialects") or ():
             dialect = dialects.OTHER_DIALECTS[promised]
-            answer = self._asked(dialect.path, dialect.request(body["body"]), args, context)
+            answer = self._query_gateway(dialect.path, dialect.request(body["body"]), args, context)
             usage = dialect.answer(answer.data).get("usage") or {}
             if answer.status != 200 or not usage.get("completion_tokens"):
                 raise Failed(f"{name} gives no token through the gateway's {dialect.path}: {answer.message}")
             if dialect is dialects.MESSAGES:
-                counted = self._asked(
+                counted = self._query_gateway(
                     api_paths.COUNT_TOKENS, messages_api.build_count_request(body["body"]), args, context
                 )
                 if not isinstance(counted.data, dict) or not counted.data.get("input_tokens"):
                     raise Failed(f"{name} counts no tokens through the gateway: {counted.message}")
 
     @staticmethod
-    def _asked(path: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
+    def _query_gateway(path: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         return haproxy_sockets.send_request(
             _gateway_door(args, context), path, body, key=_client_key(args, context), timeout_s=args.timeout_s
         )

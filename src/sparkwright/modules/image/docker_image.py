@@ -31,9 +31,9 @@ class DockerImageState:
     #: the requested platform, by default the host's own
     platform: str
     #: whether the engine knows the image by its digest or by the tag that stands for it
-    named: bool = True
+    is_named: bool = True
     #: Id of another image that has that tag
-    impostor: str = ""
+    impostor_id: str = ""
 
 
 @dataclass
@@ -94,22 +94,22 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
             return DockerImageState(image, platform)
         tagged = image_names.inspect(api, name.verified_tag).get("Id", "")
         impostor = tagged if tagged != image.get("Id") else ""
-        return DockerImageState(image, platform, named=bool(tagged) and not impostor, impostor=impostor)
+        return DockerImageState(image, platform, is_named=bool(tagged) and not impostor, impostor_id=impostor)
 
-    def differences(self, args: Args, found: DockerImageState) -> list[Change]:
+    def differences(self, args: Args, observed: DockerImageState) -> list[Change]:
         digest = ImageReference.parse(args.ref).digest
-        if found.image and found.named:
+        if observed.image and observed.is_named:
             return []
-        if found.image:
-            why = "another image has the tag of this digest" if found.impostor else "docker load does not keep it"
+        if observed.image:
+            why = "another image has the tag of this digest" if observed.impostor_id else "docker load does not keep it"
             return [Change("digest", None, digest, f"the image is here without its digest: {why}")]
-        if not found.impostor:
+        if not observed.impostor_id:
             return [Change("image", None, args.ref, "not on the host")]
         hint = "" if _allowed_ids(args) else ": the lock has no manifests to verify it (run `invoke lock`)"
-        return [Change("image", found.impostor, args.ref, f"tagged with this digest, but not verified{hint}")]
+        return [Change("image", observed.impostor_id, args.ref, f"tagged with this digest, but not verified{hint}")]
 
-    def describe(self, args: Args, found: DockerImageState) -> dict[str, Any]:
-        image = found.image
+    def describe(self, args: Args, observed: DockerImageState) -> dict[str, Any]:
+        image = observed.image
         return {
             "digest": ImageReference.parse(args.ref).digest,
             "id": image.get("Id", ""),
@@ -118,16 +118,16 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
             "msg": "present" if image else "",
         }
 
-    def act(self, args: Args, found: DockerImageState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: DockerImageState, changes: list[Change], context: Context) -> dict[str, Any]:
         api: Any = context.docker().api
         name = ImageReference.parse(args.ref)
-        if found.image:
-            image_names.tag_verified(api, found.image["Id"], name)
+        if observed.image:
+            image_names.tag_verified(api, observed.image["Id"], name)
             return {"msg": "already present; digest restored"}
-        msg = self._copy_image(args, found.platform, context) or self._pull_from_mirror_or_registry(
-            args, name, found.platform, context
+        msg = self._copy_image(args, observed.platform, context) or self._pull_from_mirror_or_registry(
+            args, name, observed.platform, context
         )
-        image = image_names.find(api, args.ref, _allowed_ids(args), found.platform)
+        image = image_names.find(api, args.ref, _allowed_ids(args), observed.platform)
         if not image:
             pulled_image = image_names.inspect(api, name.pull_reference)
             pulled = (
@@ -136,12 +136,14 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
                 else "no image with that digest"
             )
             what = f"but the Docker Engine has {pulled}, which does not match the lock."
-            raise Failed(f"{args.ref} was pulled for {found.platform}, {what}")
-        if found.impostor or (name.digest and image_names.inspect(api, name.pull_reference).get("Id") != image["Id"]):
+            raise Failed(f"{args.ref} was pulled for {observed.platform}, {what}")
+        if observed.impostor_id or (
+            name.digest and image_names.inspect(api, name.pull_reference).get("Id") != image["Id"]
+        ):
             image_names.tag_verified(api, image["Id"], name)
         elif name.tag:
             api.tag(image["Id"], name.repository, name.tag, force=True)
-        return {**self.describe(args, DockerImageState(image, found.platform)), "msg": msg}
+        return {**self.describe(args, DockerImageState(image, observed.platform)), "msg": msg}
 
     def _copy_image(self, args: Args, platform: str, context: Context) -> str:
         """Copy the image from the member that serves it; return a message, empty if it has to be pulled instead (noted with the
@@ -155,7 +157,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
                 context, args.ref, _allowed_ids(args), platform, args.from_, args.offer, _locked_bytes(args, platform)
             )
         except SparkwrightError as error:
-            context.go_on()
+            context.check_failures()
             context.note(
                 f"{args.from_}: {error.message} Pulling from {ImageReference.parse(args.ref).registry} instead."
             )

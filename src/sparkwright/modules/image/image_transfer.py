@@ -64,13 +64,13 @@ class CopyKey(StateModule["CopyKey.Args", bytes]):
         except OSError as error:
             raise Failed(f"cannot read {_authorized_keys_file(context)}: {error.strerror}.") from None
 
-    def differences(self, args: Args, found: bytes) -> list[Change]:
-        present = any(_is_line_of_key(line, args.public_key) for line in found.split(b"\n"))
+    def differences(self, args: Args, observed: bytes) -> list[Change]:
+        present = any(_is_line_of_key(line, args.public_key) for line in observed.split(b"\n"))
         if present == (args.state == "present"):
             return []
         return [Change("key", "present" if present else None, None if present else args.command, "for one transfer")]
 
-    def act(self, args: Args, found: bytes, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: bytes, changes: list[Change], context: Context) -> dict[str, Any]:
         path = _authorized_keys_file(context)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -100,10 +100,10 @@ def remove_key_lines(context: Context) -> None:
             _replace_file(path, b"\n".join(row for row in rows if not row.endswith(KEY_MARK)))
 
 
-def _build_content(args: CopyKey.Args, found: bytes) -> bytes:
+def _build_content(args: CopyKey.Args, observed: bytes) -> bytes:
     """Return the content that the file should have."""
     now = time.strftime("%Y%m%d%H%M").encode()
-    rows = found.removesuffix(b"\n").split(b"\n") if found else []
+    rows = observed.removesuffix(b"\n").split(b"\n") if observed else []
     rows = [row for row in rows if not _is_line_of_key(row, args.public_key) and not _is_expired(row, now)]
     if args.state == "present":
         expiry = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + KEY_LIFETIME_S))
@@ -203,7 +203,7 @@ def _list_addresses() -> list[str]:
 
 
 CONNECT_TIMEOUT_S = 3
-EXPORT_TIMEOUT_S = 3600  # an engine with overlay2 lays the whole image out before its first byte
+EXPORT_TIMEOUT_S = 3600  # an engine with overlay2 unpacks the whole image before its first byte
 CHUNK_BYTES = 2**20
 SSH_FAILED = 255
 SILENCE_TIMEOUT_S = 600.0  # the other engine may stop reading while it unpacks a layer
@@ -315,11 +315,11 @@ def _stream_image(args: SendImage.Args, ssh_command: list[str], context: Context
     try:
         with closing(_export_image(args, context)) as pieces:
             for chunk in pieces:
-                with listener.waits():
+                with listener.limit_silence():
                     packing.stdin.write(chunk)
                 sent += len(chunk)
                 context.progress(sent, max(args.size_bytes, sent), unit="bytes", text="copying")
-        with listener.waits():
+        with listener.limit_silence():
             packing.stdin.close()
             packing.wait()
     except BrokenPipeError:
@@ -344,12 +344,12 @@ class _OutputReader:
     def __init__(self, sending: subprocess.Popen[bytes]) -> None:
         self._sending = sending
         self._message = bytearray()
-        self._gave_up = ""
-        self._hearing = threading.Thread(target=self._hear, daemon=True)
-        self._hearing.start()
+        self._abort_reason = ""
+        self._thread = threading.Thread(target=self._read_output, daemon=True)
+        self._thread.start()
 
     @contextmanager
-    def waits(self) -> Iterator[None]:
+    def limit_silence(self) -> Iterator[None]:
         """End ssh if a write makes no progress within the time limit."""
         timer = threading.Timer(SILENCE_TIMEOUT_S, self._abort, (f"no progress for {SILENCE_TIMEOUT_S:g} s",))
         timer.daemon = True
@@ -366,18 +366,18 @@ class _OutputReader:
         except subprocess.TimeoutExpired:
             self._abort(f"not finished {FINISH_TIMEOUT_S:g} s after the last byte")
             self._sending.wait()
-        self._hearing.join(PIPE_TIMEOUT_S)
+        self._thread.join(PIPE_TIMEOUT_S)
         lines = self._message.decode(errors="replace").strip().splitlines()
-        return self._gave_up or (one_line(lines[-1], max_chars=MAX_MESSAGE_CHARACTERS) if lines else "no output")
+        return self._abort_reason or (one_line(lines[-1], max_chars=MAX_MESSAGE_CHARACTERS) if lines else "no output")
 
-    def _hear(self) -> None:
+    def _read_output(self) -> None:
         assert self._sending.stdout is not None
         with self._sending.stdout as pipe:
             while piece := os.read(pipe.fileno(), MAX_OUTPUT_BYTES):
                 self._message = (self._message + piece)[-MAX_OUTPUT_BYTES:]
 
     def _abort(self, reason: str) -> None:
-        self._gave_up = reason
+        self._abort_reason = reason
         self._sending.kill()
 
 

@@ -113,8 +113,8 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
 
     def read(self, args: Args, context: Context) -> HfModelState:
         check_files(args.files, f"the list of files of {args.id}")
-        manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        missing = manifest.prove(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
+        manifest = Manifest.load(context.state, context.machine.expand(args.dir))
+        missing = manifest.verify(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
         dropped = _find_dropped_files(manifest, args)
         if context.check:
             manifest.remember()  # a deploy asks in check mode first, and hashes once
@@ -126,48 +126,48 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
                 manifest.save()
         return HfModelState(missing, dropped, manifest, _previous_chat(manifest, args) if missing or dropped else None)
 
-    def differences(self, args: Args, found: HfModelState) -> list[Change]:
-        folder, expected_sizes = found.manifest.folder, {file["path"]: file["size_bytes"] for file in args.files}
+    def differences(self, args: Args, observed: HfModelState) -> list[Change]:
+        folder, expected_sizes = observed.manifest.folder, {file["path"]: file["size_bytes"] for file in args.files}
         missing = [
             (path, _describe_file(folder / path, expected_sizes[path]), f"{expected_sizes[path]} bytes")
-            for path in found.missing
+            for path in observed.missing
         ]
         changes = [Change(*fields, "missing or changed") for fields in missing]
-        if found.chat is not None and args.chat is not None:
-            rows = chat_template.list_changes(found.chat, args.chat)
+        if observed.chat is not None and args.chat is not None:
+            rows = chat_template.list_changes(observed.chat, args.chat)
             why = "changed by the new revision"
             changes = [Change(CHAT_LABELS[label], before, after, why) for label, before, after in rows] + changes
-        return changes + [Change(path, "there", None, "not in this revision") for path in found.dropped]
+        return changes + [Change(path, "there", None, "not in this revision") for path in observed.dropped]
 
-    def describe(self, args: Args, found: HfModelState) -> dict[str, Any]:
+    def describe(self, args: Args, observed: HfModelState) -> dict[str, Any]:
         size = total_bytes(args.files)
         summary = f"{format_count(len(args.files), 'file')}, {units.format_size(size)}, all hashes match"
-        msg = "" if found.missing or found.dropped else summary
-        fields = {"dir": str(found.manifest.folder), "commit": args.commit, "complete": not found.missing}
+        msg = "" if observed.missing or observed.dropped else summary
+        fields = {"dir": str(observed.manifest.folder), "commit": args.commit, "complete": not observed.missing}
         return {**fields, "size_bytes": size, "fetched": [], "msg": msg}
 
-    def act(self, args: Args, found: HfModelState, changes: list[Change], context: Context) -> dict[str, Any]:
-        folder, missing = found.manifest.folder, set(found.missing)
+    def act(self, args: Args, observed: HfModelState, changes: list[Change], context: Context) -> dict[str, Any]:
+        folder, missing = observed.manifest.folder, set(observed.missing)
         files = [file for file in args.files if file["path"] in missing]
         size = total_bytes(files)
         _prepare_folder(folder, size, context)
         file_transfer.remove_leftovers(folder)
-        _keep_verified_files(args, found, context)
-        found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
+        _keep_verified_files(args, observed, context)
+        observed.manifest.about = observed.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _open_source(args, context) as source:
             retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
-            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, retry_policy)
+            transfer = Transfer(source, observed.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
             transferred_bytes = bytes_by_address(files, transfer.came_from) if args.together else {}
-        for path in found.dropped:
+        for path in observed.dropped:
             resolve_entry(folder, path).unlink(missing_ok=True)
-            found.manifest.rows.pop(path, None)
+            observed.manifest.rows.pop(path, None)
         try:
-            _refuse_lost_shards(found.manifest, args)
-            found.manifest.about = _folder_record(args)
+            _refuse_lost_shards(observed.manifest, args)
+            observed.manifest.about = _folder_record(args)
         finally:
-            found.manifest.save()
+            observed.manifest.save()
         grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
         if grown > MIN_REPORTED_CACHE_BYTES:
             context.note(
@@ -181,8 +181,8 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
                 if len(transferred_bytes) > 1
                 else ""
             )
-        if found.dropped:
-            msg += f"; {len(found.dropped)} of the previous revision removed"
+        if observed.dropped:
+            msg += f"; {len(observed.dropped)} of the previous revision removed"
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
 
 
@@ -204,25 +204,25 @@ def _previous_chat(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | N
     return hub_info.read_chat_settings(manifest.folder, record.get("paths", ()), args.engine)
 
 
-def _keep_verified_files(args: HfModel.Args, found: HfModelState, context: Context) -> None:
+def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Context) -> None:
     """Keep the files that the verified server was started with until another revision is verified: a rollback needs them.
 
     The same for another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
     """
-    folder, paths = found.manifest.folder, sorted([*found.missing, *found.dropped])
+    folder, paths = observed.manifest.folder, sorted([*observed.missing, *observed.dropped])
     models = good_states.models_of(good_states.load_last(context.state))
     matching = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
     verified_commit = next(matching, {}).get("commit")
     if not verified_commit:
         return
     if verified_commit == args.commit:
-        paths = [path for path in paths if path in found.dropped or not (folder / path).exists()]
-    if verified_commit == args.commit and not found.dropped:
+        paths = [path for path in paths if path in observed.dropped or not (folder / path).exists()]
+    if verified_commit == args.commit and not observed.dropped:
         return
     first = not model_folders.kept_commit(folder)
     try:
         model_folders.keep_files(folder, paths, verified_commit)
-        found.manifest.keep_saved(first=first)
+        observed.manifest.keep_saved(first=first)
     except OSError as error:
         outcome = "a rollback has to download them again"
         context.note(f"cannot keep the files of {verified_commit[:12]} ({error.strerror}): {outcome}.")

@@ -78,7 +78,7 @@ def _describe_free_memory(args: PageCache.Args, context: Context) -> str:
 
     Empty if it does not fit, or if its need is unknown.
     """
-    server = PlannedServer.of("", args.engine_memory, args.utilization, args.needs_bytes)
+    server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
     need = budget.need_bytes
     free = context.machine.meminfo().get("MemFree", 0)
@@ -126,13 +126,13 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         folders = model_folders.replaced_folders(context)
         return next(iter(folders.values())) if folders and not _is_replaced(context) else ""
 
-    def differences(self, args: Args, found: str) -> list[Change]:
-        return [Change("model files", None, found[:12])] if found else []
+    def differences(self, args: Args, observed: str) -> list[Change]:
+        return [Change("model files", None, observed[:12])] if observed else []
 
-    def describe(self, args: Args, found: str) -> dict[str, Any]:
-        return {"commit": found, "msg": "" if found else "nothing was replaced"}
+    def describe(self, args: Args, observed: str) -> dict[str, Any]:
+        return {"commit": observed, "msg": "" if observed else "nothing was replaced"}
 
-    def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: str, changes: list[Change], context: Context) -> dict[str, Any]:
         folders = model_folders.replaced_folders(context)
         changed = sum(model_folders.restore_kept_and_record(context, folder) for folder in folders)
         commits = ", ".join(commit[:12] for commit in folders.values())
@@ -175,7 +175,7 @@ class ShareModel(Module["ShareModel.Args"]):
         if token is None:
             raise Failed(f"no token to serve {args.id} with.", fix="Use `invoke models.copy`.")
         size = sum(file["size_bytes"] for file in args.files)
-        manifest, missing = self._complete(args, context)
+        manifest, missing = self._find_complete_folder(args, context)
         if missing:
             fix = "Deploy that host first, or copy from another."
             raise Failed(f"{args.id} is incomplete in {manifest.folder}: {join_first(missing, 3)}.", fix=fix)
@@ -198,12 +198,12 @@ class ShareModel(Module["ShareModel.Args"]):
         return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
 
     @staticmethod
-    def _complete(args: Args, context: Context) -> tuple[Manifest, list[str]]:
+    def _find_complete_folder(args: Args, context: Context) -> tuple[Manifest, list[str]]:
         """Return the folder that holds the whole model, and its missing files: the named one, or another with this commit."""
-        manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        missing = manifest.prove(args.files)
+        manifest = Manifest.load(context.state, context.machine.expand(args.dir))
+        missing = manifest.verify(args.files)
         if missing:
-            for other in Manifest.all(context.state):
+            for other in Manifest.load_all(context.state):
                 same = (other.about.get("id"), other.commit) == (args.id, args.commit)
                 if same and all(other.is_verified(file) for file in args.files):
                     return other, []
@@ -247,8 +247,8 @@ def _verify_model(model: Mapping[str, Any], context: Context, *, deep: bool) -> 
     """Return a model's manifest, and its missing or wrong files; those of a further model are prefixed with its role."""
     files = model["files"]
     check_files(files, f"the list of files of {model['id']}")
-    manifest = Manifest.of(context.state, context.machine.expand(model["dir"]))
-    wrong = manifest.prove(files, deep=deep)
+    manifest = Manifest.load(context.state, context.machine.expand(model["dir"]))
+    wrong = manifest.verify(files, deep=deep)
     if not wrong:
         record = {"id": model["id"], "commit": model["commit"], "paths": [file["path"] for file in files]}
         manifest.about = record

@@ -165,8 +165,11 @@ class GpuUsed(Module["GpuUsed.Args"]):
 
 def evaluate_gpu_use(use: GpuUse) -> Result:
     """Return the result for an observed use of the GPU. Pure."""
-    data: dict[str, Any] = {"verdict": use.verdict, "processes": [asdict(gpu_process) for gpu_process in use.mine]}
-    if use.mine:
+    data: dict[str, Any] = {
+        "verdict": use.verdict,
+        "processes": [asdict(gpu_process) for gpu_process in use.own_processes],
+    }
+    if use.own_processes:
         return Result(msg=f"uses the GPU: {use.why}", data=data)
     data["evidence"] = use.evidence
     if use.verdict == "gpu":
@@ -244,7 +247,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         report_only = args.verified_before == "report" and _was_verified(inspected, context)
         checks = [
             *find_unmet_requests(state, engine),
-            *evaluate_checks(args, state, watch.found, log.cut),
+            *evaluate_checks(args, state, watch.matches, log.cut),
             *([] if report_only else differences),
         ]
         if checks and path:
@@ -291,24 +294,24 @@ class PatternWatch:
     """
 
     def __init__(self, patterns: list[str]) -> None:
-        self.found: dict[str, str] = {}
+        self.matches: dict[str, str] = {}
         for pattern in patterns:
             if reason := check_pattern(pattern):
                 raise Refused(f"'{one_line(pattern, max_chars=MAX_EVIDENCE_CHARS)}' {reason}.")
         self._all = {pattern: re.compile(pattern) for pattern in patterns}
-        self._open = dict(self._all)
+        self._unmatched = dict(self._all)
 
     def feed(self, line: str) -> None:
         """Search one line."""
         line = line[:MAX_SEARCHED_CHARS]
-        for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
-            self.found[text] = line[:MAX_EVIDENCE_CHARS]
-            del self._open[text]
+        for text in [text for text, pattern in self._unmatched.items() if pattern.search(line)]:
+            self.matches[text] = line[:MAX_EVIDENCE_CHARS]
+            del self._unmatched[text]
 
     def forget(self) -> None:
         """Forget the found lines: another start begins."""
-        self.found.clear()
-        self._open = dict(self._all)
+        self.matches.clear()
+        self._unmatched = dict(self._all)
 
 
 def failing_verdicts(log_unknown: str) -> tuple[Verdict, ...]:
@@ -355,7 +358,7 @@ def _check_kernels(
     """Return the kernels that are others than when the baseline was measured, each as a check that is disproved."""
     if not args.baseline_key:
         return []
-    baseline = Baselines(context.state).about(build_key(args.baseline_key, context.machine, engine.http))
+    baseline = Baselines(context.state).read_about(build_key(args.baseline_key, context.machine, engine.http))
     changes = describe_kernel_changes(baseline.get("kernels") or {}, kernels, engine.log)
     return [Check(one_line(change), "disproved", "engine log, against the baseline's") for change in changes]
 

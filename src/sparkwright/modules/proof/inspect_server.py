@@ -123,7 +123,7 @@ def _find_drift(
     spec = server_key.resolve_key(spec, context)
     verified_id = str(good.get("container_id", ""))
     model, made_from = good.get("model") or {}, verified_spec(good)
-    state = ContainerState(spec, server.container, server.made_from, verified_id, model, made_from)
+    state = ContainerState(spec, server.container, server.image_inspect, verified_id, model, made_from)
     changes = find_drift(args.model, state)
     if not digest_of(spec.image) and without_digest(server.image) != spec.image:
         changes.insert(0, Change("image", server.image, spec.image, "spark.lock has no digest for it"))
@@ -133,7 +133,7 @@ def _find_drift(
 def _build_expectations(
     args: InspectServer.Args, verified_state: Mapping[str, Any], changes: list[Change], *, pinned: bool
 ) -> dict[str, Any]:
-    """Return the expectations for this very server. own: its verified state; empty if it has none."""
+    """Return the expectations for this very server. verified_state: empty if it has none."""
     serve = {} if changes else {**args.serve, "baseline_key": {}}
     if not changes and pinned and args.serve:
         serve = args.serve

@@ -12,7 +12,6 @@ from sparkwright import defaults
 from sparkwright.engines import engine, openai_api, tasks
 from sparkwright.engines import http as key_rules
 from sparkwright.engines import http as roles
-from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import GENERATE, Http
 from sparkwright.errors import Exit, Inconclusive, Refused
 from sparkwright.host.containers import container_labels, containers, server_key
@@ -70,7 +69,7 @@ class Liveness(Module["Liveness.Args"]):
             if reason := _explain_not_running(args.name, container, start):
                 return _silent_result(reason)
             start, engine = str(container["State"]["StartedAt"]), container_labels.engine_of_container(container)
-            answer = VerifyHealth().ask(health, context, engine.http)
+            answer = VerifyHealth().check_server(health, context, engine.http)
             if not answer.failed:
                 return _serving_result(answer, waited=bool(starting))
             verdict = answer.data["verdict"]
@@ -187,9 +186,10 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         timeout_s: float = arg("how long generating them may take, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        return self.ask(args, context, _find_engine(args, context).http)
+        used = engine.get_engine(args.engine) if args.engine else container_labels.engine_at(context, args.base_url)
+        return self.check_server(args, context, used.http)
 
-    def ask(self, args: Args, context: Context, http: Http) -> Result:
+    def check_server(self, args: Args, context: Context, http: Http) -> Result:
         """Check a server whose engine is known. http: the engine's API."""
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         health = http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s)
@@ -204,15 +204,15 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             return _failed_result(
                 "wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix
             )
-        result = self._answers(http, args, args.model or next(iter(names), ""), key, served)
+        result = self._check_model(http, args, args.model or next(iter(names), ""), key, served)
         for name in () if result.failed else args.adapters:
-            adapter = self._answers(http, args, name, key, served)
+            adapter = self._check_model(http, args, name, key, served)
             if adapter.failed:
                 return dataclasses.replace(adapter, msg=f"adapter {name}: {adapter.msg}")
             result.msg += f"; {name}: {adapter.msg}"
         return result
 
-    def _answers(self, http: Http, args: Args, model: str, key: str, served: Mapping[str, int | None]) -> Result:
+    def _check_model(self, http: Http, args: Args, model: str, key: str, served: Mapping[str, int | None]) -> Result:
         """Return the result of a request under one name. served: the names that the server lists, with their contexts."""
         version = http_probe.query_version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
@@ -285,10 +285,6 @@ def _query_health_after_failure(http: Http, base_url: str) -> http_probe.Respons
         if answer.status != 200 or time.monotonic() > deadline_s:
             return answer
         time.sleep(0.1)
-
-
-def _find_engine(args: VerifyHealth.Args, context: Context) -> Engine:
-    return engine.get_engine(args.engine) if args.engine else container_labels.engine_at(context, args.base_url)
 
 
 def _loading_result(http: Http, base_url: str, health: http_probe.Response) -> Result:

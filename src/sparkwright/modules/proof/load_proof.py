@@ -88,7 +88,7 @@ class LoadProof(Module["LoadProof.Args"]):
         )
         rungs: list[LadderStep] = []
         for rung in steps:
-            context.go_on()
+            context.check_failures()
             context.progress(len(rungs), len(steps), text=f"{rung.context} tokens x {rung.streams}")
             rungs.append(_measure_rung(rung, asker, args, context))
             context.note(str(rungs[-1]), detail=True)
@@ -122,7 +122,7 @@ def _measure_rung(rung: LadderStep, asker: ServerClient, args: LoadProof.Args, c
     """Send the prompts of one step and read the memory meanwhile."""
     tokens = max(1, int(rung.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
     requests = [asker.sized_request(tokens, ANSWER_TOKENS) for _ in range(rung.streams)]
-    context.guards.mark()
+    context.guards.reset_lowest()
     before = context.machine.meminfo()["MemAvailable"]
     options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": asker.api_key}
     outcomes = load.send_all(args.base_url, requests, counter_keys=asker.http.counted, **options)
@@ -201,7 +201,7 @@ class DepthRates(Module["DepthRates.Args"]):
             return Result(msg="no depth to measure", data={"verdict": verdicts.NOT_REQUESTED, "rates": []})
         try:
             with lock.acquire_measurement(context.state, context.run_id, "a test at depth", note=context.note):
-                rates = list(self._measured(http, args, context))
+                rates = list(self._measure_rates(http, args, context))
         except Inconclusive as error:
             data = {"verdict": "inconclusive", "rates": []}
             return Result(exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=data)
@@ -212,7 +212,7 @@ class DepthRates(Module["DepthRates.Args"]):
         return _compare_rates(rates, args, context, http)
 
     @staticmethod
-    def _measured(http: Http, args: DepthRates.Args, context: Context) -> Iterator[Rate]:
+    def _measure_rates(http: Http, args: DepthRates.Args, context: Context) -> Iterator[Rate]:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
         until_s = time.monotonic() + args.most_seconds
@@ -235,7 +235,7 @@ def _compare_rates(rates: Sequence[Rate], args: DepthRates.Args, context: Contex
     """Compare the rates with those of the throughput baseline, and record those that it lacks."""
     baselines, key = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
     short = baselines.read(key) if args.baseline_key else None
-    earlier_rates = parse_rates(baselines.about(key).get(DEPTH_RATES_KEY)) if short else {}
+    earlier_rates = parse_rates(baselines.read_about(key).get(DEPTH_RATES_KEY)) if short else {}
     new_rates = {
         str(rate.depth): rate.tok_per_s for rate in rates if rate.tok_per_s and str(rate.depth) not in earlier_rates
     }
@@ -251,7 +251,7 @@ def _compare_rates(rates: Sequence[Rate], args: DepthRates.Args, context: Contex
             failed=True, msg=f"slower at depth: {why}.", fix=SLOWER_FIX, data={**data, "verdict": "regression"}
         )
     if short and new_rates:
-        baselines.add(key, {DEPTH_RATES_KEY: {**earlier_rates, **new_rates}})
+        baselines.add_about(key, {DEPTH_RATES_KEY: {**earlier_rates, **new_rates}})
     verdict = "not compared" if deepest is None or not short else "proved"
     return Result(msg=format_rates(rates, short.median if short else None), data={**data, "verdict": verdict})
 
@@ -277,7 +277,7 @@ def describe_rate_drops(rates: Sequence[Rate], earlier_rates: Mapping[str, float
 
 
 def format_rates(rates: Sequence[Rate], short_prompt_rate: float | None) -> str:
-    """Return the rates as a person reads them. short: behind a short prompt; None for not known."""
+    """Return the rates as a person reads them. short_prompt_rate: None if unknown."""
     rows = []
     for rate in rates:
         share = (

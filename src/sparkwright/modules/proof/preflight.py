@@ -312,9 +312,9 @@ class Lint(Module["Lint.Args"]):
         container = {"network": args.network}
         request = ServerRequest(args.flags, args.image, args.platform, args.env, container=container)
         model = _read_config(args, context)
-        findings = engine.advice.check(request, model, engine.advice.version(image.version), image.listed)
+        findings = engine.advice.check(request, model, engine.advice.version(image.version), image.all_options)
         rows = [finding.to_json() for finding in findings]
-        fields = {"engine_version": image.version, "listed": len(image.listed), "options": image.options}
+        fields = {"engine_version": image.version, "listed": len(image.all_options), "options": image.options}
         data = {**fields, "findings": rows}
         bad = [finding for finding in findings if finding.severity == "error"]
         if not bad:

@@ -150,7 +150,7 @@ def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: 
 def _run_probe(
     http: Http, args: Probes.Args, probe: Probe, key: str
 ) -> tuple[Probe, Reply | http_probe.Response, ProbeResult]:
-    """Send a probe and judge the reply. A failure in a stream alone is reported as such."""
+    """Send a probe and evaluate the reply. A failure in a stream alone is reported as such."""
     reply = send_probe(http, args, probe, key)
     seen = _evaluate_reply(probe, reply, args.timeout_s)
     if (

@@ -216,9 +216,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
         result = self._compare_texts(args, context)
         if result.failed or not args.adapters or "texts" not in result.data:
             return result
-        return _merge_adapters(result, {name: self._adapter(args, context, name) for name in args.adapters})
+        return _merge_adapters(result, {name: self._compare_adapter(args, context, name) for name in args.adapters})
 
-    def _adapter(self, args: Args, context: Context, name: str) -> Result:
+    def _compare_adapter(self, args: Args, context: Context, name: str) -> Result:
         key = {**args.baseline_key, "adapter": name}
         return self._compare_texts(replace(args, model=name, baseline_key=key, answers="any"), context)
 

@@ -137,7 +137,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
             measured.verdict, measured.reason = "regression", drop
         data = _result_data(measured, observed, bounds, baseline, accepted)
         if measured.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
-            other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
+            other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
             measured.note = f"the nearest baseline: {other}"
         if measured.only_thinking and (hidden := _find_hidden_answer(http, args, key)):
             parser = container_labels.engine_at(context, args.base_url).probe_flags.causes.get(
@@ -160,11 +160,13 @@ class SmokeTest(Module["SmokeTest.Args"]):
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
             baselines.write(name, new_baseline, {**fields, **_baseline_conditions(args, observed, context)})
-        elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.about(name):
-            baselines.add(name, _baseline_conditions(args, observed, context))
-        data["kernels"] = baselines.about(name).get("kernels", {}) if args.baseline_key else {}
+        elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.read_about(name):
+            baselines.add_about(name, _baseline_conditions(args, observed, context))
+        data["kernels"] = baselines.read_about(name).get("kernels", {}) if args.baseline_key else {}
         witness = (
-            observed.gpu.describe_stall((baselines.about(name).get("gpu") or {}).get("power_w")) if baseline else ""
+            observed.gpu.describe_stall((baselines.read_about(name).get("gpu") or {}).get("power_w"))
+            if baseline
+            else ""
         )
         return Result(
             msg="; ".join(

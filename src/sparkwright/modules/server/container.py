@@ -49,11 +49,11 @@ class ContainerState:
     #: model of the last verified container: commit, and files with their hashes
     model: Mapping[str, Any]
     #: spec of the last verified container; None if none was verified
-    made_from: ContainerSpec | None = None
+    verified_spec: ContainerSpec | None = None
     #: contents of the recipe's files
     texts: Mapping[str, str] = field(default_factory=dict)
     #: whether sparkwright created the container
-    ours: bool = True
+    is_ours: bool = True
     #: ids of the containers that were created to replace a server and never started, by name
     created: Mapping[str, str] = field(default_factory=dict)
 
@@ -119,56 +119,63 @@ class Container(StateModule["Container.Args", ContainerState]):
             host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, args.spec))
         return state
 
-    def differences(self, args: Args, found: ContainerState) -> list[Change]:
+    def differences(self, args: Args, observed: ContainerState) -> list[Change]:
         if args.state == "created":
-            return _creation_changes(args, found)
-        if not found.container:
-            return [Change("container", None, found.spec.name, "no such container")]
-        changes = find_drift(args.model, found)
-        if not changes and not found.running:
-            return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
-        return recipe_files.with_contents(changes, found.spec, found.container, found.texts)
+            return _creation_changes(args, observed)
+        if not observed.container:
+            return [Change("container", None, observed.spec.name, "no such container")]
+        changes = find_drift(args.model, observed)
+        if not changes and not observed.running:
+            return [Change("state", observed.container["State"]["Status"], "running", "it is stopped")]
+        return recipe_files.with_contents(changes, observed.spec, observed.container, observed.texts)
 
-    def describe(self, args: Args, found: ContainerState) -> dict[str, Any]:
-        changes = [dataclasses.asdict(change) for change in find_drift(args.model, found)] if found.container else []
-        granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == found.spec.restart
-        is_last_verified = bool(found.container) and found.container["Id"] == found.verified_id
-        differs = not found.container or bool(changes)
+    def describe(self, args: Args, observed: ContainerState) -> dict[str, Any]:
+        changes = (
+            [dataclasses.asdict(change) for change in find_drift(args.model, observed)] if observed.container else []
+        )
+        granted = (
+            bool(observed.container)
+            and observed.container["HostConfig"]["RestartPolicy"]["Name"] == observed.spec.restart
+        )
+        is_last_verified = bool(observed.container) and observed.container["Id"] == observed.verified_id
+        differs = not observed.container or bool(changes)
         return {
-            "exists": bool(found.container),
-            "running": found.running,
+            "exists": bool(observed.container),
+            "running": observed.running,
             "differs": differs,
-            "verified": found.running and granted and is_last_verified and not differs,
-            "ours": found.ours,
+            "verified": observed.running and granted and is_last_verified and not differs,
+            "ours": observed.is_ours,
             "drift": changes,
-            "id": found.container.get("Id", ""),
-            "left": bool(found.created),
-            "msg": _describe_container(found, changes) if args.state == "started" else "",
+            "id": observed.container.get("Id", ""),
+            "left": bool(observed.created),
+            "msg": _describe_container(observed, changes) if args.state == "started" else "",
         }
 
-    def act(self, args: Args, found: ContainerState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: ContainerState, changes: list[Change], context: Context) -> dict[str, Any]:
         if args.state == "created":
-            return _create_replacement(args, found, changes, context)
-        return self._started(args, found, changes, context)
+            return _create_replacement(args, observed, changes, context)
+        return self._start_container(args, observed, changes, context)
 
-    def _started(self, args: Args, found: ContainerState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def _start_container(
+        self, args: Args, observed: ContainerState, changes: list[Change], context: Context
+    ) -> dict[str, Any]:
         from docker.errors import APIError
 
         turns.refuse_asleep(context.state)
-        forbidden = host_lost.forbidden_reason(context.state, args.spec, str(found.container.get("Id", "")))
+        forbidden = host_lost.forbidden_reason(context.state, args.spec, str(observed.container.get("Id", "")))
         host_lost.refuse_forbidden(context, forbidden, Failed)
         spec = ContainerSpec.from_json(args.spec)
-        if found.container and changes[0].field != "state":
+        if observed.container and changes[0].field != "state":
             fields = ", ".join(change.field for change in changes)
             fix = "Stop and keep it first (module `stop_and_keep`)."
             raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
         created = ""
         try:
-            if not found.container:
-                created = _adopt_created(spec, found, context) or _create_container(
+            if not observed.container:
+                created = _adopt_created(spec, observed, context) or _create_container(
                     spec, args.files, context, spec.name
                 )
-            container_id = created or str(found.container["Id"])
+            container_id = created or str(observed.container["Id"])
             start_guarded(context, container_id, configuration_key(args.spec))
         except (APIError, SparkwrightError, OSError) as error:
             if created:
@@ -179,16 +186,16 @@ class Container(StateModule["Container.Args", ContainerState]):
         return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 
 
-def _creation_changes(args: Container.Args, found: ContainerState) -> list[Change]:
+def _creation_changes(args: Container.Args, observed: ContainerState) -> list[Change]:
     """Return what `state: created` changes: a new container is needed, or one that is left is not."""
-    needed = args.anew or not found.container or bool(find_drift(args.model, found))
-    changes = [Change("container", f"{name} (never started)", None, "a run was cut off") for name in found.created]
-    name = f"{found.spec.name}{containers.REPLACEMENT_SUFFIX} (created)"
+    needed = args.anew or not observed.container or bool(find_drift(args.model, observed))
+    changes = [Change("container", f"{name} (never started)", None, "a run was cut off") for name in observed.created]
+    name = f"{observed.spec.name}{containers.REPLACEMENT_SUFFIX} (created)"
     return [*changes, Change("container", None, name, "before the server is stopped")] if needed else changes
 
 
 def _create_replacement(
-    args: Container.Args, found: ContainerState, changes: list[Change], context: Context
+    args: Container.Args, observed: ContainerState, changes: list[Change], context: Context
 ) -> dict[str, Any]:
     """Create the container that is to replace the server, under a name of its own.
 
@@ -196,7 +203,7 @@ def _create_replacement(
     """
     from docker.errors import APIError
 
-    for container_id in found.created.values():
+    for container_id in observed.created.values():
         lifecycle.force_remove(context, container_id)
     if changes[-1].after is None:
         return {"left": False}
@@ -206,19 +213,21 @@ def _create_replacement(
     except APIError as error:
         refused = containers.create_error(error)
         unaffected = (
-            f" {replacement.name_of(found.container)} was not touched and goes on serving." if found.running else ""
+            f" {replacement.name_of(observed.container)} was not touched and goes on serving."
+            if observed.running
+            else ""
         )
         raise Failed(refused.message + unaffected, fix=refused.fix) from None
     context.created = replacement.CreatedContainer(created, spec)
     return {"left": True}
 
 
-def _adopt_created(spec: ContainerSpec, found: ContainerState, context: Context) -> str:
+def _adopt_created(spec: ContainerSpec, observed: ContainerState, context: Context) -> str:
     """Give the container that this run created for the spec the server's name, and return its id; empty if there is none.
 
     Those of other runs are removed.
     """
-    own, created_ids = context.created, {*found.created.values()}
+    own, created_ids = context.created, {*observed.created.values()}
     for container_id in created_ids - {own.id if own else ""}:
         lifecycle.force_remove(context, container_id)
     if own is None or own.spec != spec or own.id not in created_ids:
@@ -235,7 +244,7 @@ def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Co
         files: see Container.Args.
         name: the container's name until it is started.
 
-    Raises Failed, and leaves no container, if there is no such image, or its name came to mean another one meanwhile.
+    Raises Failed, and leaves no container, if there is no such image, or its name was moved to another image meanwhile.
     """
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
@@ -287,23 +296,25 @@ def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
     return ContainerSpec.from_json(good["spec"]) if good else None
 
 
-def find_drift(model: Mapping[str, Any], found: ContainerState) -> list[Change]:
+def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Change]:
     """Return the differences between the container and its spec, and between the loaded model revisions and the expected ones.
 
     Args:
         model: the model that it should serve, with commit and files.
     """
-    if (name := replacement.name_of(found.container)) != found.spec.name:
-        return [Change("name", name, found.spec.name, "the server of another recipe")]
-    changes = container_options.differences(found.spec, found.container, found.image)
-    if found.container.get("Id") != found.verified_id:
+    if (name := replacement.name_of(observed.container)) != observed.spec.name:
+        return [Change("name", name, observed.spec.name, "the server of another recipe")]
+    changes = container_options.differences(observed.spec, observed.container, observed.image)
+    if observed.container.get("Id") != observed.verified_id:
         return changes
-    if found.made_from is not None:
-        changes += container_options.removed_options(found.spec, found.made_from, found.container, found.image)
-    changes += _revision_changes("model", found.model, model)
+    if observed.verified_spec is not None:
+        changes += container_options.removed_options(
+            observed.spec, observed.verified_spec, observed.container, observed.image
+        )
+    changes += _revision_changes("model", observed.model, model)
     before, after = (
         {str(item["role"]): item for item in each.get("models", ()) if item.get("role")}
-        for each in (found.model, model)
+        for each in (observed.model, model)
     )
     for role in before.keys() & after.keys():  # an added or removed model is another mount
         name = role if role.startswith("adapter ") else f"{role} model"
@@ -328,11 +339,13 @@ def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:
     return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not UNREAD_FILES.search(file["path"])}
 
 
-def _describe_container(found: ContainerState, changes: list[dict[str, Any]]) -> str:
-    if not found.container:
+def _describe_container(observed: ContainerState, changes: list[dict[str, Any]]) -> str:
+    if not observed.container:
         return "no server running yet"
-    if (name := replacement.name_of(found.container)) != found.spec.name:
+    if (name := replacement.name_of(observed.container)) != observed.spec.name:
         return f"replaces {name}, the server of another recipe"
     if changes:
         return f"differs in {', '.join(row['field'] for row in changes)}"
-    return "matches the recipe" if found.running else f"matches the recipe, but {found.container['State']['Status']}"
+    return (
+        "matches the recipe" if observed.running else f"matches the recipe, but {observed.container['State']['Status']}"
+    )

@@ -40,7 +40,7 @@ class RestorePreviousState:
     #: inspect of the kept previous container; empty if there is none
     previous: dict[str, Any]
     #: record that `stop_and_keep` or `stopped` wrote before it acted
-    remembered: dict[str, Any]
+    stop_record: dict[str, Any]
     #: Id of the last verified container
     verified_id: str
     #: revision whose files were kept for the previous server; empty if its files were not replaced
@@ -53,15 +53,15 @@ class RestorePreviousState:
     created: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def old(self) -> bool:
+    def previous_exists(self) -> bool:
         """True if the previous server still exists, renamed or not."""
         return bool(self.previous) or self.halfway or self.untouched
 
     @property
     def halfway(self) -> bool:
         """True if the previous server still has its name, but lost its restart policy or was stopped already."""
-        mine = bool(self.current) and self.current["Id"] == self.remembered.get("id")
-        return mine and not self.previous and bool(self.remembered.get("running", True))
+        mine = bool(self.current) and self.current["Id"] == self.stop_record.get("id")
+        return mine and not self.previous and bool(self.stop_record.get("running", True))
 
     @property
     def untouched(self) -> bool:
@@ -108,56 +108,62 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
             replacement.unstarted_ids(context),
         )
 
-    def differences(self, args: Args, found: RestorePreviousState) -> list[Change]:
-        model = [Change("model files", None, found.kept_model[:12])] if found.old and found.kept_model else []
-        created = [Change("container", f"{name} (never started)", None) for name in found.created]
-        return self._server_changes(args, found) + model + created
+    def differences(self, args: Args, observed: RestorePreviousState) -> list[Change]:
+        model = (
+            [Change("model files", None, observed.kept_model[:12])]
+            if observed.previous_exists and observed.kept_model
+            else []
+        )
+        created = [Change("container", f"{name} (never started)", None) for name in observed.created]
+        return self._server_changes(args, observed) + model + created
 
     @staticmethod
-    def _server_changes(args: Args, found: RestorePreviousState) -> list[Change]:
-        if found.previous:
-            kept = replacement.name_of(found.previous)
-            return [Change("container", f"{kept} (stopped)", f"{_serving_name(args, found)} (stopped)")]
-        if found.untouched or found.halfway:
+    def _server_changes(args: Args, observed: RestorePreviousState) -> list[Change]:
+        if observed.previous:
+            kept = replacement.name_of(observed.previous)
+            return [Change("container", f"{kept} (stopped)", f"{_serving_name(args, observed)} (stopped)")]
+        if observed.untouched or observed.halfway:
             return []
-        status = found.current["State"]["Status"] if found.current else ""
+        status = observed.current["State"]["Status"] if observed.current else ""
         if status not in ("running", "restarting"):
             return []
         return [Change("state", status, "stopped", "it failed, and there is no previous one")]
 
-    def describe(self, args: Args, found: RestorePreviousState) -> dict[str, Any]:
-        old = found.previous or (found.current if found.halfway else {})
+    def describe(self, args: Args, observed: RestorePreviousState) -> dict[str, Any]:
+        old = observed.previous or (observed.current if observed.halfway else {})
         message = "The previous server is restored." if old else "There was no previous server to restore."
-        if found.untouched:
+        if observed.untouched:
             message = "The previous server was not touched."
         if not old:
-            nothing = {"name": _serving_name(args, found), "restart": "no", "base_url": "", "needs": {}}
-            nothing |= container_labels.membership_of(found.current if found.untouched else {}).to_json()
+            nothing = {"name": _serving_name(args, observed), "restart": "no", "base_url": "", "needs": {}}
+            nothing |= container_labels.membership_of(observed.current if observed.untouched else {}).to_json()
             return {"to_start": False, **nothing, "why": args.why, "msg": message}
-        record = found.remembered if found.remembered.get("id") == old["Id"] else {}
-        fields = {"name": _serving_name(args, found), "restart": record.get("policy", "no")}
-        fields |= {"base_url": containers.url_of(old), "needs": _memory_needs(found, old)}
+        record = observed.stop_record if observed.stop_record.get("id") == old["Id"] else {}
+        fields = {"name": _serving_name(args, observed), "restart": record.get("policy", "no")}
+        fields |= {"base_url": containers.url_of(old), "needs": _memory_needs(observed, old)}
         fields |= container_labels.membership_of(old).to_json()
         return {"to_start": record.get("running", True), **fields, "why": args.why, "msg": message}
 
-    def act(self, args: Args, found: RestorePreviousState, changes: list[Change], context: Context) -> dict[str, Any]:
-        now = replacement.name_of(found.current) if found.current else ""
-        for container_id in found.created.values():
+    def act(
+        self, args: Args, observed: RestorePreviousState, changes: list[Change], context: Context
+    ) -> dict[str, Any]:
+        now = replacement.name_of(observed.current) if observed.current else ""
+        for container_id in observed.created.values():
             lifecycle.force_remove(context, container_id)
-        if not self._server_changes(args, found) and not found.old:
+        if not self._server_changes(args, observed) and not observed.previous_exists:
             return {}
-        if not found.old:
-            lifecycle.set_policy(context, found.current, "no")
-            lifecycle.stop(context, found.current, 10)
+        if not observed.previous_exists:
+            lifecycle.set_policy(context, observed.current, "no")
+            lifecycle.stop(context, observed.current, 10)
             return {"msg": f"There was no previous server to restore; {now} is stopped."}
-        if found.previous and now:
-            holders.record_stop(context, found.current)
-            lifecycle.remove(context, found.current, 10)
-        for folder, commit in model_folders.replaced_folders(context).items() if found.kept_model else ():
+        if observed.previous and now:
+            holders.record_stop(context, observed.current)
+            lifecycle.remove(context, observed.current, 10)
+        for folder, commit in model_folders.replaced_folders(context).items() if observed.kept_model else ():
             changed = model_folders.restore_kept_and_record(context, folder)
             context.note(f"{format_count(changed, 'model file')} restored to {commit[:12]}.")
-        if found.previous:
-            lifecycle.rename(context, found.previous, _serving_name(args, found))
+        if observed.previous:
+            lifecycle.rename(context, observed.previous, _serving_name(args, observed))
         return {}
 
 
@@ -166,24 +172,24 @@ def _own_container(container: dict[str, Any], context: Context) -> dict[str, Any
     return container if container_labels.is_ours(context, container) else {}
 
 
-def _serving_name(args: RestorePrevious.Args, found: RestorePreviousState) -> str:
+def _serving_name(args: RestorePrevious.Args, observed: RestorePreviousState) -> str:
     """Return the name of the previous server when it serves: its recipe may differ from that of the failed server."""
-    if not found.previous:
-        return replacement.name_of(found.current) if found.current else args.name
-    if found.previous["Id"] == found.remembered.get("id"):
-        return str(found.remembered.get("name") or args.name)
-    verified = found.previous["Id"] == found.verified_id
-    return (found.verified_name if verified else "") or args.name
+    if not observed.previous:
+        return replacement.name_of(observed.current) if observed.current else args.name
+    if observed.previous["Id"] == observed.stop_record.get("id"):
+        return str(observed.stop_record.get("name") or args.name)
+    verified = observed.previous["Id"] == observed.verified_id
+    return (observed.verified_name if verified else "") or args.name
 
 
-def _memory_needs(found: RestorePreviousState, old: Mapping[str, Any]) -> dict[str, Any]:
+def _memory_needs(observed: RestorePreviousState, old: Mapping[str, Any]) -> dict[str, Any]:
     """Return the memory that the previous server takes, as it was verified."""
-    if old["Id"] != found.verified_id or "utilization" not in found.serve:
+    if old["Id"] != observed.verified_id or "utilization" not in observed.serve:
         return {}
-    engine_memory = {"engine_memory": found.serve["engine_memory"]} if found.serve.get("engine_memory") else {}
+    engine_memory = {"engine_memory": observed.serve["engine_memory"]} if observed.serve.get("engine_memory") else {}
     return {
-        "utilization": found.serve["utilization"],
-        "needs_bytes": found.serve.get("needs_bytes") or 0,
+        "utilization": observed.serve["utilization"],
+        "needs_bytes": observed.serve.get("needs_bytes") or 0,
         **engine_memory,
     }
 
@@ -231,52 +237,52 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         current, previous = containers.inspect(context.docker(), name) or {}, replacement.find_kept(context, name)
         return GrantRestartState(current, previous, state.read("verified") or {}, state.read("previous") or {})
 
-    def differences(self, args: Args, found: GrantRestartState) -> list[Change]:
+    def differences(self, args: Args, observed: GrantRestartState) -> list[Change]:
         changes = []
-        policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
+        policy = observed.current["HostConfig"]["RestartPolicy"]["Name"] if observed.current else None
         if policy != args.spec["restart"]:
             changes.append(Change("restart", policy, args.spec["restart"], "verified"))
-        if found.current.get("Id") != found.verified.get("container_id"):
-            before = (found.verified.get("container_id") or "")[:12] or None
-            changes.append(Change("last good state", before, found.current.get("Id", "")[:12]))
-        elif found.current and found.stopped.get("id") == found.current["Id"]:
+        if observed.current.get("Id") != observed.verified.get("container_id"):
+            before = (observed.verified.get("container_id") or "")[:12] or None
+            changes.append(Change("last good state", before, observed.current.get("Id", "")[:12]))
+        elif observed.current and observed.stopped.get("id") == observed.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
-        if found.previous:
-            changes.append(Change("previous container", replacement.name_of(found.previous), None))
+        if observed.previous:
+            changes.append(Change("previous container", replacement.name_of(observed.previous), None))
         return changes
 
-    def describe(self, args: Args, found: GrantRestartState) -> dict[str, Any]:
-        return {"container_id": found.current.get("Id", "")}
+    def describe(self, args: Args, observed: GrantRestartState) -> dict[str, Any]:
+        return {"container_id": observed.current.get("Id", "")}
 
-    def act(self, args: Args, found: GrantRestartState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: GrantRestartState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = args.spec["name"]
-        if not found.current or not found.current["State"]["Running"]:
+        if not observed.current or not observed.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
-        lowest = context.guards.verified()
+        lowest = context.guards.end_verified()
         log = evidence.read_engine_state(context, name)
         measured = {**args.measured, **_load_stages(log)}
         needs = args.serve.get("engine_memory") or {}
         start = memory_fit.measure_verified_start(
-            context, found.current, needs, log, lowest.lowest_bytes if lowest else None
+            context, observed.current, needs, log, lowest.lowest_bytes if lowest else None
         )
-        good = {**self._build_good_state(args, found, context), "measured": measured}
+        good = {**self._build_good_state(args, observed, context), "measured": measured}
         good_states.save_verified(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         service_guard.write_configuration(context)
-        lifecycle.set_policy(context, found.current, args.spec["restart"])
-        if found.previous:
-            lifecycle.force_remove(context, found.previous["Id"])
+        lifecycle.set_policy(context, observed.current, args.spec["restart"])
+        if observed.previous:
+            lifecycle.force_remove(context, observed.previous["Id"])
         context.state.remove("previous")
         host_lost.clear_forbidden(context.state, args.spec)
         server_key.remove_unneeded(context, name)
         recipe_files.remove_unneeded(context)
-        compile_caches.save_verified(context, found.current, args.model)
+        compile_caches.save_verified(context, observed.current, args.model)
         cache_removal.enforce_limit(context, args.caches_gib)
         for model in good_states.models_of({"model": args.model}):
             if model.get("dir"):
                 model_folders.forget_kept_and_record(context, context.machine.expand(model["dir"]))
         fields = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         fields["arguments"] = fingerprint(args.spec)
-        more = {"container_id": found.current["Id"], "changed": args.changed, "measured": measured}
+        more = {"container_id": observed.current["Id"], "changed": args.changed, "measured": measured}
         more |= {"why": args.why} if args.why else {}
         if start is not None:
             start_memory.add(context.state, start)
@@ -285,12 +291,12 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         return {}
 
     @staticmethod
-    def _build_good_state(args: Args, found: GrantRestartState, context: Context) -> dict[str, Any]:
-        held_bytes = holders.measure_held(context) or holders.recorded_bytes(context, found.current["Id"])
+    def _build_good_state(args: Args, observed: GrantRestartState, context: Context) -> dict[str, Any]:
+        held_bytes = holders.measure_held(context) or holders.recorded_bytes(context, observed.current["Id"])
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
         key_field = {"server_key": spec.server_key} if spec.server_key else {}
         recipe_fields = {"spec": {**args.spec, **key_field}, "model": args.model, "serve": args.serve}
-        host_fields = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
+        host_fields = {"container_id": observed.current["Id"], "restart_count": observed.current.get("RestartCount", 0)}
         host_fields |= {"generation": context.cluster.generation} if context.cluster else {}
         host_fields["left_bytes"] = context.machine.meminfo()["MemAvailable"]
         host_fields |= {"guard_gib": context.guards.floor_gib} if context.guards.floor_gib else {}

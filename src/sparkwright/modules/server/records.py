@@ -50,7 +50,7 @@ class LastGood(Module["LastGood.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         replacement.refuse_taken_names(context, args.name)
-        result = self._found(args, context)
+        result = self._find_target(args, context)
         if result.data["kept"]:
             kept = replacement.find_kept(context, args.name) or replacement.find_current(context, args.name)
             host_lost.refuse_forbidden(
@@ -60,7 +60,7 @@ class LastGood(Module["LastGood.Args"]):
             replacement.refuse_taken_names(context, name)
         return result
 
-    def _found(self, args: Args, context: Context) -> Result:
+    def _find_target(self, args: Args, context: Context) -> Result:
         current, previous = replacement.find_current(context, args.name), replacement.find_kept(context, args.name)
         good = good_states.load_last(context.state)
         stopped = (
@@ -157,13 +157,13 @@ class RunScript(StateModule["RunScript.Args", files.FileState]):
         content: str = arg("the rendered template (in a playbook: `src`)", default="")
 
     def read(self, args: Args, context: Context) -> files.FileState:
-        return files.FileState.at(context.machine.home / RUN_SCRIPT_FOLDER / f"{args.name}.sh")
+        return files.FileState.read(context.machine.home / RUN_SCRIPT_FOLDER / f"{args.name}.sh")
 
-    def differences(self, args: Args, found: files.FileState) -> list[Change]:
-        return files.differences(_intended_file(args.content), found)
+    def differences(self, args: Args, observed: files.FileState) -> list[Change]:
+        return files.differences(_intended_file(args.content), observed)
 
-    def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
-        return {"path": str(found.path)}
+    def describe(self, args: Args, observed: files.FileState) -> dict[str, Any]:
+        return {"path": str(observed.path)}
 
     def run(self, args: Args, context: Context) -> Result:
         record = _find_record(args.name, context)
@@ -181,8 +181,8 @@ class RunScript(StateModule["RunScript.Args", files.FileState]):
         diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in orphaned)]
         return dataclasses.replace(result, changed=True, diff=diff)
 
-    def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
-        files.apply(_intended_file(args.content), found)
+    def act(self, args: Args, observed: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
+        files.apply(_intended_file(args.content), observed)
         return {}
 
 
@@ -206,7 +206,7 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
         path
         for path in sorted((context.machine.home / RUN_SCRIPT_FOLDER).glob("*.sh"))
         if path.stem not in known
-        and SCRIPT_MARK in (files.FileState.at(path).content or "")
+        and SCRIPT_MARK in (files.FileState.read(path).content or "")
         and (path.stem == replaced_name or containers.inspect(context.docker(), path.stem) is None)
     ]
 
@@ -242,9 +242,9 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return replacement.find_current(context, args.name)
 
-    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
-        policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
-        intended = mount_sources.restart_policy(found, args.restart)
+    def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
+        policy = observed["HostConfig"]["RestartPolicy"]["Name"] if observed else None
+        intended = mount_sources.restart_policy(observed, args.restart)
         why = (
             "verified again"
             if intended == args.restart
@@ -252,13 +252,13 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         )
         return [Change("restart", policy, intended, why)] if policy != intended else []
 
-    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
-        return {"container_id": found.get("Id", "")}
+    def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
+        return {"container_id": observed.get("Id", "")}
 
     def run(self, args: Args, context: Context) -> Any:
         result = super().run(args, context)
         if not context.check:
-            context.guards.verified()
+            context.guards.end_verified()
             compile_caches.save_verified(context, self.read(args, context))
             service_guard.write_configuration(context)
             host_lost.clear_forbidden(context.state, good_states.find_spec(context.state, result.data["container_id"]))
@@ -266,11 +266,11 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
             history.append(context, args.what, **_history_fields(result.data["container_id"], context), why=args.why)
         return result
 
-    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        if not found or not found["State"]["Running"]:
+    def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        if not observed or not observed["State"]["Running"]:
             fix = f"On the host: `docker logs --tail 50 {args.name}`."
             raise Failed(f"container {args.name} is not running.", fix=fix)
-        lifecycle.set_policy(context, found, changes[0].after)
+        lifecycle.set_policy(context, observed, changes[0].after)
         return {}
 
 

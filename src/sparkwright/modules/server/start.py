@@ -45,28 +45,28 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return replacement.find_current(context, args.name)
 
-    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
-        if not found:
+    def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
+        if not observed:
             return [Change("state", None, "running")]
-        state, policy = found["State"], found["HostConfig"]["RestartPolicy"]["Name"]
+        state, policy = observed["State"], observed["HostConfig"]["RestartPolicy"]["Name"]
         changes = [] if state["Running"] else [Change("state", state["Status"], "running")]
         return [*changes, Change("restart", policy, args.restart)] if policy != args.restart else changes
 
-    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
-        return {"id": found.get("Id", "")}
+    def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
+        return {"id": observed.get("Id", "")}
 
-    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        if not found:
+    def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        if not observed:
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_asleep(context.state)
-        if not found["State"]["Running"]:
-            spec = good_states.find_spec(context.state, found["Id"])
-            host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, spec, found["Id"]), Failed)
-            held = holders.recorded_bytes(context, found["Id"])
+        if not observed["State"]["Running"]:
+            spec = good_states.find_spec(context.state, observed["Id"])
+            host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, spec, observed["Id"]), Failed)
+            held = holders.recorded_bytes(context, observed["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
-            start_guarded(context, found["Id"], configuration_key(spec) if spec else "")
-            _record_start(context, found["Id"])
-        lifecycle.set_policy(context, found, mount_sources.restart_policy(found, args.restart))
+            start_guarded(context, observed["Id"], configuration_key(spec) if spec else "")
+            _record_start(context, observed["Id"])
+        lifecycle.set_policy(context, observed, mount_sources.restart_policy(observed, args.restart))
         return {}
 
 
@@ -104,7 +104,7 @@ def start_guarded(context: Context, container_id: str, key: str) -> None:
         if isinstance(error, APIError):
             raise containers.start_error(error, client, ports) from None
         raise
-    context.guards.runs(containers.inspect(client, container_id) or {})
+    context.guards.set_process(containers.inspect(client, container_id) or {})
 
 
 POLL_S = 0.2
@@ -147,15 +147,15 @@ class WaitReady(Module["WaitReady.Args"]):
                 data = {"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
                 return Result(msg=f"after {seconds:.0f} s", data=data)
             if waited_s > args.timeout_s:
-                return self._late(args, engine.log, context)
-            context.go_on()
-            self._tell(args, engine.log, context, waited_s)
+                return self._timeout_result(args, engine.log, context)
+            context.check_failures()
+            self._report_progress(args, engine.log, context, waited_s)
             time.sleep(POLL_S)
 
-    def _tell(self, args: Args, book: LogFormat, context: Context, waited_s: float) -> None:
+    def _report_progress(self, args: Args, book: LogFormat, context: Context, waited_s: float) -> None:
         """Report the stage and the progress of the start."""
         state = self._read_state(args.name, book, context)
-        context.guards.stage(state.stage or "starting")
+        context.guards.set_stage(state.stage or "starting")
         done = book.stage_names.index(state.stage) + 1 if state.stage else 0
         if state.stage == "weights" and state.shards[1]:
             context.progress(*state.shards, text="loading weights, shards")
@@ -177,7 +177,7 @@ class WaitReady(Module["WaitReady.Args"]):
         data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
         return Result(failed=True, msg=f"the engine exited ({exit_reason}): {why}", data=data)
 
-    def _late(self, args: Args, book: LogFormat, context: Context) -> Result:
+    def _timeout_result(self, args: Args, book: LogFormat, context: Context) -> Result:
         state = self._read_state(args.name, book, context)
         lines = log_reader.read_last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."

@@ -55,29 +55,29 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     def read(self, args: Args, context: Context) -> StopAndKeepState:
         return StopAndKeepState(replacement.find_current(context, args.name), replacement.find_kept(context, args.name))
 
-    def differences(self, args: Args, found: StopAndKeepState) -> list[Change]:
-        if not found.current:
+    def differences(self, args: Args, observed: StopAndKeepState) -> list[Change]:
+        if not observed.current:
             return []
-        name, kept_name = replacement.name_of(found.current), args.name + containers.PREVIOUS_SUFFIX
-        return [Change("container", f"{name} ({found.current['State']['Status']})", f"{kept_name} (stopped)")]
+        name, kept_name = replacement.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
+        return [Change("container", f"{name} ({observed.current['State']['Status']})", f"{kept_name} (stopped)")]
 
-    def describe(self, args: Args, found: StopAndKeepState) -> dict[str, Any]:
-        return {"previous": args.name + containers.PREVIOUS_SUFFIX if found.current or found.previous else ""}
+    def describe(self, args: Args, observed: StopAndKeepState) -> dict[str, Any]:
+        return {"previous": args.name + containers.PREVIOUS_SUFFIX if observed.current or observed.previous else ""}
 
-    def act(self, args: Args, found: StopAndKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
-        name, kept_name = replacement.name_of(found.current), args.name + containers.PREVIOUS_SUFFIX
-        container_labels.require_ours(context, found.current)
+    def act(self, args: Args, observed: StopAndKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
+        name, kept_name = replacement.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
+        container_labels.require_ours(context, observed.current)
         good = good_states.load_last(context.state)
-        holders.record_stop(context, found.current)
-        if found.previous and found.current["Id"] != good.get("container_id"):
-            lifecycle.remove(context, found.current, args.stop_timeout_s)
-            return {"msg": f"removed an unfinished {name}; {replacement.name_of(found.previous)} is still kept"}
-        if found.previous:
-            lifecycle.force_remove(context, found.previous["Id"])
-        _record_stopped(context, found.current, args.name)
-        lifecycle.set_policy(context, found.current, "no")
-        lifecycle.stop(context, found.current, args.stop_timeout_s)
-        lifecycle.rename(context, found.current, kept_name)
+        holders.record_stop(context, observed.current)
+        if observed.previous and observed.current["Id"] != good.get("container_id"):
+            lifecycle.remove(context, observed.current, args.stop_timeout_s)
+            return {"msg": f"removed an unfinished {name}; {replacement.name_of(observed.previous)} is still kept"}
+        if observed.previous:
+            lifecycle.force_remove(context, observed.previous["Id"])
+        _record_stopped(context, observed.current, args.name)
+        lifecycle.set_policy(context, observed.current, "no")
+        lifecycle.stop(context, observed.current, args.stop_timeout_s)
+        lifecycle.rename(context, observed.current, kept_name)
         return {"msg": f"stopped, kept as {kept_name}"}
 
 
@@ -98,27 +98,27 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}
 
-    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
-        if not found:
+    def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
+        if not observed:
             return []
-        state, policy = found["State"], found["HostConfig"]["RestartPolicy"]["Name"] or "no"
+        state, policy = observed["State"], observed["HostConfig"]["RestartPolicy"]["Name"] or "no"
         changes = [Change("state", state["Status"], "stopped")] if state["Running"] else []
         return [*changes, Change("restart", policy, "no")] if policy != "no" else changes
 
-    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
-        return {"was_running": bool(found) and found["State"]["Running"]}
+    def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
+        return {"was_running": bool(observed) and observed["State"]["Running"]}
 
     def run(self, args: Args, context: Context) -> Result:
-        found = self.read(args, context)
-        if found and not context.check:
-            container_labels.require_ours(context, found)
-            holders.record_stop(context, found)
-            _record_restarted(context, found)
+        observed = self.read(args, context)
+        if observed and not context.check:
+            container_labels.require_ours(context, observed)
+            holders.record_stop(context, observed)
+            _record_restarted(context, observed)
         return super().run(args, context)
 
-    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        lifecycle.set_policy(context, found, "no")
-        lifecycle.stop(context, found, args.stop_timeout_s)
+    def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        lifecycle.set_policy(context, observed, "no")
+        lifecycle.stop(context, observed, args.stop_timeout_s)
         return {}
 
 
@@ -227,7 +227,7 @@ def _drain_gateways(rows: Sequence[dict[str, Any]], context: Context) -> list[Ga
     from sparkwright.host.gateway import drain_record
     from sparkwright.host.gateway.server_operations import Gateway
 
-    gateways = [Gateway.of(row) for row in rows]
+    gateways = [Gateway.from_json(row) for row in rows]
     for problem in drain_record.drain(context.state, gateways, context.run_id):
         context.note(f"{problem}.")
     return gateways
@@ -309,7 +309,7 @@ def _write_previous(context: Context, container: dict[str, Any], extra: dict[str
     identity = containers.identity(container)
     if identity["policy"] == "no" and identity["id"] == good.get(
         "container_id"
-    ):  # removed since it was verified with one
+    ):  # the policy was removed since it was verified
         identity["policy"] = good["spec"]["restart"]
     if recorded.get("id") == container["Id"]:  # a run that was cut off had begun to change these: its record is right
         identity = {key: recorded.get(key, value) for key, value in identity.items()}

@@ -90,7 +90,7 @@ class TakeTurnState:
     """The recorded turn."""
 
     #: name of the container that is to be awake
-    awake: str
+    awake_servers: str
     #: names of all containers that take turns
     servers: tuple[str, ...]
 
@@ -112,17 +112,19 @@ class TakeTurn(StateModule["TakeTurn.Args", TakeTurnState]):
     def read(self, args: Args, context: Context) -> TakeTurnState:
         return TakeTurnState(turns.awake_server(context.state), tuple(turns.list_servers(context.state)))
 
-    def differences(self, args: Args, found: TakeTurnState) -> list[Change]:
+    def differences(self, args: Args, observed: TakeTurnState) -> list[Change]:
         names = tuple(server["name"] for server in args.servers)
-        changes = [Change("awake", found.awake or None, args.name)] if found.awake != args.name else []
-        if {*found.servers} != {*names}:
-            changes.append(Change("take turns", list(found.servers) or None, list(names)))
+        changes = (
+            [Change("awake", observed.awake_servers or None, args.name)] if observed.awake_servers != args.name else []
+        )
+        if {*observed.servers} != {*names}:
+            changes.append(Change("take turns", list(observed.servers) or None, list(names)))
         return changes
 
-    def describe(self, args: Args, found: TakeTurnState) -> dict[str, Any]:
+    def describe(self, args: Args, observed: TakeTurnState) -> dict[str, Any]:
         return {"awake": args.name}
 
-    def act(self, args: Args, found: TakeTurnState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: TakeTurnState, changes: list[Change], context: Context) -> dict[str, Any]:
         turns.set_awake(context.state, args.name, [server["name"] for server in args.servers], context.run_id)
         return {}
 
@@ -161,9 +163,9 @@ class InterimFits(Module["InterimFits.Args"]):
             "fits": False,
             "name": interim.container_name(name),
             "spec": _build_spec(args),
-            "base_url": _base_url(args.port),
+            "base_url": f"http://127.0.0.1:{args.port}",
         }
-        gateways = [Gateway.of(gateway) for gateway in args.gateways]
+        gateways = [Gateway.from_json(gateway) for gateway in args.gateways]
         if not containers.is_running(context.docker(), name):
             return Result(msg="no server is running that it could stand in for", data=data)
         if args.swap == "auto" and not args.alone:
@@ -197,7 +199,7 @@ def _check_name(args: InterimFits.Args, context: Context) -> str:
 
 
 def _check_memory(args: InterimFits.Args, context: Context) -> str:
-    server = PlannedServer.of(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
+    server = PlannedServer.from_scope(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
     if not budget.of("server"):
         return memory_fit.UNKNOWN_ENGINE_MEMORY
@@ -234,10 +236,6 @@ def _replace_port(published: str, port: int) -> str:
     return ":".join([*address, str(port), inside])
 
 
-def _base_url(port: int) -> str:
-    return f"http://127.0.0.1:{port}"
-
-
 class InterimServes(Module["InterimServes.Args"]):
     """Let the gateways send requests to the interim server, which was checked before. See `interim_fits`.
 
@@ -256,11 +254,11 @@ class InterimServes(Module["InterimServes.Args"]):
         gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as in `host.gateways`")
 
     def run(self, args: Args, context: Context) -> Result:
-        gateways = [Gateway.of(gateway) for gateway in args.gateways]
+        gateways = [Gateway.from_json(gateway) for gateway in args.gateways]
         diff = [Change(f"gateway {gateway.name}", "", args.name) for gateway in gateways]
         if context.check:
             return Result(changed=True, diff=diff, data={"serving": False})
-        context.guards.verified()
+        context.guards.end_verified()
         if container := containers.inspect(context.docker(), args.name):
             compile_caches.save_verified(context, container)
         reason = interim.start_serving(context.state, gateways)
@@ -292,14 +290,14 @@ class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return interim.load_record(context.state)
 
-    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
-        return [Change("container", interim.container_name(args.name), None)] if found else []
+    def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
+        return [Change("container", interim.container_name(args.name), None)] if observed else []
 
-    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
-        return {"gone": not found}
+    def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
+        return {"gone": not observed}
 
-    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        gateways = [Gateway.of(gateway) for gateway in found["gateways"]]
+    def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        gateways = [Gateway.from_json(gateway) for gateway in observed["gateways"]]
         gone, message = interim.drain_and_remove(context, args.name, gateways, args.drain_s)
         if not gone:
             context.note(f"{message}.")

@@ -97,16 +97,19 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
         )
         return CleanHostState(tuple(rows), next(other_runs, ""))
 
-    def differences(self, args: Args, found: CleanHostState) -> list[Change]:
-        return [Change(item.kind, item.name, None) for item in found.items if not item.kept and item.kind in _REMOVERS]
+    def differences(self, args: Args, observed: CleanHostState) -> list[Change]:
+        return [
+            Change(item.kind, item.name, None) for item in observed.items if not item.kept and item.kind in _REMOVERS
+        ]
 
-    def describe(self, args: Args, found: CleanHostState) -> dict[str, Any]:
-        return {"items": [_to_row(item) for item in found.items], "busy": found.busy}
+    def describe(self, args: Args, observed: CleanHostState) -> dict[str, Any]:
+        items = [{name: value for name, value in asdict(item).items() if name != "image_id"} for item in observed.items]
+        return {"items": items, "busy": observed.busy}
 
-    def act(self, args: Args, found: CleanHostState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: CleanHostState, changes: list[Change], context: Context) -> dict[str, Any]:
         for change in changes:
             context.note(f"removing {change.field} {change.before}")
-            _REMOVERS[change.field](found.images.get(change.before, change.before), context)
+            _REMOVERS[change.field](observed.images.get(change.before, change.before), context)
         return {}
 
 
@@ -184,7 +187,7 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
 
 def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield the files of models that were proved here."""
-    manifests = [manifest for manifest in Manifest.all(context.state) if model_folders.removable_bytes(manifest)]
+    manifests = [manifest for manifest in Manifest.load_all(context.state) if model_folders.removable_bytes(manifest)]
     unknown, mounts = "", list[tuple[str, Path]]()
     try:
         mounts = list(own_folders.iter_mounts(context, exclude=removed_names)) if manifests else []
@@ -199,7 +202,7 @@ def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]
 
 def _list_kept_model_files(context: Context) -> Iterator[Item]:
     """Yield the files that a rollback or an interrupted download left in the folders of models."""
-    for manifest in Manifest.all(context.state):
+    for manifest in Manifest.load_all(context.state):
         for path in (manifest.folder / model_folders.KEPT_FOLDER, manifest.folder / model_folders.STAGING_FOLDER):
             if path.is_dir() and not path.is_symlink():
                 yield Item("model files", str(path), own_folders.disk_bytes(path))
@@ -216,12 +219,12 @@ def _list_timers(context: Context) -> Iterator[Item]:
         for path in schedule.Scheduler.from_scope(scope, context).files
         if path.exists()
     ]
-    files += [path for path in timer.left if not path.is_relative_to(context.state.path)]
+    files += [path for path in timer.check_files if not path.is_relative_to(context.state.path)]
     yield from (Item("timer", str(path), own_folders.disk_bytes(path)) for path in files)
-    if schedule.CRON_MARK in timer.standing[CRONTAB]:
+    if schedule.CRON_MARK in timer.current_files[CRONTAB]:
         yield Item("timer", "crontab: the line of the health check")
-    if timer.before.lingers:
-        yield Item("timer", f"linger of {timer.place.user}, enabled for the health timer")
+    if timer.previous_settings.lingers:
+        yield Item("timer", f"linger of {timer.scheduler.user}, enabled for the health timer")
 
 
 def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
@@ -236,10 +239,6 @@ def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
     size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in kept)
     yield Item("folder", str(state), size)
     yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in kept.items())
-
-
-def _to_row(item: Item) -> dict[str, Any]:
-    return {name: value for name, value in asdict(item).items() if name != "image_id"}
 
 
 # -- removing it -------------------------------------------------------------------------------------------------------

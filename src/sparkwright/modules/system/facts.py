@@ -99,7 +99,11 @@ def _read_docker(context: Context) -> dict[str, Any]:
 def _read_ollama(machine: Machine) -> dict[str, Any]:
     client = ollama_models.Ollama(machine.ollama_url, timeout_s=2)
     try:
-        return {"reachable": True, "version": client.version(), "models": [loaded.name for loaded in client.loaded()]}
+        return {
+            "reachable": True,
+            "version": client.version(),
+            "models": [loaded.name for loaded in client.list_loaded()],
+        }
     except ollama_models.OllamaAbsent:
         return {"reachable": False, "version": None, "models": []}
     except ollama_models.OllamaBusy:

@@ -32,23 +32,23 @@ SETUP_FAILED_STATUSES = ("217", "218", "226", "228")
 class HealthTimerState:
     """The health timer's files and state on this host, compared with what they should be."""
 
-    place: Scheduler
+    scheduler: Scheduler
     #: contents by path, and of the crontab
-    standing: dict[str, str]
+    current_files: dict[str, str]
     #: acceptable contents by path, and of the crontab
-    wanted: dict[str, tuple[str, ...]]
+    intended_files: dict[str, tuple[str, ...]]
     #: whether the timer runs
     active: bool = False
     #: whether the user's systemd keeps running after logout
     lingers: bool = True
     #: whether the runtime is marked as in use by the timer
-    marked: bool = True
+    runtime_marked: bool = True
     #: scopes of other timers that are installed
-    elsewhere: tuple[str, ...] = ()
+    other_scopes: tuple[str, ...] = ()
     #: files that checks wrote
-    left: tuple[Path, ...] = ()
+    check_files: tuple[Path, ...] = ()
     #: settings of the installed timer
-    before: Settings = field(default_factory=Settings)
+    previous_settings: Settings = field(default_factory=Settings)
 
 
 class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
@@ -109,48 +109,54 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         others = [Scheduler.from_scope(scope, context) for scope in ("user", "system") if scope != place.scope]
         runtime = schedule.find_runtime()
         return HealthTimerState(
-            place=place,
-            standing=texts,
-            wanted=intended,
+            scheduler=place,
+            current_files=texts,
+            intended_files=intended,
             active=place.scope == "cron"
             or all(place.systemctl(context, "is-active", unit).ok for unit in _running_units(settings)),
-            lingers=place.scope != "user" or _linger_file(place).exists(),
-            marked=runtime is None or (runtime / schedule.IN_USE_MARK).exists(),
-            elsewhere=tuple(other.scope for other in others if other.is_installed),
-            left=tuple(path for path in schedule.list_leftover_files(context, before) if path.exists()),
-            before=before,
+            lingers=place.scope != "user" or Path("/var/lib/systemd/linger", place.user).exists(),
+            runtime_marked=runtime is None or (runtime / schedule.IN_USE_MARK).exists(),
+            other_scopes=tuple(other.scope for other in others if other.is_installed),
+            check_files=tuple(path for path in schedule.list_leftover_files(context, before) if path.exists()),
+            previous_settings=before,
         )
 
-    def differences(self, args: Args, found: HealthTimerState) -> list[Change]:
+    def differences(self, args: Args, observed: HealthTimerState) -> list[Change]:
         if args.state == "absent":
-            line = schedule.CRON_MARK in found.standing[CRONTAB]
-            names = [name for name in found.standing if name != CRONTAB] + [str(path) for path in found.left]
+            line = schedule.CRON_MARK in observed.current_files[CRONTAB]
+            names = [name for name in observed.current_files if name != CRONTAB] + [
+                str(path) for path in observed.check_files
+            ]
             return [Change(Path(name).name, "there", None) for name in [*names, *([CRONTAB] if line else [])]]
         changes = [
-            Change(Path(name).name, "another" if found.standing.get(name) else None, "as requested")
-            for name, texts in found.wanted.items()
-            if not _is_up_to_date(name, found, texts)
+            Change(Path(name).name, "another" if observed.current_files.get(name) else None, "as requested")
+            for name, texts in observed.intended_files.items()
+            if not _is_up_to_date(name, observed, texts)
         ]
-        changes += [Change(schedule.WAKE_UNIT, "there", None)] if _find_leftover_unit(found) else []
-        changes += [] if found.active else [Change("timer", "inactive", "active")]
-        changes += [] if found.lingers else [Change("linger", "no", "yes", "checks run without a login session")]
-        return changes + ([] if found.marked else [Change("runtime", None, schedule.IN_USE_MARK, "used by the timer")])
+        changes += [Change(schedule.WAKE_UNIT, "there", None)] if _find_leftover_unit(observed) else []
+        changes += [] if observed.active else [Change("timer", "inactive", "active")]
+        changes += [] if observed.lingers else [Change("linger", "no", "yes", "checks run without a login session")]
+        return changes + (
+            [] if observed.runtime_marked else [Change("runtime", None, schedule.IN_USE_MARK, "used by the timer")]
+        )
 
-    def describe(self, args: Args, found: HealthTimerState) -> dict[str, Any]:
-        confined = any(schedule.NAMESPACE_HARDENING[0] in text for text in found.standing.values())
-        return {"scope": found.place.scope, "confined": confined, "elsewhere": list(found.elsewhere)}
+    def describe(self, args: Args, observed: HealthTimerState) -> dict[str, Any]:
+        confined = any(schedule.NAMESPACE_HARDENING[0] in text for text in observed.current_files.values())
+        return {"scope": observed.scheduler.scope, "confined": confined, "elsewhere": list(observed.other_scopes)}
 
-    def act(self, args: Args, found: HealthTimerState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: HealthTimerState, changes: list[Change], context: Context) -> dict[str, Any]:
         if args.state == "absent":
-            return _uninstall(found, context)
-        if found.elsewhere:
-            raise Refused(f"a {found.elsewhere[0]} timer is already installed.", fix="`invoke health.uninstall` first.")
-        if found.place.scope == "cron" and args.system:
+            return _uninstall(observed, context)
+        if observed.other_scopes:
+            raise Refused(
+                f"a {observed.other_scopes[0]} timer is already installed.", fix="`invoke health.uninstall` first."
+            )
+        if observed.scheduler.scope == "cron" and args.system:
             raise Refused("systemd is not running here.", fix="Without --system a crontab entry is used.")
         if args.textfile and not expand_home(args.textfile).is_dir():
             fix = "Create it, owned by the user that runs the checks."
             raise Refused(f"no such directory: {args.textfile}.", fix=fix)
-        return _install(args, found, context)
+        return _install(args, observed, context)
 
 
 # -- what is wanted ----------------------------------------------------------------------------------------------------
@@ -194,53 +200,60 @@ def _running_units(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _find_leftover_unit(found: HealthTimerState) -> str:
+def _find_leftover_unit(observed: HealthTimerState) -> str:
     """Return the file of the wake service if it is there and no request may wake a server any more; else empty."""
-    return next((name for name in found.standing if name.endswith(schedule.WAKE_UNIT) and name not in found.wanted), "")
+    return next(
+        (
+            name
+            for name in observed.current_files
+            if name.endswith(schedule.WAKE_UNIT) and name not in observed.intended_files
+        ),
+        "",
+    )
 
 
 def _render_settings(settings: Settings, *, lingers: bool) -> str:
     return json.dumps({**settings.to_json(), "lingers": lingers}, indent=1, sort_keys=True) + "\n"
 
 
-def _is_up_to_date(name: str, found: HealthTimerState, texts: tuple[str, ...]) -> bool:
-    text = found.standing.get(name, "")
+def _is_up_to_date(name: str, observed: HealthTimerState, texts: tuple[str, ...]) -> bool:
+    text = observed.current_files.get(name, "")
     return set(texts[0].splitlines()) <= set(text.splitlines()) if name == CRONTAB else text in texts
 
 
 # -- making it so ------------------------------------------------------------------------------------------------------
 
 
-def _install(args: HealthTimer.Args, found: HealthTimerState, context: Context) -> dict[str, Any]:
-    place, runtime = found.place, schedule.find_runtime()
+def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Context) -> dict[str, Any]:
+    place, runtime = observed.scheduler, schedule.find_runtime()
     if runtime is not None:
         schedule.mark_in_use(runtime)
-    enabled_by_us = found.before.lingers or not found.lingers
-    if not found.lingers:
+    enabled_by_us = observed.previous_settings.lingers or not observed.lingers
+    if not observed.lingers:
         _enable_linger(place, context)
     service_guard.write_configuration(context, schedule.check_command())
-    for name, texts in found.wanted.items():
+    for name, texts in observed.intended_files.items():
         if name == str(place.settings_file):
             home = context.machine.home.stat()
             content = texts[enabled_by_us and place.scope == "user"].encode()
             write_atomically(place.settings_file, content, owner=(home.st_uid, home.st_gid))
         elif name == CRONTAB:
-            _write_crontab(schedule.replace_cron_lines(found.standing[CRONTAB], texts[0]), context)
+            _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], texts[0]), context)
         else:
             write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
-    if found.before.textfile not in ("", args.textfile):
+    if observed.previous_settings.textfile not in ("", args.textfile):
         for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
-            (expand_home(found.before.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
-    confined = _run_first_check(context) if place.scope == "cron" else _start_timer(found, context)
-    _start_services(found, context, confined=confined)
-    if leftover := _find_leftover_unit(found):
+            (expand_home(observed.previous_settings.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
+    confined = _run_first_check(context) if place.scope == "cron" else _start_timer(observed, context)
+    _start_services(observed, context, confined=confined)
+    if leftover := _find_leftover_unit(observed):
         place.systemctl(context, "disable", "--now", schedule.WAKE_UNIT)
         Path(leftover).unlink(missing_ok=True)
         _run_systemctl(place, context, "daemon-reload")
     if runtime is not None:
         schedule.release_runtimes(runtime, keep=runtime.name)
     records = {
-        state_folder.server: store.load_latest(state_folder.memory)
+        state_folder.server: store.load_latest(state_folder.records_folder)
         for state_folder in StateFolder(context.state.path).servers()
     }
     latest = next((record for record in records.values() if record is not None), None)
@@ -266,11 +279,11 @@ def _run_first_check(context: Context) -> bool:
     return False
 
 
-def _start_timer(found: HealthTimerState, context: Context) -> bool:
+def _start_timer(observed: HealthTimerState, context: Context) -> bool:
     """Start the timer, after the first check has run. Returns True if the service has namespaces of its own."""
-    place, service = found.place, str(found.place.files[0])
+    place, service = observed.scheduler, str(observed.scheduler.files[0])
     confined = True
-    for text in found.wanted[service]:
+    for text in observed.intended_files[service]:
         write_atomically(Path(service), text.encode(), mode=0o644)
         _run_systemctl(place, context, "daemon-reload")
         answer = place.systemctl(context, "start", schedule.SERVICE_UNIT, timeout_s=FIRST_RUN_TIMEOUT_S)
@@ -286,15 +299,15 @@ def _start_timer(found: HealthTimerState, context: Context) -> bool:
     raise Failed(f"the check failed to run: {last}", fix=services.journal_command(schedule.SERVICE_UNIT, place.scope))
 
 
-def _start_services(found: HealthTimerState, context: Context, *, confined: bool) -> None:
+def _start_services(observed: HealthTimerState, context: Context, *, confined: bool) -> None:
     """Start the memory guard and the wake service with the current files. Under cron they are restarted within a minute."""
-    place = found.place
+    place = observed.scheduler
     if place.scope == "cron":
         service_guard.stop(context.state)
         turns.stop_service(context.state)
         return
-    for path in filter(found.wanted.get, map(str, place.files[2:])):
-        write_atomically(Path(path), found.wanted[path][0 if confined else 1].encode(), mode=0o644)
+    for path in filter(observed.intended_files.get, map(str, place.files[2:])):
+        write_atomically(Path(path), observed.intended_files[path][0 if confined else 1].encode(), mode=0o644)
         _run_systemctl(place, context, "daemon-reload")
         _run_systemctl(place, context, "enable", Path(path).name)
         _run_systemctl(place, context, "restart", Path(path).name)
@@ -325,10 +338,6 @@ def _run_loginctl(verb: str, place: Scheduler, context: Context) -> bool:
     return any(context.machine.run([*before, *words]).ok for before in ([], ["sudo", "-n"]))
 
 
-def _linger_file(place: Scheduler) -> Path:
-    return Path("/var/lib/systemd/linger") / place.user
-
-
 def _read_crontab(context: Context) -> str:
     table = context.machine.run(["crontab", "-l"]).out
     if "\ufffd" in table:
@@ -342,9 +351,9 @@ def _write_crontab(table: str, context: Context) -> None:
         raise Failed(f"cannot write the crontab: {answer.err.strip() or 'cron is not installed'}", fix="Install cron.")
 
 
-def _uninstall(found: HealthTimerState, context: Context) -> dict[str, Any]:
+def _uninstall(observed: HealthTimerState, context: Context) -> dict[str, Any]:
     """Remove everything that an install and its checks created."""
-    place = found.place
+    place = observed.scheduler
     if place.is_installed:
         place.systemctl(context, "disable", "--now", schedule.TIMER_UNIT)
         place.systemctl(context, "stop", schedule.SERVICE_UNIT)
@@ -353,15 +362,15 @@ def _uninstall(found: HealthTimerState, context: Context) -> dict[str, Any]:
             path.unlink(missing_ok=True)
         _run_systemctl(place, context, "daemon-reload")
         place.systemctl(context, "reset-failed", schedule.SERVICE_UNIT)
-    if schedule.CRON_MARK in found.standing[CRONTAB]:
-        _write_crontab(schedule.replace_cron_lines(found.standing[CRONTAB], ""), context)
+    if schedule.CRON_MARK in observed.current_files[CRONTAB]:
+        _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], ""), context)
         service_guard.stop(context.state)
         turns.stop_service(context.state)
-    if found.before.lingers:
+    if observed.previous_settings.lingers:
         _run_loginctl("disable-linger", place, context)
-    if found.elsewhere:
-        return {"msg": f"removed; a {found.elsewhere[0]} timer is still installed"}
-    for path in (place.settings_file, *found.left):
+    if observed.other_scopes:
+        return {"msg": f"removed; a {observed.other_scopes[0]} timer is still installed"}
+    for path in (place.settings_file, *observed.check_files):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

@@ -39,20 +39,20 @@ class File(StateModule["File.Args", files.FileState]):
     def read(self, args: Args, context: Context) -> files.FileState:
         if args.content is not None and args.state == "directory":
             raise Refused(f"{args.path}: a directory has no `content`.", fix="Leave it out, or say `state: file`.")
-        return files.FileState.at(context.machine.expand(args.path))
+        return files.FileState.read(context.machine.expand(args.path))
 
-    def differences(self, args: Args, found: files.FileState) -> list[Change]:
-        return files.differences(self._wanted(args), found)
+    def differences(self, args: Args, observed: files.FileState) -> list[Change]:
+        return files.differences(self._intended_state(args), observed)
 
-    def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
-        return {"path": str(found.path)}
+    def describe(self, args: Args, observed: files.FileState) -> dict[str, Any]:
+        return {"path": str(observed.path)}
 
-    def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
-        files.apply(self._wanted(args), found)
+    def act(self, args: Args, observed: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
+        files.apply(self._intended_state(args), observed)
         return {}
 
     @staticmethod
-    def _wanted(args: Args) -> files.IntendedState:
+    def _intended_state(args: Args) -> files.IntendedState:
         return files.IntendedState(args.state, args.mode, args.owner, args.group, args.content)
 
 
@@ -73,22 +73,22 @@ class Template(StateModule["Template.Args", files.FileState]):
         validate: list[str] = arg("a command that checks the new file, as a list", default_factory=list)
 
     def read(self, args: Args, context: Context) -> files.FileState:
-        return files.FileState.at(context.machine.expand(args.dest))
+        return files.FileState.read(context.machine.expand(args.dest))
 
-    def differences(self, args: Args, found: files.FileState) -> list[Change]:
-        return files.differences(self._wanted(args), found)
+    def differences(self, args: Args, observed: files.FileState) -> list[Change]:
+        return files.differences(self._intended_state(args), observed)
 
-    def describe(self, args: Args, found: files.FileState) -> dict[str, Any]:
-        return {"path": str(found.path)}
+    def describe(self, args: Args, observed: files.FileState) -> dict[str, Any]:
+        return {"path": str(observed.path)}
 
-    def act(self, args: Args, found: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
         if args.validate:
             self._validate(args, context)
-        files.apply(self._wanted(args), found)
+        files.apply(self._intended_state(args), observed)
         return {}
 
     @staticmethod
-    def _wanted(args: Args) -> files.IntendedState:
+    def _intended_state(args: Args) -> files.IntendedState:
         return files.IntendedState("file", args.mode, args.owner, args.group, args.content)
 
     @staticmethod
@@ -133,12 +133,12 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         installed = {row.split()[0] for row in answer.out.splitlines() if row.endswith(" installed")}
         return {name: name in installed for name in names}
 
-    def differences(self, args: Args, found: dict[str, bool]) -> list[Change]:
+    def differences(self, args: Args, observed: dict[str, bool]) -> list[Change]:
         intended = args.state == "present"
         words = {True: "installed", False: None}
-        return [Change(name, words[there], words[intended]) for name, there in found.items() if there != intended]
+        return [Change(name, words[there], words[intended]) for name, there in observed.items() if there != intended]
 
-    def act(self, args: Args, found: dict[str, bool], changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: dict[str, bool], changes: list[Change], context: Context) -> dict[str, Any]:
         names = [change.field for change in changes]
         if args.state == "absent":
             self._apt(context, ["remove", *names])
@@ -192,18 +192,18 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
         own = context.machine.run(["id", "-gn", args.user]).out.strip()
         return UserGroupState(answer.ok, args.user in members or own == args.group)
 
-    def differences(self, args: Args, found: UserGroupState) -> list[Change]:
+    def differences(self, args: Args, observed: UserGroupState) -> list[Change]:
         intended = args.state == "present"
-        if found.member == intended:
+        if observed.member == intended:
             return []
         words, why = {True: "member", False: None}, "takes effect at next login"
-        return [Change(f"{args.user} in {args.group}", words[found.member], words[intended], why)]
+        return [Change(f"{args.user} in {args.group}", words[observed.member], words[intended], why)]
 
-    def describe(self, args: Args, found: UserGroupState) -> dict[str, Any]:
-        return {"new_login_needed": found.member != (args.state == "present")}
+    def describe(self, args: Args, observed: UserGroupState) -> dict[str, Any]:
+        return {"new_login_needed": observed.member != (args.state == "present")}
 
-    def act(self, args: Args, found: UserGroupState, changes: list[Change], context: Context) -> dict[str, Any]:
-        if not found.exists:
+    def act(self, args: Args, observed: UserGroupState, changes: list[Change], context: Context) -> dict[str, Any]:
+        if not observed.exists:
             fix = "Install the package that creates it (docker: docker.io)."
             raise Failed(f"there is no group {args.group}.", fix=fix)
         add = ["usermod", "-aG", args.group, args.user]
@@ -271,35 +271,35 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         }
         return HostSettingsState(texts, live, record)
 
-    def differences(self, args: Args, found: HostSettingsState) -> list[Change]:
+    def differences(self, args: Args, observed: HostSettingsState) -> list[Change]:
         if args.undo:
-            return [Change(name, "set", "as before", table.PATHS[name]) for name in found.record]
+            return [Change(name, "set", "as before", table.PATHS[name]) for name in observed.record]
         changes = []
         for setting in _intended_settings(args):
-            before, live = found.files.get(setting.name), found.live.get(setting.name, "")
+            before, live = observed.files.get(setting.name), observed.live.get(setting.name, "")
             if setting.needs_file and before is None:
                 raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.needs_file)
             # its command failed, or the run was killed
-            was_interrupted = not found.record.get(setting.name, {}).get("applied", True)
-            if before != setting.content(before or "") or was_interrupted or live not in ("", setting.shown):
-                current = live or setting.shown_of(before or "")
-                changes.append(Change(setting.name, current, setting.shown, table.PATHS[setting.name]))
+            was_interrupted = not observed.record.get(setting.name, {}).get("applied", True)
+            if before != setting.content(before or "") or was_interrupted or live not in ("", setting.value_text):
+                current = live or setting.read_value(before or "")
+                changes.append(Change(setting.name, current, setting.value_text, table.PATHS[setting.name]))
         return changes
 
-    def describe(self, args: Args, found: HostSettingsState) -> dict[str, Any]:
-        return {"settings": sorted(found.record)}
+    def describe(self, args: Args, observed: HostSettingsState) -> dict[str, Any]:
+        return {"settings": sorted(observed.record)}
 
-    def act(self, args: Args, found: HostSettingsState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: HostSettingsState, changes: list[Change], context: Context) -> dict[str, Any]:
         fields = {change.field for change in changes}
         if args.undo:
-            return self._undo(found, context)
-        record = {name: dict(value) for name, value in found.record.items()}
+            return self._undo(observed, context)
+        record = {name: dict(value) for name, value in observed.record.items()}
         for setting in _intended_settings(args):
             if setting.name not in fields:
                 continue
-            before = found.files.get(setting.name)
+            before = observed.files.get(setting.name)
             after = setting.content(before or "")
-            entry = record.setdefault(setting.name, {"before": before, "live": found.live.get(setting.name, "")})
+            entry = record.setdefault(setting.name, {"before": before, "live": observed.live.get(setting.name, "")})
             entry |= {"wrote": _digest(after), "applied": False}
             _write_record(context, record)
             _write_or_remove(context, table.PATHS[setting.name], after)
@@ -309,10 +309,10 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         return {"settings": sorted(record)}
 
     @staticmethod
-    def _undo(found: HostSettingsState, context: Context) -> dict[str, Any]:
-        record, changed = {name: dict(value) for name, value in found.record.items()}, []
-        for name, kept in found.record.items():
-            now = found.files.get(name)
+    def _undo(observed: HostSettingsState, context: Context) -> dict[str, Any]:
+        record, changed = {name: dict(value) for name, value in observed.record.items()}, []
+        for name, kept in observed.record.items():
+            now = observed.files.get(name)
             if not _is_restorable(now, kept):
                 changed.append(table.PATHS[name])
                 continue
@@ -376,7 +376,7 @@ def _write_or_remove(context: Context, path: str, text: str | None) -> None:
     if text is not None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     intended = files.IntendedState("file", "0644", content=text) if text is not None else files.IntendedState("absent")
-    current = files.FileState.at(target)
+    current = files.FileState.read(target)
     if files.differences(intended, current):
         files.apply(intended, current)
     if text is None and target.parent.name in OWN_FOLDERS:

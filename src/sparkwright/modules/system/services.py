@@ -93,21 +93,21 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
             forwarder, tuple(row["Names"][0].lstrip("/") for row in context.docker().api.containers())
         )
 
-    def differences(self, args: Args, found: PortForwarderState) -> list[Change]:
-        return [Change(f"port {found.forwarder.port}", str(found.forwarder), None)] if found.forwarder else []
+    def differences(self, args: Args, observed: PortForwarderState) -> list[Change]:
+        return [Change(f"port {observed.forwarder.port}", str(observed.forwarder), None)] if observed.forwarder else []
 
-    def describe(self, args: Args, found: PortForwarderState) -> dict[str, Any]:
-        if found.forwarder is None:
+    def describe(self, args: Args, observed: PortForwarderState) -> dict[str, Any]:
+        if observed.forwarder is None:
             return {"freed": False}
-        why = f"port {found.forwarder.port} is in use by {found.forwarder}, which serves nobody"
-        if found.running:
-            stops = f"{join_first(found.running, 3)} {'runs' if len(found.running) == 1 else 'run'}"
+        why = f"port {observed.forwarder.port} is in use by {observed.forwarder}, which serves nobody"
+        if observed.running:
+            stops = f"{join_first(observed.running, 3)} {'runs' if len(observed.running) == 1 else 'run'}"
             raise Refused(f"{why}, and {stops}.", fix=f"When that may be stopped: {port_forwarders.FIX}.")
         if not args.restart:
             raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; with `restart_docker: true` this is done here.")
         return {"freed": False, "msg": "the Docker Engine is restarted"}
 
-    def act(self, args: Args, found: PortForwarderState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: PortForwarderState, changes: list[Change], context: Context) -> dict[str, Any]:
         systemctl = ["systemctl", "restart", "docker"]
         argv = systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl]
         answer = context.machine.run(argv, timeout_s=RESTART_TIMEOUT_S)
@@ -178,37 +178,37 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
         if not answer.ok:
             raise Failed(f"systemd does not answer: {(answer.err or answer.out).strip()[-200:]}")
         properties = dict(line.partition("=")[::2] for line in answer.out.splitlines())
-        return SystemdUnitState(files.FileState.at(_unit_path(args, context)), properties)
+        return SystemdUnitState(files.FileState.read(_unit_path(args, context)), properties)
 
-    def differences(self, args: Args, found: SystemdUnitState) -> list[Change]:
+    def differences(self, args: Args, observed: SystemdUnitState) -> list[Change]:
         changes = []
         if args.content is not None:
-            changes += files.differences(files.IntendedState("file", "0644", content=args.content), found.file)
-        active = found.properties.get("ActiveState", "inactive")
+            changes += files.differences(files.IntendedState("file", "0644", content=args.content), observed.file)
+        active = observed.properties.get("ActiveState", "inactive")
         if args.state == "restarted" or (
             (args.state == "started") != (active in STARTED_STATES) and args.state != "as it is"
         ):
             changes.append(Change("state", active, args.state))
-        enabled = found.properties.get("UnitFileState", "") in ENABLED_STATES
+        enabled = observed.properties.get("UnitFileState", "") in ENABLED_STATES
         if args.enabled is not None and args.enabled != enabled:
             changes.append(Change("enabled", enabled, args.enabled))
         return changes
 
-    def describe(self, args: Args, found: SystemdUnitState) -> dict[str, Any]:
-        return {"active_state": found.properties.get("ActiveState", "unknown")}
+    def describe(self, args: Args, observed: SystemdUnitState) -> dict[str, Any]:
+        return {"active_state": observed.properties.get("ActiveState", "unknown")}
 
-    def act(self, args: Args, found: SystemdUnitState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: SystemdUnitState, changes: list[Change], context: Context) -> dict[str, Any]:
         fields = {change.field for change in changes}
         if args.content is not None and fields & {"content", "state", "mode"}:
             intended = files.IntendedState("file", "0644", content=args.content)
-            if files.differences(intended, found.file):
-                files.apply(intended, found.file)
-                self._ask(args, context, "daemon-reload")
+            if files.differences(intended, observed.file):
+                files.apply(intended, observed.file)
+                self._query_properties(args, context, "daemon-reload")
         if "enabled" in fields:
-            self._ask(args, context, "enable" if args.enabled else "disable", args.name)
+            self._query_properties(args, context, "enable" if args.enabled else "disable", args.name)
         verbs = {"started": "start", "stopped": "stop", "restarted": "restart"}
         if "state" in fields and args.state in verbs:
-            self._ask(args, context, verbs[args.state], args.name)
+            self._query_properties(args, context, verbs[args.state], args.name)
             if args.state != "stopped":
                 self._check_stays_up(args, context)
         return {"active_state": self.read(args, context).properties.get("ActiveState", "unknown")}
@@ -223,7 +223,7 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
             time.sleep(0.1)
 
     @staticmethod
-    def _ask(args: Args, context: Context, *words: str) -> None:
+    def _query_properties(args: Args, context: Context, *words: str) -> None:
         answer = context.machine.run([*_systemctl_command(args), *words], timeout_s=120)
         if not answer.ok:
             denied = "authentication required" in answer.err.lower() or "access denied" in answer.err.lower()
