@@ -52,7 +52,7 @@ def test_an_arm_of_an_experiment_is_guarded_as_any_start(project: SandboxProject
 
 def guard_header(project: SandboxProject) -> dict[str, str]:
     """Return the header of the guard of the current start."""
-    rings_there = start_guard.folder(StateFolder.of(project.sandbox / "home")).glob("*.ring")
+    rings_there = start_guard.folder(StateFolder.in_home(project.sandbox / "home")).glob("*.ring")
     return next((header for path in rings_there if (header := rings.read(str(path))[0])["state"] == "guarding"), {})
 
 
@@ -97,7 +97,7 @@ def test_a_configuration_that_took_the_host_down_starts_again_only_when_somebody
     assert "went down" not in project.run("status", "--host", "sandbox").out
     assert project.deploy().proved
 
-    state = StateFolder.of(project.sandbox / "home")
+    state = StateFolder.in_home(project.sandbox / "home")
     row = {
         "key": start_guard.configuration_key(good_states.load_earlier(state)[0]["spec"]),
         "why": "the host went down at 02:14",
@@ -120,7 +120,7 @@ def test_a_server_that_leaks_is_stopped_by_the_guard_of_the_service_and_the_chec
     project: SandboxProject,
 ) -> None:
     project.deployed()
-    state = StateFolder.of(project.sandbox / "home")
+    state = StateFolder.in_home(project.sandbox / "home")
     command = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(service_guard.folder(state))]
     with subprocess.Popen(command) as guard:
         wait_until(lambda: service_guard.is_running(state), "the guard")

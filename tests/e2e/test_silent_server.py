@@ -49,12 +49,12 @@ def inspect_container(project: SandboxProject) -> dict[str, Any]:
 
 def newest_history_entry(project: SandboxProject) -> dict[str, Any]:
     """The newest act of the history."""
-    return history.read(StateFolder.of(project.sandbox / "home"))[0]
+    return history.read(StateFolder.in_home(project.sandbox / "home"))[0]
 
 
 def write_limits(project: SandboxProject, **limits: float) -> None:
     """Write the limits of a start, as `health.install` does."""
-    StateFolder.of(project.sandbox / "home").write("health-settings", {"limits": limits})
+    StateFolder.in_home(project.sandbox / "home").write("health-settings", {"limits": limits})
 
 
 # -- what happens to a server ------------------------------------------------------------------------------------------

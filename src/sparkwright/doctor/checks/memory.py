@@ -97,7 +97,7 @@ def server_budget(host: Host) -> Budget | None:
 
 
 def _intended_server(host: Host) -> PlannedServer:
-    return PlannedServer.of(host.server.container, host.server.engine_memory, 0, 0)
+    return PlannedServer.from_scope(host.server.container, host.server.engine_memory, 0, 0)
 
 
 SWAP_NAME = "swap"
