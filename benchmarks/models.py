@@ -112,7 +112,7 @@ from sparkwright.host.runs.context import RunContext
 came, prove = [], Transfer._verify_file
 Transfer._verify_file = lambda self, file: (came.append(time.perf_counter()), prove(self, file))[1]
 home, url, mode, files = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(Path(sys.argv[4]).read_text())
-context = RunContext(machine=Machine(home=home, hub_url=url), state=StateFolder.of(home), run_id="bench", emit=lambda one: None)
+context = RunContext(machine=Machine(home=home, hub_url=url), state=StateFolder.in_home(home), run_id="run", emit=lambda _: None)
 began = time.perf_counter()
 result = HfModel().run(HfModel.Args(id="lab/bench", commit="c" * 40, files=files, dir="~/m", transfer=mode), context)
 came_s = (came[-1] if came else time.perf_counter()) - began

@@ -309,8 +309,8 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from pathlib import Path
 sandbox, hours, ahead_s = sys.argv[1:]
-machine = Machine.here(control.up(Path(sandbox)))
-context = RunContext(machine, StateFolder.of(machine.home), "run-1", lambda event: None)
+machine = Machine.from_environment(control.up(Path(sandbox)))
+context = RunContext(machine, StateFolder.in_home(machine.home), "run-1", lambda event: None)
 settings = Settings(verify_every_s=86400, quiet_hours=hours)
 import time
 print(model_hashes.hash_more_files(context, settings, now=lambda: time.time() + float(ahead_s)))
