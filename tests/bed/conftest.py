@@ -90,7 +90,7 @@ class BedProject:
         path.write_text(text.replace(before, after))
 
 
-AnyProject = TypeVar("A", bound=BedProject)
+AnyProject = TypeVar("AnyProject", bound=BedProject)
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,7 @@ def cyclic_value() -> dict[str, Any]:
     return value
 
 
-class MisbehavingModule(Module["Odd.Args"]):
+class MisbehavingModule(Module["MisbehavingModule.Args"]):
     """A module that ends in ways in which none should."""
 
     @dataclass(frozen=True)

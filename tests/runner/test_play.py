@@ -23,7 +23,7 @@ from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 
 
-class SayModule(Module["Say.Args"]):
+class SayModule(Module["SayModule.Args"]):
     """A module for tests: appends a word to a file, is changed or not, refuses, or needs several attempts."""
 
     @dataclass(frozen=True)

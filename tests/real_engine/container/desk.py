@@ -64,7 +64,7 @@ class Project(AnyDesk):
             text = CACHE_DROPPED.sub(r"\1\2when: false\n", book.read_text())
             book.write_text(re.sub(r"^( +)(?=unclear: report)", r"\1new_baseline: true\n\1", text, flags=re.M))
 
-    def recipe_of(
+    def write_recipe(
         self,
         *,
         model: str = DENSE,
