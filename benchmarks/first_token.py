@@ -34,13 +34,13 @@ def main() -> None:
             told("init, three answers", began_s)
             for command in ("plan", "deploy", "client"):
                 with open_screen(command, "--host", "sandbox", cwd=project, env=env) as seen:
-                    code = seen.ended(TOOK_S)
+                    code = seen.wait_for_exit(TOOK_S)
                 if code not in (0, 2):
                     sys.exit(f"{command} ended with {code}:\n{seen.seen}")
                 told(command, began_s)
         finally:
             with open_screen("sandbox.down", cwd=project, env=env) as seen:
-                seen.ended()
+                seen.wait_for_exit()
 
 
 def answered(seen: Screen) -> None:
@@ -48,7 +48,7 @@ def answered(seen: Screen) -> None:
     for question, answer in (("Which host?", "sandbox"), ("Which recipe?", ""), ("[Y/n]", "")):
         seen.wait_for(question)
         seen.type(f"{answer}\n")
-    if seen.ended():
+    if seen.wait_for_exit():
         sys.exit(seen.seen)
 
 

@@ -137,7 +137,7 @@ def scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
     two.wait(**dict.fromkeys(HOSTS, "up"))
     steady = SteadyClients(two.gateway, MODEL, key, tokens=8, clients=CLIENTS, dialects=tuple(DIALECTS))
     with steady.running():
-        steady.answered(min(BEFORE, requests))
+        steady.wait_for_answers(min(BEFORE, requests))
         began_s = time.monotonic()
         SCENARIOS[name](two)
         ended_s = time.monotonic()
@@ -151,7 +151,7 @@ def beside(requests: int) -> bool:
     with single_server() as host:
         steady = SteadyClients(host.port, ALONE, tokens=6, clients=CLIENTS, dialects=tuple(DIALECTS))
         with steady.running():
-            steady.answered(min(BEFORE, requests))
+            steady.wait_for_answers(min(BEFORE, requests))
             began_s = time.monotonic()
             host.changed()
             said = host.deploy()
@@ -169,7 +169,7 @@ def _rest(steady: SteadyClients, requests: int) -> None:
     """Wait until each dialect has its requests. A few at a time: one server on a busy machine is slow."""
     until = len(steady.asked) + min(AFTER, requests)
     while len(steady.asked) < until or min(len(steady.of(dialect)) for dialect in steady.dialects) < requests:
-        steady.answered(20)
+        steady.wait_for_answers(20)
 
 
 def _longest_gap_s(asked: list[SentRequest]) -> float:
@@ -214,7 +214,7 @@ def added() -> bool:
             time.sleep(0.02)
         config = render.render_files(replace(made, models=(build_model("m", *servers, slots=16),)))[render.CONFIG_FILE]
         config = config.replace(render.DIGEST_PLACEHOLDER, "nine")
-        container.save_states(Path(folder), config)
+        container.save_states(Path(folder), Path(folder), config)
         (Path(folder) / render.CONFIG_FILE).write_text(config)
         haproxy_sockets.send_command(Path(folder), "reload", render.MASTER_SOCKET)
         while haproxy_sockets.running_digest(Path(folder)) != "nine":

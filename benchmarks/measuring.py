@@ -254,7 +254,7 @@ def gate() -> None:
     with server(gap_s=1 / 47) as url:
         baseline = smoke.Baseline(dict.fromkeys(smoke.PROMPTS, 47.0), deviation=0.0, runs=5)
         started_s = time.perf_counter()
-        found = smoke.measure_decode_rate(url, "m", bounds=smoke.Bounds(expected=47), baseline=baseline)
+        found = smoke.measure_decode_rate(HTTP, url, "m", bounds=smoke.Bounds(expected=47), baseline=baseline)
         took_s = time.perf_counter() - started_s
     print(f"smoke test of 47 tok/s: {found.verdict}, {found.tok_per_s:.2f} tok/s, {took_s:.1f} s")
 

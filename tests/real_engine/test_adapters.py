@@ -74,9 +74,11 @@ def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(engine: E
         texts = {name: ask_model(server.base_url, name) for name in (NAME, "sql", "law", "small")}
         assert len({texts[NAME], texts["sql"], texts["law"]}) == 3, texts
         args = VerifyHealth.Args(server.base_url, NAME, ["sql", "law"], timeout_s=ASK_S)
-        proved = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), HTTP)
+        proved = VerifyHealth().check_server(args, RecordingContext(tmp_path / "host"), HTTP)
         assert not proved.failed and "; sql: generates: 8 tokens" in proved.msg, proved.msg
-        lost = VerifyHealth().ask(replace(args, adapters=["sql", "nobody"]), RecordingContext(tmp_path / "host"), HTTP)
+        lost = VerifyHealth().check_server(
+            replace(args, adapters=["sql", "nobody"]), RecordingContext(tmp_path / "host"), HTTP
+        )
         assert lost.failed and "nobody" in lost.msg
     assert lint_refusal(engine, FITS) == ""
     assert "its o_proj has 128 inputs, and the model's 256" in lint_refusal(engine, small)

@@ -32,7 +32,7 @@ def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> N
         after = http_probe.read_counters(EMBED, server.base_url, "")[0]
         assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
-        result = VerifyHealth().ask(args, RecordingContext(tmp_path / "host"), EMBED)
+        result = VerifyHealth().check_server(args, RecordingContext(tmp_path / "host"), EMBED)
         assert (result.failed, result.data["verdict"]) == (False, "ready")
         assert result.msg.startswith("answers: a vector of 128 numbers in ")
 

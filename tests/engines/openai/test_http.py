@@ -17,7 +17,7 @@ HTTP = DESCRIBED.http
 
 def check_health(tmp_path: Path, server: FakeServer, key: str = "") -> Result:
     context = RecordingContext(tmp_path, secrets={"VLLM_API_KEY": Secret(key)} if key else {})
-    return VerifyHealth().ask(VerifyHealth.Args(base_url=server.url, model="m", timeout_s=2), context, HTTP)
+    return VerifyHealth().check_server(VerifyHealth.Args(base_url=server.url, model="m", timeout_s=2), context, HTTP)
 
 
 @pytest.mark.parametrize("strict", [False, True])
