@@ -39,6 +39,12 @@ VAGUE = frozenset(
         *("begun", "chosen", "beside", "around", "lanes", "mend", "pace"),
     )
 )
+#: functions with such a name do not say what they do; a property may be called by an adjective
+VAGUE_FUNCTION = re.compile(
+    r"_*(?!need|feed|seed|embed|exceed|proceed)(?:[a-z]+ed|shown|known|kept|made|taken|given|told|said|found|held|left|gone|seen|written"
+    r"|drawn|built|sent|spoken|chosen|broken|begun|driven|one|several|about|around|beside|between|without|there|here)"
+)
+PROPERTIES = frozenset(("property", "cached_property", "setter"))
 QUESTION = re.compile(r"(What|Who|Whom|Whose|Where|Whether|How|When|Why|Which|From|Of|To|That|If)\b")
 PARTICIPLE = re.compile(r"(ed|en|ing|old|awake|asleep|live|together|present)$")
 #: two fields and their meaning in one paragraph
@@ -62,6 +68,7 @@ LIMITS = {
     'the phrase "is no"': 23,
     'the phrase "beside"': 58,
     "a variable with a vague name": 0,
+    "a function named by a participle or a preposition": 8,
     "a docstring that begins with a question word": 0,
     "fields explained in a run of prose": 0,
     "a module whose name is no noun": 0,
@@ -107,6 +114,15 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def vague_functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield each function, apart from properties, whose name is a bare participle or preposition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and VAGUE_FUNCTION.fullmatch(node.name):
+            decorators = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+            if not decorators & PROPERTIES:
+                yield node
+
+
 def findings(path: Path) -> Iterator[Finding]:
     """Yield the idioms of a file."""
     source = path.read_text(encoding="utf-8")
@@ -121,6 +137,8 @@ def findings(path: Path) -> Iterator[Finding]:
     for name, line in bound(tree):
         if name in VAGUE:
             yield Finding("a variable with a vague name", path, line, name)
+    for function in vague_functions(tree):
+        yield Finding("a function named by a participle or a preposition", path, function.lineno, function.name)
     for node, line, text in docstrings(tree):
         first = text.splitlines()[0]
         if BARE.match(text):

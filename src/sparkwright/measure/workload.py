@@ -132,7 +132,7 @@ def _hol2(load: Load, client: ServerClient) -> list[Phase]:
     ]
 
 
-def _mixed(load: Load, client: ServerClient) -> list[Phase]:
+def _build_mixed_phases(load: Load, client: ServerClient) -> list[Phase]:
     order = ["long"] * load.longs + ["short"] * load.shorts
     random.Random(load.seed).shuffle(order)
     requests = []
@@ -153,7 +153,7 @@ _PHASE_BUILDERS = {
     "hol1": _hol1,
     "hol2": _hol2,
     "itl": _itl,
-    "mixed": _mixed,
+    "mixed": _build_mixed_phases,
     "depth": _depth,
 }
 

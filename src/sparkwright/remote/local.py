@@ -38,7 +38,7 @@ class LocalLink:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**self._inherited(), **self._environment()},
+            env={**self._inherited_environment(), **self._environment()},
             start_new_session=True,  # Ctrl-C must reach only the laptop's side, which asks what to do
         )
         self._processes.append(process)
@@ -71,7 +71,7 @@ class LocalLink:
             if process.poll() is None:
                 process.terminate()
 
-    def _inherited(self) -> dict[str, str]:
+    def _inherited_environment(self) -> dict[str, str]:
         """Return the laptop's environment without the secrets, which are sent over standard input as they are over ssh."""
         own = {self._host.key_variable, *(source.env for source in self._host.secret_sources.values())}
         return {name: value for name, value in os.environ.items() if name not in own}

@@ -72,8 +72,8 @@ class PlanGroups:
                 self.write("muted", f"  {proof}")
         for hosts, changes in self._groups():
             self._print_group(hosts, changes)
-        self._unchanged()
-        self._failed()
+        self._print_unchanged()
+        self._print_failures()
         self.write("title", self._board.totals())
 
     def _add(self, event: Event) -> None:
@@ -110,12 +110,12 @@ class PlanGroups:
         for style, text in lines if len(lines) > 1 else ():
             self.write(style, f"  {text}")
 
-    def _unchanged(self) -> None:
+    def _print_unchanged(self) -> None:
         unchanged = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
         if unchanged:
             self.write("ok", f"{count_hosts(unchanged)} without changes: {words.join_names(unchanged)}")
 
-    def _failed(self) -> None:
+    def _print_failures(self) -> None:
         """Print each reason for a failure once, with its hosts."""
         rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
         for row in (row for row in rows if not row.same_as):

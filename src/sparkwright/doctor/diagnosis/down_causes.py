@@ -91,7 +91,7 @@ def _port(server: DiagnosisInput) -> Iterator[Cause]:
         yield Cause("its port is in use", "found", f"port {server.port} is held by {server.listener}", fix, 170)
 
 
-def _stopped(server: DiagnosisInput) -> Iterator[Cause]:
+def _find_manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
     """Yield a manual stop, which the policy shows: Docker restarts containers that exit by themselves, but not stopped ones."""
     if server.container.status != "exited" or server.last_exit.out_of_memory or server.broken or server.asleep:
         return
@@ -127,7 +127,7 @@ def _host_went_down(server: DiagnosisInput) -> Iterator[Cause]:
     yield Cause("the host or the Docker Engine ended under it", "possible", observation, fix, 70)
 
 
-def _broken(server: DiagnosisInput) -> Iterator[Cause]:
+def _find_crash_loop(server: DiagnosisInput) -> Iterator[Cause]:
     if server.broken:
         sentence = f"a health check stopped it and disabled its restart policy: {server.broken}"
         yield Cause("a crash loop was stopped", "found", sentence, "`invoke incident` fetches its diagnostics", 150)
@@ -191,12 +191,12 @@ CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
         _port,
         _hangs,
         _fails,
-        _broken,
+        _find_crash_loop,
         _cut_off,
         _slow_start,
         _restarts,
     ),
-    *(_stopped, _host_went_down),
+    *(_find_manual_stop, _host_went_down),
 )
 
 

@@ -52,12 +52,12 @@ def _build_option(name: str, option: DockerOption) -> Option:
     """Return the row of an option as its field describes it."""
     read, key, in_image = operator.attrgetter(name), option.key, option.section == "Config"
 
-    def requested(spec: ContainerSpec) -> Any:
+    def requested_value(spec: ContainerSpec) -> Any:
         value = read(spec)
         return (option.to_engine(value) or None) if value else None
 
-    def expected(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
-        value = requested(spec)
+    def expected_value(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
+        value = requested_value(spec)
         if value is None and (option.open or (in_image and not image)):
             return None
         if value is None and in_image:
@@ -67,7 +67,9 @@ def _build_option(name: str, option: DockerOption) -> Option:
     def actual(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
         return option.normalize(container[option.section].get(key))
 
-    return Option(name.replace("_", "-"), expected, actual, option.why, key, option.section, requested, option.open)
+    return Option(
+        name.replace("_", "-"), expected_value, actual, option.why, key, option.section, requested_value, option.open
+    )
 
 
 # -- options with defaults of the engine or the image -------------------------------------------------------------------

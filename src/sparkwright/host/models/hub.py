@@ -128,7 +128,7 @@ class Source:
         """One source per address."""
         return [replace(self, url=url, other_urls=()) for url in (self.url, *self.other_urls)]
 
-    def without(self, url: str) -> Source:
+    def without_address(self, url: str) -> Source:
         """Return the source without an address, unless it is the only one."""
         remaining = [item for item in (self.url, *self.other_urls) if item != url] or [self.url]
         return replace(self, url=remaining[0], other_urls=tuple(remaining[1:]))

@@ -225,7 +225,7 @@ class Transfer:
             self.came_from[line["done"]] = line["from"]
             self._verify_file(self.missing[line["done"]])
         elif "lost" in line and line["lost"] in (self.source.url, *self.source.other_urls) and self.source.other_urls:
-            self.source = self.source.without(line["lost"])
+            self.source = self.source.without_address(line["lost"])
             self.context.note(
                 f"{line['message']} Continuing over {', '.join(source.url for source in self.source.per_address)}."
             )

@@ -27,7 +27,7 @@ class SecretSource(Strict):
     command: list[str] | None = schema_field("a command on the laptop, as a list; its output", None)
 
     @model_validator(mode="after")
-    def _one(self) -> SecretSource:
+    def _check_exactly_one(self) -> SecretSource:
         if sum(part is not None for part in (self.env, self.file, self.command)) != 1:
             raise ValueError("set exactly one of `env`, `file` and `command`.")
         return self

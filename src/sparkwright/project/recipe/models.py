@@ -157,7 +157,7 @@ class FileSource(Strict):
     file: str = schema_field("a file of the project, taken as it is; a path from the project's folder", "")
 
     @model_validator(mode="after")
-    def _one(self) -> FileSource:
+    def _check_exactly_one(self) -> FileSource:
         if bool(self.template) == bool(self.file):
             raise ValueError("needs `template` or `file`, one of them.")
         if wrong := next((item for item in (self.template, self.file) if item.startswith(("/", "~"))), ""):
