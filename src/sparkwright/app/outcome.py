@@ -92,7 +92,7 @@ class PipeSafeOutput:
 
 def is_reader_gone() -> bool:
     """Return True if the reader of standard output is gone, so that an endless command can end."""
-    return isinstance(sys.stdout, PipeSafeOutput) and sys.stdout.is_left
+    return isinstance(sys.stdout, PipeSafeOutput) and sys.stdout.reader_gone
 
 
 @contextlib.contextmanager
